@@ -70,22 +70,26 @@ bool RunFolder::is_held() const {
   return mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
-void RunFolder::hold_again() {
+void RunFolder::ensure_held() {
   if (is_held()) return;
   release();
   try {
     hold();
+    if (!config_.empty()) write_config_text();
   } catch (const ConfigError& error) {
     throw CheckpointError(
         fmt::format("somebody removed '{}' during the run, with its checkpoints: {}", path_, error.what()));
   }
   log_warn("train.run_dir: somebody removed '{}' during the run; this run goes on in a new folder of that name", path_);
   log_warn("older checkpoints are lost; so are, until the next start, metrics.jsonl, run.log and the black boxes");
-  if (!config_.empty()) replace_file(path_ + "/config.yaml", config_);
 }
 
 void RunFolder::write_config(const Config& config) {
   config_ = to_yaml(config);
+  write_config_text();
+}
+
+void RunFolder::write_config_text() const {
   if (const int error = replace_file(path_ + "/config.yaml", config_); error != 0) {
     fail(path_, std::generic_category().message(error));
   }

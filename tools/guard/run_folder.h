@@ -24,11 +24,12 @@ class RunFolder {
   bool is_held() const;
   // Where it is not: makes the folder, unless somebody has, locks it, writes its config.yaml and warns, once for each
   // time that it was removed. CheckpointError when it cannot be written, or another job runs in it by now.
-  void hold_again();
+  void ensure_held();
 
  private:
   void hold();
   void release();
+  void write_config_text() const;
 
   std::string path_, config_;  // its text, once it is written
   int folder_ = -1, lock_ = -1;

@@ -34,18 +34,22 @@ bool is_waiting(const RankReport& report) { return report.begun > report.ended; 
 
 std::string place_of(const RankReport& report) { return fmt::format("phase {} of step {}", report.phase, report.step); }
 
+bool has_several_nodes(const RankReports& reports) {
+  return std::ranges::any_of(reports,
+                             [&](const auto& entry) { return entry.second.host != reports.begin()->second.host; });
+}
+
 // The ranks that wait in the oldest of several collectives, where all ranks wait and there are several nodes: all ranks
 // have begun it, so what was sent did not arrive. On one node, a rank that others have passed stands still itself.
 std::vector<int> ranks_cut_off(const RankReports& reports, uint64_t newest, bool all_answer) {
   uint64_t oldest = newest;
-  bool all_wait = all_answer, has_several_nodes = false;
+  bool all_wait = all_answer;
   for (const auto& [rank, report] : reports) {
     oldest = std::min(oldest, report.begun);
     all_wait = all_wait && is_waiting(report);
-    has_several_nodes = has_several_nodes || report.host != reports.begin()->second.host;
   }
   std::vector<int> ranks;
-  if (!all_wait || !has_several_nodes || oldest == newest) return ranks;
+  if (!all_wait || !has_several_nodes(reports) || oldest == newest) return ranks;
   for (const auto& [rank, report] : reports) {
     if (report.begun == oldest) ranks.push_back(rank);
   }
@@ -107,7 +111,10 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
     }
   }
   if (waiting.empty()) return missing;
-  if (missing.empty()) missing = "\n  no rank is missing: the transport hangs";
+  if (missing.empty()) {
+    missing = fmt::format("\n  no rank is missing: the {} hangs",
+                          has_several_nodes(reports) ? "network between the nodes" : "transport");
+  }
   const RankReport& first = reports.at(waiting[0]);
   return missing + fmt::format("\n  {} wait{} in collective {} ({}), {}", list_ranks(waiting),
                                waiting.size() == 1 ? "s" : "", first.begun, first.collective, place_of(first));

@@ -130,8 +130,8 @@ void load_scales(const Checkpoint& checkpoint, const TrainingState& training, Se
 }
 
 // Rank 0's choice, on all ranks. Collective.
-std::optional<ResumePoint> shared(const Config& config, const std::optional<Checkpoint>& chosen,
-                                  Communicator& communicator) {
+std::optional<ResumePoint> resume_point_on_all_ranks(const Config& config, const std::optional<Checkpoint>& chosen,
+                                                     Communicator& communicator) {
   const std::string folder = all_gather_texts(communicator, chosen ? chosen->folder : "")[0];
   const int64_t step = all_gather_records(communicator, chosen ? chosen->step : int64_t{0})[0];
   nlohmann::json run;
@@ -189,21 +189,17 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
           checkpoint_root(config.train.run_dir), store.steps().size()));
     }
   }
-  return shared(config, chosen, communicator);
+  return resume_point_on_all_ranks(config, chosen, communicator);
 }
 
-ResumePoint find_rollback_point(const Config& config, const RunState& state, Communicator& communicator,
+ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point, Communicator& communicator,
                                 const std::vector<std::string>& passed_over) {
   std::optional<Checkpoint> chosen;  // by rank 0 for all
   if (communicator.rank() == 0) {
     const CheckpointStore store(checkpoint_root(config.train.run_dir), {.warn = warn});
-    std::vector<std::string> candidates;
-    if (state.rollback_point) {
-      const RollbackPoint& point = *state.rollback_point;
-      candidates.push_back(point.folder.empty() ? store.folder(point.step) : point.folder);
-      for (const int64_t step : store.steps()) {
-        if (step < point.step && point.folder.empty()) candidates.push_back(store.folder(step));
-      }
+    std::vector<std::string> candidates = {point.folder.empty() ? store.folder(point.step) : point.folder};
+    for (const int64_t step : store.steps()) {
+      if (step < point.step && point.folder.empty()) candidates.push_back(store.folder(step));
     }
     for (const std::string& folder : candidates) {
       if (chosen || std::ranges::count(passed_over, folder) > 0) continue;
@@ -220,12 +216,11 @@ ResumePoint find_rollback_point(const Config& config, const RunState& state, Com
       throw CheckpointError(fmt::format(
           "stop_rules.action: rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, "
           "and "
-          "found no valid one in {}: the run cannot return. A new start continues from the newest checkpoint, if there "
-          "is one",
-          state.rollback_point ? state.rollback_point->step : 0, checkpoint_root(config.train.run_dir)));
+          "found no valid one in {}. A new start continues from the newest valid checkpoint, if there is one",
+          point.step, point.folder.empty() ? checkpoint_root(config.train.run_dir) : point.folder));
     }
   }
-  return shared(config, chosen, communicator).value();  // rank 0 has one
+  return resume_point_on_all_ranks(config, chosen, communicator).value();  // rank 0 has one
 }
 
 RunState run_state_of(const Config& run, const ResumePoint& point) {
@@ -295,7 +290,7 @@ bool TrainingCheckpoints::save(RunState& state) {
   };
   if (communicator.rank() == 0) {
     guarded([&] {
-      if (folder_ != nullptr) folder_->hold_again();
+      if (folder_ != nullptr) folder_->ensure_held();
       store_.begin(step);
     });
   }

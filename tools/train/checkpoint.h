@@ -62,9 +62,9 @@ class DamagedCheckpoint final : public CheckpointError {
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
                                              const std::vector<std::string>& passed_over = {});
 
-// The checkpoint to which a rollback returns from this state: state.rollback_point, or if that is damaged, the one that
-// was saved before it at checkpoint.interval. CheckpointError if there is none. Rank 0 decides for all. Collective.
-ResumePoint find_rollback_point(const Config& config, const RunState& state, Communicator& communicator,
+// The checkpoint to which a rollback to this point returns: that of the point, or if it is damaged, the one that was
+// saved before it at checkpoint.interval. CheckpointError if there is none. Rank 0 decides for all. Collective.
+ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point, Communicator& communicator,
                                 const std::vector<std::string>& passed_over = {});
 
 // The state that a run had at the checkpoint.

@@ -54,9 +54,8 @@ class Saver final : public TrainObserver {
   }
   bool save(Trainer& trainer) {
     const Range range(RangeKind::kPhase, "checkpoint");
-    const int64_t step = trainer.session().next_step;
     if (!checkpoints_.save(trainer.state())) return false;
-    saved_step_ = step;
+    saved_step_ = trainer.session().next_step;
     log_->saved(trainer.session());
     box_.note(BlackBoxEvent::Kind::kSaved, "checkpoint");
     return true;

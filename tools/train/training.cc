@@ -126,7 +126,9 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       auto result = train_session(run, step, state, from, hooks, communicator);
       if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
       if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
-        from = {.struck = struck, .checkpoint = find_rollback_point(run, state, communicator), .rollback = *rollback};
+        from = {.struck = struck,
+                .checkpoint = find_rollback_point(run, *state.rollback_point, communicator),
+                .rollback = *rollback};
         restore_state();
       } else {
         from = {.struck = struck, .before = std::get<Handover>(std::move(result))};
@@ -135,7 +137,7 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       if (!from.rollback && run.checkpoint.resume != "auto") throw;
       if (communicator.rank() == 0) log_warn("skipping a checkpoint: {}", error.what());
       passed_over.push_back(from.checkpoint->folder);
-      from.checkpoint = from.rollback ? find_rollback_point(run, state, communicator, passed_over)
+      from.checkpoint = from.rollback ? find_rollback_point(run, *state.rollback_point, communicator, passed_over)
                                       : find_resume_point(run, communicator, passed_over);
       if (!from.checkpoint) throw;  // somebody has removed the others
       restore_state();

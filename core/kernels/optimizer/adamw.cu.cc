@@ -285,7 +285,7 @@ void add_digests(const AdamWArgs& args, DigestTime time, CudaStream& stream) {
                           .part4 = digested[4],
                           .part5 = digested[5],
                           .control = record_in<UpdateControl>("adamw", args.control)};
-  const LaunchShape shape{.grid = dim3(blocks_for(args.numel(), (kDigestTile / kDigestRow) * kThreads, stream), count),
+  const LaunchShape shape{.grid = dim3(blocks_for(args.numel(), kDigestRows * kThreads, stream), count),
                           .block = kThreads,
                           .shared_bytes = kThreads / kLanes * sizeof(uint64_t)};
   launch(add_digests_kernel, shape, stream.handle(), all);

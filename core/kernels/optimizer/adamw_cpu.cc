@@ -92,10 +92,10 @@ HWY_INLINE void update_digested(const float* master, const M* m, const float* v,
                                 BlockDigests& of_block, const Update& update) {
   const int64_t whole = n / kDigestTile * kDigestTile, lanes = group_lanes();
   for (int64_t tile = 0; tile < whole; tile += kDigestTile) {
-    for (int64_t column = 0; column < kDigestRow; column += lanes) {
+    for (int64_t column = 0; column < kDigestColumns; column += lanes) {
       auto master_read = hn::Zero(GroupTag()), m_read = master_read, v_read = master_read;
       auto master_next = master_read, m_next = master_read, v_next = master_read;
-      for (int64_t row = 0; row < kDigestTile; row += kDigestRow) {
+      for (int64_t row = 0; row < kDigestTile; row += kDigestColumns) {
         const int64_t i = tile + row + column;
         master_read = hn::Xor(master_read, load_items(master + i));
         m_read = hn::Xor(m_read, load_items(m + i));

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <type_traits>
 
 #include "core/cpu/simd-inl.h"
 #include "core/kernels/reduction/digest.h"
@@ -18,19 +17,17 @@ HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
 // As many lanes as fit into a row of a tile, and the sums of them.
-using GroupTag = hn::CappedTag<uint32_t, kDigestRow>;
+using GroupTag = hn::CappedTag<uint32_t, kDigestColumns>;
 using GroupVec = hn::Vec<GroupTag>;
 using GroupSumTag = hn::Repartition<uint64_t, GroupTag>;
 
 HWY_INLINE int64_t group_lanes() { return static_cast<int64_t>(hn::Lanes(GroupTag())); }
 
-template <typename T>
-using ItemOf = std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>;
-
 // The items of a vector of elements.
 template <typename T>
 HWY_INLINE GroupVec load_items(const T* x) {
-  const auto items = hn::LoadU(hn::Rebind<ItemOf<T>, GroupTag>(), reinterpret_cast<const ItemOf<T>*>(x));
+  const auto items = hn::LoadU(hn::Rebind<hwy::UnsignedFromSize<sizeof(T)>, GroupTag>(),
+                               reinterpret_cast<const hwy::UnsignedFromSize<sizeof(T)>*>(x));
   if constexpr (sizeof(T) == 4) {
     return items;
   } else {
@@ -61,9 +58,9 @@ class RunningDigest {
   void add(const T* x, int64_t n) {
     const int64_t whole = n / kDigestTile * kDigestTile;
     for (int64_t tile = 0; tile < whole; tile += kDigestTile) {
-      for (int64_t column = 0; column < kDigestRow; column += group_lanes()) {
+      for (int64_t column = 0; column < kDigestColumns; column += group_lanes()) {
         auto groups = hn::Zero(GroupTag());
-        for (int64_t row = 0; row < kDigestTile; row += kDigestRow) {
+        for (int64_t row = 0; row < kDigestTile; row += kDigestColumns) {
           groups = hn::Xor(groups, load_items(x + tile + row + column));
         }
         add(groups);
@@ -71,7 +68,7 @@ class RunningDigest {
     }
     if (whole == n) return;
     fold();
-    const auto* const rest = reinterpret_cast<const ItemOf<T>*>(x + whole);
+    const auto* const rest = reinterpret_cast<const hwy::UnsignedFromSize<sizeof(T)>*>(x + whole);
     for (int64_t group = 0; group < digest_groups(n - whole); ++group) {
       digest_.add(groups_++, digest_group(rest, n - whole, group));
     }
@@ -110,9 +107,10 @@ class RunningDigest {
     std::memset(weighted_, 0, sizeof(weighted_));
   }
 
-  HWY_ALIGN uint64_t sums_[2][kDigestRow / 2] = {}, weighted_[2][kDigestRow / 2] = {};  // of even and of odd lanes
-  uint64_t vectors_ = 0;                                                                // in the lanes
-  uint64_t groups_ = 0;                                                                 // in digest_
+  HWY_ALIGN uint64_t sums_[2][kDigestColumns / 2] = {},
+                                               weighted_[2][kDigestColumns / 2] = {};  // of even and of odd lanes
+  uint64_t vectors_ = 0;                                                               // in the lanes
+  uint64_t groups_ = 0;                                                                // in digest_
   Digest digest_;
 };
 

@@ -15,21 +15,21 @@
 
 namespace mantissa {
 
-inline constexpr int64_t kDigestRow = 16, kDigestTile = 16 * kDigestRow;
+inline constexpr int64_t kDigestRows = 16, kDigestColumns = 16, kDigestTile = kDigestRows * kDigestColumns;
 
 // The number of groups of n items.
 constexpr int64_t digest_groups(int64_t n) {
   const int64_t rest = n % kDigestTile;
-  return n / kDigestTile * kDigestRow + (rest < kDigestRow ? rest : kDigestRow);
+  return n / kDigestTile * kDigestColumns + (rest < kDigestColumns ? rest : kDigestColumns);
 }
 
 // A group of x (n).
 template <typename Item>
 constexpr uint32_t digest_group(const Item* x, int64_t n, int64_t group) {
-  const int64_t first = group / kDigestRow * kDigestTile + group % kDigestRow;
+  const int64_t first = group / kDigestColumns * kDigestTile + group % kDigestColumns;
   const int64_t end = first + kDigestTile < n ? first + kDigestTile : n;
   uint32_t items = 0;
-  for (int64_t i = first; i < end; i += kDigestRow) items ^= x[i];
+  for (int64_t i = first; i < end; i += kDigestColumns) items ^= x[i];
   return items;
 }
 
@@ -65,7 +65,7 @@ constexpr ChangedTile changed_tile(const Digest& expected, const Digest& found, 
   const int64_t place = weighted / by;
   const auto size = static_cast<uint64_t>(by < 0 ? -by : by);
   if (place < 1 || place > digest_groups(numel) || size > 0xffffffffu) return {};
-  ChangedTile changed{.begin = (place - 1) / kDigestRow * kDigestTile};
+  ChangedTile changed{.begin = (place - 1) / kDigestColumns * kDigestTile};
   if ((size & (size - 1)) != 0) return changed;
   for (changed.bit = 0; (size >> changed.bit) != 1;) ++changed.bit;
   return changed;

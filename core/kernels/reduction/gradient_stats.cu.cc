@@ -187,9 +187,8 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(const Item* x, int64_t
 template <typename Item>
 void digest_as(const DigestArgs& args, CudaStream& stream) {
   const int64_t numel = args.x.numel();
-  const LaunchShape shape{.grid = blocks_for(numel, (kDigestTile / kDigestRow) * kThreads, stream),
-                          .block = kThreads,
-                          .shared_bytes = kScratchBytes};
+  const LaunchShape shape{
+      .grid = blocks_for(numel, kDigestRows * kThreads, stream), .block = kThreads, .shared_bytes = kScratchBytes};
   launch(digest_kernel<Item>, shape, stream.handle(), reinterpret_cast<const Item*>(args.x.raw()), numel,
          record_in<Digest>("digest", args.record));
 }

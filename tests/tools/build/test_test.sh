@@ -1,5 +1,5 @@
 #!/bin/bash
-# What tools/test --slow does about fuzzing, with stand-ins for Bazel, for setup and for the search itself.
+# Checks how tools/test --slow handles fuzzing, with stand-ins for Bazel, setup and the search itself.
 set -euo pipefail
 script=$PWD/tools/test
 cd "$TEST_TMPDIR"

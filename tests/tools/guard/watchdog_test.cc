@@ -59,7 +59,12 @@ TEST(Watchdog, NamesTheRankThatIsMissing) {
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, behind}}, 2, last_seen),
             "\n  rank 1 (node node0, process 101) stands still in phase reduce of step 41, after 11 collectives"
             "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
-  EXPECT_EQ(who_is_missing({{0, waiting}, {1, report_of(1, "reduce", 12, 11)}}, 2, last_seen),
+  RankReport beside = report_of(1, "reduce", 12, 11);
+  EXPECT_EQ(who_is_missing({{0, waiting}, {1, beside}}, 2, last_seen),
+            "\n  no rank is missing: the network between the nodes hangs"
+            "\n  ranks 0 and 1 wait in collective 12 (all_to_all), phase reduce of step 41");
+  beside.host = waiting.host;
+  EXPECT_EQ(who_is_missing({{0, waiting}, {1, beside}}, 2, last_seen),
             "\n  no rank is missing: the transport hangs"
             "\n  ranks 0 and 1 wait in collective 12 (all_to_all), phase reduce of step 41");
   EXPECT_EQ(who_is_missing({{0, report_of(0, "data", 12, 12)}}, 1, last_seen),

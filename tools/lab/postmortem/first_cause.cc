@@ -166,8 +166,7 @@ FirstCause hang(const RunHistory& run, int64_t ended_ns) {
     cause.unix_ns = ended_ns;
     cause.line = fmt::format(
         "{}the network between the nodes hung, no rank was missing: {} waited in collective {:.0f} ({}), which all "
-        "ranks "
-        "had begun",
+        "ranks had begun",
         ended_at(run), name_ranks(run, cut_off), collective.value, printable(name_of(collective)));
     return cause;
   }
