@@ -46,7 +46,8 @@ int64_t unit_of(CorruptData data) {
 
 Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
                          const Digest& expected, const Digest& found) {
-  Corruption corruption{.data = data, .parameter = parameter, .rank = rank, .begin = begin, .count = count};
+  Corruption corruption{
+      .data = data, .parameter = parameter, .rank = rank, .begin = begin, .count = count, .part = begin};
   const int64_t unit = unit_of(data);
   const ChangedTile changed = changed_tile(expected, found, (count + unit - 1) / unit);
   if (changed.begin < 0) return corruption;

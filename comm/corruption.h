@@ -35,6 +35,7 @@ struct Corruption {
   int32_t receiver = -1;   // of data on its way
   // Elements of the parameter, one or more of which changed; of scales of codes: those of their blocks.
   int64_t begin = 0, count = 0;
+  int64_t part = 0;     // the first element of the compared part, which holds them
   int32_t bit = -1;     // the one that changed, if it is one
   uint32_t update = 0;  // of the optimizer, that read corrupted state; 0: none
 };

@@ -23,7 +23,7 @@ std::optional<Digest> majority_of(const std::vector<Digest>& by_rank) {
   return Digest{most->first.first, most->first.second};
 }
 
-// Findings about one element range of one tensor, by all ranks that have one.
+// Findings about one part of one tensor, by all ranks that have one.
 using ByPlace = std::map<std::pair<int32_t, int64_t>, std::vector<Corruption>>;
 
 }  // namespace
@@ -122,7 +122,7 @@ std::vector<Corruption> CorruptionCheck::compare_weights(const std::vector<State
 
   ByPlace places;
   for (const Corruption& corruption : gather_findings(communicator, std::move(mine))) {
-    places[{corruption.parameter, corruption.begin}].push_back(corruption);
+    places[{corruption.parameter, corruption.part}].push_back(corruption);
   }
   std::vector<Corruption> all;
   for (auto& [place, findings] : places) {

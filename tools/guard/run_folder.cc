@@ -73,6 +73,12 @@ bool RunFolder::is_held() const {
 void RunFolder::ensure_held() {
   if (is_held()) return;
   release();
+  // Even if that job has ended: its checkpoints would be taken for this run's.
+  for (const char* const name : {"/config.yaml", "/checkpoints"}) {
+    if (!std::filesystem::exists(path_ + name)) continue;
+    throw CheckpointError(fmt::format(
+        "somebody removed '{}' during the run, with its checkpoints, and another job has begun there", path_));
+  }
   try {
     hold();
     if (!config_.empty()) write_config_text();

@@ -23,7 +23,7 @@ class RunFolder {
   // Whether the folder at the path is still the one that was locked: somebody may have removed it.
   bool is_held() const;
   // Where it is not: makes the folder, unless somebody has, locks it, writes its config.yaml and warns, once for each
-  // time that it was removed. CheckpointError when it cannot be written, or another job runs in it by now.
+  // time that it was removed. CheckpointError when it cannot be written, or another job has begun in it.
   void ensure_held();
 
  private:

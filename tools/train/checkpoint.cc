@@ -34,7 +34,7 @@ Config saved_config(const Checkpoint& checkpoint) {
 std::optional<RollbackPoint> rollback_point_of(const Config& run, const Checkpoint& checkpoint) {
   namespace fs = std::filesystem;
   std::error_code error;  // no checkpoint was saved here yet
-  if (!fs::equivalent(checkpoint.folder + "/..", checkpoint_root(run.train.run_dir), error)) {
+  if (!fs::equivalent(fs::absolute(checkpoint.folder).parent_path(), checkpoint_root(run.train.run_dir), error)) {
     return RollbackPoint{.step = checkpoint.step, .folder = fs::absolute(checkpoint.folder).string()};
   }
   const auto saved = checkpoint.state.find("rollback_point");
@@ -329,10 +329,9 @@ bool TrainingCheckpoints::save(RunState& state) {
     } else {
       try {
         std::vector<int64_t> kept = {state.proven_step};
-        const bool rolls_back = run_.stop_rules.action == SpikeAction::kRollback;
-        if (rolls_back && state.rollback_point && state.rollback_point->folder.empty()) {
-          kept.push_back(state.rollback_point->step);
-        }
+        // Whatever stop_rules.action is: a later start may set it to rollback.
+        const std::optional<RollbackPoint> point = rollback_point(state);
+        if (point && point->folder.empty()) kept.push_back(point->step);
         store_.protect(std::move(kept));
         store_.commit(step, model_fingerprint(session_.config), files, manifest(state));
       } catch (const std::exception& error) {

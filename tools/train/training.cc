@@ -129,6 +129,7 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
         from = {.struck = struck,
                 .checkpoint = find_rollback_point(run, *state.rollback_point, communicator),
                 .rollback = *rollback};
+        passed_over.clear();  // since then, the run may have saved them anew
         restore_state();
       } else {
         from = {.struck = struck, .before = std::get<Handover>(std::move(result))};

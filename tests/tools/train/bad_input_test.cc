@@ -216,6 +216,15 @@ TEST(BadInput, ARunFolderThatSomebodyMadeAgainIsNoticedOnce) {
   expect_refused(outcome, 4,
                  {"somebody removed '" + other.run_dir() + "'", "another job is running", "could not be saved"});
   EXPECT_FALSE(std::filesystem::exists(other.run_dir() + "/checkpoints"));
+
+  // It has ended again.
+  SmallRun ended("made_again_and_used");
+  outcome = interrupt(
+      ended, "", fmt::format(fmt::runtime(made_again + "mkdir '{0}/checkpoints'; kill -USR1 $job"), ended.run_dir()),
+      with(settings, {"checkpoint.interval=0"}));
+  expect_refused(outcome, 4,
+                 {"somebody removed '" + ended.run_dir() + "'", "another job has begun", "could not be saved"});
+  EXPECT_TRUE(std::filesystem::is_empty(ended.run_dir() + "/checkpoints"));
 }
 
 // Rank 1 reads another file than rank 0: each process takes the configuration that its own variable names.

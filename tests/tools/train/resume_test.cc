@@ -283,6 +283,10 @@ TEST_P(UnusableCheckpoint, IsPassedOverForTheOneBefore) {
         Forged{"forged_mode", "/scaler/mode", "fast",
                "'scaler.mode' is damaged: expected none, static or dynamic, got 'fast'"},
         Forged{"forged_norm", "/clip_norms", {1.0, -1.0}, "'clip_norms.1' is damaged: expected a number from 0 to"},
+        Forged{"forged_scales",
+               "/run/statistics/newest_scales",
+               {{3, 1e300}},
+               "'run.statistics.newest_scales.0.1' is damaged: expected a number from 0 to"},
         Forged{"forged_ranks", "/ranks", 0, "'ranks' is damaged: expected a whole number from 1 to"},
         Forged{"forged_more_ranks", "/ranks", 5,
                "'ranks' is damaged: expected a number by which 6 micro-batches of"}}) {
