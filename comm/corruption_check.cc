@@ -206,66 +206,41 @@ std::string CorruptionCheck::unite(const std::vector<Corruption>& findings) {
   if (state_.reducer.config().sharding == Sharding::kSharded || state_.communicator.size() == 1) return "";
   const auto all = all_gather_arrays(state_.communicator, state_.optimizer.take_digests());
   const int me = state_.communicator.rank(), ranks = state_.communicator.size();
-  int unnamed = 0;
-  const auto is_named = [&](int rank) { return std::ranges::count(findings, rank, &Corruption::rank) > 0; };
-  while (unnamed < ranks && is_named(unnamed)) ++unnamed;
-  const int without_most = unnamed < ranks ? unnamed : 0;
+  // It has the majority's state where there is one: findings name the others.
+  int source = 0;
+  while (source < ranks && std::ranges::count(findings, source, &Corruption::rank) > 0) ++source;
+  if (source == ranks) source = 0;
   std::set<int> differing;
-  bool has_most = true;  // in each piece
   for (size_t index = 0; index < all[0].size(); ++index) {
-    const auto is_same = [&](int a, int b) {
-      return std::ranges::equal(all[static_cast<size_t>(a)][index].written, all[static_cast<size_t>(b)][index].written);
+    const auto differs = [&](int rank) {
+      return !std::ranges::equal(all[static_cast<size_t>(rank)][index].written,
+                                 all[static_cast<size_t>(source)][index].written);
     };
-    std::vector<int> votes(static_cast<size_t>(ranks));  // of each rank's state
-    for (int a = 0; a < ranks; ++a) {
-      for (int b = 0; b < ranks; ++b) votes[static_cast<size_t>(a)] += is_same(a, b) ? 1 : 0;
-    }
-    const auto most = std::ranges::max_element(votes);
-    if (*most == ranks) continue;
-    int source = static_cast<int>(most - votes.begin());
+    bool any = false;
     for (int rank = 0; rank < ranks; ++rank) {
-      if (votes[static_cast<size_t>(rank)] < *most || is_same(rank, source)) continue;
-      source = without_most;  // two states have as many ranks
-      has_most = false;
-      break;
+      if (!differs(rank)) continue;
+      differing.insert(rank);
+      any = true;
     }
-    for (int rank = 0; rank < ranks; ++rank) {
-      if (!is_same(rank, source)) differing.insert(rank);
-    }
-    take_over(index, source, !is_same(me, source));
+    if (any) take_over(index, source, differs(me));
   }
   if (differing.empty()) return "";
   state_.optimizer.recompute_weights();
-  const std::string source = has_most ? "that most ranks have"
-                                      : fmt::format("of rank {}: no state has the most ranks, and {}", without_most,
-                                                    unnamed < ranks ? "no finding names this one" : "all are named");
-  return fmt::format("rank{} {} take{} the optimizer state {}", differing.size() == 1 ? "" : "s",
+  return fmt::format("rank{} {} take{} the optimizer state of rank {}", differing.size() == 1 ? "" : "s",
                      fmt::join(differing, ", "), differing.size() == 1 ? "s" : "", source);
 }
 
 void CorruptionCheck::take_over(size_t piece, int source, bool takes) {
-  const auto parts = state_.optimizer.digested_pieces()[piece].parts();
-  std::vector<std::byte> mine;
-  const auto for_each_part = [&](const auto& body) {
-    size_t offset = 0;
-    for (const Tensor& part : parts) {
-      if (!part.defined()) continue;
-      body(part, offset);
-      offset += part.size_bytes();
-    }
-    return offset;
-  };
-  if (state_.communicator.rank() == source) {
-    mine.resize(for_each_part([](const Tensor&, size_t) {}));
-    for_each_part(
-        [&](const Tensor& part, size_t offset) { state_.backend.download(part, mine.data() + offset, state_.stream); });
+  const bool gives = state_.communicator.rank() == source;
+  for (const Tensor& part : state_.optimizer.digested_pieces()[piece].parts()) {
+    if (!part.defined()) continue;
+    std::vector<std::byte> mine(gives ? part.size_bytes() : 0);
+    if (gives) state_.backend.download(part, mine.data(), state_.stream);
+    const auto all = all_gather_varied(state_.communicator, mine);
+    if (!takes) continue;
+    state_.backend.upload(all[static_cast<size_t>(source)].data(), part, state_.stream);
+    state_.stream.synchronize();  // it reads the bytes
   }
-  const auto all = all_gather_varied(state_.communicator, mine);
-  if (!takes) return;
-  for_each_part([&](const Tensor& part, size_t offset) {
-    state_.backend.upload(all[static_cast<size_t>(source)].data() + offset, part, state_.stream);
-  });
-  state_.stream.synchronize();  // it reads the bytes
 }
 
 std::vector<Digest> CorruptionCheck::gradients() {

@@ -29,9 +29,9 @@ class CorruptionCheck {
   // State and working weights as they are now, and the findings of updates. A pass over all of them. Blocks.
   std::vector<Corruption> at_rest();
 
-  // Replicated state only: gives the ranks whose state differs the state of the most, then all have one state again.
-  // Where no state has the most ranks, the lowest rank counts that `findings` do not name. Returns one line about it;
-  // empty if no rank differed. Collective; blocks.
+  // Replicated state only: ranks whose state differs get that of the lowest rank which `findings` do not name (rank 0
+  // if all are named), so that all have one state again. Returns one line about it; empty if no rank differed.
+  // Collective; blocks.
   std::string unite(const std::vector<Corruption>& findings);
 
   // By parameter: this rank's gradients of the last passes, before they are reduced. Passes that run again give the

@@ -201,6 +201,13 @@ struct Fault {
   double seconds = 1.0;
   int64_t steps = 1;
   int code = 1;
+
+  bool changes_value() const { return kind == FaultKind::kInf || kind == FaultKind::kNan || kind == FaultKind::kFlip; }
+  // Whether the file decides when it strikes: at the first operation that fits, from the step on.
+  bool is_of_files() const {
+    return operation != FileOperation::kNone || kind == FaultKind::kShortWrite || kind == FaultKind::kNoSpace ||
+           kind == FaultKind::kCorrupt || kind == FaultKind::kReadError;
+  }
 };
 
 // Faults that are drawn from a seed.

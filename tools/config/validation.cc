@@ -190,8 +190,7 @@ void check_injection(const Config& c, Problems& p) {
   for (size_t i = 0; i < c.test.faults.size(); ++i) {
     const Fault& fault = c.test.faults[i];
     const auto setting = [&](const char* key) { return p.setting(fmt::format("test.faults[{}].{}", i, key)); };
-    const bool is_value =
-        fault.kind == FaultKind::kInf || fault.kind == FaultKind::kNan || fault.kind == FaultKind::kFlip;
+    const bool is_value = fault.changes_value();
     const bool is_process = fault.kind == FaultKind::kSleep || fault.kind == FaultKind::kStop ||
                             fault.kind == FaultKind::kKill || fault.kind == FaultKind::kExit;
     p.refuse_if(is_value && fault.parameter.empty(), "{} names no parameter", setting("parameter"));
@@ -200,11 +199,6 @@ void check_injection(const Config& c, Problems& p) {
     p.refuse_if(is_value && fault.phase != "none",
                 "{} does not go with a change of a value, which has its own time in a step; leave it out",
                 setting("phase"));
-    p.refuse_if(!is_process && fault.operation != FileOperation::kNone,
-                "{} goes with the kinds sleep, stop, kill and exit only; leave it out", setting("operation"));
-    const bool is_of_files = fault.operation != FileOperation::kNone || fault.kind == FaultKind::kShortWrite ||
-                             fault.kind == FaultKind::kNoSpace || fault.kind == FaultKind::kCorrupt ||
-                             fault.kind == FaultKind::kReadError;
     const bool is_sleep = fault.kind == FaultKind::kSleep;
     const Fault usual;
     struct Key {
@@ -217,9 +211,11 @@ void check_injection(const Config& c, Problems& p) {
           Key{"parameter", fault.parameter != usual.parameter, is_value, "the kinds inf, nan and flip"},
           Key{"element", fault.element != usual.element, is_value, "the kinds inf, nan and flip"},
           Key{"bit", fault.bit != usual.bit, fault.kind == FaultKind::kFlip, "the kind flip"},
-          Key{"file", fault.file != usual.file, is_of_files, "faults of files and with an operation"},
+          Key{"operation", fault.operation != usual.operation, is_process, "the kinds sleep, stop, kill and exit"},
+          Key{"file", fault.file != usual.file, fault.is_of_files(), "faults of files or with an operation"},
           Key{"seconds", fault.seconds != usual.seconds, is_sleep, "the kind sleep"},
-          Key{"steps", fault.steps != usual.steps, is_sleep && !is_of_files, "the kind sleep without an operation"},
+          Key{"steps", fault.steps != usual.steps, is_sleep && !fault.is_of_files(),
+              "the kind sleep without an operation"},
           Key{"code", fault.code != usual.code, fault.kind == FaultKind::kExit, "the kind exit"}}) {
       p.refuse_if(key.is_given && !key.is_used, "{} goes with {} only; leave it out", setting(key.name), key.user);
     }

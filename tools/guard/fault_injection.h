@@ -34,7 +34,7 @@ struct StruckFaults {
     bool is_noted = false;
     int64_t struck_in = 0;  // processes: the step
   };
-  std::map<std::string, Fault, std::less<>> by_name{};
+  std::map<std::string, Fault> by_name;
   int64_t first_step = 0;  // of this start
 };
 

@@ -11,13 +11,6 @@ namespace mantissa {
 
 struct PlannedFault : Fault {
   std::string name{};  // "test.faults[0]" or "test.random[3]"
-
-  bool changes_value() const { return kind == FaultKind::kInf || kind == FaultKind::kNan || kind == FaultKind::kFlip; }
-  // Whether the file decides when it strikes: at the first operation that fits, from the step on.
-  bool is_of_files() const {
-    return operation != FileOperation::kNone || kind == FaultKind::kShortWrite || kind == FaultKind::kNoSpace ||
-           kind == FaultKind::kCorrupt || kind == FaultKind::kReadError;
-  }
 };
 
 // "flip of bit 3 in master, element 7 of 'wte.weight', rank 1, step 5"

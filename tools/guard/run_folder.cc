@@ -63,7 +63,7 @@ void RunFolder::release() {
   }
 }
 
-bool RunFolder::is_held() const {
+bool RunFolder::is_still_there() const {
   struct stat mine {
   }, there{};
   if (folder_ < 0 || fstat(folder_, &mine) != 0 || stat(path_.c_str(), &there) != 0) return false;
@@ -71,7 +71,7 @@ bool RunFolder::is_held() const {
 }
 
 void RunFolder::ensure_held() {
-  if (is_held()) return;
+  if (is_still_there()) return;
   release();
   // Even if that job has ended: its checkpoints would be taken for this run's.
   for (const char* const name : {"/config.yaml", "/checkpoints"}) {

@@ -20,13 +20,13 @@ class RunFolder {
   // Replaces config.yaml by the resolved settings, at once: a reader sees the old file or the new one.
   void write_config(const Config& config);
 
-  // Whether the folder at the path is still the one that was locked: somebody may have removed it.
-  bool is_held() const;
-  // Where it is not: makes the folder, unless somebody has, locks it, writes its config.yaml and warns, once for each
-  // time that it was removed. CheckpointError when it cannot be written, or another job has begun in it.
+  // Where somebody has removed the folder that was locked: makes it, unless somebody has, locks it, writes its
+  // config.yaml and warns, once for each time. CheckpointError when it cannot be written, or another job has begun in
+  // it.
   void ensure_held();
 
  private:
+  bool is_still_there() const;
   void hold();
   void release();
   void write_config_text() const;

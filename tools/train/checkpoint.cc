@@ -12,6 +12,7 @@
 #include "core/io/checkpoint_store.h"
 #include "core/io/optional_json.h"
 #include "tools/train/checkpoint_files.h"
+#include "tools/train/trainer.h"
 
 namespace mantissa {
 namespace {
@@ -42,13 +43,6 @@ std::optional<RollbackPoint> rollback_point_of(const Config& run, const Checkpoi
   return saved->get<std::optional<RollbackPoint>>();
 }
 
-TrainingState training_state_of(const Checkpoint& checkpoint) {
-  TrainingState state = training_state_from(checkpoint.state);
-  if (state.next_step == checkpoint.step) return state;
-  throw DamagedEntry(fmt::format("'next_step' is damaged: expected {}, the step of the checkpoint, got {}",
-                                 checkpoint.step, state.next_step));
-}
-
 // CheckpointError if an entry of the manifest is missing, of another type or version, or a number that cannot be.
 void examine_state(const Config& run, const Checkpoint& checkpoint) {
   read_state(checkpoint.folder, [&] {
@@ -59,10 +53,12 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
           fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
     }
     saved_config(checkpoint);
-    training_state_of(checkpoint);
+    if (const int64_t next = training_state_from(state).next_step; next != checkpoint.step) {
+      throw DamagedEntry(fmt::format("'next_step' is damaged: expected {}, the step of the checkpoint, got {}",
+                                     checkpoint.step, next));
+    }
     state.at("data_fingerprint").get<uint64_t>();
     run_state_from(run, checkpoint.step, state.at("run"));
-    state.value("proven_step", int64_t{-1});
     rollback_point_of(run, checkpoint);
   });
 }
@@ -235,7 +231,7 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
     examine_state(run, checkpoint);
   });
   require_same_training(checkpoint, run);
-  const TrainingState training = training_state_of(checkpoint);
+  const TrainingState training = training_state_from(checkpoint.state);
   session.sharded.optimizer.begin_load();
   read_on_all_ranks(point.folder, communicator, [&] { load_pieces(checkpoint, session); });
   try {
@@ -265,11 +261,6 @@ TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run, Ru
   if (session.communicator.rank() == 0) store_.recover();
 }
 
-std::optional<RollbackPoint> TrainingCheckpoints::rollback_point(const RunState& state) const {
-  const int64_t interval = run_.checkpoint.interval, step = session_.next_step;
-  return interval > 0 && step % interval == 0 ? RollbackPoint{.step = step} : state.rollback_point;
-}
-
 bool TrainingCheckpoints::save(RunState& state) {
   Communicator& communicator = session_.communicator;
   const int64_t step = session_.next_step;
@@ -277,6 +268,8 @@ bool TrainingCheckpoints::save(RunState& state) {
     if (communicator.rank() == 0) log_warn("checkpoint of step {} not saved: its state is not finite", step);
     return false;
   }
+  const std::optional<RollbackPoint> point =
+      is_due(run_.checkpoint.interval, step) ? RollbackPoint{.step = step} : state.rollback_point;
   session_.sharded.optimizer.restore_weights();
   int32_t ok = 1;
   std::vector<std::string> mine;  // name, size and hash of each file that this rank has written; else the error
@@ -330,10 +323,9 @@ bool TrainingCheckpoints::save(RunState& state) {
       try {
         std::vector<int64_t> kept = {state.proven_step};
         // Whatever stop_rules.action is: a later start may set it to rollback.
-        const std::optional<RollbackPoint> point = rollback_point(state);
         if (point && point->folder.empty()) kept.push_back(point->step);
         store_.protect(std::move(kept));
-        store_.commit(step, model_fingerprint(session_.config), files, manifest(state));
+        store_.commit(step, model_fingerprint(session_.config), files, manifest(state, point));
       } catch (const std::exception& error) {
         committed = 0;
         log_warn("checkpoint of step {} not saved: {}. Training goes on; older checkpoints are untouched", step,
@@ -342,7 +334,7 @@ bool TrainingCheckpoints::save(RunState& state) {
     }
   }
   if (all_gather_records(communicator, committed)[0] == 0) return false;
-  state.rollback_point = rollback_point(state);
+  state.rollback_point = point;
   return true;
 }
 
@@ -361,7 +353,7 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
   return files;
 }
 
-nlohmann::json TrainingCheckpoints::manifest(const RunState& state) const {
+nlohmann::json TrainingCheckpoints::manifest(const RunState& state, const std::optional<RollbackPoint>& point) const {
   nlohmann::json manifest = to_json(state_of(session_));
   manifest.update({{"format_version", kFormatVersion},
                    {"seed", session_.config.train.seed},
@@ -369,7 +361,7 @@ nlohmann::json TrainingCheckpoints::manifest(const RunState& state) const {
                    {"data_fingerprint", session_.batches->fingerprint()},
                    {"config", to_yaml(run_)},
                    {"proven_step", state.proven_step},
-                   {"rollback_point", rollback_point(state)},
+                   {"rollback_point", point},
                    {"run", to_json(state)}});
   return manifest;
 }

@@ -89,9 +89,8 @@ class TrainingCheckpoints {
   bool save(RunState& state);
 
  private:
-  nlohmann::json manifest(const RunState& state) const;
-  // The checkpoint that a rollback would return to from the state that is saved now.
-  std::optional<RollbackPoint> rollback_point(const RunState& state) const;
+  // `point`: what a rollback returns to from the saved state.
+  nlohmann::json manifest(const RunState& state, const std::optional<RollbackPoint>& point) const;
   std::vector<CheckpointFile> write_files(const std::string& folder) const;
 
   Session& session_;

@@ -137,7 +137,7 @@ void require_possible_numbers(const nlohmann::json& manifest) {
   for (const NumberRange& range : ranges) require_in(range, manifest, range.path, "");
 }
 
-// Likewise of the "run" entry.
+// The same check for the entry "run" of a manifest.
 void require_possible_state(const nlohmann::json& run) {
   const NumberRange ranges[] = {
       {"faults_in_a_row", 0.0, kMostInt},

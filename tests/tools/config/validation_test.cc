@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"test.faults=[{kind: kill, seconds: 2}]"}, "goes with the kind sleep only; leave it out"},
         Case{{"test.faults=[{kind: sleep, operation: sync, steps: 2}]"}, "the kind sleep without an operation only"},
         Case{{"test.faults=[{kind: kill, code: 2}]"}, "goes with the kind exit only; leave it out"},
-        Case{{"test.faults=[{kind: stop, file: a}]"}, "goes with faults of files and with an operation only"},
+        Case{{"test.faults=[{kind: stop, file: a}]"}, "goes with faults of files or with an operation only"},
         Case{{"test.faults=[{kind: exit, element: 1}]"}, "goes with the kinds inf, nan and flip only"},
         Case{{"test.faults=[{kind: exit, target: wire}]"}, "goes with the kinds inf, nan and flip only"},
         Case{{"test.faults=[{kind: exit, parameter: a}]"}, "goes with the kinds inf, nan and flip only"},

@@ -223,9 +223,8 @@ class UnusableCheckpoint : public ::testing::TestWithParam<int> {
 
   const int ranks_ = GetParam();
 
-  // Replaces the checkpoint of step 20 by one that was changed before it was saved.
-  static void forge(const SmallRun& run, const Change& change) {
-    Checkpoint saved = open_checkpoint(run.checkpoint_folder(20));
+  // Replaces the checkpoint of step 20, whose files are those of `saved`, by one that was changed before it was saved.
+  static void forge(const SmallRun& run, Checkpoint saved, const Change& change) {
     CheckpointStore store(run.run_dir() + "/checkpoints", {.keep_last = 0, .warn = [](const std::string&) {}});
     store.begin(20);
     change(saved.files, saved.state);
@@ -243,7 +242,7 @@ class UnusableCheckpoint : public ::testing::TestWithParam<int> {
     SCOPED_TRACE(name);
     const SmallRun run(name + std::to_string(ranks_));
     run.train(ranks_, {"checkpoint.interval=10", "checkpoint.keep_last=0", "precision.recipe=delayed"});
-    forge(run, change);
+    forge(run, open_checkpoint(run.checkpoint_folder(20)), change);
     const Outcome outcome = run.train(ranks_, {"checkpoint.interval=0", "train.steps=25", "precision.recipe=delayed"});
     EXPECT_NE(outcome.output.find("skipping a checkpoint: "), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find(reason), std::string::npos) << outcome.output;
@@ -264,37 +263,9 @@ TEST_P(UnusableCheckpoint, IsPassedOverForTheOneBefore) {
         state["config"] = state.at("config").template get<std::string>() + "\nunheard_of: 1\n";
       },
       "unheard_of");
-  // A number that no run can have saved is named, with the expected ones.
-  struct Forged {
-    const char *name, *entry;
-    nlohmann::json value;
-    const char* reason;
-  };
-  for (const Forged& forged :
-       {Forged{"forged_applied", "/applied_steps", -3,
-               "'applied_steps' is damaged: expected a whole number from 0 to 20, got -3"},
-        Forged{"forged_next", "/next_step", 21,
-               "'next_step' is damaged: expected 20, the step of the checkpoint, got 21"},
-        Forged{"forged_batches", "/skipped_batches", -1,
-               "'skipped_batches' is damaged: expected a whole number from 0 to"},
-        Forged{"forged_rollbacks", "/run/rollbacks", 1e12,
-               "'run.rollbacks' is damaged: expected a whole number from 0 to"},
-        Forged{"forged_scale", "/scaler/scale", 0.0, "'scaler.scale' is damaged: expected a number from"},
-        Forged{"forged_mode", "/scaler/mode", "fast",
-               "'scaler.mode' is damaged: expected none, static or dynamic, got 'fast'"},
-        Forged{"forged_norm", "/clip_norms", {1.0, -1.0}, "'clip_norms.1' is damaged: expected a number from 0 to"},
-        Forged{"forged_scales",
-               "/run/statistics/newest_scales",
-               {{3, 1e300}},
-               "'run.statistics.newest_scales.0.1' is damaged: expected a number from 0 to"},
-        Forged{"forged_ranks", "/ranks", 0, "'ranks' is damaged: expected a whole number from 1 to"},
-        Forged{"forged_more_ranks", "/ranks", 5,
-               "'ranks' is damaged: expected a number by which 6 micro-batches of"}}) {
-    expect_the_one_before(
-        forged.name,
-        [&](auto&, nlohmann::json& state) { state[nlohmann::json::json_pointer(forged.entry)] = forged.value; },
-        forged.reason);
-  }
+  expect_the_one_before(
+      "forged", [](auto&, nlohmann::json& state) { state["applied_steps"] = -3; },
+      "'applied_steps' is damaged: expected a whole number from 0 to 20, got -3");
   expect_the_one_before(
       "without_a_file", [](std::vector<CheckpointFile>& files, auto&) { files.erase(files.begin()); },
       "the checkpoint gave ");
@@ -305,13 +276,34 @@ TEST_P(UnusableCheckpoint, WithForgedNumbersIsAnError) {
   const SmallRun run("forged_level" + std::to_string(ranks_));
   run.train(ranks_, {"precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]", "precision.adaptive.loss_rise=0.5",
                      "precision.compute=bf16"});
-  forge(run, [](auto&, nlohmann::json& state) { state["run"]["adaptive"]["level"] = -1; });
-  const std::string reason = "manifest.json: 'run.adaptive.level' is damaged: expected a whole number from 0 to";
-  for (const Outcome& outcome : {run.try_train(ranks_, {"checkpoint.resume=" + run.checkpoint_folder(20)}),
-                                 run_program(1, {"generate", run.run_dir(), "--prompt=a"})}) {
+  const Checkpoint original = open_checkpoint(run.checkpoint_folder(20));
+  struct Forged {
+    const char* entry;
+    nlohmann::json value;
+    const char* reason;
+  };
+  for (const Forged& forged :
+       {Forged{"/next_step", 21, "'next_step' is damaged: expected 20, the step of the checkpoint, got 21"},
+        Forged{"/skipped_batches", -1, "'skipped_batches' is damaged: expected a whole number from 0 to"},
+        Forged{"/run/rollbacks", 1e12, "'run.rollbacks' is damaged: expected a whole number from 0 to"},
+        Forged{"/scaler/scale", 0.0, "'scaler.scale' is damaged: expected a number from"},
+        Forged{"/scaler/mode", "fast", "'scaler.mode' is damaged: expected none, static or dynamic, got 'fast'"},
+        Forged{"/clip_norms", {1.0, -1.0}, "'clip_norms.1' is damaged: expected a number from 0 to"},
+        Forged{"/run/statistics/newest_scales",
+               {{3, 1e300}},
+               "'run.statistics.newest_scales.0.1' is damaged: expected a number from 0 to"},
+        Forged{"/ranks", 0, "'ranks' is damaged: expected a whole number from 1 to"},
+        Forged{"/ranks", 5, "'ranks' is damaged: expected a number by which 6 micro-batches of"},
+        Forged{"/run/adaptive/level", -1, "'run.adaptive.level' is damaged: expected a whole number from 0 to"}}) {
+    forge(run, original,
+          [&](auto&, nlohmann::json& state) { state[nlohmann::json::json_pointer(forged.entry)] = forged.value; });
+    const Outcome outcome = run.try_train(ranks_, {"checkpoint.resume=" + run.checkpoint_folder(20)});
     EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
-    EXPECT_NE(outcome.output.find(reason), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find(std::string("manifest.json: ") + forged.reason), std::string::npos) << outcome.output;
   }
+  const Outcome outcome = run_program(1, {"generate", run.run_dir(), "--prompt=a"});
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
+  EXPECT_NE(outcome.output.find("'run.adaptive.level' is damaged"), std::string::npos) << outcome.output;
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, UnusableCheckpoint, ::testing::Values(1, 2));
