@@ -47,7 +47,7 @@ std::string why_packed(std::span<const std::byte> start) {
   for (const Magic& magic : kMagics) {
     if (text.starts_with(magic.bytes)) return magic.meaning;
   }
-  const bool is_bzip2 = text.starts_with(kBzip2) && text.substr(kBzip2.size() + 1).starts_with(kBzip2Block);
+  const bool is_bzip2 = text.starts_with(kBzip2) && text.find(kBzip2Block, kBzip2.size()) == kBzip2.size() + 1;
   return is_bzip2 ? "is compressed by bzip2: unpack it first (bunzip2)" : "";
 }
 

@@ -146,6 +146,13 @@ TEST(TokenData, DoubtsTokensOfTheWrongWidth) {
   EXPECT_EQ(open({folder.write("few.bin", pack<uint16_t>({500, 0, 600, 0}))}).doubt(), "");
 }
 
+// Shorter than what tells a bzip2 file from a text.
+TEST(TokenData, TakesATextThatIsThreeBytesLong) {
+  const TempFolder folder;
+  const TokenData data({.files = {folder.write("data", "BZh")}, .layout = TokenLayout::kBytes, .vocab = 256});
+  EXPECT_EQ(data.tokens(), 3);
+}
+
 TEST(TokenData, RefusesCompressedFiles) {
   const TempFolder folder;
   const std::string rest(200, 'x');
