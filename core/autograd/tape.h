@@ -56,9 +56,10 @@ struct ObservedProduct {
   const Parameter& weight;  // names the layer
   Product product = Product::kForward;
   ObservedOperand a{}, b{};  // x and W of fprop, dy and W of dgrad, dy and x of wgrad
-  Tensor result{};           // y, dx or dW, including bias, activation function and earlier contributions
+  Tensor result{};           // y, dx or dW, including bias and earlier contributions; y before an activation function
   Fp32Products fp32_products = Fp32Products::kFp32;  // for fp32 a and b
   bool is_first = true;                              // of the pieces (row by row) in which a layer makes this product
+  bool has_derivative = false;  // result is dx times the derivative of the activation function before the layer
 };
 
 class ProductObserver {

@@ -68,9 +68,10 @@ void multiply_shown(Tape& tape, const LayerProduct& of, const GemmArgs& args, Fp
                      .product = of.product,
                      .a = {.given = args.a, .multiplied = args.a},
                      .b = {.given = args.b, .multiplied = args.b},
-                     .result = args.c,
+                     .result = args.activation == GemmActivation::kGelu ? args.aux : args.c,
                      .fp32_products = products,
-                     .is_first = of.is_first});
+                     .is_first = of.is_first,
+                     .has_derivative = args.activation == GemmActivation::kGeluGradient});
 }
 
 }  // namespace mantissa

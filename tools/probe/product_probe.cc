@@ -58,7 +58,7 @@ void ProductProbe::on_product(const ObservedProduct& shown) {
   examine(layer, roles.b, shown.b);
   const std::string stored_in(name(shown.result.dtype()));
   if (shown.product == Product::kForward) take_histogram(layer, kOutput, shown.result, stored_in);
-  if (shown.product == Product::kInputGradient) take_histogram(layer, kInputGradient, shown.result, stored_in);
+  if (shown.product == Product::kInputGradient) take_histogram(layer, kInputGradient, input_gradient(shown), stored_in);
   std::string& formats = layer.products[static_cast<size_t>(shown.product)];
   if (!formats.empty()) return;  // a layer that is used several times is compared once
   formats = fmt::format("{} x {}", format_name(shown.a), format_name(shown.b));
@@ -78,10 +78,17 @@ void ProductProbe::add_rows(const Layer& layer, const ObservedProduct& shown) {
       count(static_cast<int>(Role::kActivation), shown.a.given);
       return count(kOutput, shown.result);
     case Product::kInputGradient:
-      return count(kInputGradient, shown.result);
+      return count(kInputGradient, input_gradient(shown));
     case Product::kWeightGradient:
       return count(static_cast<int>(Role::kGradient), shown.a.given);
   }
+}
+
+Tensor ProductProbe::input_gradient(const ObservedProduct& shown) {
+  if (!shown.has_derivative) return shown.result;
+  Tensor dx = scratch_.get(0, shown.result.dtype(), shown.result.shape());
+  backend_.run(GemmArgs{.a = shown.a.multiplied, .b = shown.b.multiplied, .c = dx}, stream_);
+  return dx;
 }
 
 ProductProbe::Seen& ProductProbe::take_histogram(Layer& layer, int tensor, const Tensor& values,

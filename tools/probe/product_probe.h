@@ -56,6 +56,8 @@ class ProductProbe final : public ProductObserver {
 
   Layer& layer_of(const Parameter& weight);
   Sample sample_of(int64_t rows, bool in_groups) const;
+  // dx, which is made again where the layer's product includes the derivative of an activation function.
+  Tensor input_gradient(const ObservedProduct& shown);
   Seen& take_histogram(Layer& layer, int tensor, const Tensor& values, const std::string& format);
   void add_rows(const Layer& layer, const ObservedProduct& shown);
   void examine(Layer& layer, Role role, const ObservedOperand& operand);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 
 #include "core/kernels/check_args.h"
@@ -192,6 +193,43 @@ TEST_F(ProductProbeTest, SeesWhatTheProductsMade) {
   EXPECT_EQ(found.at("input gradient").losses.elements, kRows * kInputs);
   EXPECT_EQ(found.at("output").losses.elements, kRows * kOutputs);
   EXPECT_EQ(found.at("output").format, "fp32");
+}
+
+// Two layers with gelu between them, whose products include it: y is seen before gelu, and dx before its derivative.
+TEST_F(ProductProbeTest, SeesResultsWithoutTheActivationFunction) {
+  Parameter& down = parameters_.add("down.weight", {kInputs, kOutputs}, {});
+  host_.bind(parameters_);
+  host_.set_weight(x_, spread_values(kRows * kInputs, 1));
+  host_.set_weight(weight_, spread_values(kOutputs * kInputs, 2));
+  host_.set_weight(down, spread_values(kInputs * kOutputs, 4));
+  ProductProbe probe({.rows = kRows, .context = kContext, .max_layers = 2}, host_.backend(), host_.stream());
+  probe.begin();
+  const Values dy = spread_values(kRows * kInputs, 5);
+  const UniformPrecision policy(testing::autocast(DType::kF32));
+  {
+    const auto tape =
+        host_.tape(policy, {.random = {.seed = 5, .step = host_.step(0), .samples = 4}, .observer = &probe});
+    const Tape::LayerGuard guard(*tape, "layer");
+    GeluOutput hidden = linear_gelu(*tape, leaf(*tape, x_), weight_, nullptr, GeluForm::kTanh);
+    const Var out = linear(*tape, std::move(hidden), down, nullptr);
+    tape->backward(weighted_sum(*tape, out, dy));
+  }
+  host_.arena().rewind();
+  const auto amax = [](const std::vector<double>& values) {
+    double most = 0.0;
+    for (const double value : values) most = std::max(most, std::fabs(value));
+    return most;
+  };
+  const double y_amax = amax(product(x(), transposed(w(), kOutputs, kInputs), kRows, kInputs, kOutputs));
+  const double dx_amax = amax(product(dy, host_.values(down.weight), kRows, kInputs, kOutputs));
+  bool saw_y = false, saw_dx = false;
+  for (const ProbeRow& row : probe.rows()) {
+    const double seen = static_cast<double>(std::bit_cast<float>(row.histogram.amax));
+    if (row.tensor == "layer" && row.role == "output") saw_y = std::fabs(seen / y_amax - 1.0) < 1e-5;
+    if (row.tensor == "down" && row.role == "input gradient") saw_dx = std::fabs(seen / dx_amax - 1.0) < 1e-5;
+  }
+  EXPECT_TRUE(saw_y);
+  EXPECT_TRUE(saw_dx);
 }
 
 // Sums of 256 products in fp32 on both sides.
