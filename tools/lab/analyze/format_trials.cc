@@ -110,12 +110,13 @@ bool has_full_precision(const Rounding& rounding, int exponent, double epsilon) 
 
 constexpr uint64_t kValueSeed = 0x0f0a11a5;
 
-Values decade_values(int decade, int64_t samples) {
-  Values values(static_cast<size_t>(samples));
+// In fp64, so that fp32 has errors as well.
+std::vector<double> decade_values(int decade, int64_t samples) {
+  std::vector<double> values(static_cast<size_t>(samples));
   for (size_t i = 0; i < values.size(); ++i) {
     const auto index = static_cast<uint32_t>(i);
     const double fraction = uniform01(philox(kValueSeed, {index, static_cast<uint32_t>(decade), 0, 0})[0]);
-    values[i] = static_cast<float>(std::pow(10.0, decade + fraction));
+    values[i] = std::pow(10.0, decade + fraction);
   }
   return values;
 }
@@ -140,17 +141,37 @@ double share(const Values& values, const Predicate& predicate) {
 }
 
 bool is_zero(float value) { return value == 0.0f; }
-bool is_not_finite(float value) { return !std::isfinite(value); }
+// Whether a value is beyond the format's numbers: it became Inf or NaN, or the largest number though that is not the
+// nearest of an endless row.
+class Beyond {
+ public:
+  // Scales follow the values, so that none is beyond a scaled format's numbers unless it is not finite.
+  explicit Beyond(const Rounding& rounding)
+      : from_(rounding.scaling ? std::nullopt : measure_range(rounding).overflow_from) {}
 
-ErrorRow errors_of(int decade, const Values& values, const Values& stored) {
-  ErrorRow row{.decade = decade, .zeros = share(stored, is_zero), .overflows = share(stored, is_not_finite)};
+  bool operator()(double value, float stored) const {
+    return !std::isfinite(stored) || (from_ && std::fabs(value) >= *from_);
+  }
+  double share(const Values& values, const Values& stored) const {
+    double count = 0.0;
+    for (size_t i = 0; i < values.size(); ++i) count += (*this)(values[i], stored[i]);
+    return count / static_cast<double>(values.size());
+  }
+
+ private:
+  std::optional<double> from_;
+};
+
+ErrorRow errors_of(int decade, const std::vector<double>& values, const Values& stored, const Beyond& beyond) {
+  ErrorRow row{.decade = decade, .zeros = share(stored, is_zero)};
   std::vector<double> errors;
   double sum = 0.0;
   for (size_t i = 0; i < values.size(); ++i) {
-    if (is_not_finite(stored[i])) continue;
+    if (beyond(values[i], stored[i])) continue;
     errors.push_back(std::fabs(static_cast<double>(stored[i]) - values[i]) / values[i]);
     sum += errors.back();
   }
+  row.overflows = 1.0 - static_cast<double>(errors.size()) / static_cast<double>(values.size());
   row.mean = errors.empty() ? std::nan("") : sum / static_cast<double>(errors.size());
   row.p95 = quantile(errors, 0.95);
   row.p99 = quantile(errors, 0.99);
@@ -220,10 +241,11 @@ std::string difference_from_definition(const FormatRange& range, Format format) 
 }
 
 std::vector<ErrorRow> measure_errors(const Rounding& rounding, int64_t samples) {
+  const Beyond beyond(rounding);
   std::vector<ErrorRow> rows;
   for (int decade = kFirstErrorDecade; decade <= kLastErrorDecade; ++decade) {
-    const Values values = decade_values(decade, samples);
-    rows.push_back(errors_of(decade, values, rounding.round(values)));
+    const std::vector<double> values = decade_values(decade, samples);
+    rows.push_back(errors_of(decade, values, rounding.round(Values(values.begin(), values.end())), beyond));
   }
   return rows;
 }
@@ -234,6 +256,7 @@ double recommended_scale(double format_max, double amax) {
 
 std::vector<UnderflowRow> measure_underflow(const Rounding& rounding, int64_t samples) {
   const FormatInfo& format = info(rounding.format);
+  const Beyond beyond(rounding);
   std::vector<UnderflowRow> rows;
   for (int decade = kFirstGradientDecade; decade <= kLastGradientDecade; ++decade) {
     Values gradients = normal_gradients(decade, samples);
@@ -248,7 +271,7 @@ std::vector<UnderflowRow> measure_underflow(const Rounding& rounding, int64_t sa
     for (float& gradient : gradients) gradient = static_cast<float>(gradient * row.loss_scale);
     const Values scaled = rounding.round(gradients);
     row.scaled_underflow = share(scaled, is_zero);
-    row.scaled_overflow = share(scaled, is_not_finite);
+    row.scaled_overflow = beyond.share(gradients, scaled);
     rows.push_back(row);
   }
   return rows;

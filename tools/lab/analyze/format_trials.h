@@ -51,12 +51,12 @@ FormatRange measure_range(const Rounding& rounding);
 // How a measured range differs from the format's definition; empty if it does not.
 std::string difference_from_definition(const FormatRange& range, Format format);
 
-// Relative errors of values in one decade, uniformly distributed in the logarithm.
+// Relative errors of fp64 values in one decade, uniformly distributed in the logarithm. Each is rounded to fp32 first.
 struct ErrorRow {
   int decade = 0;                              // values from 10^decade to 10^(decade + 1)
   double mean = 0, p95 = 0, p99 = 0, max = 0;  // of |stored - value| / value; 1 where 0 is stored
   double zeros = 0;                            // share of values that become 0
-  double overflows = 0;                        // share that becomes Inf or NaN, which the errors leave out
+  double overflows = 0;  // share beyond the format's numbers (see FormatRange::overflow_from), which errors leave out
 };
 constexpr int kFirstErrorDecade = -8, kLastErrorDecade = 1;  // 1e-8 ... 100
 
