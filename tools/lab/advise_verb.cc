@@ -144,7 +144,7 @@ std::function<int()> add_advise_options(CLI::App& advise) {
          "time=90%, memory=1.5GiB, loss=0.01");
   option("--solver", request->run.plan.solver,
          "solver whose plan starts the search among whole plans: knapsack (exact), greedy, top_k, evolution, bayesian, "
-         "enumeration, or differentiable, which trains the choice with the model");
+         "reinforcement, enumeration, or differentiable, which trains the choice with the model");
   advise.add_flag(
       "--compare-solvers", request->run.plan.compare_solvers,
       "also run the other solvers, except enumeration and differentiable, and print a table of their plans");

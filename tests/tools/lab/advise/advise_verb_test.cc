@@ -262,7 +262,7 @@ TEST(PlanVerb, ComparesSolversOnRequest) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(solvers({}), Names{"knapsack"});
   EXPECT_EQ(solvers({"--solver", "greedy"}), Names{"greedy"});
-  EXPECT_EQ(solvers({"--compare-solvers"}), (Names{"bayesian", "evolution", "greedy", "knapsack", "top_k"}));
+  EXPECT_EQ(solvers({"--compare-solvers"}), (Names{"bayesian", "evolution", "greedy", "knapsack", "reinforcement", "top_k"}));
 }
 
 // fp16 is no option if it overflows, even as a uniform precision. Settings that change the precision during training

@@ -10,9 +10,13 @@
 namespace mantissa {
 namespace {
 
-constexpr std::pair<std::string_view, Solver*> kSolvers[] = {{"enumeration", enumerate}, {"knapsack", knapsack},
-                                                             {"greedy", greedy},         {"top_k", top_k},
-                                                             {"evolution", evolution},   {"bayesian", bayesian}};
+constexpr std::pair<std::string_view, Solver*> kSolvers[] = {{"enumeration", enumerate},
+                                                             {"knapsack", knapsack},
+                                                             {"greedy", greedy},
+                                                             {"top_k", top_k},
+                                                             {"evolution", evolution},
+                                                             {"bayesian", bayesian},
+                                                             {"reinforcement", reinforcement}};
 
 }  // namespace
 

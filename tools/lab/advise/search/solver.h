@@ -10,11 +10,12 @@
 namespace mantissa {
 
 struct SearchSettings {
-  uint64_t seed = 1;              // for evolution and bayesian
+  uint64_t seed = 1;              // for evolution, bayesian and reinforcement
   int64_t most_labels = 1 << 16;  // for knapsack; beyond that it is no longer exact
   int64_t most_plans = 1 << 22;   // enumeration, which refuses more
   int generations = 150;          // evolution, 64 plans each
   int evaluations = 400;          // bayesian
+  int batches = 150;              // reinforcement, 64 plans each
 };
 
 struct SearchResult {
@@ -26,7 +27,7 @@ struct SearchResult {
   std::optional<double> gap{};
 };
 
-// "enumeration", "knapsack", "greedy", "top_k", "evolution", "bayesian".
+// "enumeration", "knapsack", "greedy", "top_k", "evolution", "bayesian", "reinforcement".
 std::vector<std::string_view> solver_names();
 // The result does not depend on the order of the decisions. Every solver finds exactly whether the budget can be met.
 // ConfigError for an unknown solver, and as check_problem() and check_goal().
@@ -60,7 +61,7 @@ struct FoundPlan {
   std::optional<double> gap{};
 };
 using Solver = FoundPlan(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
-Solver enumerate, knapsack, greedy, top_k, evolution, bayesian;  // functions
+Solver enumerate, knapsack, greedy, top_k, evolution, bayesian, reinforcement;  // functions
 
 // The first of the options with the least of a quantity.
 int least_option(const PlanDecision& decision, PlanQuantity what);

@@ -33,7 +33,7 @@ TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
   const PlanAdvice advice = plan("time=60%");
   ASSERT_TRUE(advice.meets_budget) << text_of(advice);
   EXPECT_LT(advice.uniform[2].cost.seconds, 0.55 * advice.uniform[1].cost.seconds) << "8 bits throughout";
-  EXPECT_EQ(advice.results.size(), 5u) << "all but the enumeration";
+  EXPECT_EQ(advice.results.size(), 6u) << "all but the enumeration";
   for (const auto& [solver, result] : advice.results) {
     EXPECT_TRUE(result.meets_budget) << solver;
     EXPECT_TRUE(keeps_planted_high(advice, result.plan)) << solver << "\n" << text_of(advice);
