@@ -117,8 +117,10 @@ Evaluation evaluate(const Candidate& candidate, int ranks, const Target& target)
   return found;
 }
 
-std::string with_speedup(const Evaluation& found) {
-  std::string text = fmt::format("{:.3f} ms a step", 1e3 * found.prediction.step_seconds());
+// A roofline tells how fast a step can be at best, timed kernels how fast it is.
+std::string with_speedup(const Evaluation& found, const Advice& advice) {
+  std::string text = fmt::format("{}{} ms a step", advice.hardware != nullptr ? "at least " : "",
+                                 in_three_digits(1e3 * found.prediction.step_seconds()));
   if (found.speedup > 0.0) text += fmt::format(", {:.2f} times as fast as fp32", found.speedup);
   return text;
 }
@@ -135,16 +137,16 @@ std::string verdict_of(const Advice& advice) {
         "or train.recompute",
         advice.device);
   } else {
-    text = fmt::format("fastest on {}: {}, {}", advice.device, best.name, with_speedup(best));
+    text = fmt::format("fastest on {}: {}, {}", advice.device, best.name, with_speedup(best, advice));
     if (best.bound > 0.0) {
-      text += fmt::format(" (at most {:.2f} times, by what stays fp32{})", best.bound,
-                          best.prediction.sent_bytes > 0.0 ? " and what is sent" : "");
+      text += fmt::format(" ({:.2f} times with every product and byte at the best rate {})", best.bound,
+                          advice.hardware != nullptr ? "of the device" : "that an operation reaches here");
     }
   }
   for (const Evaluation& found : advice.evaluations) {
     if (!found.is_configured || &found == &best) continue;
     text += fmt::format("\nas configured ({}): {}", found.name,
-                        found.runs() ? with_speedup(found) : std::string(name(found.support)));
+                        found.runs() ? with_speedup(found, advice) : std::string(name(found.support)));
   }
   return text + "\nThis is about speed alone: `mantissa analyze model` says what a precision does to the training.";
 }
@@ -169,11 +171,19 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
     const std::vector<Candidate> plain = candidates_of(config, {"fp32"});
     fp32 = evaluate(*std::ranges::find(plain, "fp32", &Candidate::name), ranks, target);
   }
+  Rates rates;
+  if (const std::optional<Rates> known = target.costs->rates()) {
+    rates = *known;
+  } else {
+    std::vector<const Prediction*> steps = {&fp32.prediction};
+    for (const Evaluation& found : all) steps.push_back(&found.prediction);
+    rates = rates_reached(steps);
+  }
   for (Evaluation& found : all) {
     advice.parameters = std::max(advice.parameters, found.memory.parameters);
     if (!found.runs() || !fp32.runs()) continue;
     found.speedup = fp32.prediction.step_seconds() / found.prediction.step_seconds();
-    if (found.name != "fp32") found.bound = speedup_bound(fp32.prediction, found.prediction);
+    if (found.name != "fp32") found.bound = speedup_bound(fp32.prediction, found.prediction, rates);
   }
   std::ranges::stable_sort(all, {}, [](const Evaluation& found) {
     return std::tuple(!found.runs(), !found.fits, found.prediction.step_seconds());

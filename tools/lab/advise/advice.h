@@ -25,7 +25,7 @@ struct Evaluation {
   MemoryTable memory{};
   bool fits = true;      // in the device's memory, if that is known
   double speedup = 0.0;  // over fp32; 0: not known
-  double bound = 0.0;    // speedup_bound(); 0: not known
+  double bound = 0.0;    // speedup_bound() at the best rates of the device; 0: not known
 
   bool runs() const { return support != Support::kUnavailable && support != Support::kRefused; }
 };

@@ -8,6 +8,13 @@ namespace {
 constexpr double kMib = 1024.0 * 1024.0;
 constexpr size_t kOpsShown = 16;
 
+// A prediction's figure, as in_three_digits() has it.
+CellText predicted(double unit = 1.0) {
+  return [unit](const Json& value) {
+    return value.is_number() ? in_three_digits(unit * value.get<double>()) : std::string("-");
+  };
+}
+
 Json known(double value) { return value > 0.0 ? Json(value) : Json(); }
 
 Json figures(const Hardware& hardware) {
@@ -22,8 +29,10 @@ Json figures(const Hardware& hardware) {
           {"memory_bandwidth", hardware.memory_bandwidth},
           {"link_bandwidth", hardware.link_bandwidth},
           {"watts", hardware.watts},
+          {"idle_watts", hardware.idle_watts},
           {"joules_per_byte", hardware.joules_per_byte},
-          {"source", hardware.source}};
+          {"source", hardware.source},
+          {"idle_source", hardware.idle_source}};
 }
 
 Json figures(const MemoryTable& memory) {
@@ -56,6 +65,7 @@ Json figures(const Evaluation& found, const Advice& advice) {
                {"sent_seconds", prediction.sent_seconds()},
                {"exposed_seconds", prediction.exposed_seconds},
                {"joules", known(prediction.joules)},
+               {"most_joules", known(prediction.most_joules)},
                {"fits", found.fits},
                {"memory_bytes", figures(found.memory)},
                {"ops", Json::array()}});
@@ -75,12 +85,14 @@ void add_hardware(const Json& hardware, ReportText& text) {
   }
   text.line(
       "\n{} by {}:\n  {} TFLOP/s; memory {:.0f} GB at {:.0f} GB/s; link {:.0f} GB/s one way; {:.0f} W; "
-      "{:.1f} pJ a byte of memory\n"
-      "Times are a roofline of the data sheet: no step is faster, real ones are slower. Energy assumes all "
-      "power in the arithmetic at its peak, plus the traffic of memory; of a rank, without links.",
+      "{:.1f} pJ a byte of memory; {:.0f} W idle ({})\n"
+      "Times are a roofline of the data sheet: no step is faster, real ones are slower. Energy is a rank's, without "
+      "links: from idle power, arithmetic and memory at these times to {:.0f} W for {:.1f} times as long, as trainings "
+      "take that reach {:.0f} % of the peak.",
       hardware["title"].get<std::string>(), hardware["source"].get<std::string>(), rates, figure("memory_bytes") * 1e-9,
       figure("memory_bandwidth") * 1e-9, figure("link_bandwidth") * 1e-9, figure("watts"),
-      figure("joules_per_byte") * 1e12);
+      figure("joules_per_byte") * 1e12, figure("idle_watts"), hardware["idle_source"].get<std::string>(),
+      figure("watts"), 1.0 / kAttainedShare, 100.0 * kAttainedShare);
 }
 
 // Time of a step by operation, and memory of a rank.
@@ -104,7 +116,7 @@ void add_step(const Json& best, ReportText& text) {
       .table(ops, {{"operation", "op"},
                    {"phase", "phase"},
                    {"calls", "calls"},
-                   {"ms", "seconds", in_format("{:.4f}", 1e3)},
+                   {"ms", "seconds", predicted(1e3)},
                    {"%", "seconds", in_format("{:.1f}", 100.0 / step)},
                    {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
                    {"GB/s", "bytes", in_format("{:.2f}", 1e-9)}});
@@ -139,19 +151,25 @@ ReportText to_text(const Advice& advice) {
   for (Json& row : rows) {
     if (row["configured"] == true) row["name"] = row["name"].get<std::string>() + " *";
   }
+  // The roofline's ends are marked as such.
+  const bool is_roofline = advice.hardware != nullptr;
+  std::vector<Column> columns = {{"precision", "name"},
+                                 {"runs", "runs"},
+                                 {is_roofline ? "ms a step\nat least" : "ms a step", "step_seconds", predicted(1e3)},
+                                 {is_roofline ? "tokens/s\nat most" : "tokens/s", "tokens_per_second", predicted()},
+                                 {"x fp32", "speedup", in_format("{:.2f}")},
+                                 {"at best", "speedup_bound", in_format("{:.2f}")},
+                                 {"MiB a rank", "memory_bytes/total", in_format("{:.1f}", 1.0 / kMib)},
+                                 {"MB sent", "sent_bytes", in_format("{:.3f}", 1e-6)}};
+  if (is_roofline) {
+    columns.push_back({"J a rank\nfrom", "joules", predicted()});
+    columns.push_back({"to", "most_joules", predicted()});
+  }
   ReportText text;
   text.line("{}\n\n{}: {:.2f} million parameters, {} tokens a step, {} rank{}\n", advice.verdict, advice.model,
             static_cast<double>(advice.parameters) * 1e-6, advice.tokens_per_step, advice.ranks,
             advice.ranks == 1 ? "" : "s")
-      .table(rows, {{"precision", "name"},
-                    {"runs", "runs"},
-                    {"ms a step", "step_seconds", in_format("{:.3f}", 1e3)},
-                    {"tokens/s", "tokens_per_second", in_format("{:.0f}")},
-                    {"x fp32", "speedup", in_format("{:.2f}")},
-                    {"bound", "speedup_bound", in_format("{:.2f}")},
-                    {"MiB a rank", "memory_bytes/total", in_format("{:.1f}", 1.0 / kMib)},
-                    {"J a rank", "joules", in_format("{:.4f}")},
-                    {"MB sent", "sent_bytes", in_format("{:.3f}", 1e-6)}})
+      .table(rows, columns)
       .blank_line();
   for (const Evaluation& found : advice.evaluations) text.line("{}: {}", found.name, found.reason);
   if (advice.evaluations.front().runs()) add_step(json["precisions"][0], text);

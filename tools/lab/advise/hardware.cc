@@ -37,29 +37,43 @@ Peaks peaks(const Peaks& teraflops) {
 Fp8GemmSupport nvidia_fp8(int major, int minor) { return cublaslt_fp8_gemm_support(major, minor, 130000); }
 
 // Makers give GPU links as the sum of both directions; the table has half of that.
+//
+// Idle power is that of nvidia-smi for a GPU that holds a CUDA context and has nothing to do (state P0). A context adds
+// 26 to 50 W to an empty A100 or H100, however much memory it takes (Vadari, "The Model Parking Tax", arXiv 2605.23918,
+// 2026): taken as 26 W for A100, whose empty ones show some 60 W, and 50 W for H100, with some 70 W.
 const std::vector<Hardware>& table() {
   constexpr double kGddr = kGddrJoulesPerByte, kHbm = kHbmJoulesPerByte;
+  constexpr std::string_view kContext =
+      "nvidia-smi for an empty GPU, and the context's share of Vadari, arXiv 2605.23918";
   static const std::vector<Hardware> kTable = {
-      // Name, title, peaks; memory bytes, memory bandwidth, link bandwidth, watts, joules a byte, FP8 products; source.
+      // Name, title, peaks; memory bytes, memory bandwidth, link bandwidth, watts, idle watts, joules a byte, FP8
+      // products; source; source of the idle power.
       {"t4", "NVIDIA T4", peaks({8.1, 0, 0, 65, 0, 0}),  // link: PCIe 3.0 x16
-       16 * kGiga, 320 * kGiga, 16 * kGiga, 70, kGddr, nvidia_fp8(7, 5), "NVIDIA T4 Tensor Core GPU data sheet, 2019"},
-      {"v100", "NVIDIA V100 SXM2 32 GB", peaks({15.7, 0, 0, 125, 0, 0}), 32 * kGiga, 900 * kGiga, 150 * kGiga, 300,
-       kHbm, nvidia_fp8(7, 0), "NVIDIA V100 Tensor Core GPU data sheet, 2020"},
+       16 * kGiga, 320 * kGiga, 16 * kGiga, 70, 26, kGddr, nvidia_fp8(7, 5),
+       "NVIDIA T4 Tensor Core GPU data sheet, 2019", "an estimate: what nvidia-smi shows in P0"},
+      {"v100", "NVIDIA V100 SXM2 32 GB", peaks({15.7, 0, 0, 125, 0, 0}), 32 * kGiga, 900 * kGiga, 150 * kGiga, 300, 56,
+       kHbm, nvidia_fp8(7, 0), "NVIDIA V100 Tensor Core GPU data sheet, 2020",
+       "an estimate: what nvidia-smi shows in P0"},
       {"a100", "NVIDIA A100 SXM 80 GB", nvidia_peaks("NVIDIA A100-SXM4-80GB", 19.5), 80 * kGiga, 2039 * kGiga,
-       300 * kGiga, 400, kHbm, nvidia_fp8(8, 0), "NVIDIA A100 80GB Tensor Core GPU data sheet, 2021"},
+       300 * kGiga, 400, 86, kHbm, nvidia_fp8(8, 0), "NVIDIA A100 80GB Tensor Core GPU data sheet, 2021", kContext},
       {"h100", "NVIDIA H100 SXM 80 GB", nvidia_peaks("NVIDIA H100 80GB HBM3", 66.9), 80 * kGiga, 3352 * kGiga,
-       450 * kGiga, 700, kHbm, nvidia_fp8(9, 0), "NVIDIA H100 Tensor Core GPU Architecture (white paper), 2022"},
-      {"h200", "NVIDIA H200 SXM", nvidia_peaks("NVIDIA H200", 67), 141 * kGiga, 4800 * kGiga, 450 * kGiga, 700, kHbm,
-       nvidia_fp8(9, 0), "NVIDIA H200 Tensor Core GPU data sheet, 2024"},
+       450 * kGiga, 700, 120, kHbm, nvidia_fp8(9, 0), "NVIDIA H100 Tensor Core GPU Architecture (white paper), 2022",
+       kContext},
+      {"h200", "NVIDIA H200 SXM", nvidia_peaks("NVIDIA H200", 67), 141 * kGiga, 4800 * kGiga, 450 * kGiga, 700, 130,
+       kHbm, nvidia_fp8(9, 0), "NVIDIA H200 Tensor Core GPU data sheet, 2024",
+       "an estimate: 80 W of an empty GPU, and an H100's 50 W for a context"},
       {"b200", "NVIDIA B200 (HGX)", nvidia_peaks("NVIDIA B200", 80, 9000), 180 * kGiga, 8000 * kGiga, 900 * kGiga, 1000,
-       kHbm, nvidia_fp8(10, 0), "NVIDIA Blackwell Architecture Technical Brief, 2024, and HGX B200 data sheet"},
+       194, kHbm, nvidia_fp8(10, 0), "NVIDIA Blackwell Architecture Technical Brief, 2024, and HGX B200 data sheet",
+       "an estimate: 192 to 196 W in nvidia-smi listings of loaded, waiting GPUs, 2025"},
       {"tpu-v3", "Google TPU v3 (one chip)", peaks({0, 0, 123, 0, 0, 0}),  // link: four of 656 Gbit/s
-       32 * 1.073741824 * kGiga, 900 * kGiga, 4 * 82 * kGiga, 262, kHbm, Fp8GemmSupport::kNone,
+       32 * 1.073741824 * kGiga, 900 * kGiga, 4 * 82 * kGiga, 262, 123, kHbm, Fp8GemmSupport::kNone,
        "Google Cloud documentation, TPU v3 (most power measured); links: Jouppi et al., A Domain-Specific "
-       "Supercomputer for Training Deep Neural Networks, CACM 2020"},
+       "Supercomputer for Training Deep Neural Networks, CACM 2020",
+       "Google Cloud documentation, TPU v3 (least power measured)"},
       {"gaudi2", "Intel Gaudi 2", peaks({0, 0, 432, 0, 865, 0}),  // link: ports of 100 Gbit/s within a server of eight
-       96 * kGiga, 2450 * kGiga, 21 * 12.5 * kGiga, 600, kHbm, Fp8GemmSupport::kTensorScaled,
-       "Habana Gaudi2 white paper, 2022; FLOP/s: Intel Gaudi 2 product brief, 2023"},
+       96 * kGiga, 2450 * kGiga, 21 * 12.5 * kGiga, 600, 100, kHbm, Fp8GemmSupport::kTensorScaled,
+       "Habana Gaudi2 white paper, 2022; FLOP/s: Intel Gaudi 2 product brief, 2023",
+       "an estimate: a sixth of its TDP, as of an H100"},
   };
   return kTable;
 }

@@ -1,7 +1,7 @@
 // Hardware: devices by the data sheets of their makers.
 //
-// FLOP/s are of dense products, a multiply-add counting twice; bandwidths are decimal. Nothing is measured: each entry
-// names its source. Tensor-core peaks of GPUs in core/cuda/device_models.h are taken from there.
+// FLOP/s are of dense products, a multiply-add counting twice; bandwidths are decimal. Nothing is measured here: each
+// entry names its sources. Tensor-core peaks of GPUs in core/cuda/device_models.h are taken from there.
 #pragma once
 
 #include <array>
@@ -22,17 +22,25 @@ struct Hardware {
   double memory_bandwidth = 0;  // bytes/s
   double link_bandwidth = 0;    // bytes/s that a device sends to the others of its node: one direction
   double watts = 0;             // TDP, or the most that was measured if the maker gives that
+  double idle_watts = 0;        // without work, at the clocks of work and with a program's context on it
   double joules_per_byte = 0;   // by its kind of memory
   Fp8GemmSupport fp8_gemm_support = Fp8GemmSupport::kNone;  // 8-bit products that its library multiplies from codes
-  std::string_view source;
+  std::string_view source, idle_source;
 
   double peak(ProductFormat format) const { return flops[static_cast<size_t>(format)]; }
-  // An upper bound: TDP / peak.
-  double joules_per_flop(ProductFormat format) const { return watts / peak(format); }
+  // Beyond idle power. An estimate: at the peak, arithmetic takes all of the TDP but the idle power.
+  double joules_per_flop(ProductFormat format) const { return (watts - idle_watts) / peak(format); }
 };
 
+// The part of the roofline's speed that trainings reach, for the upper end of energy: the lower end of what is
+// published for large models, 38 to 43 % of the peak on H100 ("The Llama 3 Herd of Models", 2024), 46 % on TPU v4
+// ("PaLM", 2022), up to 56 % on A100 (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+// Models", 2022).
+inline constexpr double kAttainedShare = 0.4;
+
 // Energy of moving a byte between memory and processor. O'Connor et al., "Fine-Grained DRAM: Energy-Efficient DRAM for
-// Extreme Bandwidth Systems", MICRO 2017: HBM2 3.9 pJ a bit, GDDR5 14 pJ. Later generations take somewhat less.
+// Extreme Bandwidth Systems", MICRO 2017: HBM2 3.9 pJ a bit, GDDR5 14 pJ. Later generations, GDDR6 among them, take
+// less: for them these are estimates on the high side.
 inline constexpr double kHbmJoulesPerByte = 8 * 3.9e-12;
 inline constexpr double kGddrJoulesPerByte = 8 * 14e-12;
 

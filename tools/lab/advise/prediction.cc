@@ -1,6 +1,9 @@
 #include "tools/lab/advise/prediction.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <tuple>
 
@@ -34,51 +37,42 @@ double exposed(const PhaseSeconds& kernels, const PhaseSeconds& links) {
   return sum;
 }
 
-// An op in a phase, in all formats.
-struct OpParts {
-  double seconds = 0, flops = 0, fp32_bytes = 0;
-  double fp32_product_seconds = 0;
-};
-
-std::map<std::pair<std::string_view, std::string_view>, OpParts> parts_of(const Prediction& prediction) {
-  std::map<std::pair<std::string_view, std::string_view>, OpParts> parts;
-  for (const OpCost& cost : prediction.ops) {
-    OpParts& part = parts[{cost.phase, cost.op}];
-    part.seconds += cost.seconds;
-    part.flops += cost.flops;
-    part.fp32_bytes += cost.fp32_bytes;
-    if (cost.flops > 0.0 && cost.format == ProductFormat::kF32) part.fp32_product_seconds += cost.seconds;
-  }
-  return parts;
-}
-
-// Seconds of the op in the other step that a format does not touch.
-double staying(const OpParts& fp32, const OpParts& other) {
-  // Not by the share of FLOP: memory-bound calls take more time for a FLOP than others.
-  if (fp32.flops > 0.0) return other.fp32_product_seconds;
-  const double share = fp32.fp32_bytes > 0.0 ? std::min(1.0, other.fp32_bytes / fp32.fp32_bytes) : 1.0;
-  return std::min(fp32.seconds * share, other.seconds);
-}
-
 }  // namespace
 
 CostModel::Cost Roofline::cost(const KernelCall& call) const {
   const double memory = call.work.bytes / hardware_.memory_bandwidth;
-  double products = 0.0, joules = call.work.bytes * hardware_.joules_per_byte;
+  double products = 0.0, dynamic = call.work.bytes * hardware_.joules_per_byte;
   if (call.work.flops > 0.0) {
     const auto units = units_for(hardware_, call.format);
     MANTISSA_CHECK(units.has_value(), "[roofline] {} has no rate for products in {}", hardware_.name,
                    name(call.format));
     products = call.work.flops / units->flops;
-    joules += call.work.flops * units->products * hardware_.joules_per_flop(units->format);
+    dynamic += call.work.flops * units->products * hardware_.joules_per_flop(units->format);
   }
-  return {.seconds = std::max(memory, products), .memory_bound = memory > products, .joules = joules};
+  const double seconds = std::max(memory, products);
+  return {.seconds = seconds,
+          .memory_bound = memory > products,
+          .joules = std::min(hardware_.watts * seconds, hardware_.idle_watts * seconds + dynamic)};
+}
+
+std::optional<Rates> Roofline::rates() const {
+  Rates rates{.bytes = hardware_.memory_bandwidth};
+  for (const ProductFormat format : kAllProductFormats) {
+    if (const auto units = units_for(hardware_, format)) rates.flops[static_cast<size_t>(format)] = units->flops;
+  }
+  return rates;
 }
 
 std::vector<CostModel::Cost> Roofline::costs(const StepCalls& step) {
   std::vector<Cost> costs;
   for (const KernelCall& call : step.calls) costs.push_back(cost(call));
   return costs;
+}
+
+std::string in_three_digits(double value) {
+  if (!std::isfinite(value) || value == 0.0) return fmt::format("{}", value);
+  const double last_digit = std::pow(10.0, std::floor(std::log10(std::abs(value))) - 2.0);
+  return fmt::format("{:.12g}", std::round(value / last_digit) * last_digit);
 }
 
 Prediction predict(const StepCalls& step, CostModel& model) {
@@ -97,7 +91,6 @@ Prediction predict(const StepCalls& step, CostModel& model) {
     ++sum.calls;
     sum.flops += call.work.flops;
     sum.bytes += call.work.bytes;
-    sum.fp32_bytes += call.fp32_bytes();
     sum.seconds += cost.seconds;
     sum.memory_bound_seconds += cost.memory_bound ? cost.seconds : 0.0;
     kernels[call.phase] += cost.seconds;
@@ -109,19 +102,34 @@ Prediction predict(const StepCalls& step, CostModel& model) {
   prediction.sent_bytes = step.sent();
   for (const auto& [phase, bytes] : step.sent_bytes) prediction.link_seconds[phase] = bytes / model.link_bandwidth();
   prediction.exposed_seconds = exposed(kernels, prediction.link_seconds);
+  prediction.joules += model.power().idle * prediction.exposed_seconds;
+  prediction.most_joules = model.power().most * prediction.step_seconds() / kAttainedShare;
   return prediction;
 }
 
 double Prediction::sent_seconds() const { return sum_of(link_seconds); }
 
-double speedup_bound(const Prediction& fp32, const Prediction& other) {
-  const auto before = parts_of(fp32), after = parts_of(other);
-  PhaseSeconds kernels;
-  for (const auto& [place, part] : before) {
-    if (const auto found = after.find(place); found != after.end()) {
-      kernels[place.first] += staying(part, found->second);
+Rates rates_reached(const std::vector<const Prediction*>& steps) {
+  Rates rates;
+  for (const Prediction* const step : steps) {
+    for (const OpCost& cost : step->ops) {
+      if (cost.seconds <= 0.0) continue;
+      double& flops = rates.flops[static_cast<size_t>(cost.format)];
+      flops = std::max(flops, cost.flops / cost.seconds);
+      rates.bytes = std::max(rates.bytes, cost.bytes / cost.seconds);
     }
   }
+  return rates;
+}
+
+double speedup_bound(const Prediction& fp32, const Prediction& other, const Rates& rates) {
+  PhaseSeconds products, memory;
+  for (const OpCost& cost : other.ops) {
+    if (cost.flops > 0.0) products[cost.phase] += cost.flops / rates.flops[static_cast<size_t>(cost.format)];
+    if (cost.bytes > 0.0) memory[cost.phase] += cost.bytes / rates.bytes;
+  }
+  PhaseSeconds kernels = products;
+  for (const auto& [phase, seconds] : memory) kernels[phase] = std::max(kernels[phase], seconds);
   return fp32.step_seconds() / (sum_of(kernels) + exposed(kernels, other.link_seconds));
 }
 

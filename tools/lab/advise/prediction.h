@@ -1,7 +1,9 @@
 // Prediction: the time of a step on a device, from the time of each of its calls and the bytes on its links.
 #pragma once
 
+#include <array>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +20,6 @@ struct OpCost {
   ProductFormat format = ProductFormat::kF32;  // products' format; fp32 without products
   int64_t calls = 0;
   double flops = 0, bytes = 0;
-  double fp32_bytes = 0;  // fp32 operands
   double seconds = 0;
   double memory_bound_seconds = 0;  // calls whose bytes take longer than their FLOP
 };
@@ -31,11 +32,21 @@ struct Prediction {
   double sent_bytes = 0;        // by a rank to others
   PhaseSeconds link_seconds{};  // for these
   double exposed_seconds = 0;   // part of them that no kernel hides
-  double joules = 0;            // a rank; 0: not known
+  // A rank, without links; 0: not known. At these seconds, and at the TDP for as long as a training takes for such a
+  // step (kAttainedShare).
+  double joules = 0, most_joules = 0;
 
   double sent_seconds() const;  // all phases
   double step_seconds() const { return kernel_seconds + exposed_seconds; }
 };
+
+// The best rates of a device.
+struct Rates {
+  std::array<double, std::size(kAllProductFormats)> flops{};  // by ProductFormat, FLOP/s; 0: none
+  double bytes = 0;                                           // of memory, bytes/s
+};
+// The best that operations of these steps reach: for a device whose rates are not known.
+Rates rates_reached(const std::vector<const Prediction*>& steps);
 
 // How long calls take.
 class CostModel {
@@ -49,10 +60,16 @@ class CostModel {
   // One for each call of the step.
   virtual std::vector<Cost> costs(const StepCalls& step) = 0;
   virtual double link_bandwidth() const = 0;  // bytes/s that a rank sends; infinity: no limit
+  struct Power {
+    double idle = 0, most = 0;  // W; 0: not known
+  };
+  virtual Power power() const { return {}; }
+  virtual std::optional<Rates> rates() const { return std::nullopt; }  // if they are known
 };
 
 // The roofline (Williams, Waterman, Patterson, "Roofline", CACM 2009): max(FLOP / rate, bytes / bandwidth), with the
-// peaks of a data sheet: no step is faster. Energy: FLOP at the peak's full power, and bytes of memory.
+// peaks of a data sheet: no step is faster. Energy: idle power for the time, joules for each FLOP and byte, and never
+// more than the TDP for the time, since arithmetic and memory that go at once would be slowed down to it.
 class Roofline final : public CostModel {
  public:
   explicit Roofline(const Hardware& hardware) : hardware_(hardware) {}
@@ -60,20 +77,25 @@ class Roofline final : public CostModel {
   Cost cost(const KernelCall& call) const;
   std::vector<Cost> costs(const StepCalls& step) override;
   double link_bandwidth() const override { return hardware_.link_bandwidth; }
+  Power power() const override { return {.idle = hardware_.idle_watts, .most = hardware_.watts}; }
+  std::optional<Rates> rates() const override;
 
  private:
   const Hardware& hardware_;
 };
 
+// Three significant digits, without an exponent for what is not tiny: a prediction has no more. "606", "0.0123",
+// "1230".
+std::string in_three_digits(double value);
+
 // Gradients travel beside the backward pass, updated weights beside the update; the longer of the two counts.
 Prediction predict(const StepCalls& step, CostModel& model);
 
-// The most that a format can gain if everything it affects took no time (Amdahl 1967): the fp32 step's time over the
-// remaining time in the other step. For products, the calls that still multiply fp32 numbers remain. For other ops, the
-// part of their bytes that is still fp32 remains (all of it if it never was), up to the op's time in the other step.
-// Links carry what the other step sends, beside the remaining kernels. So no speed-up predicted by the same model
+// The most that a format can gain on a device with these rates: the fp32 step's time over the least that the other step
+// can take, where every product and every byte goes at the best rate of its kind, and the products of a phase at the
+// same time as its bytes. Links carry what the other step sends, beside that. So no speed-up predicted for these rates
 // exceeds this.
-double speedup_bound(const Prediction& fp32, const Prediction& other);
+double speedup_bound(const Prediction& fp32, const Prediction& other, const Rates& rates);
 
 // A device that steps are predicted for, present or not.
 struct Target {

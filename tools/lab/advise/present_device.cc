@@ -107,10 +107,10 @@ PresentAdvice advise_present_device(const std::string& model, const Config& conf
 void add_comparison(const Json& comparison, ReportText& text) {
   const std::vector<double> steps = comparison["steps_seconds"];
   const double measured = comparison["measured_seconds"];
-  text.line(
-      "\npredicted against measured, {}: {:.3f} ms a step against {:.3f} ({:.3f} - {:.3f}, {} steps), ratio {:.3f}",
-      comparison["precision"].get<std::string>(), 1e3 * comparison["predicted_seconds"].get<double>(), 1e3 * measured,
-      1e3 * quantile(steps, 0.0), 1e3 * quantile(steps, 1.0), steps.size(), comparison["ratio"].get<double>());
+  text.line("\npredicted against measured, {}: {} ms a step against {:.3f} ({:.3f} - {:.3f}, {} steps), ratio {:.3f}",
+            comparison["precision"].get<std::string>(),
+            in_three_digits(1e3 * comparison["predicted_seconds"].get<double>()), 1e3 * measured,
+            1e3 * quantile(steps, 0.0), 1e3 * quantile(steps, 1.0), steps.size(), comparison["ratio"].get<double>());
   Json rows = Json::array();
   for (const Json& op : comparison["ops"]) {
     const double predicted = op["predicted_seconds"], ran = op["measured_seconds"];
@@ -124,7 +124,8 @@ void add_comparison(const Json& comparison, ReportText& text) {
   }
   text.table(rows, {{"operation", "op"},
                     {"phase", "phase"},
-                    {"predicted ms", "predicted_seconds", in_format("{:.3f}", 1e3)},
+                    {"predicted ms", "predicted_seconds",
+                     [](const Json& value) { return in_three_digits(1e3 * number_of(value)); }},
                     {"measured ms", "measured_seconds", in_format("{:.3f}", 1e3)},
                     {"ratio", "ratio", in_format("{:.3f}")}});
 }

@@ -32,6 +32,9 @@ TEST(Hardware, EveryEntryIsWhole) {
     EXPECT_LT(hardware.link_bandwidth, hardware.memory_bandwidth);
     EXPECT_GE(hardware.watts, 70);
     EXPECT_LE(hardware.watts, 1000);
+    EXPECT_GT(hardware.idle_watts, 0.1 * hardware.watts);
+    EXPECT_LT(hardware.idle_watts, 0.5 * hardware.watts);
+    EXPECT_FALSE(hardware.idle_source.empty());
     EXPECT_GT(hardware.joules_per_byte, 0);
     double wider = 0;
     for (const ProductFormat format :
@@ -86,8 +89,8 @@ TEST(Hardware, UnitsOfFormatsThatADeviceLacks) {
   EXPECT_EQ(units_for(b200, ProductFormat::kF4)->flops, 9000e12);
 }
 
-TEST(Hardware, EnergyOfAFlopIsAllOfThePowerAtThePeak) {
-  EXPECT_DOUBLE_EQ(find_hardware("h100").joules_per_flop(ProductFormat::kBF16), 700 / 989.4e12);
+TEST(Hardware, EnergyOfAFlopIsThePowerAtThePeakBeyondThatOfIdleness) {
+  EXPECT_DOUBLE_EQ(find_hardware("h100").joules_per_flop(ProductFormat::kBF16), (700 - 120) / 989.4e12);
   EXPECT_DOUBLE_EQ(find_hardware("t4").joules_per_byte, 112e-12);
   EXPECT_DOUBLE_EQ(find_hardware("h100").joules_per_byte, 31.2e-12);
 }
@@ -115,15 +118,16 @@ TEST(Roofline, AProductTakesItsFlopAtThePeak) {
   const CostModel::Cost cost = Roofline(h100).cost(square_product(DType::kBF16, ProductFormat::kBF16, 2));
   EXPECT_NEAR(cost.seconds, 137438953472.0 / 989.4e12, kTolerance * cost.seconds);  // 139 us; its bytes: 30 us
   EXPECT_FALSE(cost.memory_bound);
-  const double joules = 137438953472.0 * 700 / 989.4e12 + 100663296.0 * 31.2e-12;
-  EXPECT_NEAR(cost.joules, joules, kTolerance * joules);
+  const double joules = 700 * 137438953472.0 / 989.4e12;
+  EXPECT_NEAR(cost.joules, joules, kTolerance * joules) << "all power, and no more for its bytes";
 }
 
 TEST(Roofline, AnElementwiseOpTakesItsBytesAtTheBandwidth) {
   const CostModel::Cost cost = Roofline(find_hardware("h100")).cost(call("forward", "add", {.bytes = 12e6}));
   EXPECT_NEAR(cost.seconds, 12e6 / 3352e9, kTolerance * cost.seconds);
   EXPECT_TRUE(cost.memory_bound);
-  EXPECT_NEAR(cost.joules, 12e6 * 31.2e-12, kTolerance * cost.joules);
+  const double joules = 120 * 12e6 / 3352e9 + 12e6 * 31.2e-12;
+  EXPECT_NEAR(cost.joules, joules, kTolerance * joules);
 }
 
 // One row times a matrix: 2 N K FLOP, and some 2 N K bytes.
@@ -135,6 +139,9 @@ TEST(Roofline, AThinProductIsBoundByMemory) {
                      ProductFormat::kBF16));
   EXPECT_TRUE(cost.memory_bound);
   EXPECT_NEAR(cost.seconds, 2 * (n * n + 2 * n) / 3352e9, kTolerance * cost.seconds);
+  const double joules = 120 * cost.seconds + 2 * n * n * 580 / 989.4e12 + 2 * (n * n + 2 * n) * 31.2e-12;
+  EXPECT_NEAR(cost.joules, joules, kTolerance * joules);
+  EXPECT_LT(joules, 0.35 * 700 * cost.seconds) << "most units have nothing to do";
 }
 
 TEST(Roofline, WhatADeviceLacksIsCostedAsItIsEmulated) {
@@ -145,8 +152,7 @@ TEST(Roofline, WhatADeviceLacksIsCostedAsItIsEmulated) {
   const CostModel::Cost parts =
       Roofline(find_hardware("tpu-v3")).cost(square_product(DType::kF32, ProductFormat::kF32, 4));
   EXPECT_NEAR(parts.seconds, 6 * flops / 123e12, kTolerance * parts.seconds);
-  const double joules = 6 * flops * 262 / 123e12 + 3.0 * 4096 * 4096 * 4 * 31.2e-12;
-  EXPECT_NEAR(parts.joules, joules, kTolerance * joules);
+  EXPECT_NEAR(parts.joules, 262 * parts.seconds, kTolerance * parts.joules);
   EXPECT_THROW(Roofline(find_hardware("tpu-v3")).cost(square_product(DType::kF16, ProductFormat::kF16, 2)),
                ContractError);
 }
@@ -177,12 +183,43 @@ TEST(Prediction, LinksAreHiddenBehindTheKernelsOfTheirPhase) {
   EXPECT_EQ(prediction.ops[0].calls, 2);
 }
 
+// 1 s each of two calls, 2 s of waiting: (6 + 4) J of the calls and 50 W for the waiting; 2.5 times as long at 200 W.
+TEST(Prediction, EnergyHasARange) {
+  class WithPower final : public CostModel {
+   public:
+    std::vector<Cost> costs(const StepCalls&) override {
+      return {{.seconds = 1.0, .joules = 6.0}, {.seconds = 1.0, .joules = 4.0}};
+    }
+    double link_bandwidth() const override { return 1.0; }
+    Power power() const override { return {.idle = 50.0, .most = 200.0}; }
+  };
+  StepCalls step;
+  for (const char* phase : {"backward", "update"}) step.calls.push_back(call(phase, "add", {}));
+  step.sent_bytes = {{"backward", 3.0}};
+  WithPower model;
+  const Prediction prediction = predict(step, model);
+  EXPECT_DOUBLE_EQ(prediction.joules, 10.0 + 50.0 * 2.0);
+  EXPECT_DOUBLE_EQ(prediction.most_joules, 200.0 * 4.0 / 0.4);
+  OneSecondEach unknown;
+  EXPECT_EQ(predict(step, unknown).joules, 0.0);
+  EXPECT_EQ(predict(step, unknown).most_joules, 0.0);
+}
+
+TEST(Prediction, HasThreeDigits) {
+  EXPECT_EQ(in_three_digits(605.771), "606");
+  EXPECT_EQ(in_three_digits(0.0123456), "0.0123");
+  EXPECT_EQ(in_three_digits(9996.0), "10000");
+  EXPECT_EQ(in_three_digits(1234567.0), "1230000");
+  EXPECT_EQ(in_three_digits(2.0), "2");
+  EXPECT_EQ(in_three_digits(0.0), "0");
+}
+
 OpCost products(ProductFormat format, double flops, double seconds, std::string_view phase = "backward") {
   return {.phase = phase, .op = "gemm", .format = format, .flops = flops, .seconds = seconds};
 }
 
-OpCost traffic(std::string_view op, double fp32_bytes, double seconds, std::string_view phase = "update") {
-  return {.phase = phase, .op = op, .bytes = 100, .fp32_bytes = fp32_bytes, .seconds = seconds};
+OpCost traffic(std::string_view op, double bytes, double seconds, std::string_view phase = "update") {
+  return {.phase = phase, .op = op, .bytes = bytes, .seconds = seconds};
 }
 
 // A prediction whose kernel time is the sum of these calls.
@@ -195,46 +232,51 @@ Prediction prediction_of(std::vector<OpCost> ops) {
 
 constexpr ProductFormat kF32 = ProductFormat::kF32, kBF16 = ProductFormat::kBF16;
 
-// fp32 takes 8 s for products and 2 s for AdamW. bf16 does not change AdamW's fp32 state: at most 5 times as fast.
-TEST(SpeedupBound, IsOverWhatStaysFp32) {
-  const Prediction fp32 = prediction_of({products(kF32, 8, 8), traffic("adamw", 28, 2)}),
-                   bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 28, 2.1)});
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 5.0);
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, fp32), 1.0);
-  const Prediction half = prediction_of(
-      {products(kF32, 4, 4), products(kBF16, 4, 1), traffic("adamw", 28, 2), traffic("cast", 9, 1, "backward")});
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, half), 10.0 / 6.0) << "half of the products are fp32 still";
+// 1 FLOP/s in fp32, 8 in bf16, 10 bytes/s.
+Rates device_rates() {
+  Rates rates{.bytes = 10};
+  rates.flops[static_cast<size_t>(kF32)] = 1;
+  rates.flops[static_cast<size_t>(kBF16)] = 8;
+  return rates;
 }
 
-// Four fifths of the FLOP stay in fp32, but only half of the time: the other calls were memory-bound.
-TEST(SpeedupBound, ProductsCountByTheTimeOfTheirCalls) {
-  const Prediction fp32 = prediction_of({products(kF32, 10, 2)}),
-                   mixed = prediction_of({products(kF32, 8, 1), products(kBF16, 2, 0.5)});
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, mixed), 2.0);
+// 8 FLOP take 1 s in bf16 at best, 20 bytes of AdamW 2 s. A call that was slower than that does not count.
+TEST(SpeedupBound, IsOverTheTimeAtTheBestRates) {
+  const Prediction fp32 = prediction_of({products(kF32, 8, 8), traffic("adamw", 20, 2)}),
+                   bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 20, 2)}),
+                   slow = prediction_of({products(kBF16, 8, 5), traffic("adamw", 20, 4)}),
+                   mixed = prediction_of({products(kF32, 4, 4), products(kBF16, 4, 0.5), traffic("adamw", 20, 2)});
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16, device_rates()), 10.0 / 3.0);
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, slow, device_rates()), 10.0 / 3.0);
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, mixed, device_rates()), 10.0 / (4.5 + 2.0));
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, fp32, device_rates()), 1.0);
 }
 
-// Half as many fp32 bytes take less than half of the time. The op's bound is no longer than its actual time.
-TEST(SpeedupBound, AnOpStaysForNoLongerThanTheOtherStepTakesForIt) {
-  const Prediction fp32 = prediction_of({traffic("layer_norm", 64, 4), traffic("upload", 0, 1)}),
-                   bf16 = prediction_of({traffic("layer_norm", 32, 1.5), traffic("upload", 0, 0.5)});
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 5.0 / 2.0);
+// Products of a phase may hide its memory traffic; phases follow each other.
+TEST(SpeedupBound, ProductsAndBytesOfAPhaseGoAtTheSameTime) {
+  const Prediction fp32 = prediction_of({products(kF32, 8, 8)}),
+                   other = prediction_of(
+                       {products(kBF16, 8, 1), traffic("cast", 5, 0.5, "backward"), traffic("gelu", 30, 3, "forward")});
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, other, device_rates()), 8.0 / (1.0 + 3.0));
 }
 
-// Gradients take 6 s beside 4 s of the backward pass, weights 8 s beside 2 s of the update: 14 s a step. In bf16
-// weights take half as long. Without products the step waits for all of the gradients, 6 s, and 4 s for weights.
+// Gradients take 6 s beside 1 s of the backward pass, weights 4 s beside 2 s of the update.
 TEST(SpeedupBound, LinksCarryWhatTheOtherStepSends) {
-  Prediction fp32 = prediction_of({products(kF32, 8, 4), traffic("adamw", 28, 2)}),
-             bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 28, 2)});
-  fp32.link_seconds = {{"backward", 6}, {"update", 8}};
-  fp32.exposed_seconds = 2 + 6;
+  const Prediction fp32 = prediction_of({products(kF32, 8, 8), traffic("adamw", 20, 2)});
+  Prediction bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 20, 2)});
   bf16.link_seconds = {{"backward", 6}, {"update", 4}};
-  bf16.exposed_seconds = 5 + 2;
-  const double speedup = fp32.step_seconds() / bf16.step_seconds();
-  EXPECT_DOUBLE_EQ(speedup, 1.4);
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 1.4) << "such a step takes only link time";
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, fp32), 1.0);
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16, device_rates()), 10.0 / (6 + 4));
   bf16.link_seconds["update"] = 1;
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 14.0 / (6 + 2)) << "AdamW hides the weights' time";
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16, device_rates()), 10.0 / (6 + 2)) << "AdamW hides the weights' time";
+}
+
+TEST(SpeedupBound, TakesTheBestRatesThatStepsReachWhereNoneAreKnown) {
+  const Prediction fp32 = prediction_of({products(kF32, 8, 8), traffic("adamw", 20, 2)}),
+                   bf16 = prediction_of({products(kBF16, 6, 1), traffic("cast", 36, 3), traffic("upload", 0, 1)});
+  const Rates rates = rates_reached({&fp32, &bf16});
+  EXPECT_DOUBLE_EQ(rates.flops[static_cast<size_t>(kF32)], 1.0);
+  EXPECT_DOUBLE_EQ(rates.flops[static_cast<size_t>(kBF16)], 6.0);
+  EXPECT_DOUBLE_EQ(rates.bytes, 12.0);
 }
 
 TEST(KernelCall, SignaturesTellCallsOfDifferentTimeApart) {
@@ -281,6 +323,9 @@ TEST(Advice, NoSpeedUpIsAboveItsBound) {
           if (found.bound <= 0.0) continue;
           EXPECT_LE(found.speedup, found.bound * (1.0 + kRounding))
               << hardware.name << " " << ranks << " " << found.name;
+          EXPECT_LE(found.prediction.joules, hardware.watts * found.prediction.step_seconds() * (1.0 + kRounding));
+          EXPECT_GE(found.prediction.joules, hardware.idle_watts * found.prediction.step_seconds());
+          EXPECT_LT(found.prediction.joules, found.prediction.most_joules);
           ++compared;
           waiting += found.prediction.exposed_seconds > 0.5 * found.prediction.step_seconds();
         }
