@@ -141,7 +141,7 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   option("--json", request->json, "also write the figures to this file");
   option("--budget", request->budget,
          "plan the precision of each layer, optimizer state and gradients on the wire under a budget: time=12ms, "
-         "time=90%, memory=1.5GiB, loss=0.01");
+         "time=90%, memory=1.5GiB, loss=0.01, or with --hardware energy=80% or energy=12J");
   option("--solver", request->run.plan.solver,
          "solver whose plan starts the search among whole plans: knapsack (exact), greedy, top_k, evolution, bayesian, "
          "reinforcement, enumeration, or differentiable, which trains the choice with the model");

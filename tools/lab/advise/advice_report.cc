@@ -118,8 +118,8 @@ void add_step(const Json& best, ReportText& text) {
                    {"calls", "calls"},
                    {"ms", "seconds", predicted(1e3)},
                    {"%", "seconds", in_format("{:.1f}", 100.0 / step)},
-                   {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
-                   {"GB/s", "bytes", in_format("{:.2f}", 1e-9)}});
+                   {"GFLOP/s", "flops", predicted(1e-9)},
+                   {"GB/s", "bytes", predicted(1e-9)}});
   std::string memory;
   for (const char* category : {"weights", "gradients", "masters", "moments", "activations", "buffers", "packed"}) {
     const double bytes = best["memory_bytes"][category];

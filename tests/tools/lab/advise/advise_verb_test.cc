@@ -262,7 +262,8 @@ TEST(PlanVerb, ComparesSolversOnRequest) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(solvers({}), Names{"knapsack"});
   EXPECT_EQ(solvers({"--solver", "greedy"}), Names{"greedy"});
-  EXPECT_EQ(solvers({"--compare-solvers"}), (Names{"bayesian", "evolution", "greedy", "knapsack", "reinforcement", "top_k"}));
+  EXPECT_EQ(solvers({"--compare-solvers"}),
+            (Names{"bayesian", "evolution", "greedy", "knapsack", "reinforcement", "top_k"}));
 }
 
 // fp16 is no option if it overflows, even as a uniform precision. Settings that change the precision during training
@@ -331,6 +332,7 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
   } cases[] = {
       {{"--solver", "greedy"}, "requires --budget"},
       {{"--budget", "time"}, "--budget: expected time=12ms"},
+      {{"--budget", "energy=80%"}, "give --hardware with one of t4, v100"},
       {{"--budget", "time=1ms", "--solver", "luck"}, "luck"},
       {{"--budget", "time=1ms", "--recipes", "delayed"}, "--recipes: expected some of"},
       {{"--budget", "time=1ms", "--recipes", "current,current"}, "is there twice"},

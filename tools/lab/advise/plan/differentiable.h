@@ -7,10 +7,10 @@
 //   stability   effect of the option's backward products on the loss after an update, from the sensitivity analysis,
 //               since they do not change the loss of their own step
 //   efficiency  the budget, by its multiplier
-// Under a budget of time or memory, minimizes task and stability. Under one of loss, minimizes expected seconds and
-// limits task and stability, together with the batch loss of the drawn plan beyond its task terms, against fp32 for all
-// layers. Products that were not seen, for example because they are too large, and shared formats, which no pass shows,
-// count as the analysis predicted. The final plan must also meet the budget by the predictions.
+// Under a budget of time, memory or energy, minimizes task and stability. Under one of loss, minimizes expected seconds
+// and limits task and stability, together with the batch loss of the drawn plan beyond its task terms, against fp32 for
+// all layers. Products that were not seen, for example because they are too large, and shared formats, which no pass
+// shows, count as the analysis predicted. The final plan must also meet the budget by the predictions.
 #pragma once
 
 #include "tools/lab/advise/plan/local_search.h"

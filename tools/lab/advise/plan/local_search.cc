@@ -33,7 +33,8 @@ class Search {
   }
 
  private:
-  using Rank = std::array<double, 5>;  // the smaller, the better, from the first number on
+  // The smaller, the better, from the first number on.
+  using Rank = std::array<double, std::tuple_size_v<PlanRank> + 1>;
 
   const PlanTotals& price(const Plan& plan) {
     const auto [entry, is_new] = prices_.try_emplace(plan);
@@ -51,8 +52,8 @@ class Search {
 
   Rank rank_of(const PlanTotals& totals) const {
     const double missing = std::max(0.0, totals.bytes - search_.most_bytes);
-    const auto [excess, least, limited, third] = rank(search_.goal, totals);
-    if (!harmless_) return {missing, excess, least, limited, third};
+    const auto [excess, least, limited, third, fourth] = rank(search_.goal, totals);
+    if (!harmless_) return {missing, excess, least, limited, third, fourth};
     return {missing, excess, std::max(0.0, totals.damage - *harmless_), totals.seconds, totals.damage};
   }
 

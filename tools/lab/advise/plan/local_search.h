@@ -14,7 +14,7 @@ namespace mantissa {
 struct WholeSearch {
   std::vector<int> options{};  // their number for each decision
   PlanGoal goal{};
-  // Under a budget of time or memory: plans within this of the least damage count as equal, and the fastest is taken.
+  // Unless the budget is one of loss: plans within this of the least damage count as equal, and the fastest is taken.
   double tolerance = 0.0;
   double most_bytes = std::numeric_limits<double>::infinity();  // device memory, in addition to the budget
   std::vector<Plan> starts{};                                   // at least one

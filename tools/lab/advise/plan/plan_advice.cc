@@ -26,12 +26,15 @@ std::string kind_of(const PlannedPlace& place) {
 
 // By rising time; the first of plans that are alike in everything.
 std::vector<WholePlan> undominated(std::vector<WholePlan> plans) {
-  const auto key = [](const WholePlan& one) { return std::array{one.cost.seconds, one.cost.bytes, one.damage}; };
+  const auto key = [](const WholePlan& one) {
+    return std::array{one.cost.seconds, one.cost.bytes, one.damage, one.cost.joules};
+  };
   std::ranges::stable_sort(plans, {}, key);
   std::vector<WholePlan> kept;
   for (WholePlan& plan : plans) {
     const bool is_beaten = std::ranges::any_of(kept, [&](const WholePlan& other) {
-      return other.cost.bytes <= plan.cost.bytes && other.damage <= plan.damage;
+      return other.cost.bytes <= plan.cost.bytes && other.damage <= plan.damage &&
+             other.cost.joules <= plan.cost.joules;
     });
     if (!is_beaten) kept.push_back(std::move(plan));
   }
@@ -63,16 +66,20 @@ StepCost price_options(PlanAdvice& advice, const KnownDamages& damages) {
       const auto [entry, is_new] = known.try_emplace({kind_of(place), option.name});
       if (is_new) entry->second = cost_of({place}, {static_cast<int>(options.size())});
       const KnownDamages::Damage damage = damages.of(place, option).value();
-      options.push_back({option.name, entry->second.seconds, entry->second.bytes, damage.sum, damage.error});
+      const StepCost& cost = entry->second;
+      options.push_back({option.name, cost.seconds, cost.bytes, damage.sum, damage.error, cost.joules});
     }
     const double seconds = std::ranges::min(options, {}, &PlanOption::seconds).seconds;
     const double bytes = std::ranges::min(options, {}, &PlanOption::bytes).bytes;
+    const double joules = std::ranges::min(options, {}, &PlanOption::joules).joules;
     for (PlanOption& option : options) {
       option.seconds -= seconds;
       option.bytes -= bytes;
+      option.joules -= joules;
     }
     advice.common.seconds += seconds - low.seconds;
     advice.common.bytes += bytes - low.bytes;
+    advice.common.joules += joules - low.joules;
     advice.problem.push_back({place.name(), std::move(options)});
   }
   return low;
@@ -103,8 +110,8 @@ std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest&
   constexpr int kMostSearches = 4;
   constexpr double kClose = 1e-3;  // share of the limit
   const PlanQuantity limited = advice.goal.quantities()[0];
-  const double in_common =
-      quantity({.seconds = advice.common.seconds, .bytes = advice.common.bytes, .damage = advice.rest_damage}, limited);
+  const WholePlan common{.name = "common", .choice = {}, .cost = advice.common, .damage = advice.rest_damage};
+  const double in_common = quantity(common.totals(), limited);
   std::vector<Plan> plans;
   double interaction = 0.0;
   for (int round = 0; round < kMostSearches; ++round) {
@@ -162,10 +169,12 @@ bool gives_way(const PlanAdvice& advice) {
 
 StepCost step_cost(const Config& config, const Target& target, int ranks) {
   const TargetStep step = step_on(target, config, ranks);
-  return {.seconds = predict(step.calls, *target.costs).step_seconds(),
+  const Prediction prediction = predict(step.calls, *target.costs);
+  return {.seconds = prediction.step_seconds(),
           .bytes = static_cast<double>(step.memory.total()),
           .sent_bytes = step.calls.sent(),
-          .device_bytes = target.memory_bytes};
+          .device_bytes = target.memory_bytes,
+          .joules = prediction.joules};
 }
 
 WholePlan PlanAdvice::priced(const std::string& name, const Plan& choice) const {
@@ -189,7 +198,9 @@ void PlanAdvice::take(const Plan& choice) {
 }
 
 bool PlanAdvice::exceeds_measured(const ReferenceResult& low) const {
-  if (goal.budget == Budget::kMemory || !low.log_time || low.time_verdict != ComparisonVerdict::kWorse) return false;
+  if (goal.budget == Budget::kMemory || goal.budget == Budget::kEnergy || !low.log_time ||
+      low.time_verdict != ComparisonVerdict::kWorse)
+    return false;
   return goal.budget == Budget::kLoss || uniform[1].cost.seconds * std::exp(low.log_time->interval->low) > limit;
 }
 
@@ -225,7 +236,7 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   const KnownDamages damages{.low = advice.low, .layers = sensitivity, .shared = request.shared_damages};
   keep_known(advice.places, damages);
   const StepCost low = price_options(advice, damages);
-  advice.limit = request.budget.limit({.seconds = low.seconds, .bytes = low.bytes});
+  advice.limit = request.budget.limit({.seconds = low.seconds, .bytes = low.bytes, .joules = low.joules});
   for (const std::string& name : uniform_names(advice.low, request.recipes)) {
     advice.uniform.push_back(advice.priced(name, uniform_plan(advice.places, advice.low, name)));
   }

@@ -14,6 +14,7 @@ struct StepCost {
   double bytes = 0.0;         // one rank
   double sent_bytes = 0.0;    // by a rank to others in a step
   double device_bytes = 0.0;  // memory of its device; 0: not known
+  double joules = 0.0;        // one rank, Prediction::joules; 0: not known
 
   bool fits() const { return device_bytes <= 0.0 || bytes <= device_bytes; }
 };
@@ -31,7 +32,7 @@ struct PlanRequest {
   bool compare_solvers = false;     // runs the others too, but for the enumeration
   std::vector<std::string> recipes = {"current"};
   uint64_t seed = 1;
-  // Nats. Under a budget of time or memory, plans within this of the least loss are as good, and the fastest is taken.
+  // Nats. Unless the budget is one of loss, plans within this of the least loss are as good, and the fastest is taken.
   // A thousandth is a tenth of a per cent of perplexity, and less than another seed makes.
   double tolerance = 1e-3;
   int64_t most_wholes = 1 << 9;                // WholeSearch::most_plans
@@ -48,7 +49,9 @@ struct WholePlan {
   // Nats above fp32 throughout: the rest damage and the sum of the options' damages.
   double damage = 0.0, damage_error = 0.0;
 
-  PlanTotals totals() const { return {.seconds = cost.seconds, .bytes = cost.bytes, .damage = damage}; }
+  PlanTotals totals() const {
+    return {.seconds = cost.seconds, .bytes = cost.bytes, .damage = damage, .joules = cost.joules};
+  }
 };
 
 struct PlanAdvice {
@@ -83,6 +86,7 @@ struct PlanAdvice {
   int promotions = 0;                         // times that it gave options back because it was worse than promised
   std::optional<ReferenceResult> gave_way{};  // the first plan against 16 bits throughout, which took its place
 
+  bool knows_energy() const { return common.joules > 0.0; }
   PlanGoal whole_goal() const { return {.budget = goal.budget, .limit = limit}; }
   // The limited quantity of a whole step.
   double limited(const WholePlan& one) const { return quantity(one.totals(), goal.quantities()[0]); }

@@ -9,20 +9,24 @@
 
 namespace mantissa {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanOption, name, seconds, bytes, damage, damage_error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanOption, name, seconds, bytes, damage, damage_error, joules)
 
 namespace {
 
 constexpr auto kSeconds = PlanQuantity::kSeconds;
 constexpr auto kBytes = PlanQuantity::kBytes;
+constexpr auto kJoules = PlanQuantity::kJoules;
 
 // ---- JSON.
+
+Json known(double joules) { return joules > 0.0 ? Json(joules) : Json(); }
 
 Json figures(const WholePlan& plan) {
   return {{"name", plan.name},
           {"seconds", plan.cost.seconds},
           {"bytes", plan.cost.bytes},
           {"sent_bytes", plan.cost.sent_bytes},
+          {"joules", known(plan.cost.joules)},
           {"fits", plan.cost.fits()},
           {"damage", plan.damage},
           {"damage_error", plan.damage_error}};
@@ -61,6 +65,7 @@ Json choices(const PlanAdvice& advice, const Plan& plan) {
 Json figures(const PlanAdvice& advice, const SearchResult& result) {
   return {{"seconds", advice.common.seconds + result.totals.seconds},
           {"bytes", advice.common.bytes + result.totals.bytes},
+          {"joules", known(advice.common.joules + result.totals.joules)},
           {"damage", advice.rest_damage + result.totals.damage},
           {"damage_error", result.totals.damage_error()},
           {"meets_budget", result.meets_budget},
@@ -82,11 +87,18 @@ std::string verdict(const PlanAdvice& advice) {
                        advice.lacks_memory() ? memory : "", found);
   }
   const WholePlan& low = advice.uniform[1];
+  // A roofline tells how little a step can take.
+  const char* const least = advice.target.hardware != nullptr ? "at least " : "";
+  std::string energy;
+  if (advice.knows_energy()) {
+    energy = fmt::format(", {}{} of energy a rank ({:.3g})", least, to_text(kJoules, cost.joules),
+                         cost.joules / low.cost.joules);
+  }
   return fmt::format(
-      "The plan takes {} a step ({:.3g} of {} throughout) and {}, with a loss of up to {:.2g} nats above fp32 "
-      "(predicted: mean and one standard error): within the budget of {}.\n",
-      to_text(kSeconds, cost.seconds), cost.seconds / low.cost.seconds, low.name, to_text(kBytes, cost.bytes),
-      advice.plan.damage, limit);
+      "The plan takes {}{} a step ({:.3g} of {} throughout){} and {} of memory, with a loss of up to {:.2g} nats above "
+      "fp32 (predicted: mean and one standard error): within the budget of {}.\n",
+      least, to_text(kSeconds, cost.seconds), cost.seconds / low.cost.seconds, low.name, energy,
+      to_text(kBytes, cost.bytes), advice.plan.damage, limit);
 }
 
 std::string memory_warning(const StepCost& cost) {
@@ -166,6 +178,10 @@ CellText cell(PlanQuantity what) {
   return [what](const Json& value) { return to_text(what, value.get<double>()); };
 }
 const CellText kLoss = in_format("{:.3g}");
+// A column of energy, where it is known.
+void add_energy(const PlanAdvice& advice, std::vector<Column>& columns) {
+  if (advice.knows_energy()) columns.insert(columns.begin() + 3, {"energy", "joules", cell(kJoules)});
+}
 const CellText kFits = [](const Json& fits) { return std::string(fits.get<bool>() ? "" : "does not fit"); };
 
 void add_solvers(const PlanAdvice& advice, const Json& solvers, ReportText& text) {
@@ -182,13 +198,14 @@ void add_solvers(const PlanAdvice& advice, const Json& solvers, ReportText& text
     rows.back()["budget"] = result.meets_budget ? "met" : "missed";
     rows.back()["gap"] = !result.meets_budget ? "-" : gap <= 0.0 ? "0" : to_text(least, gap);
   }
-  text.line("\nFound by each solver (sums of the cost and damage of each choice alone):")
-      .table(rows, {{"solver", "solver"},
-                    {"time", "seconds", cell(kSeconds)},
-                    {"memory", "bytes", cell(kBytes)},
-                    {"loss, nats", "damage", kLoss},
-                    {"budget", "budget"},
-                    {"above the best", "gap"}});
+  std::vector<Column> columns = {{"solver", "solver"},
+                                 {"time", "seconds", cell(kSeconds)},
+                                 {"memory", "bytes", cell(kBytes)},
+                                 {"loss, nats", "damage", kLoss},
+                                 {"budget", "budget"},
+                                 {"above the best", "gap"}};
+  add_energy(advice, columns);
+  text.line("\nFound by each solver (sums of the cost and damage of each choice alone):").table(rows, columns);
 }
 
 void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
@@ -197,27 +214,29 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
   Json shown = Json::array();
   for (size_t row = 0; row < rows; ++row) shown.push_back(front[rows == 1 ? 0 : row * (front.size() - 1) / (rows - 1)]);
   std::string thinned;
-  if (advice.front.damage_gap > 0.0 || advice.front.bytes_gap > 0.0) {
+  if (advice.front.damage_gap > 0.0 || advice.front.bytes_gap > 0.0 || advice.front.joules_gap > 0.0) {
     thinned =
-        fmt::format(", thinned: up to {} and {} from the whole front",
-                    to_text(PlanQuantity::kDamage, advice.front.damage_gap), to_text(kBytes, advice.front.bytes_gap));
+        fmt::format(", thinned: up to {}, {}{} from the whole front",
+                    to_text(PlanQuantity::kDamage, advice.front.damage_gap), to_text(kBytes, advice.front.bytes_gap),
+                    advice.knows_energy() ? ", " + to_text(kJoules, advice.front.joules_gap) : "");
   }
+  std::vector<Column> columns = {{"time", "seconds", cell(kSeconds)},
+                                 {"memory", "bytes", cell(kBytes)},
+                                 {"loss, nats", "damage", kLoss},
+                                 {"", "fits", kFits}};
+  add_energy(advice, columns);
   text.line("\nPareto front:")
-      .table(shown, {{"time", "seconds", cell(kSeconds)},
-                     {"memory", "bytes", cell(kBytes)},
-                     {"loss, nats", "damage", kLoss},
-                     {"", "fits", kFits}})
+      .table(shown, columns)
       .line(
-          "({} of {} plans, priced as wholes, none of which beats another in time, memory and loss at "
+          "({} of {} plans, priced as wholes, none of which beats another in time, memory{} and loss at "
           "once; from the {} on the front of the sums{})",
-          rows, front.size(), advice.front.plans.size(), thinned);
+          rows, front.size(), advice.knows_energy() ? ", energy" : "", advice.front.plans.size(), thinned);
 }
 
 }  // namespace
 
 Json to_json(const PlanAdvice& advice) {
-  constexpr const char* kKinds[] = {"time", "memory", "loss"};
-  Json json = {{"budget", {{"kind", kKinds[static_cast<size_t>(advice.goal.budget)]}, {"limit", advice.limit}}},
+  Json json = {{"budget", {{"kind", name(advice.goal.budget)}, {"limit", advice.limit}}},
                {"meets_budget", advice.meets_budget},
                {"plan", figures(advice.plan)},
                {"choices", choices(advice, advice.plan.choice)},
@@ -228,7 +247,8 @@ Json to_json(const PlanAdvice& advice) {
                {"front_of_sums",
                 {{"plans", advice.front.plans.size()},
                  {"damage_gap", advice.front.damage_gap},
-                 {"bytes_gap", advice.front.bytes_gap}}}};
+                 {"bytes_gap", advice.front.bytes_gap},
+                 {"joules_gap", advice.front.joules_gap}}}};
   if (advice.gave_way) json["gave_way"] = figures(*advice.gave_way);
   if (advice.validation) json["validation"] = figures(*advice.validation);
   for (const WholePlan& plan : advice.uniform) json["uniform"].push_back(figures(plan));
@@ -251,13 +271,15 @@ ReportText to_text(const PlanAdvice& advice) {
   Json plans = json["uniform"];
   plans.push_back(json["plan"]);
   const WholePlan& low = advice.uniform[1];
-  text.table(plans, {{"", "name"},
-                     {"time", "seconds", cell(kSeconds)},
-                     {"of " + low.name, "seconds", in_format("{:.3f}", 1.0 / low.cost.seconds)},
-                     {"memory", "bytes", cell(kBytes)},
-                     {"sent a step", "sent_bytes", cell(kBytes)},
-                     {"loss, nats", "damage", kLoss},
-                     {"", "fits", kFits}});
+  std::vector<Column> columns = {{"", "name"},
+                                 {"time", "seconds", cell(kSeconds)},
+                                 {"of " + low.name, "seconds", in_format("{:.3f}", 1.0 / low.cost.seconds)},
+                                 {"memory", "bytes", cell(kBytes)},
+                                 {"sent a step", "sent_bytes", cell(kBytes)},
+                                 {"loss, nats", "damage", kLoss},
+                                 {"", "fits", kFits}};
+  add_energy(advice, columns);
+  text.table(plans, columns);
   text.line(
       "({} is used in all of them for everything that no plan decides about, at {:.2g} nats of each "
       "loss; formats that layers share are as configured in uniform ones, the most exact in fp32)",

@@ -38,6 +38,16 @@ void require_units(const Hardware& hardware, DType low) {
       others));
 }
 
+[[noreturn]] void refuse_energy() {
+  std::string known;
+  for (const Hardware& hardware : all_hardware())
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", hardware.name);
+  throw ConfigError(
+      fmt::format("--budget energy: expected a device whose power is known, got that of this machine, where only times "
+                  "are measured: give --hardware with one of {}, or a budget of time",
+                  known));
+}
+
 // Most calls of any plan also occur in a uniform plan. Times each in several rounds, since other work may slow the
 // device for a while.
 void time_uniform_steps(const Config& config, DType low, const std::vector<PlannedPlace>& places,
@@ -66,6 +76,7 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   require_kinds(request.state);
   const DType low = low_of(config);
   if (request.hardware != nullptr) require_units(*request.hardware, low);
+  if (request.hardware == nullptr && request.plan.budget.kind == Budget::kEnergy) refuse_energy();
   const std::vector<PlannedPlace> layers = planned_layers(config, low, request.plan.recipes);
   const std::vector<PlannedPlace> shared = planned_shared(config, low, request.state, request.ranks);
   std::vector<PlannedPlace> places = layers;

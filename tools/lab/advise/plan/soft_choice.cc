@@ -133,7 +133,7 @@ void SoftChoice::learn(const OptionValues& damages, double beyond) {
 }
 
 Plan SoftChoice::settle() const {
-  const auto [limited, least, third] = goal_.quantities();
+  const PlanQuantity limited = goal_.quantities()[0], least = goal_.quantities()[1];
   const OptionValues amounts = predicted(limited);
   Plan plan;
   for (const std::vector<double>& options : probabilities_) {

@@ -67,7 +67,7 @@ class LagrangeBound {
 
  private:
   double value(const PlanOption& option, double lambda) const {
-    const auto [limited, least, third] = goal_.quantities();
+    const auto [limited, least, third, fourth] = goal_.quantities();
     return quantity(option.totals(), least) + lambda * quantity(option.totals(), limited);
   }
 
@@ -91,8 +91,8 @@ class LagrangeBound {
 };
 
 struct LabelSearch {
-  std::array<PlanQuantity, 3> order{};  // order of the sums
-  int criteria = 2;                     // sums that count: 2 or 3
+  std::array<PlanQuantity, kPlanQuantities> order{};  // order of the sums
+  int criteria = 2;                                   // sums that count: 2, 3 or 4
   int64_t most_labels = 0;
   // For a goal with these quantities: drops labels that cannot become as good as `incumbent`.
   const LagrangeBound* bound = nullptr;
@@ -100,8 +100,8 @@ struct LabelSearch {
 };
 
 struct LabelList {
-  std::vector<Plan> plans{};     // by rising sums
-  std::array<double, 2> gaps{};  // second and third sum
+  std::vector<Plan> plans{};                       // by rising sums
+  std::array<double, kPlanQuantities - 1> gaps{};  // from the second sum on
 };
 
 struct Step {
@@ -109,43 +109,101 @@ struct Step {
   int option = 0;
 };
 struct Label : Step {
-  std::array<double, 3> sums{};
+  std::array<double, kPlanQuantities> sums{};
+};
+
+// Points of which none is at most another in both coordinates.
+class Stairs {
+ public:
+  // Whether a point is at most (x, y).
+  bool covers(double x, double y) const {
+    const auto after = steps_.upper_bound(x);
+    return after != steps_.begin() && std::prev(after)->second <= y;
+  }
+  void add(double x, double y) {
+    if (covers(x, y)) return;
+    auto next = steps_.lower_bound(x);
+    while (next != steps_.end() && next->second >= y) next = steps_.erase(next);
+    steps_[x] = y;
+  }
+
+ private:
+  std::map<double, double> steps_;  // y by x: falling as x rises
+};
+
+// As Stairs with one more coordinate: its ranks index a binary indexed tree, whose node i has the points of the ranks
+// after i - (lowest bit of i), up to i (Fenwick 1994).
+class StairsByRank {
+ public:
+  explicit StairsByRank(size_t ranks) : nodes_(ranks + 1) {}
+
+  // Ranks from 1.
+  bool covers(size_t rank, double x, double y) const {
+    for (size_t i = rank; i > 0; i -= i & (~i + 1)) {
+      if (nodes_[i].covers(x, y)) return true;
+    }
+    return false;
+  }
+  void add(size_t rank, double x, double y) {
+    for (size_t i = rank; i < nodes_.size(); i += i & (~i + 1)) nodes_[i].add(x, y);
+  }
+
+ private:
+  std::vector<Stairs> nodes_;
 };
 
 // `labels` are sorted by their sums: a label is compared with those before it, which are no worse in the first one.
 void drop_dominated(std::vector<Label>& labels, int criteria) {
-  std::map<double, double> stairs;  // third sums by second sum: falling as the second rises
+  std::vector<double> fourth = {0.0};  // the values that count, sorted
+  if (criteria == 4) {
+    for (const Label& label : labels) fourth.push_back(label.sums[3]);
+    std::ranges::sort(fourth);
+  }
+  StairsByRank stairs(fourth.size());
   std::erase_if(labels, [&](const Label& label) {
-    const double second = label.sums[1], third = criteria == 3 ? label.sums[2] : 0;
-    const auto after = stairs.upper_bound(second);
-    if (after != stairs.begin() && std::prev(after)->second <= third) return true;
-    auto next = stairs.lower_bound(second);
-    while (next != stairs.end() && next->second >= third) next = stairs.erase(next);
-    stairs[second] = third;
+    const double second = label.sums[1], third = criteria >= 3 ? label.sums[2] : 0.0;
+    const double last = criteria == 4 ? label.sums[3] : 0.0;
+    const auto rank = static_cast<size_t>(std::ranges::upper_bound(fourth, last) - fourth.begin());
+    if (stairs.covers(rank, second, third)) return true;
+    stairs.add(rank, second, third);
     return false;
   });
 }
 
 // Leaves at most `most` labels, one for each cell; returns the widths of the intervals.
-std::array<double, 2> thin(std::vector<Label>& labels, int criteria, double most) {
+std::array<double, kPlanQuantities - 1> thin(std::vector<Label>& labels, int criteria, double most) {
+  using Cell = std::array<int64_t, kPlanQuantities - 1>;
   const int dimensions = criteria - 1;
-  const double intervals = std::max(1.0, std::floor(std::pow(most, 1.0 / dimensions)));
-  std::array<double, 2> least{}, width{};
+  std::array<double, kPlanQuantities - 1> least{}, range{}, width{};
   for (int d = 0; d < dimensions; ++d) {
     const auto [low, high] = std::ranges::minmax(labels, {}, [&](const Label& label) { return label.sums[d + 1]; });
     least[d] = low.sums[d + 1];
-    width[d] = (high.sums[d + 1] - least[d]) / intervals;
+    range[d] = high.sums[d + 1] - least[d];
   }
-  std::set<std::array<int64_t, 2>> cells;
-  std::erase_if(labels, [&](const Label& label) {
-    std::array<int64_t, 2> cell{};
-    for (int d = 0; d < dimensions; ++d) {
-      // The last interval includes its upper end.
-      if (width[d] > 0)
-        cell[d] = static_cast<int64_t>(std::min((label.sums[d + 1] - least[d]) / width[d], intervals - 1));
+  const auto first_of_cells = [&](double intervals) {
+    std::set<Cell> cells;
+    std::vector<Label> first;
+    for (const Label& label : labels) {
+      Cell cell{};
+      for (int d = 0; d < dimensions; ++d) {
+        width[d] = range[d] / intervals;
+        // The last interval includes its upper end.
+        if (width[d] > 0.0)
+          cell[d] = static_cast<int64_t>(std::min((label.sums[d + 1] - least[d]) / width[d], intervals - 1));
+      }
+      if (cells.insert(cell).second) first.push_back(label);
     }
-    return !cells.insert(cell).second;
-  });
+    return first;
+  };
+  // Time and energy go together, so that few cells of three dimensions have labels: as many intervals as leave few
+  // enough labels.
+  double intervals = std::max(1.0, std::floor(std::pow(most, 1.0 / std::min(dimensions, 2))));
+  std::vector<Label> left = first_of_cells(intervals);
+  while (static_cast<double>(left.size()) > most && intervals > 1.0) {
+    intervals = std::max(1.0, std::floor(0.9 * intervals));
+    left = first_of_cells(intervals);
+  }
+  labels = std::move(left);
   return width;
 }
 
@@ -169,7 +227,7 @@ LabelList undominated_plans(const PlanProblem& problem, const LabelSearch& searc
       for (size_t option = 0; option < problem[i].options.size(); ++option) {
         Label label{{static_cast<int>(parent), static_cast<int>(option)}, parents[parent].sums};
         const PlanTotals cost = problem[i].options[option].totals();
-        for (int k = 0; k < 3; ++k) label.sums[k] += quantity(cost, search.order[k]);
+        for (int k = 0; k < kPlanQuantities; ++k) label.sums[k] += quantity(cost, search.order[k]);
         if (can_be_best(label, i + 1)) labels.push_back(label);
       }
     }
@@ -177,7 +235,7 @@ LabelList undominated_plans(const PlanProblem& problem, const LabelSearch& searc
     drop_dominated(labels, search.criteria);
     if (std::ssize(labels) > search.most_labels) {
       const auto width = thin(labels, search.criteria, static_cast<double>(search.most_labels) / 2);
-      for (int d = 0; d < 2; ++d) list.gaps[d] += width[d];
+      for (size_t d = 0; d < width.size(); ++d) list.gaps[d] += width[d];
     }
     std::ranges::sort(labels, {}, [](const Label& label) { return std::pair(label.parent, label.option); });
     steps.emplace_back(labels.begin(), labels.end());
@@ -220,9 +278,16 @@ FoundPlan knapsack(const PlanProblem& problem, const PlanGoal& goal, const Searc
 ParetoFront pareto_front(const PlanProblem& problem, int64_t most_labels) {
   check_problem(problem);
   using enum PlanQuantity;
-  LabelList list =
-      undominated_plans(problem, {.order = {kSeconds, kDamage, kBytes}, .criteria = 3, .most_labels = most_labels});
-  return {.plans = std::move(list.plans), .damage_gap = list.gaps[0], .bytes_gap = list.gaps[1]};
+  const bool has_energy = std::ranges::any_of(problem, [](const PlanDecision& decision) {
+    return std::ranges::any_of(decision.options, [](const PlanOption& option) { return option.joules > 0.0; });
+  });
+  LabelList list = undominated_plans(
+      problem,
+      {.order = {kSeconds, kDamage, kBytes, kJoules}, .criteria = has_energy ? 4 : 3, .most_labels = most_labels});
+  return {.plans = std::move(list.plans),
+          .damage_gap = list.gaps[0],
+          .bytes_gap = list.gaps[1],
+          .joules_gap = list.gaps[2]};
 }
 
 }  // namespace mantissa

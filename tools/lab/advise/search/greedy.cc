@@ -25,6 +25,7 @@ PlanTotals moved(PlanTotals totals, const PlanOption& from, const PlanOption& to
   totals.seconds += to.seconds - from.seconds;
   totals.bytes += to.bytes - from.bytes;
   totals.damage += to.damage - from.damage;
+  totals.joules += to.joules - from.joules;
   return totals;
 }
 

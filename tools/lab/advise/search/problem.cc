@@ -28,7 +28,7 @@ void check_decision(const PlanDecision& decision) {
             option.name);
     for (const auto& [what, value] :
          {std::pair("seconds", option.seconds), std::pair("bytes", option.bytes), std::pair("damage", option.damage),
-          std::pair("damage's standard error", option.damage_error)}) {
+          std::pair("damage's standard error", option.damage_error), std::pair("joules", option.joules)}) {
       require(std::isfinite(value) && value >= 0,
               "the {} of {} in {} must be a finite number from 0 on, got {}; measure it again, or leave the option out",
               what, decision.name, option.name, value);
@@ -36,7 +36,7 @@ void check_decision(const PlanDecision& decision) {
   }
 }
 
-// Units and their factors to seconds, bytes or nats; for per cent to a share.
+// Units and their factors to seconds, bytes, nats or joules; for per cent to a share.
 struct BudgetKind {
   Budget budget;
   std::map<std::string_view, double> units;
@@ -44,7 +44,20 @@ struct BudgetKind {
 const std::map<std::string_view, BudgetKind> kBudgetKinds = {
     {"time", {Budget::kTime, {{"", 1.0}, {"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"%", 1e-2}}}},
     {"memory", {Budget::kMemory, {{"", 1.0}, {"KiB", kKibi}, {"MiB", kMebi}, {"GiB", kKibi* kMebi}, {"%", 1e-2}}}},
-    {"loss", {Budget::kLoss, {{"", 1.0}, {"nats", 1.0}}}}};
+    {"loss", {Budget::kLoss, {{"", 1.0}, {"nats", 1.0}}}},
+    {"energy", {Budget::kEnergy, {{"", 1.0}, {"J", 1.0}, {"kJ", 1e3}, {"mJ", 1e-3}, {"%", 1e-2}}}}};
+
+// Three significant digits at most, in the first unit that the value reaches, or else the last one.
+struct Unit {
+  double size;
+  const char* name;
+};
+std::string in_units(double value, std::initializer_list<Unit> units) {
+  const Unit* unit = units.begin();
+  // 999.6 of a unit would round to 1000 of it.
+  while (unit + 1 != units.end() && std::abs(value) < 0.9995 * unit->size) ++unit;
+  return fmt::format("{:.3g} {}", value / unit->size, unit->name);
+}
 
 }  // namespace
 
@@ -73,20 +86,34 @@ PlanTotals evaluate(const PlanProblem& problem, const Plan& plan) {
 }
 
 std::string to_text(PlanQuantity what, double value) {
-  if (what == PlanQuantity::kSeconds) return fmt::format("{:.3g} ms", value * 1e3);
-  if (what == PlanQuantity::kBytes) return fmt::format("{:.3g} MiB", value / kMebi);
+  switch (what) {
+    case PlanQuantity::kSeconds:
+      return in_units(value, {{1.0, "s"}, {1e-3, "ms"}});
+    case PlanQuantity::kBytes:
+      return in_units(value, {{kKibi * kMebi, "GiB"}, {kMebi, "MiB"}});
+    case PlanQuantity::kJoules:
+      return in_units(value, {{1e3, "kJ"}, {1.0, "J"}, {1e-3, "mJ"}});
+    case PlanQuantity::kDamage:
+      break;
+  }
   return fmt::format("{:.2g} nats", value);
+}
+
+std::string_view name(Budget budget) {
+  constexpr std::string_view kNames[] = {"time", "memory", "loss", "energy"};
+  return kNames[static_cast<size_t>(budget)];
 }
 
 void check_goal(const PlanGoal& goal) {
   require(std::isfinite(goal.limit) && goal.limit >= 0,
-          "a budget must be a finite number from 0 on, got {}; give seconds, bytes or nats", goal.limit);
+          "a budget must be a finite number from 0 on, got {}; give seconds, bytes, nats or joules", goal.limit);
 }
 
 PlanRank rank(const PlanGoal& goal, const PlanTotals& totals) {
-  const auto [limited, least, third] = goal.quantities();
+  const auto [limited, least, third, fourth] = goal.quantities();
   const double excess = goal.is_met(totals) ? 0.0 : quantity(totals, limited) - goal.limit;
-  return {excess, quantity(totals, least), quantity(totals, limited), quantity(totals, third)};
+  return {excess, quantity(totals, least), quantity(totals, limited), quantity(totals, third),
+          quantity(totals, fourth)};
 }
 
 double BudgetText::limit(const PlanTotals& low) const {
@@ -109,9 +136,9 @@ BudgetText parse_budget(const std::string& text) {
     }
   }
   throw ConfigError(fmt::format(
-      "--budget: expected time=12ms (s, ms, us; without a unit s), time=90% or memory=90% (of 16 bits throughout), "
-      "memory=1.5GiB (KiB, MiB, GiB; without a unit bytes) or loss=0.01 (nats above fp32), a number above 0 and up to "
-      "1e30, got '{}'",
+      "--budget: expected time=12ms (s, ms, us; without a unit s), memory=1.5GiB (KiB, MiB, GiB; without a unit "
+      "bytes), energy=12J (kJ, J, mJ; without a unit J), each also in % of 16 bits throughout (time=90%), or loss=0.01 "
+      "(nats above fp32), a number above 0 and up to 1e30, got '{}'",
       text));
 }
 

@@ -1,10 +1,11 @@
-// The choice of precisions as numbers: decisions with options, the time and memory of each option, and its damage to
-// the loss. Nothing here knows models or formats. The totals of a plan are sums over its options.
+// The choice of precisions as numbers: decisions with options, the time, memory and energy of each option, and its
+// damage to the loss. Nothing here knows models or formats. The totals of a plan are sums over its options.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mantissa {
@@ -14,12 +15,14 @@ struct PlanTotals {
   double bytes = 0;            // memory
   double damage = 0;           // predicted increase of the loss, nats
   double damage_variance = 0;  // as if the damages had been measured independently
+  double joules = 0;           // a step; all are 0 where energy is not known
 
   PlanTotals& operator+=(const PlanTotals& other) {
     seconds += other.seconds;
     bytes += other.bytes;
     damage += other.damage;
     damage_variance += other.damage_variance;
+    joules += other.joules;
     return *this;
   }
   double damage_error() const;  // standard error
@@ -27,9 +30,9 @@ struct PlanTotals {
 
 struct PlanOption {
   std::string name{};  // "fp32", "bf16", "fp8"
-  double seconds = 0, bytes = 0, damage = 0, damage_error = 0;
+  double seconds = 0, bytes = 0, damage = 0, damage_error = 0, joules = 0;
 
-  PlanTotals totals() const { return {seconds, bytes, damage, damage_error * damage_error}; }
+  PlanTotals totals() const { return {seconds, bytes, damage, damage_error * damage_error, joules}; }
 };
 
 // Solvers prefer the first of options that are alike in everything else: list the most exact first.
@@ -47,30 +50,41 @@ void check_problem(const PlanProblem& problem);
 // Sums over the plan. ConfigError for a plan that does not go with the problem.
 PlanTotals evaluate(const PlanProblem& problem, const Plan& plan);
 
-enum class PlanQuantity : uint8_t { kSeconds, kBytes, kDamage };
+enum class PlanQuantity : uint8_t { kSeconds, kBytes, kDamage, kJoules };
+inline constexpr int kPlanQuantities = 4;
 inline double quantity(const PlanTotals& totals, PlanQuantity what) {
-  constexpr double PlanTotals::*kMembers[] = {&PlanTotals::seconds, &PlanTotals::bytes, &PlanTotals::damage};
+  constexpr double PlanTotals::*kMembers[kPlanQuantities] = {&PlanTotals::seconds, &PlanTotals::bytes,
+                                                             &PlanTotals::damage, &PlanTotals::joules};
   return totals.*kMembers[static_cast<size_t>(what)];
 }
-// Two or three digits and the unit: "1.2 ms", "340 MiB", "0.0004 nats".
+// Two or three digits and the unit: "1.2 ms", "340 MiB", "0.0004 nats", "12 mJ".
 std::string to_text(PlanQuantity what, double value);
 
-enum class Budget : uint8_t { kTime, kMemory, kLoss };
+enum class Budget : uint8_t { kTime, kMemory, kLoss, kEnergy };
+std::string_view name(Budget budget);  // "time", "memory", "loss", "energy"
 
-// Limits one quantity and minimizes another: damage under a budget of time or memory, time under one of loss.
+// Limits one quantity and minimizes another: time under a budget of loss, damage under the others.
 struct PlanGoal {
   Budget budget = Budget::kTime;
-  double limit = 0;  // seconds, bytes or nats
+  double limit = 0;  // seconds, bytes, nats or joules
 
-  // The limited quantity, the minimized one, the third.
-  std::array<PlanQuantity, 3> quantities() const {
+  // The limited quantity, the minimized one, the others.
+  std::array<PlanQuantity, kPlanQuantities> quantities() const {
     using enum PlanQuantity;
-    if (budget == Budget::kTime) return {kSeconds, kDamage, kBytes};
-    if (budget == Budget::kMemory) return {kBytes, kDamage, kSeconds};
-    return {kDamage, kSeconds, kBytes};
+    switch (budget) {
+      case Budget::kTime:
+        return {kSeconds, kDamage, kBytes, kJoules};
+      case Budget::kMemory:
+        return {kBytes, kDamage, kSeconds, kJoules};
+      case Budget::kEnergy:
+        return {kJoules, kDamage, kSeconds, kBytes};
+      case Budget::kLoss:
+        break;
+    }
+    return {kDamage, kSeconds, kBytes, kJoules};
   }
-  // The cost that options save: memory under a budget of memory, else time.
-  PlanQuantity cost() const { return budget == Budget::kMemory ? PlanQuantity::kBytes : PlanQuantity::kSeconds; }
+  // The cost that options save: that of the budget, and time under one of loss.
+  PlanQuantity cost() const { return budget == Budget::kLoss ? PlanQuantity::kSeconds : quantities()[0]; }
   // The limit, and 1e-12 of it for the rounding of sums.
   double tolerated() const { return limit * (1.0 + 1e-12); }
   bool is_met(const PlanTotals& totals) const { return quantity(totals, quantities()[0]) <= tolerated(); }
@@ -80,20 +94,20 @@ struct PlanGoal {
 void check_goal(const PlanGoal& goal);
 
 // Plans compare by these, smaller first: the excess over the budget, the minimized quantity, the limited one, the
-// third.
-using PlanRank = std::array<double, 4>;
+// others.
+using PlanRank = std::array<double, kPlanQuantities + 1>;
 PlanRank rank(const PlanGoal& goal, const PlanTotals& totals);
 
 // A budget as users write it: time in s, ms, us or %; memory of a rank in bytes, KiB, MiB, GiB or %; loss in nats a
-// token above fp32. Per cent are of a step in 16 bits throughout.
+// token above fp32; energy of a rank in a step in J, kJ, mJ or %. Per cent are of a step in 16 bits throughout.
 struct BudgetText {
   Budget kind = Budget::kTime;
-  double value = 0;          // seconds, bytes or nats; or a share of the 16-bit step
+  double value = 0;          // seconds, bytes, nats or joules; or a share of the 16-bit step
   bool is_relative = false;  // given in per cent
 
   double limit(const PlanTotals& low) const;  // `low`: the 16-bit step
 };
-// "time=12ms", "time=90%", "memory=1.5GiB", "loss=0.01". ConfigError lists what is possible.
+// "time=12ms", "time=90%", "memory=1.5GiB", "loss=0.01", "energy=80%". ConfigError lists what is possible.
 BudgetText parse_budget(const std::string& text);
 
 }  // namespace mantissa

@@ -46,7 +46,8 @@ class Reasons {
     }
     const std::string kept = "kept " + options[plan_[decision]].name;
     if (best < 0) {
-      return fmt::format("{}: nothing here saves {}", kept, goal_.budget == Budget::kMemory ? "memory" : "time");
+      return fmt::format("{}: nothing here saves {}", kept,
+                         name(goal_.budget == Budget::kLoss ? Budget::kTime : goal_.budget));
     }
     return fmt::format("{}: {} would cost {} for {}", kept, options[best].name,
                        damage_change(options[plan_[decision]], options[best]), to_text(goal_.cost(), best_saved));

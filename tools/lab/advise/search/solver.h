@@ -34,12 +34,12 @@ std::vector<std::string_view> solver_names();
 SearchResult solve(std::string_view solver, const PlanProblem& problem, const PlanGoal& goal,
                    const SearchSettings& settings = {});
 
-// Plans that no other plan beats in time, memory and damage at once.
+// Plans that no other plan beats in time, memory, damage and, where it is known, energy at once.
 struct ParetoFront {
   std::vector<Plan> plans{};  // by rising time; one plan for equal totals
   // 0 if the front is complete. Else every plan has one in the front that takes no longer, with at most this much more
-  // damage and memory.
-  double damage_gap = 0, bytes_gap = 0;
+  // damage, memory and energy.
+  double damage_gap = 0, bytes_gap = 0, joules_gap = 0;
 };
 // Keeps at most `most_labels` partial plans (exact.cc). ConfigError as check_problem().
 ParetoFront pareto_front(const PlanProblem& problem, int64_t most_labels = 1 << 12);
@@ -48,9 +48,9 @@ ParetoFront pareto_front(const PlanProblem& problem, int64_t most_labels = 1 << 
 //   fp8: saves 1.2 ms (3.1 %) against fp32, costs 0.0004 nats; bf16 instead: +0.3 ms, -0.0003 nats
 //   kept fp32: fp8 would cost 0.02 nats for 0.4 ms
 //   kept fp32: nothing here saves time
-// Savings are bytes under a budget of memory, else time. "Kept" is the least damaging option; per cent are of the plan
-// in which all decisions keep theirs. "Instead" is the change after which the plan would be best. ConfigError as
-// evaluate().
+// Savings are in the budget's quantity, and in time under one of loss. "Kept" is the least damaging option; per cent
+// are of the plan in which all decisions keep theirs. "Instead" is the change after which the plan would be best.
+// ConfigError as evaluate().
 std::vector<std::string> plan_reasons(const PlanProblem& problem, const PlanGoal& goal, const Plan& plan);
 
 // ---- For solvers. The problem is valid, its decisions are sorted by name, and some plan meets the budget. A found

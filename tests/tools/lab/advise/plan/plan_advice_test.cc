@@ -44,6 +44,42 @@ TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
   }
 }
 
+// Nothing but energy tells formats apart: 8 bits take a half of it.
+TEST_F(PlanAdviceTest, UnderABudgetOfEnergyEverySolverSavesEnergyAndKeepsThePlantedLayerHigh) {
+  costs_.saves_energy = true;
+  request_.compare_solvers = true;
+  const PlanAdvice advice = plan("energy=60%");
+  const std::string text = text_of(advice);
+  ASSERT_TRUE(advice.meets_budget) << text;
+  const StepCost &cost = advice.plan.cost, &low = advice.uniform[1].cost;
+  EXPECT_LE(cost.joules, 0.6 * low.joules * (1.0 + 1e-9));
+  EXPECT_GT(cost.joules, 0.5 * low.joules);
+  EXPECT_NEAR(cost.seconds, low.seconds, 1e-6 * low.seconds);
+  EXPECT_NEAR(cost.joules, advice.common.joules + evaluate(advice.problem, advice.plan.choice).joules,
+              1e-6 * cost.joules);
+  for (const auto& [solver, result] : advice.results) {
+    EXPECT_TRUE(result.meets_budget) << solver;
+    EXPECT_TRUE(keeps_planted_high(advice, result.plan)) << solver << "\n" << text;
+  }
+  // Time does not tell these plans apart, so energy makes the front.
+  EXPECT_GT(advice.front_plans.size(), 4u);
+  const nlohmann::json json = to_json(advice);
+  EXPECT_EQ(json.at("budget").at("kind"), "energy");
+  EXPECT_DOUBLE_EQ(json.at("plan").at("joules").get<double>(), cost.joules);
+  const std::string energy = to_text(PlanQuantity::kJoules, cost.joules);
+  EXPECT_NE(text.find(", " + energy + " of energy a rank (0."), std::string::npos) << text;
+  EXPECT_NE(text.find("in time, memory, energy and loss at once"), std::string::npos) << text;
+  EXPECT_NE(text.find("current: saves "), std::string::npos) << text;
+  EXPECT_NE(to_plan_yaml(advice, "a model").find(energy + " of energy"), std::string::npos);
+  EXPECT_FALSE(plan("energy=40%").meets_budget) << "8 bits throughout take 50 %";
+}
+
+TEST_F(PlanAdviceTest, SaysNothingOfAnEnergyThatIsNotKnown) {
+  const PlanAdvice advice = plan("time=60%");
+  EXPECT_EQ(text_of(advice).find("energy"), std::string::npos) << text_of(advice);
+  EXPECT_TRUE(to_json(advice).at("plan").at("joules").is_null());
+}
+
 TEST_F(PlanAdviceTest, TheDifferentiableSearchKeepsThePlantedLayerHighAndTheModelAsItWas) {
   const std::vector<float> before = weights_of(model_.session, std::string(kPlanted) + ".weight");
   request_.solver = kDifferentiable;
@@ -254,6 +290,8 @@ TEST(PlanCosts, AreThoseThatAdviceHasForTheDevice) {
       const StepCost cost = step_cost(low, target, ranks);
       EXPECT_EQ(cost.bytes, static_cast<double>(bf16.memory.total())) << target.title << " " << ranks;
       EXPECT_EQ(cost.seconds, bf16.prediction.step_seconds()) << target.title << " " << ranks;
+      EXPECT_EQ(cost.joules, bf16.prediction.joules) << target.title << " " << ranks;
+      EXPECT_EQ(cost.joules > 0.0, target.hardware != nullptr) << target.title << " " << ranks;
       EXPECT_EQ(bf16.memory.packed > 0, target.hardware == nullptr) << target.title << " " << ranks;
     }
   }

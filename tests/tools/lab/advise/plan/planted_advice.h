@@ -15,18 +15,21 @@
 
 namespace mantissa::testing {
 
-// A device on which only products take time, and less in lower formats.
+// A device on which only products take time, and less in lower formats; or the same time, and less energy.
 class ProductCosts final : public CostModel {
  public:
   std::vector<Cost> costs(const StepCalls& step) override {
     std::vector<Cost> found;
     for (const KernelCall& call : step.calls) {
       const double factor = call.format == ProductFormat::kF32 ? 4.0 : call.format == ProductFormat::kF8 ? 1.0 : 2.0;
-      found.push_back({.seconds = 1e-9 * factor * call.work.flops});
+      const double size = 1e-9 * call.work.flops;
+      found.push_back({.seconds = saves_energy ? size : factor * size, .joules = saves_energy ? factor * size : 0.0});
     }
     return found;
   }
   double link_bandwidth() const override { return 1e12; }
+
+  bool saves_energy = false;
 };
 
 struct Analysed {

@@ -13,12 +13,14 @@ using testing::error_of;
 
 PlanProblem three_decisions() {
   return {{"q",
-           {{.name = "bf16", .seconds = 2, .bytes = 20, .damage_error = 3},
-            {.name = "fp8", .seconds = 1, .bytes = 10, .damage = 0.5, .damage_error = 3}}},
+           {{.name = "bf16", .seconds = 2, .bytes = 20, .damage_error = 3, .joules = 7},
+            {.name = "fp8", .seconds = 1, .bytes = 10, .damage = 0.5, .damage_error = 3, .joules = 5}}},
           {"k",
            {{.name = "bf16", .seconds = 2, .bytes = 20},
             {.name = "fp8", .seconds = 1, .bytes = 10, .damage = 0.25, .damage_error = 4}}},
-          {"up", {{.name = "bf16", .seconds = 8, .bytes = 80}, {.name = "fp8", .seconds = 4, .bytes = 40}}}};
+          {"up",
+           {{.name = "bf16", .seconds = 8, .bytes = 80, .joules = 30},
+            {.name = "fp8", .seconds = 4, .bytes = 40, .joules = 11}}}};
 }
 
 TEST(PlanProblem, AddsUp) {
@@ -28,6 +30,8 @@ TEST(PlanProblem, AddsUp) {
   EXPECT_EQ(exact.bytes, 120);
   EXPECT_EQ(exact.damage, 0);
   EXPECT_EQ(exact.damage_error(), 3);
+  EXPECT_EQ(exact.joules, 37);
+  EXPECT_EQ(low.joules, 16);
   EXPECT_EQ(low.seconds, 6);
   EXPECT_EQ(low.bytes, 60);
   EXPECT_EQ(low.damage, 0.75);
@@ -35,11 +39,12 @@ TEST(PlanProblem, AddsUp) {
 }
 
 TEST(PlanProblem, RanksByExcessThenByWhatIsToBeLeast) {
-  const PlanTotals totals{.seconds = 2, .bytes = 3, .damage = 5};
-  EXPECT_EQ(rank({.budget = Budget::kTime, .limit = 2}, totals), (PlanRank{0, 5, 2, 3}));
-  EXPECT_EQ(rank({.budget = Budget::kTime, .limit = 1.5}, totals), (PlanRank{0.5, 5, 2, 3}));
-  EXPECT_EQ(rank({.budget = Budget::kMemory, .limit = 4}, totals), (PlanRank{0, 5, 3, 2}));
-  EXPECT_EQ(rank({.budget = Budget::kLoss, .limit = 4}, totals), (PlanRank{1, 2, 5, 3}));
+  const PlanTotals totals{.seconds = 2, .bytes = 3, .damage = 5, .joules = 11};
+  EXPECT_EQ(rank({.budget = Budget::kTime, .limit = 2}, totals), (PlanRank{0, 5, 2, 3, 11}));
+  EXPECT_EQ(rank({.budget = Budget::kTime, .limit = 1.5}, totals), (PlanRank{0.5, 5, 2, 3, 11}));
+  EXPECT_EQ(rank({.budget = Budget::kMemory, .limit = 4}, totals), (PlanRank{0, 5, 3, 2, 11}));
+  EXPECT_EQ(rank({.budget = Budget::kLoss, .limit = 4}, totals), (PlanRank{1, 2, 5, 3, 11}));
+  EXPECT_EQ(rank({.budget = Budget::kEnergy, .limit = 10.5}, totals), (PlanRank{0.5, 5, 11, 2, 3}));
 }
 
 // A budget made by adding the same numbers in another order is met.
@@ -75,6 +80,20 @@ TEST(PlanProblem, NamesWhatIsWrongWithIt) {
             "again, or leave the option out");
 }
 
+TEST(PlanProblem, AQuantityHasThreeDigitsAndAUnitOfItsSize) {
+  using enum PlanQuantity;
+  EXPECT_EQ(to_text(kSeconds, 0.605771), "606 ms");
+  EXPECT_EQ(to_text(kSeconds, 0.99951), "1 s");
+  EXPECT_EQ(to_text(kSeconds, 12.345), "12.3 s");
+  EXPECT_EQ(to_text(kSeconds, 4e-6), "0.004 ms");
+  EXPECT_EQ(to_text(kBytes, 340.0 * 1024 * 1024), "340 MiB");
+  EXPECT_EQ(to_text(kBytes, 1.5 * 1024 * 1024 * 1024), "1.5 GiB");
+  EXPECT_EQ(to_text(kJoules, 0.0012), "1.2 mJ");
+  EXPECT_EQ(to_text(kJoules, 658.2), "658 J");
+  EXPECT_EQ(to_text(kJoules, -4321.0), "-4.32 kJ");
+  EXPECT_EQ(to_text(kDamage, 0.0004), "0.0004 nats");
+}
+
 TEST(PlanProblem, RefusesPlansThatItCannotHave) {
   const PlanProblem problem = three_decisions();
   const auto error_for = [&](const Plan& plan) { return error_of([&] { evaluate(problem, plan); }); };
@@ -85,7 +104,7 @@ TEST(PlanProblem, RefusesPlansThatItCannotHave) {
 
 // ---- Budgets.
 
-constexpr PlanTotals kLow{.seconds = 0.2, .bytes = 1000.0};
+constexpr PlanTotals kLow{.seconds = 0.2, .bytes = 1000.0, .joules = 50.0};
 
 TEST(BudgetText, TakesUnits) {
   EXPECT_DOUBLE_EQ(parse_budget("time=12ms").limit(kLow), 0.012);
@@ -95,16 +114,23 @@ TEST(BudgetText, TakesUnits) {
   EXPECT_DOUBLE_EQ(parse_budget("memory=2e6").limit(kLow), 2e6);
   EXPECT_DOUBLE_EQ(parse_budget("loss=0.01").limit(kLow), 0.01);
   EXPECT_EQ(parse_budget("loss=0.01nats").kind, Budget::kLoss);
+  EXPECT_EQ(parse_budget("energy=12J").kind, Budget::kEnergy);
+  EXPECT_DOUBLE_EQ(parse_budget("energy=12J").limit(kLow), 12.0);
+  EXPECT_DOUBLE_EQ(parse_budget("energy=2.5").limit(kLow), 2.5);
+  EXPECT_DOUBLE_EQ(parse_budget("energy=1.5kJ").limit(kLow), 1500.0);
+  EXPECT_DOUBLE_EQ(parse_budget("energy=40mJ").limit(kLow), 0.04);
 }
 
 TEST(BudgetText, TakesPerCentOfThe16BitStep) {
   EXPECT_DOUBLE_EQ(parse_budget("time=90%").limit(kLow), 0.18);
   EXPECT_DOUBLE_EQ(parse_budget("memory=150%").limit(kLow), 1500.0);
+  EXPECT_DOUBLE_EQ(parse_budget("energy=80%").limit(kLow), 40.0);
 }
 
 TEST(BudgetText, RefusesOtherTexts) {
-  for (const std::string text : {"", "time", "time=", "time=fast", "time=-1ms", "time=0", "time=1GiB", "time=nan",
-                                 "time=inf", "memory=1GB", "loss=5%", "speed=1", "time=1ms2", "memory=1e300GiB"}) {
+  for (const std::string text :
+       {"", "time", "time=", "time=fast", "time=-1ms", "time=0", "time=1GiB", "time=nan", "time=inf", "memory=1GB",
+        "loss=5%", "energy=5W", "energy=1ms", "speed=1", "time=1ms2", "memory=1e300GiB"}) {
     const std::string error = error_of([&] { parse_budget(text); });
     EXPECT_NE(error.find("got '" + text + "'"), std::string::npos) << error;
   }
@@ -131,6 +157,21 @@ TEST(PlanReasons, SayWhatAnOptionSavesAndCostsAndWhatWouldComeNext) {
             "fp8: saves 6 ms (35.3 %) against fp32, costs 0.0004 nats; bf16 instead would exceed the budget by 1 ms");
   EXPECT_EQ(plan_reasons(problem, {.budget = Budget::kMemory, .limit = 0}, plan)[1],
             "kept fp32: nothing here saves memory");
+}
+
+TEST(PlanReasons, SpeakOfEnergyUnderABudgetOfEnergy) {
+  const PlanProblem problem{{"up",
+                             {{.name = "bf16", .seconds = 4e-3, .joules = 3e-3},
+                              {.name = "fp8", .seconds = 5e-3, .damage = 4e-4, .joules = 1.8e-3}}},
+                            {"head",
+                             {{.name = "bf16", .seconds = 8e-3, .joules = 3e-3},
+                              {.name = "fp8", .seconds = 5e-3, .damage = 0.5, .joules = 2e-3}}},
+                            {"norm", {{.name = "fp32", .seconds = 1e-3, .joules = 6e-3}}}};
+  EXPECT_EQ(
+      plan_reasons(problem, {.budget = Budget::kEnergy, .limit = 11e-3}, {1, 0, 0}),
+      (std::vector<std::string>{
+          "fp8: saves 1.2 mJ (10.0 %) against bf16, costs 0.0004 nats; bf16 instead would exceed the budget by 1 mJ",
+          "kept bf16: fp8 would cost 0.5 nats for 1 mJ", "kept fp32: nothing here saves energy"}));
 }
 
 TEST(PlanReasons, NameErrorsOfDamagesAndWhatAnOptionAdds) {

@@ -29,7 +29,7 @@ class Numbers {
 
 // Decisions with 2 to 4 options: later options mostly cost less and do more damage.
 inline PlanProblem random_problem(uint64_t seed, int decisions) {
-  Numbers numbers(seed);
+  Numbers numbers(seed), energies(seed + 1'000'000);
   PlanProblem problem;
   for (int i = 0; i < decisions; ++i) {
     PlanDecision& decision = problem.emplace_back();
@@ -42,7 +42,8 @@ inline PlanProblem random_problem(uint64_t seed, int decisions) {
                                   .seconds = numbers.dyadic(256) + size * (options - o) * 0.25,
                                   .bytes = numbers.dyadic(256) + size * (options - o) * 0.5,
                                   .damage = o == 0 ? 0.0 : numbers.dyadic(256) + sensitivity * o * o * 0.25,
-                                  .damage_error = 0.125});
+                                  .damage_error = 0.125,
+                                  .joules = energies.dyadic(512) + size * (options - o) * 0.125});
     }
   }
   return problem;
@@ -52,7 +53,7 @@ inline PlanProblem random_problem(uint64_t seed, int decisions) {
 inline std::vector<PlanGoal> budgets_of(const PlanProblem& problem, uint64_t seed) {
   Numbers numbers(seed);
   std::vector<PlanGoal> goals;
-  for (const Budget budget : {Budget::kTime, Budget::kMemory, Budget::kLoss}) {
+  for (const Budget budget : {Budget::kTime, Budget::kMemory, Budget::kLoss, Budget::kEnergy}) {
     PlanGoal goal{.budget = budget};
     const PlanQuantity limited = goal.quantities()[0];
     double least = 0, most = 0;
