@@ -44,7 +44,8 @@ void require_at_least(const char* option, int64_t least, const char* none, int64
   throw ConfigError(fmt::format("{}: expected 0 for {}, or at least {}, got {}", option, none, least, given));
 }
 
-void plan(const AdviseRequest& request, const Config& config) {
+// Returns whether the plan keeps to the budget.
+bool plan(const AdviseRequest& request, const Config& config) {
   PlanRunRequest run = request.run;
   require_at_least("--seeds", kFirstLook, "no validation", run.validation.most_seeds);
   require_at_least("--time-pairs", StepTimeOptions().first_look, "none", run.validation.time_pairs);
@@ -60,9 +61,11 @@ void plan(const AdviseRequest& request, const Config& config) {
   print(to_text(found).text());
   if (yaml.is_wanted()) yaml.write(to_plan_yaml(found, request.config));
   if (json.is_wanted()) json.write(to_json(found));
+  return !found.misses_budget();
 }
 
-void run(const AdviseRequest& request) {
+// Returns the exit code.
+int run(const AdviseRequest& request) {
   if (launcher_size() > 1) {
     throw ConfigError(
         "advise: expected to be started alone, got a job of several processes: --ranks and --hardware say "
@@ -86,7 +89,7 @@ void run(const AdviseRequest& request) {
         request.run.ranks));
   }
   validate_for_ranks(config, request.run.ranks);
-  if (!request.budget.empty()) return plan(request, config);
+  if (!request.budget.empty()) return plan(request, config) ? 0 : kBudgetMissed;
   const std::vector<Candidate> candidates = candidates_of(config, request.formats);
   require_different_files({{"--json", request.json}}, files_read(request.config, config));
   OutputFile json("--json", request.json);
@@ -108,6 +111,7 @@ void run(const AdviseRequest& request) {
   }
   print(text.text());
   if (json.is_wanted()) json.write(figures);
+  return 0;
 }
 
 }  // namespace
@@ -161,11 +165,21 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   count("--steps", request->run.validation.steps, 1, kMostSteps, "most steps of each of these runs");
   count("--time-pairs", request->run.validation.time_pairs, 0, 1000,
         "most pairs of step times, plan against uniform precisions; 0: compare losses only");
+  advise.add_flag("--yes", request->run.accepts_much,
+                  "go on where a plan takes more than an hour by estimate, or more memory than there is");
   for (const char* const of_plans : {"--solver", "--compare-solvers", "--recipes", "--state", "--plan", "--warm-up",
-                                     "--batches", "--seeds", "--steps", "--time-pairs"}) {
+                                     "--batches", "--seeds", "--steps", "--time-pairs", "--yes"}) {
     advise.get_option(of_plans)->needs(advise.get_option("--budget"));
   }
-  return [request] { return run_reported([&] { run(*request); }); };
+  advise.footer(
+      "Exit codes: 0 done, 9 the plan is written but misses the budget, 2 configuration or command line, also a plan "
+      "that\n"
+      "takes much; 8 memory. `mantissa --help` has the others.");
+  return [request] {
+    int code = 0;
+    const int failed = run_reported([&] { code = run(*request); });
+    return failed != 0 ? failed : code;
+  };
 }
 
 }  // namespace mantissa

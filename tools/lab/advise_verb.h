@@ -8,6 +8,9 @@
 
 namespace mantissa {
 
+// Beside those of ExitCode: there is a plan, and its files are written, but it misses the budget.
+inline constexpr int kBudgetMissed = 9;
+
 // Adds the options of the verb to its command. The result runs the verb: prints the advice to standard output, writes
 // the files, and returns the exit code.
 std::function<int()> add_advise_options(CLI::App& advise);

@@ -200,12 +200,37 @@ TEST(PlanVerb, PlansForADeviceThatIsNotHere) {
                                           "--ranks",    "2",
                                           "--plan",     run.folder() + "/plan.yaml",
                                           "--json",     json});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  ASSERT_EQ(outcome.exit_code, 9) << "the budget is missed\n" << outcome.output;
   EXPECT_NE(outcome.output.find("cannot be met"), std::string::npos) << outcome.output;
+  EXPECT_NE(read_file(run.folder() + "/plan.yaml").find("cannot be met"), std::string::npos) << "it is written";
   const nlohmann::json found = nlohmann::json::parse(read_file(json));
   EXPECT_FALSE(found.at("meets_budget").get<bool>());
   EXPECT_EQ(found.at("places").size(), 11u + 1u) << "layers and the wire";
   EXPECT_TRUE(found.at("choices").contains("comm.wire_dtype"));
+}
+
+TEST(PlanVerb, SaysWhatItTakesBeforeItBeginsAndAsksWhereThatIsMuch) {
+  const SmallRun run("plan_verb_effort");
+  const auto outcome_of = [&](const std::vector<std::string>& more) {
+    return run_program(0, with({"advise", run.config_path(), "--hardware", "h100", "--budget", "time=200%", "--warm-up",
+                                "2", "--batches", "2", "--plan", run.folder() + "/plan.yaml"},
+                               more));
+  };
+  const Outcome small = outcome_of({"--seeds", "0", "--state", "none"});
+  EXPECT_EQ(small.exit_code, 0) << small.output;
+  const size_t estimate = small.output.find("plan: about "), begin = small.output.find("steps in fp32");
+  ASSERT_NE(estimate, std::string::npos) << small.output;
+  EXPECT_LT(estimate, begin) << small.output;
+  const Outcome much = outcome_of({"--seeds", "1000", "--steps", "100000000", "train.steps=100000000"});
+  EXPECT_EQ(much.exit_code, 2) << much.output;
+  EXPECT_NE(much.output.find("Go on with --yes"), std::string::npos) << much.output;
+  EXPECT_NE(much.output.find("100 % for validation: --seeds, --steps"), std::string::npos) << much.output;
+  const Outcome large = outcome_of({"model.layers=64", "model.width=16384", "model.heads=128"});
+  EXPECT_EQ(large.exit_code, 8) << large.output;
+  EXPECT_NE(large.output.find("memory are needed, and this machine has "), std::string::npos) << large.output;
+  for (const Outcome& refused : {much, large}) {
+    EXPECT_EQ(refused.output.find("steps in fp32"), std::string::npos) << "nothing was trained\n" << refused.output;
+  }
 }
 
 // Statements are about the plan as a whole, and nothing in the table beside it is better.
@@ -217,8 +242,8 @@ TEST(PlanVerb, JudgesPlansAsAWhole) {
         run_program(0, {"advise", run.config_path(), "--hardware", "h100", "--budget", budget, "--recipes",
                         "current,nvfp4", "--warm-up", "2", "--batches", "2", "--seeds", "0", "--plan",
                         run.folder() + "/plan.yaml", "--json", json, "train.recompute=selective"});
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
     const nlohmann::json found = nlohmann::json::parse(read_file(json));
+    ASSERT_EQ(outcome.exit_code, found.at("meets_budget").get<bool>() ? 0 : 9) << outcome.output;
     const auto bytes = found.at("plan").at("bytes").get<double>();
     const auto limit = found.at("budget").at("limit").get<double>() * (1.0 + 1e-9);
     EXPECT_EQ(found.at("meets_budget").get<bool>(), bytes <= limit) << outcome.output;
@@ -252,9 +277,9 @@ TEST(PlanVerb, ComparesSolversOnRequest) {
                                           "--json",     json};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome outcome = run_program(0, arguments);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     std::vector<std::string> names;
     const nlohmann::json found = nlohmann::json::parse(read_file(json));
+    EXPECT_EQ(outcome.exit_code, found.at("meets_budget").get<bool>() ? 0 : 9) << outcome.output;
     for (const auto& [name, plan] : found.at("solvers").items()) names.push_back(name);
     EXPECT_EQ(outcome.output.find("Found by each solver") != std::string::npos, names.size() > 1) << outcome.output;
     return names;

@@ -204,6 +204,11 @@ bool PlanAdvice::exceeds_measured(const ReferenceResult& low) const {
   return goal.budget == Budget::kLoss || uniform[1].cost.seconds * std::exp(low.log_time->interval->low) > limit;
 }
 
+bool PlanAdvice::misses_budget() const {
+  if (!meets_budget) return true;
+  return goal.budget == Budget::kTime && validation && exceeds_measured(validation->against[0]);
+}
+
 bool PlanAdvice::lacks_memory() const {
   return !meets_budget && std::ranges::any_of(front_plans, [&](const WholePlan& one) {
     return !one.cost.fits() && whole_goal().is_met(one.totals());

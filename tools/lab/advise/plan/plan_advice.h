@@ -95,6 +95,8 @@ struct PlanAdvice {
   void take(const Plan& choice);
   // Whether the plan misses its purpose: its measured time exceeds that of 16 bits throughout, and a budget of time.
   bool exceeds_measured(const ReferenceResult& low) const;
+  // Whether the plan misses the budget, by prediction or, in time, as measured.
+  bool misses_budget() const;
   // Whether plans meet the budget, but the device has no memory for any of them.
   bool lacks_memory() const;
   // The damage promised for runs on one rank: the plan's without the wire's.
@@ -127,9 +129,11 @@ struct PlanRunRequest {
   int64_t batches = 4;
   std::vector<std::string> state = {kMoments, kMasters, kWire};  // shared formats to decide about
   ValidationOptions validation{};
+  bool accepts_much = false;  // goes on however long it takes, and however much memory (plan_effort.h)
 };
 
-// On the configuration's device, alone. Writes nothing. ConfigError as for a training.
+// On the configuration's device, alone. Writes nothing. Says what it will take before it begins. ConfigError as for a
+// training, and as plan_effort.h has it.
 PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, const Config& config);
 
 Json to_json(const PlanAdvice& advice);

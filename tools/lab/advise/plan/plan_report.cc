@@ -178,9 +178,11 @@ CellText cell(PlanQuantity what) {
   return [what](const Json& value) { return to_text(what, value.get<double>()); };
 }
 const CellText kLoss = in_format("{:.3g}");
-// A column of energy, where it is known.
+// A column of energy behind that of memory, where it is known.
 void add_energy(const PlanAdvice& advice, std::vector<Column>& columns) {
-  if (advice.knows_energy()) columns.insert(columns.begin() + 3, {"energy", "joules", cell(kJoules)});
+  if (!advice.knows_energy()) return;
+  const auto memory = std::ranges::find(columns, "bytes", &Column::key);
+  columns.insert(memory + 1, {"energy", "joules", cell(kJoules)});
 }
 const CellText kFits = [](const Json& fits) { return std::string(fits.get<bool>() ? "" : "does not fit"); };
 
@@ -238,6 +240,7 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
 Json to_json(const PlanAdvice& advice) {
   Json json = {{"budget", {{"kind", name(advice.goal.budget)}, {"limit", advice.limit}}},
                {"meets_budget", advice.meets_budget},
+               {"misses_budget", advice.misses_budget()},
                {"plan", figures(advice.plan)},
                {"choices", choices(advice, advice.plan.choice)},
                {"promotions", advice.promotions},

@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "tools/lab/advise/measured_costs.h"
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_advice.h"
+#include "tools/lab/advise/plan/plan_effort.h"
 #include "tools/train/launch.h"
 #include "tools/train/train_step.h"
 
@@ -82,11 +84,18 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   std::vector<PlannedPlace> places = layers;
   places.insert(places.end(), shared.begin(), shared.end());
   if (request.plan.solver == "enumeration") require_enumerable(places);
+  const PlanEffort effort = plan_effort(request, config, places);
+  if (!request.accepts_much && computes_on_host(config.device, 0)) {
+    require_memory_for(effort, static_cast<double>(host_memory().total_bytes));
+  }
 
   const auto communicator = start_communicator("local", config.device);
   set_up_threads(config, *communicator);
   const Config exact = tried(in_exact_precision(config));
   std::optional<Session> session(std::in_place, exact, *communicator);
+  const double seconds = time_of_step(*session);
+  log_info("plan: {}", to_text(effort, seconds));
+  if (!request.accepts_much) require_time_for(effort, seconds);
   log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
            request.batches);
   train_steps(*session, request.warm_up);

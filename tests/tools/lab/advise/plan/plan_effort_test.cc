@@ -1,0 +1,86 @@
+// The work of a plan, counted by hand.
+#include "tools/lab/advise/plan/plan_effort.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/testing/error_of.h"
+#include "tests/testing/weight_hash.h"
+#include "tests/tools/lab/analyze/sensitivity/planted_model.h"
+
+namespace mantissa::testing {
+namespace {
+
+std::vector<PlannedPlace> places_of(const PlanRunRequest& request, const Config& config) {
+  std::vector<PlannedPlace> places = planned_layers(config, DType::kBF16, request.plan.recipes);
+  for (const PlannedPlace& place : planned_shared(config, DType::kBF16, request.state, 1)) places.push_back(place);
+  return places;
+}
+
+// Two blocks of four linear layers and an attention, and the head: 9 linear layers with 1 dtype and 3 recipe products,
+// 2 attentions with 1 dtype.
+TEST(PlanEffort, CountsStepsAsTheyAreMade) {
+  const SmallRun run("plan_effort");
+  const Config config = load_config(run.config_path(), {"train.steps=70"});
+  PlanRunRequest request{.warm_up = 20, .batches = 3, .state = {}, .validation = {.steps = 100, .most_seeds = 5}};
+  PlanEffort effort = plan_effort(request, config, places_of(request, config));
+  EXPECT_EQ(effort.decisions, 9 * 4 + 2);
+  EXPECT_EQ(effort.warm_up_steps, 20);
+  // 38 decisions and the exact pass with an update and a loss behind it each; two more losses for the rest.
+  EXPECT_DOUBLE_EQ(effort.layer_steps, 3 * (39 * (4.0 / 3.0) + 2.0 / 3.0));
+  EXPECT_EQ(effort.state_steps, 0);
+  EXPECT_EQ(effort.validation_steps, 3 * 5 * 70) << "the plan, bf16 and fp32, no longer than the training";
+  EXPECT_EQ(effort.turns, 3 * 5 * 40);
+  EXPECT_DOUBLE_EQ(effort.steps(), 20 + 158 + 1050 + 600);
+  EXPECT_DOUBLE_EQ(effort.seconds(2.0), 2.0 * 1828);
+  EXPECT_DOUBLE_EQ(effort.seconds(0.001), 0.001 * 1228 + 0.05 * 600) << "short steps are timed by several";
+
+  request.plan.recipes = {};
+  request.state = {kMoments};
+  request.validation.most_seeds = 0;
+  const std::vector<PlannedPlace> places = places_of(request, config);
+  effort = plan_effort(request, config, places);
+  EXPECT_EQ(effort.decisions, 9 + 2);
+  EXPECT_EQ(effort.validation_steps + static_cast<double>(effort.turns), 0);
+  const size_t formats = places[places.size() - 2].options.size() + places.back().options.size();
+  EXPECT_DOUBLE_EQ(effort.state_steps, static_cast<double>(formats - 1) * 3 * (10 + 2.0 / 3.0))
+      << "each format but one of the two most exact ones, which are tried together";
+}
+
+// fp32 weights, masters and two moments: 16 bytes a parameter, copied once; four copies in fp32.
+TEST(PlanEffort, MemoryHasTheCopiesOfTheAnalysis) {
+  const SmallRun run("plan_effort_memory");
+  const Config config = load_config(run.config_path());
+  const PlanRunRequest request{.validation = {.most_seeds = 0}};
+  const MemoryTable exact = predict_memory_table(tried(in_exact_precision(config)), 1);
+  const double copies = static_cast<double>(exact.parameters) * (16 + 16);
+  const double bytes = plan_effort(request, config, places_of(request, config)).bytes;
+  EXPECT_NEAR(bytes, static_cast<double>(exact.total()) + copies, 0.02 * bytes) << "and padding";
+  const PlanRunRequest timed{};
+  EXPECT_GT(plan_effort(timed, config, places_of(timed, config)).bytes, 2.0 * static_cast<double>(exact.total()));
+}
+
+TEST(PlanEffort, AsksWhereItIsMuch) {
+  const PlanEffort effort{.warm_up_steps = 50, .layer_steps = 900, .validation_steps = 50, .bytes = 2048.0 * 1048576};
+  EXPECT_EQ(error_of([&] { require_time_for(effort, 3.6); }), "") << "an hour";
+  const std::string error = error_of([&] { require_time_for(effort, 7.2); });
+  EXPECT_EQ(
+      error,
+      "advise --budget: about 1000 steps of 7.2 s, 2 GiB of memory, 2:00:00 (h:mm:ss), which is much. Go on with "
+      "--yes, give a smaller model or train.global_batch, or make smaller what takes most:\n  90 % for damages of "
+      "layers: --batches, --recipes none");
+  EXPECT_EQ(error_of([&] { require_memory_for(effort, 2048.0 * 1048576); }), "");
+  EXPECT_THROW(require_memory_for(effort, 2047.0 * 1048576), MemoryError);
+}
+
+TEST(PlanEffort, TimesAStepWithoutTakingOne) {
+  PlantedModel model("plan_effort_time");
+  const ModelRuntime& runtime = model.session.runtime;
+  const auto weights = [&] { return hash_weights(runtime.parameters, *runtime.backend, *runtime.stream); };
+  const uint64_t before = weights();
+  EXPECT_GT(time_of_step(model.session), 0.0);
+  EXPECT_EQ(weights(), before);
+  EXPECT_EQ(model.session.next_step, PlantedModel::kSteps);
+}
+
+}  // namespace
+}  // namespace mantissa::testing
