@@ -103,20 +103,37 @@ Json by_loss(const Json& figures) {
   return order;
 }
 
-std::string most_sensitive(const Json& decision) {
-  const double loss = number_of(decision["loss"]["mean"]), half_width = number_of(decision["loss"]["half_width"]);
-  std::string text;
-  if (std::isnan(loss)) {
-    text = "gradients or loss are not finite";
-  } else if (std::isnan(half_width)) {
-    text = fmt::format("loss {:+.3g} nats in one batch: inconclusive", loss);
-  } else if (std::abs(loss) <= half_width) {
-    text = fmt::format("loss {:+.3g} nats, which the 95 % interval of ±{:.2g} does not tell from 0: inconclusive", loss,
-                       half_width);
-  } else {
-    text = fmt::format("loss {:+.3g} nats (95 % interval ±{:.2g})", loss, half_width);
+// Names what harms: the largest rise of the loss that its interval tells from 0. A falling loss is no harm.
+std::string most_sensitive(const Json& order) {
+  const Json* largest = nullptr;        // rise
+  const Json* largest_known = nullptr;  // rise beyond its interval
+  int64_t known = 0, with_interval = 0;
+  const auto rise = [](const Json* one) { return one == nullptr ? 0.0 : number_of((*one)["loss"]["mean"]); };
+  for (const Json& one : order) {
+    const double loss = number_of(one["loss"]["mean"]), half_width = number_of(one["loss"]["half_width"]);
+    if (std::isnan(loss)) return fmt::format("Most sensitive: {}: gradients or loss are not finite.", one["name"]);
+    if (loss > rise(largest)) largest = &one;
+    with_interval += !std::isnan(half_width);
+    if (!(loss > half_width)) continue;
+    ++known;
+    if (loss > rise(largest_known)) largest_known = &one;
   }
-  return fmt::format("Most sensitive: {}: {}.", decision["name"], text);
+  if (largest == nullptr) return "Nothing is harmed: no decision raises the loss.";
+  if (with_interval == 0) {
+    return fmt::format("Most sensitive: {}: loss {:+.3g} nats in one batch: inconclusive.", (*largest)["name"],
+                       rise(largest));
+  }
+  if (largest_known == nullptr) {
+    return fmt::format(
+        "Nothing is measurably harmed: no decision raises the loss beyond its 95 % interval. The largest rise, {:+.3g} "
+        "nats ±{:.2g}, is that of {}.",
+        rise(largest), number_of((*largest)["loss"]["half_width"]), (*largest)["name"]);
+  }
+  return fmt::format(
+      "Most sensitive: {}: loss {:+.3g} nats (95 % interval ±{:.2g}). {} of {} decisions raise the loss beyond their "
+      "intervals ({:.2g} would by chance).",
+      (*largest_known)["name"], rise(largest_known), number_of((*largest_known)["loss"]["half_width"]), known,
+      order.size(), 0.025 * static_cast<double>(order.size()));
 }
 
 std::string bands_line(const Json& figures, const Json& order) {
@@ -185,7 +202,7 @@ std::string sensitivity_text(const Json& figures) {
   if (order.empty()) {
     text.line("Nothing could be lowered: see below.");
   } else {
-    text.paragraph(most_sensitive(order[0])).paragraph(bands_line(figures, order));
+    text.paragraph(most_sensitive(order)).paragraph(bands_line(figures, order));
   }
   text.blank_line().line(
       "{}: weights of step {}, {} batches, {} probes of the Hessian, loss {}, learning rate {:.3g}, {} rank{}",

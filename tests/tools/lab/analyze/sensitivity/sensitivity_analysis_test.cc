@@ -166,5 +166,37 @@ TEST_F(Sensitivity, WhatWasNotLookedAtIsNotKnownAndCountsInNoCorrelation) {
       << text;
 }
 
+// The verdict names rises of the loss, where they are told from 0, and no gains.
+TEST_F(Sensitivity, NamesWhatHarmsAndNoGain) {
+  const nlohmann::json figures = to_json(analyze_sensitivity(quick(request({"nvfp4"}, "blocks.0.mlp.up")), session_));
+  ASSERT_EQ(figures.at("decisions").size(), 3u);
+  struct Loss {
+    nlohmann::json mean, half_width;
+  };
+  const auto verdict = [&](const std::vector<Loss>& losses) {
+    nlohmann::json changed = figures;
+    for (size_t i = 0; i < losses.size(); ++i) {
+      changed["decisions"][i]["loss"] = {{"mean", losses[i].mean}, {"half_width", losses[i].half_width}};
+      changed["decisions"][i]["loss_magnitude"]["mean"] =
+          losses[i].mean.is_null() ? nlohmann::json() : nlohmann::json(std::abs(losses[i].mean.get<double>()));
+    }
+    const std::string text = unwrapped(sensitivity_text(changed));
+    return text.substr(0, text.find(" By the share of elements"));
+  };
+  EXPECT_EQ(
+      verdict({{0.02, 0.01}, {-0.5, 0.1}, {0.03, 0.04}}),
+      "Most sensitive: blocks.0.mlp.up fprop nvfp4: loss +0.02 nats (95 % interval ±0.01). 1 of 3 decisions raise "
+      "the loss beyond their intervals (0.075 would by chance).");
+  EXPECT_EQ(
+      verdict({{0.02, 0.03}, {-0.5, 0.1}, {0.03, 0.04}}),
+      "Nothing is measurably harmed: no decision raises the loss beyond its 95 % interval. The largest rise, +0.03 "
+      "nats ±0.04, is that of blocks.0.mlp.up wgrad nvfp4.");
+  EXPECT_EQ(verdict({{-0.02, 0.01}, {-0.5, 0.1}, {0.0, 0.0}}), "Nothing is harmed: no decision raises the loss.");
+  EXPECT_EQ(verdict({{0.02, nullptr}, {-0.5, nullptr}, {0.01, nullptr}}),
+            "Most sensitive: blocks.0.mlp.up fprop nvfp4: loss +0.02 nats in one batch: inconclusive.");
+  EXPECT_EQ(verdict({{0.02, 0.01}, {nullptr, nullptr}, {0.03, 0.04}}),
+            "Most sensitive: blocks.0.mlp.up dgrad nvfp4: gradients or loss are not finite.");
+}
+
 }  // namespace
 }  // namespace mantissa::testing
