@@ -96,6 +96,17 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->capture_default_str();
   sensitivity->add_option("--risk-high", request->high_risk, "share of elements at risk above which fp32 is needed")
       ->capture_default_str();
+  CLI::Option* const weights =
+      sensitivity
+          ->add_option("--score", request->score,
+                       "also rank layers by w1 magnitude + w2 variance over batches + w3 change by a step of their "
+                       "gradients: weights w1,w2,w3")
+          ->delimiter(',')
+          ->allow_extra_args(false);
+  sensitivity->add_option("--top-k", request->top_k, "layers of that ranking to print; 0: all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str()
+      ->needs(weights);
   sensitivity->add_option("--json", *json, kJson);
   verbs.push_back({sensitivity, [request, json] { return sensitivity_verb(*request, *json); }});
 }

@@ -112,14 +112,13 @@ void require_time_for(const PlanEffort& effort, double seconds_of_step) {
     if (share >= 0.1) text += fmt::format("\n  {:.0f} % for {}: {}", 100.0 * share, part.what, part.options);
   }
   throw ConfigError(
-      fmt::format("advise --budget: {}, which is much. Go on with --yes, give a smaller model or train.global_batch, "
-                  "or make smaller "
-                  "what takes most:{}",
+      fmt::format("advise --budget: {}, which is much.\n"
+                  "Go on with --yes, give a smaller model or train.global_batch, or make smaller what takes most:{}",
                   to_text(effort, seconds_of_step), text));
 }
 
 double time_of_step(Session& session) {
-  constexpr double kLong = 5.0;  // seconds after which the first pass, which also builds kernels, is enough
+  constexpr double kLong = 60.0;  // seconds after which the first pass, which also builds kernels, has to do
   LoweredPasses passes(session);
   passes.load(session.next_step);
   double seconds = 0.0;

@@ -94,8 +94,8 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   const Config exact = tried(in_exact_precision(config));
   std::optional<Session> session(std::in_place, exact, *communicator);
   const double seconds = time_of_step(*session);
-  log_info("plan: {}", to_text(effort, seconds));
   if (!request.accepts_much) require_time_for(effort, seconds);
+  log_info("plan: {}", to_text(effort, seconds));
   log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
            request.batches);
   train_steps(*session, request.warm_up);

@@ -70,6 +70,7 @@ class DecisionPasses {
         config_(session.config),
         runtime_(session.runtime),
         state_(session.sharded),
+        scores_layers_(!request.score.empty()),
         options_{.rows = request.rows, .max_elements = request.max_elements} {
     for (const PrecisionDecision& decision : decisions) {
       Lowered& made = lowered_.emplace_back();
@@ -92,6 +93,8 @@ class DecisionPasses {
   void run(int64_t step);
   // After all batches. Collective.
   std::vector<ParameterScores> parameter_scores(const HessianProbes& probes);
+  // Of the linear layers among the decisions, by falling score; `parameters`: parameter_scores().
+  std::vector<LayerScore> layer_scores(const ScoreWeights& weights, const std::vector<ParameterScores>& parameters);
 
   const std::vector<PrecisionDecision> decisions;
   LoweredPasses passes;
@@ -121,11 +124,13 @@ class DecisionPasses {
   const Config& config_;
   ModelRuntime& runtime_;
   const ShardedState& state_;
+  const bool scores_layers_;
   LocalScores::Options options_;
   std::vector<Lowered> lowered_;
   std::unique_ptr<LocalScores> local_;
   Shard gradient_, gradient_sum_, start_, updated_;  // exact: gradient, its sum over batches; masters before and after
-  std::vector<std::vector<double>> gradient_squares_;  // of each batch, by parameter
+  // Of each batch, by parameter: the gradient, and its change by a step.
+  std::vector<std::vector<double>> gradient_squares_, step_squares_;
 };
 
 void DecisionPasses::start_local_scores() {
@@ -165,6 +170,13 @@ DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
   }
   copy(master_shard(state_), updated_, state_);
   exact.after = passes.loss(nullptr);
+  if (scores_layers_) {
+    passes.run(nullptr, 1.0f);
+    std::vector<double>& step_change = step_squares_.emplace_back();
+    for (const ErrorSums& sum : compare(gradient_shard(state_), gradient_, state_)) {
+      step_change.push_back(sum.non_finite > 0 ? kUnknown : sum.error_squares);
+    }
+  }
   passes.point().restore();
   return exact;
 }
@@ -291,6 +303,36 @@ std::vector<ParameterScores> DecisionPasses::parameter_scores(const HessianProbe
   return scores;
 }
 
+std::vector<LayerScore> DecisionPasses::layer_scores(const ScoreWeights& weights,
+                                                     const std::vector<ParameterScores>& parameters) {
+  std::vector<LayerScore> layers;
+  for (const PrecisionDecision& decision : decisions) {
+    if (decision.op != Op::kLinear || std::ranges::count(layers, decision.layer, &LayerScore::layer) > 0) continue;
+    LayerScore layer{.layer = decision.layer};
+    std::vector<double> squares(step_squares_.size()), changes(step_squares_.size());  // by batch
+    double variances = 0.0;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& parameter = state_.parameters()[static_cast<int>(i)];
+      if (parameter.precision_layer() != decision.layer && parameter.layer() != decision.layer) continue;
+      layer.elements += parameters[i].elements;
+      variances += parameters[i].gradient_variance * static_cast<double>(parameters[i].elements);
+      for (size_t batch = 0; batch < squares.size(); ++batch) {
+        squares[batch] += gradient_squares_[batch][i];
+        changes[batch] += step_squares_[batch][i];
+      }
+    }
+    const auto elements = static_cast<double>(layer.elements);
+    layer.variance = variances / elements;
+    for (size_t batch = 0; batch < squares.size(); ++batch) {
+      layer.magnitude += std::sqrt(squares[batch] / elements) / static_cast<double>(squares.size());
+      layer.change += std::sqrt(changes[batch] / elements) / static_cast<double>(squares.size());
+    }
+    layers.push_back(layer);
+  }
+  rank_layers(weights, layers);
+  return layers;
+}
+
 PrecisionBand band_of(const OperandRisk& risk, const SensitivityRequest& request) {
   if (risk.sum() < request.low_risk) return PrecisionBand::kLow;
   return risk.sum() <= request.high_risk ? PrecisionBand::kMixed : PrecisionBand::kFp32;
@@ -403,6 +445,9 @@ SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Sessi
                                .loss = estimate(found.losses),
                                .decisions = {},
                                .parameters = found.parameter_scores(probes)};
+  if (!request.score.empty()) {
+    analysis.layers = found.layer_scores(parse_score_weights(request.score), analysis.parameters);
+  }
   for (size_t i = 0; i < found.decisions.size(); ++i) {
     analysis.decisions.push_back(
         scores_of(found.decisions[i], found.results[i], request, probes, session.runtime.parameters));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tools/lab/analyze/sensitivity/decisions.h"
+#include "tools/lab/analyze/sensitivity/layer_scores.h"
 #include "tools/lab/analyze/sensitivity/local_scores.h"
 #include "tools/train/session.h"
 
@@ -20,6 +21,8 @@ struct SensitivityRequest {
   int64_t rows = 512;                                       // to sample of a product
   int64_t max_elements = LocalScores::kMaxProductElements;  // larger products are not sampled
   double low_risk = 0.01, high_risk = 0.1;
+  std::vector<double> score{};  // also ranks layers by their gradients, with these weights; empty: does not
+  int64_t top_k = 0;            // layers of this ranking to print; 0: all
 };
 
 // By OperandRisk::sum(): below low_risk, up to high_risk, above.
@@ -73,11 +76,13 @@ struct SensitivityAnalysis {
   Estimate loss{};                        // of the exact passes
   std::vector<DecisionScores> decisions;  // in the order of the layers
   std::vector<ParameterScores> parameters;
+  std::vector<LayerScore> layers{};  // by falling score, if one was requested
 
   std::vector<NamedScore> scores() const;
 };
 
-// `session` is in in_exact_precision(), at the point to analyse, and is left there. Collective.
+// `session` is in in_exact_precision(), at the point to analyse, and is left there. ConfigError for impossible score
+// weights. Collective.
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session);
 
 }  // namespace mantissa

@@ -57,6 +57,11 @@ static void to_json(Json& json, const ParameterScores& one) {
           {"hessian_diagonal", {one.smallest_diagonal, one.largest_diagonal}}};
 }
 
+static void to_json(Json& json, const LayerScore& one) {
+  json = {{"layer", one.layer},       {"elements", one.elements}, {"magnitude", one.magnitude},
+          {"variance", one.variance}, {"change", one.change},     {"score", one.score}};
+}
+
 Json to_json(const SensitivityAnalysis& analysis) {
   const SensitivityRequest& request = analysis.request;
   const std::vector<NamedScore> scores = analysis.scores();
@@ -64,21 +69,27 @@ Json to_json(const SensitivityAnalysis& analysis) {
   for (const NamedScore& a : scores) {
     for (const NamedScore& b : scores) correlations[a.name][b.name] = rank_correlation(a.values, b.values);
   }
-  return {{"target", analysis.title},
-          {"ranks", analysis.ranks},
-          {"step", analysis.step},
-          {"batches", request.batches},
-          {"probes", request.probes},
-          {"rows", request.rows},
-          {"max_elements", request.max_elements},
-          {"low_risk", request.low_risk},
-          {"high_risk", request.high_risk},
-          {"learning_rate", analysis.learning_rate},
-          {"fp16_scale", analysis.fp16_scale},
-          {"loss", analysis.loss},
-          {"decisions", analysis.decisions},
-          {"parameters", analysis.parameters},
-          {"rank_correlations", correlations}};
+  Json json = {{"target", analysis.title},
+               {"ranks", analysis.ranks},
+               {"step", analysis.step},
+               {"batches", request.batches},
+               {"probes", request.probes},
+               {"rows", request.rows},
+               {"max_elements", request.max_elements},
+               {"low_risk", request.low_risk},
+               {"high_risk", request.high_risk},
+               {"learning_rate", analysis.learning_rate},
+               {"fp16_scale", analysis.fp16_scale},
+               {"loss", analysis.loss},
+               {"decisions", analysis.decisions},
+               {"parameters", analysis.parameters},
+               {"rank_correlations", correlations}};
+  if (!request.score.empty()) {
+    json["layers"] = analysis.layers;
+    json["score_weights"] = request.score;
+    json["top_k"] = request.top_k;
+  }
+  return json;
 }
 
 namespace {
@@ -136,6 +147,30 @@ std::string most_sensitive(const Json& order) {
       order.size(), 0.025 * static_cast<double>(order.size()));
 }
 
+// The first layers of the ranking.
+void add_layers(const Json& figures, ReportText& text) {
+  const CellText number = in_format("{:.3g}");
+  const Json& layers = figures["layers"];
+  const auto wanted = figures["top_k"].get<size_t>();
+  const size_t shown = wanted == 0 ? layers.size() : std::min(wanted, layers.size());
+  Json rows = Json::array();
+  for (size_t i = 0; i < shown; ++i) {
+    rows.push_back(layers[i]);
+    rows.back()["rank"] = i + 1;
+  }
+  const Json& weights = figures["score_weights"];
+  text.blank_line().line(
+      "Layers by {} magnitude + {} variance + {} change of their gradients, each as a share of its largest: {} of {}:",
+      weights[0], weights[1], weights[2], shown, layers.size());
+  text.table(rows, {{"layer", "layer"},
+                    {"rank", "rank"},
+                    {"score", "score", number},
+                    {"magnitude, rms", "magnitude", number},
+                    {"variance over batches", "variance", number},
+                    {"change by a step, rms", "change", number},
+                    {"elements", "elements"}});
+}
+
 std::string bands_line(const Json& figures, const Json& order) {
   std::map<std::string, int> bands;
   int attentions = 0, too_large = 0;
@@ -161,6 +196,9 @@ Config analysed_config(const SensitivityRequest& request, const std::string& jso
     throw ConfigError(
         fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
                     request.low_risk, request.high_risk));
+  }
+  if (!request.score.empty() && parse_score_weights(request.score)[1] > 0.0 && request.batches < 2) {
+    throw ConfigError("--score: expected --batches 2 or more for the weight of the variance over batches, got 1");
   }
   const ModelRequest model{.target = request.target, .overrides = request.overrides};
   Config config = without_outputs(in_exact_precision(configuration_of(model)));
@@ -220,6 +258,7 @@ std::string sensitivity_text(const Json& figures) {
                      {"h, bit", "entropy_bits/mean", number},
                      {"over/under/subn., %", "", risk},
                      {"band", "band"}});
+  if (figures.contains("layers")) add_layers(figures, text);
   const Json& correlations = figures["rank_correlations"];
   Json rows = Json::array();
   std::vector<Column> columns = {{"", "name"}};

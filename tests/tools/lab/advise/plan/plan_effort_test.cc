@@ -63,11 +63,10 @@ TEST(PlanEffort, AsksWhereItIsMuch) {
   const PlanEffort effort{.warm_up_steps = 50, .layer_steps = 900, .validation_steps = 50, .bytes = 2048.0 * 1048576};
   EXPECT_EQ(error_of([&] { require_time_for(effort, 3.6); }), "") << "an hour";
   const std::string error = error_of([&] { require_time_for(effort, 7.2); });
-  EXPECT_EQ(
-      error,
-      "advise --budget: about 1000 steps of 7.2 s, 2 GiB of memory, 2:00:00 (h:mm:ss), which is much. Go on with "
-      "--yes, give a smaller model or train.global_batch, or make smaller what takes most:\n  90 % for damages of "
-      "layers: --batches, --recipes none");
+  EXPECT_EQ(error,
+            "advise --budget: about 1000 steps of 7.2 s, 2 GiB of memory, 2:00:00 (h:mm:ss), which is much.\n"
+            "Go on with --yes, give a smaller model or train.global_batch, or make smaller what takes most:\n"
+            "  90 % for damages of layers: --batches, --recipes none");
   EXPECT_EQ(error_of([&] { require_memory_for(effort, 2048.0 * 1048576); }), "");
   EXPECT_THROW(require_memory_for(effort, 2047.0 * 1048576), MemoryError);
 }

@@ -5,8 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
+#include <map>
 
+#include "tests/testing/error_of.h"
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/lab/analyze/sensitivity/planted_model.h"
 #include "tests/tools/lab/report/unwrapped.h"
@@ -164,6 +168,107 @@ TEST_F(Sensitivity, WhatWasNotLookedAtIsNotKnownAndCountsInNoCorrelation) {
                       "elements)."),
             std::string::npos)
       << text;
+}
+
+// The gradients of each batch, before and after a step, element by element, by this program's passes alone.
+struct LayerGradients {
+  std::vector<std::vector<double>> before, after;  // by batch
+};
+
+std::map<std::string, LayerGradients> gradients_of(Session& session, int64_t batches) {
+  std::map<std::string, LayerGradients> found;
+  LoweredPasses passes(session);
+  const ShardedState& state = session.sharded;
+  const auto add = [&](std::vector<std::vector<double>> LayerGradients::*when) {
+    const Shard shard = gradient_shard(state);
+    const std::vector<std::vector<float>> values = read(shard, state);
+    std::map<std::string, std::vector<double>> of_layer;
+    for (size_t part = 0; part < shard.size(); ++part) {
+      const std::string& name = state.parameters()[shard[part].parameter].name;
+      std::vector<double>& all = of_layer[name.substr(0, name.rfind('.'))];
+      all.insert(all.end(), values[part].begin(), values[part].end());
+    }
+    for (auto& [layer, all] : of_layer) (found[layer].*when).push_back(std::move(all));
+  };
+  for (int64_t batch = 0; batch < batches; ++batch) {
+    passes.load(session.next_step + batch);
+    passes.run(nullptr, 1.0f);
+    add(&LayerGradients::before);
+    passes.update(1.0f);
+    passes.run(nullptr, 1.0f);
+    add(&LayerGradients::after);
+    passes.point().restore();
+  }
+  return found;
+}
+
+double root_mean_square(const std::vector<double>& x, const std::vector<double>* minus) {
+  double sum = 0.0;
+  for (size_t i = 0; i < x.size(); ++i) sum += std::pow(x[i] - (minus != nullptr ? (*minus)[i] : 0.0), 2);
+  return std::sqrt(sum / static_cast<double>(x.size()));
+}
+
+TEST_F(Sensitivity, RanksLayersByTheirGradientsAsTheseAre) {
+  constexpr int64_t kBatches = 3;
+  SensitivityRequest ranked = request({"bf16"});
+  ranked.batches = kBatches;
+  ranked.probes = 0;
+  ranked.score = {1.0, 0.5, 2.0};
+  ranked.top_k = 2;
+  const SensitivityAnalysis analysis = analyze_sensitivity(ranked, session_);
+  const std::map<std::string, LayerGradients> gradients = gradients_of(session_, kBatches);
+  ASSERT_EQ(analysis.layers.size(), 9u) << "four linear layers in each of two blocks, and the head";
+  std::map<std::string, std::array<double, 3>> expected;
+  std::array<double, 3> largest{};
+  for (const LayerScore& one : analysis.layers) {
+    const LayerGradients& g = gradients.at(one.layer == "head" ? "token_embedding" : one.layer);
+    std::array<double, 3>& figures = expected[one.layer];
+    const size_t elements = g.before[0].size();
+    EXPECT_EQ(one.elements, static_cast<int64_t>(elements)) << one.layer;
+    for (int64_t batch = 0; batch < kBatches; ++batch) {
+      figures[0] += root_mean_square(g.before[batch], nullptr) / kBatches;
+      figures[2] += root_mean_square(g.after[batch], &g.before[batch]) / kBatches;
+    }
+    for (size_t i = 0; i < elements; ++i) {
+      const double mean = (g.before[0][i] + g.before[1][i] + g.before[2][i]) / kBatches;
+      for (const std::vector<double>& of_batch : g.before) {
+        figures[1] += std::pow(of_batch[i] - mean, 2) / (kBatches - 1) / static_cast<double>(elements);
+      }
+    }
+    EXPECT_NEAR(one.magnitude, figures[0], 1e-5 * figures[0]) << one.layer;
+    EXPECT_NEAR(one.variance, figures[1], 1e-4 * figures[1]) << one.layer;
+    EXPECT_NEAR(one.change, figures[2], 1e-4 * figures[2]) << one.layer;
+    for (size_t i = 0; i < 3; ++i) largest[i] = std::max(largest[i], figures[i]);
+  }
+  double last = std::numeric_limits<double>::infinity();
+  for (const LayerScore& one : analysis.layers) {
+    const auto& [magnitude, variance, change] = expected.at(one.layer);
+    const double score = magnitude / largest[0] + 0.5 * variance / largest[1] + 2.0 * change / largest[2];
+    EXPECT_NEAR(one.score, score, 1e-4 * score) << one.layer;
+    EXPECT_LE(one.score, last) << "by falling score";
+    last = one.score;
+  }
+  const std::string text = sensitivity_text(to_json(analysis));
+  EXPECT_NE(text.find("each as a share of its largest: 2 of 9"), std::string::npos) << text;
+  EXPECT_FALSE(to_json(analyze_sensitivity(quick(request({"bf16"}, "head")), session_)).contains("layers"));
+}
+
+TEST(LayerScores, AreSumsOfSharesAndPutWhatIsNotFiniteFirst) {
+  std::vector<LayerScore> layers = {{.layer = "a", .magnitude = 1, .variance = 4, .change = 0},
+                                    {.layer = "b", .magnitude = 2, .variance = 1, .change = 0},
+                                    {.layer = "c", .magnitude = 0.5, .variance = kUnknown, .change = 0}};
+  const auto order = [&](const ScoreWeights& weights) {
+    rank_layers(weights, layers);
+    return layers[0].layer + layers[1].layer + layers[2].layer;
+  };
+  EXPECT_EQ(order({1, 0, 0}), "bac");
+  EXPECT_DOUBLE_EQ(layers[2].score, 0.25);
+  EXPECT_EQ(order({1, 1, 5}), "cab") << "changes of 0 count nothing";
+  EXPECT_DOUBLE_EQ(layers[1].score, 1.5);
+  for (const std::vector<double>& wrong :
+       {std::vector<double>{1, 2}, {0, 0, 0}, {1, -1, 1}, {1, kUnknown, 1}, {1, 1, 1, 1}}) {
+    EXPECT_NE(error_of([&] { parse_score_weights(wrong); }).find("--score: expected three weights"), std::string::npos);
+  }
 }
 
 // The verdict names rises of the loss, where they are told from 0, and no gains.

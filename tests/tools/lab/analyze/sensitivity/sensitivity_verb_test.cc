@@ -61,6 +61,9 @@ TEST(SensitivityVerb, RefusesWhatMakesNoSense) {
       {{"--formats", "delayed"}, "use current"},
       {{"--layers", "blocks.7.mlp"}, "leaves nothing to lower"},
       {{"--risk-low", "0.5", "--risk-high", "0.1"}, "the second at least the first"},
+      {{"--score", "1,1"}, "--score: expected three weights"},
+      {{"--score", "1,1,1", "--batches", "1"}, "--batches 2 or more"},
+      {{"--top-k", "3"}, "--top-k requires --score"},
       {{"--json", run.folder() + "/no/such/folder.json"}, "--json"},
       {{"--json", run.config_path()}, "expected two files, got one"},
   };
