@@ -32,11 +32,6 @@ constexpr Name<ClipOptions::Kind> kClip[] = {{"none", ClipOptions::Kind::kOff},
 constexpr Name<WeightRounding> kRounding[] = {{"nearest", WeightRounding::kNearest},
                                               {"stochastic", WeightRounding::kStochastic}};
 constexpr Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow}, {"fp32", WorkingWeights::kFp32}};
-constexpr Name<PrecisionPattern> kPattern[] = {{"none", PrecisionPattern::kNone},
-                                               {"all_low", PrecisionPattern::kAllLow},
-                                               {"fp32_ends_low_core", PrecisionPattern::kFp32EndsLowCore},
-                                               {"attention_high", PrecisionPattern::kAttentionHigh},
-                                               {"first_last_k_high", PrecisionPattern::kFirstLastKHigh}};
 constexpr Name<AmaxChoice> kAmaxChoice[] = {{"max", AmaxChoice::kMax}, {"most_recent", AmaxChoice::kMostRecent}};
 constexpr Name<AttentionChoice> kAttention[] = {
     {"auto", AttentionChoice::kAuto}, {"own", AttentionChoice::kOwn}, {"cudnn", AttentionChoice::kCudnn}};

@@ -42,6 +42,11 @@ inline constexpr Name<MomentFormat> kSecondMoment[] = {{"fp32", MomentFormat::kF
 inline constexpr Name<MasterWeights> kMaster[] = {{"fp32", MasterWeights::kF32},
                                                   {"none_stochastic", MasterWeights::kNoneStochastic},
                                                   {"kahan", MasterWeights::kKahan}};
+inline constexpr Name<PrecisionPattern> kPattern[] = {{"none", PrecisionPattern::kNone},
+                                                      {"all_low", PrecisionPattern::kAllLow},
+                                                      {"fp32_ends_low_core", PrecisionPattern::kFp32EndsLowCore},
+                                                      {"attention_high", PrecisionPattern::kAttentionHigh},
+                                                      {"first_last_k_high", PrecisionPattern::kFirstLastKHigh}};
 
 }  // namespace config_names
 }  // namespace mantissa

@@ -141,7 +141,7 @@ Json find_underflow(const CompareRequest& request, const Config& config, Communi
 void compare(const CompareRequest& request, const Config& config, Communicator& communicator) {
   const bool leads = communicator.rank() == 0;
   OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
-  const bool is_uniform = candidates_of(config).size() == candidate_names().size();
+  const bool is_uniform = candidates_of(config).front().name != kAsConfigured;
   if (leads && !is_uniform && std::ranges::count(request.precisions, "configured") == 0) {
     log_warn(
         "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");

@@ -11,8 +11,8 @@
 namespace mantissa {
 namespace {
 
-constexpr const char* kAsConfigured = "as configured";
-constexpr const char* kConfigured = "configured";  // the same in a request
+constexpr const char* kConfigured = "configured";           // kAsConfigured in a request
+constexpr const char* kPatterned = "mxfp8:attention_high";  // an example
 
 // The default recipe of a width.
 std::string without_alias(const std::string& name) {
@@ -33,8 +33,32 @@ Config without_precision(Config config) {
   return config;
 }
 
-// `name`: one of candidate_names().
-Config configuration(const Config& config, const std::string& name) {
+// "mxfp8:attention_high" as "mxfp8" and its pattern; a name without a colon has none.
+struct PatternedName {
+  std::string base;
+  PrecisionPattern pattern = PrecisionPattern::kNone;
+  bool is_known = true;
+};
+
+PatternedName split(const std::string& name) {
+  const size_t colon = name.find(':');
+  if (colon == std::string::npos) return {.base = without_alias(name)};
+  const auto found = std::ranges::find(config_names::kPattern, name.substr(colon + 1),
+                                       [](const auto& one) { return std::string(one.first); });
+  const bool is_known = found != std::end(config_names::kPattern) && found->second != PrecisionPattern::kNone;
+  return {.base = without_alias(name.substr(0, colon)),
+          .pattern = is_known ? found->second : PrecisionPattern::kNone,
+          .is_known = is_known};
+}
+
+bool is_candidate(const std::string& name) {
+  const PatternedName parts = split(name);
+  return parts.is_known && std::ranges::count(candidate_names(), parts.base) > 0;
+}
+
+// `name`: a candidate's.
+Config configuration(const Config& config, const std::string& candidate) {
+  const auto [name, pattern, is_known] = split(candidate);
   const std::optional<DType> dtype = parse_float_dtype(name);
   PrecisionConfig precision;
   precision.compute = name == "tf32" ? DType::kF32 : dtype.value_or(DType::kBF16);
@@ -43,6 +67,8 @@ Config configuration(const Config& config, const std::string& name) {
   } else if (!dtype) {
     precision.recipe = parse_recipe(name);
   }
+  precision.pattern = pattern;
+  if (pattern != PrecisionPattern::kNone) precision.pattern_blocks = config.precision.pattern_blocks;
   return in_precision(config, precision);
 }
 
@@ -71,13 +97,13 @@ Candidate chosen(const Config& config, const std::string& text, const char* opti
     return {.name = name, .config = from_file(config, path)};
   }
   if (text == kConfigured) return {.name = text, .config = config, .is_configured = true};
-  const std::vector<std::string> known = candidate_names();
-  const std::string name = without_alias(text);
-  if (std::ranges::find(known, name) == known.end()) {
-    throw ConfigError(fmt::format("{}: expected some of {},fp8,fp4,{} or NAME=FILE, got '{}'", option,
-                                  fmt::join(known, ","), kConfigured, text));
+  if (!is_candidate(text)) {
+    throw ConfigError(
+        fmt::format("{}: expected some of {},fp8,fp4, one of these with a pattern as in {}, {} or "
+                    "NAME=FILE, got '{}'",
+                    option, fmt::join(candidate_names(), ","), kPatterned, kConfigured, text));
   }
-  Candidate candidate{.name = text, .config = configuration(config, name)};
+  Candidate candidate{.name = text, .config = configuration(config, text)};
   candidate.config.precision_fallback = {};
   return candidate;
 }
@@ -97,14 +123,36 @@ std::vector<std::string> candidate_names() {
   return names;
 }
 
-std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names) {
-  const std::vector<std::string> known = candidate_names();
-  std::vector<std::string> wanted;
-  for (const std::string& name : names) {
-    wanted.push_back(without_alias(name));
-    if (std::ranges::find(known, wanted.back()) == known.end()) {
-      throw ConfigError(fmt::format("--formats: expected some of {}, got '{}'", fmt::join(known, ","), name));
+std::vector<std::string> pattern_names(const Config& config) {
+  Config uniform = config;
+  uniform.precision.pattern = PrecisionPattern::kNone;
+  uniform.precision.pattern_blocks = PrecisionConfig().pattern_blocks;
+  const std::string as_given = to_yaml(uniform);
+  std::string base = "bf16";
+  for (const std::string& name : candidate_names()) {
+    if (name != "fp32" && name != "tf32" && to_yaml(configuration(config, name)) == as_given) base = name;
+  }
+  const bool has_recipe = configuration(config, base).precision.recipe.has_value();
+  std::vector<std::string> names;
+  for (const auto& [pattern, value] : config_names::kPattern) {
+    const bool needs_recipe = value == PrecisionPattern::kAllLow;
+    if (value != PrecisionPattern::kNone && (has_recipe || !needs_recipe)) {
+      names.push_back(fmt::format("{}:{}", base, pattern));
     }
+  }
+  return names;
+}
+
+std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names) {
+  std::vector<std::string> known = candidate_names(), wanted;
+  for (const std::string& name : pattern_names(config)) known.push_back(name);
+  for (const std::string& name : names) {
+    if (!is_candidate(name)) {
+      throw ConfigError(fmt::format("--formats: expected some of {}, or one of these with a pattern as in {}, got '{}'",
+                                    fmt::join(candidate_names(), ","), kPatterned, name));
+    }
+    wanted.push_back(without_alias(name));
+    if (std::ranges::find(known, wanted.back()) == known.end()) known.push_back(wanted.back());
   }
   const std::string as_given = to_yaml(config);
   std::vector<Candidate> candidates;

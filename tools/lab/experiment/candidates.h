@@ -8,6 +8,8 @@
 
 namespace mantissa {
 
+inline constexpr const char* kAsConfigured = "as configured";  // a configuration that is none of the others
+
 struct Candidate {
   std::string name;  // "bf16", "mxfp8"
   Config config;
@@ -22,9 +24,13 @@ Config in_precision(const Config& config, const PrecisionConfig& precision);
 // over bf16.
 std::vector<std::string> candidate_names();
 
+// The shipped patterns over the configuration's own uniform precision, or bf16 where that has nothing for patterns to
+// change: "mxfp8:attention_high". "all_low" is one of them only for a recipe.
+std::vector<std::string> pattern_names(const Config& config);
+
 // The configuration in_precision() of each name, preceded by the configuration itself as "as configured", unless it is
-// one of them. `names`: some of candidate_names(), or "fp8" for "delayed" and "fp4" for "nvfp4"; empty for all.
-// ConfigError for others.
+// one of them. `names`: some of candidate_names(), or "fp8" for "delayed" and "fp4" for "nvfp4", each also with a
+// pattern; empty for all of candidate_names() and pattern_names(). ConfigError for others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});
 
 // The requested candidates, in this order and under these names: as above, "configured" for the configuration itself,

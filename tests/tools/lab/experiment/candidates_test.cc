@@ -29,11 +29,34 @@ const Candidate& configured(const std::vector<Candidate>& candidates) {
 
 TEST(Candidates, AreAllFormatsAndRecipes) {
   const auto candidates = candidates_of(minimal_config());
-  EXPECT_EQ(names_of(candidates), candidate_names());
+  std::vector<std::string> all = candidate_names();
+  for (const std::string& name : pattern_names(minimal_config())) all.push_back(name);
+  EXPECT_EQ(names_of(candidates), all);
   EXPECT_EQ(candidate_names(), (std::vector<std::string>{"fp32", "tf32", "bf16", "fp16", "delayed", "current", "block",
                                                          "mxfp8", "nvfp4"}));
   EXPECT_EQ(configured(candidates).name, "bf16");
   EXPECT_EQ(configured(candidates_of(minimal_config({"precision.recipe=mxfp8"}))).name, "mxfp8");
+}
+
+TEST(Candidates, PatternsAreOverTheConfigurationsOwnPrecision) {
+  EXPECT_EQ(pattern_names(minimal_config()),
+            (std::vector<std::string>{"bf16:fp32_ends_low_core", "bf16:attention_high", "bf16:first_last_k_high"}));
+  EXPECT_EQ(pattern_names(minimal_config({"precision.compute=fp32"})), pattern_names(minimal_config()));
+  const Config mx = minimal_config({"precision.recipe=mxfp8"});
+  EXPECT_EQ(pattern_names(mx), (std::vector<std::string>{"mxfp8:all_low", "mxfp8:fp32_ends_low_core",
+                                                         "mxfp8:attention_high", "mxfp8:first_last_k_high"}));
+  const auto candidates = candidates_of(
+      minimal_config({"precision.recipe=mxfp8", "precision.pattern=first_last_k_high", "precision.pattern_blocks=2"}));
+  EXPECT_EQ(configured(candidates).name, "mxfp8:first_last_k_high");
+  EXPECT_EQ(configured(candidates).config.precision.pattern_blocks, 2);
+  const Candidate chosen = chosen_candidates(mx, {"fp8:attention_high"}, "--precisions").front();
+  EXPECT_EQ(chosen.name, "fp8:attention_high");
+  EXPECT_EQ(chosen.config.precision.pattern, PrecisionPattern::kAttentionHigh);
+  EXPECT_EQ(chosen.config.precision.recipe->scaling, Scaling::kDelayed);
+  for (const char* wrong : {"fp8:none", "fp8:attention", "fp7:attention_high", ":attention_high", "fp8:"}) {
+    EXPECT_THROW(chosen_candidates(mx, {wrong}, "--precisions"), ConfigError) << wrong;
+    EXPECT_THROW(candidates_of(mx, {wrong}), ConfigError) << wrong;
+  }
 }
 
 TEST(Candidates, AConfigurationOfItsOwnKindComesFirst) {
@@ -70,7 +93,8 @@ TEST(Candidates, UnknownFormatsAreRefused) {
   EXPECT_EQ(error_of([] {
               candidates_of(minimal_config(), {"bf16", "fp7"});
             }),
-            "--formats: expected some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, got 'fp7'");
+            "--formats: expected some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, or one of these with a "
+            "pattern as in mxfp8:attention_high, got 'fp7'");
 }
 
 TEST(Candidates, ThoseAskedForKeepTheirOrderAndNames) {
@@ -106,9 +130,10 @@ TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
   const auto refusal = [](const std::vector<std::string>& names) {
     return error_of([&] { chosen_candidates(minimal_config(), names, "--precisions"); });
   };
-  EXPECT_EQ(refusal({"fp7"}),
-            "--precisions: expected some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4,configured "
-            "or NAME=FILE, got 'fp7'");
+  EXPECT_EQ(
+      refusal({"fp7"}),
+      "--precisions: expected some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4, one of these "
+      "with a pattern as in mxfp8:attention_high, configured or NAME=FILE, got 'fp7'");
   EXPECT_EQ(refusal({"bf16", "bf16"}), "--precisions: expected each precision once, got 'bf16' twice");
   EXPECT_NE(refusal({"=plan.yaml"}).find("expected NAME=FILE"), std::string::npos);
   const TempFolder folder;
