@@ -22,7 +22,8 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
   compare
       ->add_option("--precisions", request->precisions,
                    "precisions to train: fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, fp8 (delayed), fp4 "
-                   "(nvfp4), configured, or NAME=FILE for the precision section of a file")
+                   "(nvfp4), one of these with a pattern (mxfp8:attention_high), configured, or NAME=FILE for the "
+                   "precision section of a file")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
@@ -33,9 +34,15 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   compare->add_option("--baseline", request->baseline,
                       "precision that the others are compared with; default: fp32 if it is trained, else the first");
-  compare->add_option(
-      "--margin", request->margin,
-      "difference of losses, in nats, that counts as equal; default: their standard deviation over seeds");
+  compare
+      ->add_option(
+          "--margin", request->margin,
+          "difference of losses that counts as equal: nats, such as 0.01, or per cent of what the baseline learns")
+      ->capture_default_str();
+  compare->add_option("--utility", request->utility,
+                      "name the best precision by weights of what it costs: loss=1,time=0.5,memory=0.2,energy=0.1");
+  compare->add_option("--hardware", request->hardware,
+                      "the device whose energy counts, as `mantissa advise` predicts it: t4, v100, a100, ...");
   compare->add_option("--html", request->html, "also write the report as a page that needs no network");
   compare->add_option("--json", request->json, "also write the figures to this file");
   compare->add_flag("!--no-products", request->products, "do not measure GEMM speed for these files");

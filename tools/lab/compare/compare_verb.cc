@@ -7,9 +7,11 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "tools/lab/advise/prediction.h"
 #include "tools/lab/analyze/formats_verb.h"
 #include "tools/lab/analyze/model_analysis.h"
 #include "tools/lab/compare/precision_comparison.h"
+#include "tools/lab/compare/utility.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/lab/report/output_file.h"
 #include "tools/lab/report/report.h"
@@ -24,6 +26,8 @@ namespace {
 constexpr int64_t kProbedSteps = 8;          // whose gradients are counted
 constexpr int64_t kFormatSamples = 1 << 14;  // values tried for each size: the charts show no third digit
 constexpr double kMib = 1024.0 * 1024.0;
+constexpr const char* kMarginOption = "--margin";
+constexpr const char* kUtilityOption = "--utility";
 
 // The first line of the reason why a precision was not trained, failed, or has no interval.
 std::string reason(const Json& precision) {
@@ -33,8 +37,8 @@ std::string reason(const Json& precision) {
     const int64_t runs = summary["runs"], succeeded = summary["succeeded"];
     if (succeeded < runs) {
       text = fmt::format("{} of {} runs failed: {}", runs - succeeded, runs, summary["failure"]);
-    } else if (runs < 2) {
-      text = "one run cannot show how much results vary by chance: use more --seeds";
+    } else {
+      text = summary["why"];
     }
   }
   return text.substr(0, text.find('\n'));
@@ -49,16 +53,9 @@ std::string scale_text(const Json& scale) {
 
 std::string verdict_line(const Json& figures) {
   const Json& setting = figures["setting"];
-  const Json& baseline = figures["baseline"];
-  const double margin = number_of(setting["margin"]);
-  const std::string source =
-      setting["margin_is_given"].get<bool>() ? "as given"
-      : margin > 0.0
-          ? fmt::format("the standard deviation of {} over seeds", baseline)
-          : fmt::format("since {} has fewer than two runs, or one that did not get below its first loss", baseline);
   return fmt::format(
-      "Verdict: final loss against {} with the same seed, nats a token, {:g} % interval; equal within {:.2g}, {}",
-      baseline, 100.0 * number_of(setting["level"]), margin, source);
+      "Verdict: final loss against {} with the same seed, nats a token, {:g} % interval; equal within {:.2g} ({})",
+      figures["baseline"], 100.0 * number_of(setting["level"]), number_of(setting["margin"]), setting["margin_text"]);
 }
 
 void print_figures(const Json& figures, ReportText& text) {
@@ -97,8 +94,12 @@ void print_figures(const Json& figures, ReportText& text) {
 }
 
 Config configuration_of(const CompareRequest& request) {
-  if (request.margin && !(*request.margin >= 0.0 && std::isfinite(*request.margin))) {
-    throw ConfigError(fmt::format("--margin: expected a number of nats, 0 or more, got {}", *request.margin));
+  // Wrong ones fail before anything is trained.
+  parse_loss_margin(request.margin, kMarginOption);
+  const Hardware* const hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware);
+  if (!request.utility.empty() && parse_utility(request.utility, kUtilityOption).energy > 0.0 && hardware == nullptr) {
+    throw ConfigError(
+        "--utility: energy is known for --hardware only, whose constants predict it: give --hardware, or energy=0");
   }
   std::vector<std::string> overrides = request.overrides;
   if (request.steps > 0) overrides.push_back(fmt::format("train.steps={}", request.steps));
@@ -138,6 +139,14 @@ Json find_underflow(const CompareRequest& request, const Config& config, Communi
   }
 }
 
+// A step of a rank, predicted.
+double joules_on(const std::string& hardware_name, const Config& config, int ranks) {
+  const Hardware& hardware = find_hardware(hardware_name);
+  Roofline roofline(hardware);
+  const Target target = absent_target(hardware, roofline);
+  return predict(step_on(target, config, ranks).calls, roofline).joules;
+}
+
 void compare(const CompareRequest& request, const Config& config, Communicator& communicator) {
   const bool leads = communicator.rank() == 0;
   OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
@@ -147,12 +156,19 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
         "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
   }
   set_up_threads(config, communicator);
-  const PrecisionComparison comparison = compare_precisions(
-      {.title = request.config, .seeds = request.seeds, .baseline = request.baseline, .margin = request.margin}, config,
-      chosen_candidates(config, request.precisions, "--precisions"), communicator);
+  const PrecisionComparison comparison =
+      compare_precisions({.title = request.config,
+                          .seeds = request.seeds,
+                          .baseline = request.baseline,
+                          .margin = parse_loss_margin(request.margin, kMarginOption)},
+                         config, chosen_candidates(config, request.precisions, "--precisions"), communicator);
   Json figures;
   if (leads) {
     figures = to_json(comparison);
+    if (!request.utility.empty()) {
+      const auto energy = [&](const Config& one) { return joules_on(request.hardware, one, communicator.size()); };
+      figures["utility"] = utility_of(comparison, parse_utility(request.utility, kUtilityOption), energy);
+    }
     print(comparison_text(figures));
   }
   if (request.html.empty() && request.json.empty()) return;
@@ -194,7 +210,16 @@ std::string comparison_text(const Json& figures) {
     return with_range("{:+.4f}")(precision["summary"]["loss_difference"]);
   };
   ReportText text;
-  text.paragraph(verdict_line(figures)).table(precisions, {{"", "name"}, {"", "", verdict}, {"", "", difference}});
+  const auto power = [&](const Json& precision) -> std::string {
+    if (!precision.contains("summary") || precision["name"] == figures["baseline"]) return "";
+    const Json& share = precision["summary"]["power"];
+    return share.is_null() ? "" : per_cent(share) + " %";
+  };
+  if (figures.contains("utility")) text.paragraph(figures["utility"]["sentence"].get<std::string>()).blank_line();
+  text.paragraph(verdict_line(figures))
+      .table(precisions,
+             {{"precision", "name"}, {"verdict", "", verdict}, {"difference", "", difference}, {"power", "", power}});
+  text.line("Power: the chance that {} seeds call precisions equal that do not differ", setting["seeds"].size());
   for (const Json& precision : precisions) {
     const std::string why = reason(precision);
     if (!why.empty()) text.line("  {}: {}", precision["name"], why);
@@ -204,6 +229,18 @@ std::string comparison_text(const Json& figures) {
                          setting["device"]);
   text.blank_line();
   print_figures(figures, text);
+  if (figures.contains("utility")) {
+    text.blank_line().line(
+        "Utility: minus the weighted logarithms of the ratios to the baseline; a loss counts as the share of steps "
+        "that "
+        "would make up for it");
+    text.table(figures["utility"]["precisions"], {{"precision", "name"},
+                                                  {"utility", "utility", with_range("{:+.3f}")},
+                                                  {"loss", "loss", in_format("{:+.3f}")},
+                                                  {"time", "time", in_format("{:+.3f}")},
+                                                  {"memory", "memory", in_format("{:+.3f}")},
+                                                  {"energy", "energy", in_format("{:+.3f}")}});
+  }
   return text.text();
 }
 

@@ -1,7 +1,6 @@
 // `mantissa compare`: the same training in several precisions with several seeds.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +17,9 @@ struct CompareRequest {
   int64_t seeds = 5;
   int64_t steps = 0;             // of each run; 0: train.steps
   std::string baseline;          // see ComparisonOptions
-  std::optional<double> margin;  // see ComparisonOptions
+  std::string margin = "0.25%";  // parse_loss_margin()
+  std::string utility;           // parse_utility(); empty: none
+  std::string hardware;          // whose energy counts; empty: none
   std::string json, html;        // files; empty: none
   bool products = true;          // measure the device's GEMM rates for them
 };

@@ -74,11 +74,9 @@ const lines = (title, series, options) => (width) => lineChart(title, series, op
 const margin = numberOf(setting.margin) ?? 0;
 function verdictHow() {
   const level = numberOf(setting.level) === null ? '' : `${figure(100 * setting.level, 2)} % `;
-  const source = setting.margin_is_given ? 'as given.' :
-      margin > 0 ? 'the standard deviation of the baseline over seeds, which chance changes anyway.' :
-                   'since its runs are fewer than two, or not all of them got below their first loss.';
   return 'The final loss of each precision minus that of the baseline with the same seed, in nats a token, with its ' +
-      `${level}interval: to the left is better. Losses within ±${figure(margin, 2)} (shaded) count as equal: ${source}`;
+      `${level}interval: to the left is better. Losses within ±${figure(margin, 2)} (shaded) count as equal: ` +
+      `${textOf(setting.margin_text)}. Power is the chance that so many seeds call precisions equal that do not differ.`;
 }
 
 function badge(precision) {
@@ -89,10 +87,10 @@ function badge(precision) {
   return html('span', {class: `badge ${kind}`}, signs[kind] || kind);
 }
 
-function reasonOf({refusal, summary: {runs, succeeded, failure}}) {
+function reasonOf({refusal, summary: {runs, succeeded, failure, why}}) {
   if (refusal) return textOf(refusal);
   if (failure) return `${count(runs - succeeded)} of ${count(runs)} runs failed: ${textOf(failure)}`;
-  return numberOf(runs) === 1 ? 'One run cannot show how much results vary by chance.' : '';
+  return textOf(why);
 }
 
 function drawVerdict(body) {
@@ -121,13 +119,16 @@ function drawVerdict(body) {
   };
   const rows = precisions.map((precision) => {
     const found = differenceOf(precision);
-    const cells = [rangeText(found, signed), interval(precision, found)].map((content) => html('td', {}, content));
+    const power = precision === baseline ? null : precision.summary.power;
+    const cells = [rangeText(found, signed), interval(precision, found), share(numberOf(power))].map(
+        (content) => html('td', {}, content));
     return html('tr', {}, nameCell(precision), html('td', {class: 'text'}, badge(precision)), cells);
   });
   const axis = svg('svg', {width, height: 18}, bottomLabels(x, 12, width));
-  const head = [['text', 'Precision'], ['text', 'Verdict'], ['', 'Difference of the final loss'], ['', axis]];
+  const head = [['text', 'Precision'], ['text', 'Verdict'], ['', 'Difference of the final loss'], ['', axis], ['', 'Power']];
   body.append(
       html('div', {class: 'table'}, table(head.map(([kind, title]) => html('th', {class: kind}, title)), rows)));
+  if (figures.utility) body.append(note(html('strong', {}, textOf(figures.utility.sentence))));
   for (const precision of precisions.filter(reasonOf))
     body.append(note(html('strong', {}, `${precision.name}: `), reasonOf(precision)));
 }

@@ -10,7 +10,7 @@
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "tools/lab/experiment/paired_comparison.h"
+#include "tools/lab/experiment/run_length.h"
 #include "tools/lab/report/report.h"
 #include "tools/train/model_runtime.h"
 #include "tools/train/statistics.h"
@@ -139,32 +139,56 @@ void add_steps(const std::vector<TrainingRecord>& runs, Json& found) {
   found["scale_changes"] = changes / static_cast<double>(runs.size());
 }
 
+// Why no pair of precisions is told apart or called equal.
+std::string too_few_seeds(const MeanDifference& difference, double margin, double level) {
+  if (difference.pairs < 2) return "one run cannot show how much results vary by chance: use more --seeds";
+  if (margin <= 0.0) return "some runs of the baseline did not get below their first loss: nothing is equal to them";
+  const int64_t needed = pairs_for_power(difference.stddev, margin, level, kWantedPower);
+  if (needed > difference.pairs) {
+    return fmt::format("too few seeds to tell: about {} would, if there is no difference", needed);
+  }
+  return "too few seeds to tell: the difference is near the margin";
+}
+
 void add_losses(const PrecisionComparison& comparison, const std::vector<TrainingRecord>& runs,
                 const std::vector<TrainingRecord>& baseline, Json& found) {
   const double level = comparison.options.level;
   const std::vector<double> losses = losses_of(runs, &TrainingRecord::final_loss);
-  std::vector<double> ours, theirs;
+  std::vector<double> differences, margins;
+  std::vector<TrainingRecord> ours, theirs;
   bool only_ours_failed = false, only_theirs_failed = false;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
     const bool is_ours = runs[seed].succeeded(), is_theirs = baseline[seed].succeeded();
     only_ours_failed |= !is_ours && is_theirs;
     only_theirs_failed |= is_ours && !is_theirs;
     if (!is_ours || !is_theirs) continue;
-    ours.push_back(runs[seed].final_loss());
-    theirs.push_back(baseline[seed].final_loss());
+    differences.push_back(runs[seed].final_loss() - baseline[seed].final_loss());
+    margins.push_back(comparison.options.margin.of(baseline[seed].first_loss(), baseline[seed].final_loss()));
+    ours.push_back(runs[seed]);
+    theirs.push_back(baseline[seed]);
   }
   std::optional<MeanDifference> difference;
-  if (!ours.empty()) difference = paired_difference(theirs, ours, level);
+  found["power"] = nullptr;
+  if (!differences.empty()) difference = mean_difference(differences, level);
   ComparisonVerdict verdict = ComparisonVerdict::kInconclusive;
+  std::string why;
   if (only_ours_failed != only_theirs_failed) {
     verdict = only_ours_failed ? ComparisonVerdict::kWorse : ComparisonVerdict::kBetter;
-  } else if (!only_ours_failed) {
-    const auto interval = difference ? difference->interval : std::nullopt;
-    verdict = *judge(interval, margin_of(comparison), MorePairs::kNone);
+  } else if (!only_ours_failed && difference && &runs != &baseline) {
+    const double margin = mean_margin(margins);
+    verdict = *judge(differences, margins, level, MorePairs::kNone);
+    if (verdict == ComparisonVerdict::kEqual) {
+      why = too_short(theirs, ours, margin, level);
+      if (!why.empty()) verdict = ComparisonVerdict::kInconclusive;
+    } else if (verdict == ComparisonVerdict::kInconclusive) {
+      why = too_few_seeds(*difference, margin, level);
+    }
+    if (difference->pairs > 1) found["power"] = equivalence_power(difference->stddev, margin, difference->pairs, level);
   }
   found["final_loss"] = losses.empty() ? Json() : Json(mean_difference(losses, level));
   found["loss_difference"] = difference;
   found["verdict"] = name(verdict);
+  found["why"] = why;
 }
 
 }  // namespace
@@ -212,9 +236,11 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
 }
 
 double margin_of(const PrecisionComparison& comparison) {
-  if (comparison.options.margin) return *comparison.options.margin;
-  const std::vector<TrainingRecord>& runs = comparison.precisions[comparison.baseline].runs;
-  return seed_margin(losses_of(runs, &TrainingRecord::first_loss), losses_of(runs, &TrainingRecord::final_loss));
+  std::vector<double> margins;
+  for (const TrainingRecord& run : comparison.precisions[comparison.baseline].runs) {
+    if (run.succeeded()) margins.push_back(comparison.options.margin.of(run.first_loss(), run.final_loss()));
+  }
+  return mean_margin(margins);
 }
 
 Json summary_of(const PrecisionComparison& comparison, size_t precision) {
@@ -260,7 +286,7 @@ Json to_json(const PrecisionComparison& comparison) {
             {"steps", comparison.steps},
             {"level", comparison.options.level},
             {"margin", margin_of(comparison)},
-            {"margin_is_given", comparison.options.margin.has_value()}}},
+            {"margin_text", describe(comparison.options.margin)}}},
           {"baseline", comparison.precisions[comparison.baseline].name},
           {"precisions", precisions}};
 }

@@ -15,6 +15,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "tools/lab/experiment/candidates.h"
+#include "tools/lab/experiment/paired_comparison.h"
 #include "tools/lab/experiment/training_run.h"
 
 namespace mantissa {
@@ -22,11 +23,11 @@ namespace mantissa {
 class Communicator;
 
 struct ComparisonOptions {
-  std::string title;             // "configs/quickstart.yaml"
-  int64_t seeds = 5;             // train.seed, train.seed + 1, ...
-  std::string baseline;          // a candidate's name; empty: fp32 if it is among them, else the first
-  std::optional<double> margin;  // of equal losses, nats; none: seed_margin() of the baseline's runs
-  double level = 0.95;           // of intervals
+  std::string title;     // "configs/quickstart.yaml"
+  int64_t seeds = 5;     // train.seed, train.seed + 1, ...
+  std::string baseline;  // a candidate's name; empty: fp32 if it is among them, else the first
+  LossMargin margin{};   // of equal losses
+  double level = 0.95;   // of intervals
 };
 
 struct PrecisionRuns {
@@ -57,7 +58,7 @@ size_t precision_in_turn(size_t seed, size_t turn, size_t count);
 PrecisionComparison compare_precisions(const ComparisonOptions& options, const Config& config,
                                        const std::vector<Candidate>& candidates, Communicator& communicator);
 
-// The largest difference of losses that counts as "equal".
+// The largest difference of losses that counts as "equal", nats a token: the mean over the baseline's successful runs.
 double margin_of(const PrecisionComparison& comparison);
 
 // The runs of a trained precision, compared with those of the baseline:
@@ -66,7 +67,10 @@ double margin_of(const PrecisionComparison& comparison);
 //     with the same seed; tokens_per_second at the mean median
 //   final_loss, loss_difference: {pairs, mean, stddev, interval} of the runs that succeeded, and of differences to
 //     the baseline's for the seeds with which both did; verdict: the losses judged with no further pair to come. If
-//     only this precision fails with a seed, it is "worse"; if only the baseline, "better"; if both, "inconclusive"
+//     only this precision fails with a seed, it is "worse"; if only the baseline, "better"; if both, "inconclusive".
+//     Nor is "equal" said of runs that are too_short()
+//   power: the chance that so many seeds call precisions equal that do not differ (equivalence_power()); why: what is
+//     missing where the verdict is "inconclusive", else ""
 //   grad_norm: median of all applied steps; smallest_scale of all runs; last_scale of the first run; scale_changes in
 //     a run; peak_memory_bytes: the largest of any run; memory_ratio to the baseline's
 // Unknown figures are null.

@@ -1,12 +1,15 @@
 #include "tools/lab/experiment/paired_comparison.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <functional>
 #include <numbers>
 #include <numeric>
 
 #include "core/base/check.h"
+#include "core/base/error.h"
 
 namespace mantissa {
 namespace {
@@ -21,6 +24,20 @@ double probability_within(double theta, int64_t degrees) {
     sum += term;
   }
   return is_odd ? 2.0 / std::numbers::pi * (theta + sine * sum) : sine * sum;
+}
+
+// With the interval of mean +- t standard errors.
+MeanDifference spread_of(std::span<const double> values, double t) {
+  const auto count = static_cast<double>(values.size());
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  MeanDifference found{.pairs = static_cast<int64_t>(values.size()), .mean = sum / count};
+  if (found.pairs == 1) return found;
+  double squares = 0.0;
+  for (const double value : values) squares += (value - found.mean) * (value - found.mean);
+  found.stddev = std::sqrt(squares / (count - 1.0));
+  const double half = t * found.stddev / std::sqrt(count);
+  found.interval = Interval{.low = found.mean - half, .high = found.mean + half};
+  return found;
 }
 
 }  // namespace
@@ -44,31 +61,37 @@ MeanDifference mean_difference(std::span<const double> differences, double level
   MANTISSA_CHECK(!differences.empty() && level > 0.0 && level < 1.0,
                  "[mean_difference] expected at least one pair and a level in (0, 1), got {} pairs and {}",
                  differences.size(), level);
-  const auto count = static_cast<double>(differences.size());
-  const double sum = std::accumulate(differences.begin(), differences.end(), 0.0);
-  MeanDifference found{.pairs = static_cast<int64_t>(differences.size()), .mean = sum / count};
-  if (found.pairs == 1) return found;
-  double squares = 0.0;
-  for (const double difference : differences) squares += (difference - found.mean) * (difference - found.mean);
-  found.stddev = std::sqrt(squares / (count - 1.0));
-  const double half = student_t_quantile(0.5 + 0.5 * level, found.pairs - 1) * found.stddev / std::sqrt(count);
-  found.interval = Interval{.low = found.mean - half, .high = found.mean + half};
-  return found;
+  const auto pairs = static_cast<int64_t>(differences.size());
+  return spread_of(differences, pairs > 1 ? student_t_quantile(0.5 + 0.5 * level, pairs - 1) : 0.0);
 }
 
-MeanDifference paired_difference(std::span<const double> baseline, std::span<const double> candidate, double level) {
-  MANTISSA_CHECK(baseline.size() == candidate.size(),
-                 "[paired_difference] expected as many values of the baseline as of the candidate, got {} and {}",
-                 baseline.size(), candidate.size());
-  std::vector<double> differences(candidate.begin(), candidate.end());
-  for (size_t pair = 0; pair < baseline.size(); ++pair) differences[pair] -= baseline[pair];
-  return mean_difference(differences, level);
+double LossMargin::of(double first_loss, double final_loss) const {
+  if (!(final_loss < first_loss)) return 0.0;
+  return is_share ? value * (first_loss - final_loss) : value;
 }
 
-double seed_margin(std::span<const double> first_losses, std::span<const double> final_losses) {
-  const bool all_learnt = std::ranges::equal(final_losses, first_losses, std::less<>());
-  if (final_losses.size() < 2 || !all_learnt) return 0.0;
-  return mean_difference(final_losses, 0.95).stddev;  // the same at every level
+LossMargin parse_loss_margin(const std::string& text, const char* option) {
+  double value = 0.0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const std::string unit(rest, end);
+  const bool is_share = unit == "%" || unit == " %";
+  if (error != std::errc() || !(unit.empty() || is_share) || !std::isfinite(value) || value < 0.0) {
+    throw ConfigError(
+        fmt::format("{}: expected nats, such as 0.01, or per cent of what the baseline learns, such as 0.5%, got '{}'",
+                    option, text));
+  }
+  return {.value = is_share ? value / 100.0 : value, .is_share = is_share};
+}
+
+std::string describe(const LossMargin& margin) {
+  return margin.is_share ? fmt::format("{:g} % of what the baseline learns", 100.0 * margin.value)
+                         : fmt::format("{:g} nats", margin.value);
+}
+
+double mean_margin(std::span<const double> margins) {
+  const bool all_learnt = std::ranges::all_of(margins, [](double margin) { return margin > 0.0; });
+  return all_learnt && !margins.empty() ? mean_difference(margins, 0.95).mean : 0.0;
 }
 
 std::string_view name(ComparisonVerdict verdict) {
@@ -76,32 +99,82 @@ std::string_view name(ComparisonVerdict verdict) {
   return kNames[static_cast<size_t>(verdict)];
 }
 
-std::optional<ComparisonVerdict> judge(const std::optional<Interval>& interval, double margin, MorePairs more) {
+std::optional<ComparisonVerdict> judge(std::span<const double> differences, std::span<const double> margins,
+                                       double level, MorePairs more) {
+  MANTISSA_CHECK(differences.size() == margins.size(), "[judge] expected a margin for each of {} pairs, got {}",
+                 differences.size(), margins.size());
   const bool is_last = more == MorePairs::kNone;
-  if (interval) {
-    if (-margin <= interval->low && interval->high <= margin) return ComparisonVerdict::kEqual;
-    const double least = is_last ? 0.0 : margin;
-    if (interval->high < -least) return ComparisonVerdict::kBetter;
-    if (interval->low > least) return ComparisonVerdict::kWorse;
+  if (differences.size() >= 2) {
+    std::vector<double> above(differences.begin(), differences.end()), below = above;
+    for (size_t pair = 0; pair < margins.size(); ++pair) {
+      above[pair] -= margins[pair];
+      below[pair] += margins[pair];
+    }
+    const double t = student_t_quantile(0.5 + 0.5 * level, static_cast<int64_t>(differences.size()) - 1);
+    const Interval beyond = *spread_of(above, t).interval, within = *spread_of(below, t).interval;
+    if (mean_margin(margins) > 0.0 && beyond.high <= 0.0 && within.low >= 0.0) return ComparisonVerdict::kEqual;
+    const Interval mean = *spread_of(differences, t).interval;
+    if ((is_last ? mean.high : within.high) < 0.0) return ComparisonVerdict::kBetter;
+    if ((is_last ? mean.low : beyond.low) > 0.0) return ComparisonVerdict::kWorse;
   }
   return is_last ? std::optional(ComparisonVerdict::kInconclusive) : std::nullopt;
 }
 
-SequentialComparison::SequentialComparison(const SequentialOptions& options) : options_(options) {
-  MANTISSA_CHECK(options.margin >= 0.0 && options.level > 0.0 && options.level < 1.0 && options.first_look >= 2 &&
-                     options.look_every >= 1 && options.max_pairs >= options.first_look,
-                 "[sequential_comparison] expected margin >= 0, level in (0, 1), look_every >= 1 and 2 <= first_look "
-                 "<= max_pairs, got {}, {}, {}, {}, {}",
-                 options.margin, options.level, options.look_every, options.first_look, options.max_pairs);
+double equivalence_power(double stddev, double margin, int64_t pairs, double level) {
+  if (stddev <= 0.0 || margin <= 0.0) return margin > 0.0 ? 1.0 : 0.0;
+  // In standard errors: equal is said if |mean| <= reach - t x, with the seen deviation x times the true one.
+  const double reach = margin * std::sqrt(static_cast<double>(pairs)) / stddev;
+  const auto degrees = static_cast<double>(pairs - 1);
+  const double t = student_t_quantile(0.5 + 0.5 * level, pairs - 1);
+  const double log_scale = std::log(2.0) + 0.5 * degrees * std::log(0.5 * degrees) - std::lgamma(0.5 * degrees);
+  const auto density = [&](double x) {
+    return std::exp(log_scale + (degrees - 1.0) * std::log(x) - 0.5 * degrees * x * x);
+  };
+  // By the midpoint rule; beyond the second limit the density is below 1e-30.
+  const double end = std::min(reach / t, 1.0 + 12.0 / std::sqrt(degrees));
+  constexpr int kParts = 2000;
+  double power = 0.0;
+  for (int part = 0; part < kParts; ++part) {
+    const double x = (part + 0.5) * end / kParts;
+    power += density(x) * std::erf((reach - t * x) / std::numbers::sqrt2) * end / kParts;
+  }
+  return std::min(power, 1.0);
 }
 
-void SequentialComparison::add(double baseline, double candidate) {
+int64_t pairs_for_power(double stddev, double margin, double level, double power) {
+  constexpr int64_t kMost = 10'000;
+  const auto suffices = [&](int64_t pairs) { return equivalence_power(stddev, margin, pairs, level) >= power; };
+  int64_t high = 2;
+  while (high < kMost && !suffices(high)) high *= 2;
+  if (!suffices(high)) return 0;
+  int64_t low = high == 2 ? high : high / 2 + 1;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (suffices(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+SequentialComparison::SequentialComparison(const SequentialOptions& options) : options_(options) {
+  MANTISSA_CHECK(options.level > 0.0 && options.level < 1.0 && options.first_look >= 2 && options.look_every >= 1 &&
+                     options.max_pairs >= options.first_look,
+                 "[sequential_comparison] expected level in (0, 1), look_every >= 1 and 2 <= first_look <= max_pairs, "
+                 "got {}, {}, {}, {}",
+                 options.level, options.look_every, options.first_look, options.max_pairs);
+}
+
+void SequentialComparison::add(double difference, double margin) {
   MANTISSA_CHECK(!verdict_, "[sequential_comparison] expected no pair after the verdict '{}'", name(*verdict_));
-  MANTISSA_CHECK(std::isfinite(baseline) && std::isfinite(candidate),
-                 "[sequential_comparison] expected finite losses, got {} and {}", baseline, candidate);
-  differences_.push_back(candidate - baseline);
+  MANTISSA_CHECK(std::isfinite(difference) && margin >= 0.0 && std::isfinite(margin),
+                 "[sequential_comparison] expected a finite difference and a margin of 0 or more, got {} and {}",
+                 difference, margin);
+  differences_.push_back(difference);
+  margins_.push_back(margin);
   if (!options_.looks_at(pairs())) return;
-  verdict_ = judge(difference().interval, options_.margin,
+  verdict_ = judge(differences_, margins_, options_.level_of_look(),
                    pairs() < options_.max_pairs ? MorePairs::kMayCome : MorePairs::kNone);
 }
 

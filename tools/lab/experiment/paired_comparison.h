@@ -1,26 +1,29 @@
 // Statistics of paired runs: the gain of one way of training over another, from runs that differ in nothing else.
 //
 // SequentialComparison adds pairs until they show which of two is better, or that they are equal, or there have been
-// enough. It compares losses: smaller is better. For the differences d = candidate - baseline, with the true mean D, an
-// interval of, say, 95 % and a margin m below which a difference does not matter:
+// enough. It compares losses: smaller is better. Pair i has the difference d_i = candidate - baseline and the margin
+// m_i, below which a difference does not matter. With true means D and M, and intervals of, say, 95 % of a mean:
 //
-//   equal         the interval lies in [-m, m]: |D| <= m. This is the test of equivalence by two one-sided tests
-//                 (Schuirmann, J. Pharmacokin. Biopharm. 15, 1987), each at half of the level's error, or less.
-//   better        the interval lies below -m; with no further pair to come, below 0.
-//   worse         the interval lies above m; with no further pair to come, above 0.
+//   equal         the interval of d - m has no part above 0 and that of d + m none below: -M <= D <= M. These are two
+//                 one-sided tests of equivalence (Schuirmann, J. Pharmacokin. Biopharm. 15, 1987), each at half of
+//                 the level's error. A margin that is measured with every pair, such as a share of what the run has
+//                 learnt, is part of what is tested, so that its uncertainty is within the error.
+//   better        the interval of d + m lies below 0; with no further pair to come, that of d.
+//   worse         the interval of d - m lies above 0; with no further pair to come, that of d.
 //   inconclusive  none of these, with no further pair to come.
 //
 // "better" means D < 0 and "worse" D > 0. A small difference that is known well is "equal" although it is not 0.
 //
 // Looking after every pair and stopping at the first answer would be wrong more often than a single look. So all
 // possible looks share the error 1 - level equally (Bonferroni): each uses an interval of the level 1 - (1 - level) /
-// looks. An answer is wrong only if one of these intervals misses D. So the probability of any wrong answer is at most
-// 1 - level, whatever D is and whenever the comparison stops.
+// looks. An answer is wrong only if an interval misses its mean. So whatever D is and whenever the comparison stops,
+// the probability of a wrong answer is at most 1 - level, and that of a wrong "equal" at most half of it.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -53,26 +56,44 @@ struct MeanDifference {
 // mean +- t_(n-1) stddev / sqrt(n), level in (0, 1) (Student, "The Probable Error of a Mean", 1908). At least one
 // value.
 MeanDifference mean_difference(std::span<const double> differences, double level);
-// The same for candidate[i] - baseline[i]; the sizes must be equal.
-MeanDifference paired_difference(std::span<const double> baseline, std::span<const double> candidate, double level);
 
-// The default margin of equal losses: the standard deviation of the final loss over seeds, which chance changes anyway.
-// 0 for fewer than two seeds, and if one run has not learnt: losses of runs that diverge spread without bound, and
-// anything would be equal to them. Both in nats a token, in the order of seeds (TrainingRecord::first_loss(),
-// final_loss()).
-double seed_margin(std::span<const double> first_losses, std::span<const double> final_losses);
+// The margin of equal losses: nats a token, or a share of what the baseline learns in a run.
+struct LossMargin {
+  // DeepSeek-V3 (arXiv 2412.19437, section 3.3) takes 0.25 % of the loss itself for less than training's randomness.
+  double value = 0.0025;
+  bool is_share = true;
+
+  // The margin of one pair: 0, to which nothing is equal, if the baseline did not get below the loss of its first
+  // weights. Losses in nats a token, as TrainingRecord::first_loss(), final_loss().
+  double of(double first_loss, double final_loss) const;
+};
+// "0.01" (nats) or "0.5%" (of what the baseline learns). ConfigError, which names `option`, for other texts.
+LossMargin parse_loss_margin(const std::string& text, const char* option);
+std::string describe(const LossMargin& margin);  // "0.25 % of what the baseline learns", "0.01 nats"
+
+// Their mean; 0 if one of them is 0, or if there are none.
+double mean_margin(std::span<const double> margins);
 
 enum class ComparisonVerdict : uint8_t { kBetter, kEqual, kWorse, kInconclusive };
 std::string_view name(ComparisonVerdict verdict);  // "better", "equal", "worse", "inconclusive"
 
 enum class MorePairs : uint8_t { kMayCome, kNone };
 
-// The verdict of an interval, as above, or none yet. Without an interval: none, or inconclusive. The margin is at least
-// 0.
-std::optional<ComparisonVerdict> judge(const std::optional<Interval>& interval, double margin, MorePairs more);
+// The verdict of pairs, as above, or none yet. For fewer than two pairs: none, or inconclusive. `margins`: one for each
+// pair, at least 0. A pair whose margin is 0 is equal to nothing, and then no pairs are.
+std::optional<ComparisonVerdict> judge(std::span<const double> differences, std::span<const double> margins,
+                                       double level, MorePairs more);
+
+// The probability that `pairs` pairs without a true difference are judged equal, if a difference has this standard
+// deviation: the mean of 2 Phi(margin sqrt(pairs) / stddev - t x) - 1, where it is positive, over the seen deviation x
+// times the true one, whose square has a chi-squared distribution (Phillips, J. Pharmacokin. Biopharm. 18, 1990). At
+// least two pairs.
+double equivalence_power(double stddev, double margin, int64_t pairs, double level);
+// The fewest pairs with this power, up to 10,000; 0 if there are none.
+int64_t pairs_for_power(double stddev, double margin, double level, double power);
+inline constexpr double kWantedPower = 0.8;
 
 struct SequentialOptions {
-  double margin = 0.0;     // of equivalence, in units of the loss
   double level = 0.95;     // of the whole comparison
   int64_t first_look = 3;  // pairs before the first look, at least 2: intervals of two pairs are seldom useful
   int64_t look_every = 1;  // pairs, after the first look; the last look is at max_pairs
@@ -90,8 +111,8 @@ class SequentialComparison {
   // ContractError for invalid options.
   explicit SequentialComparison(const SequentialOptions& options);
 
-  // Adds the finite losses of one more pair. Not after verdict() has given an answer.
-  void add(double baseline, double candidate);
+  // Adds the finite difference and the margin of one more pair. Not after verdict() has given an answer.
+  void add(double difference, double margin);
   // None while another pair is needed; kInconclusive at max_pairs at the latest.
   std::optional<ComparisonVerdict> verdict() const { return verdict_; }
   // Over all pairs, with the interval of a look. At least one pair.
@@ -100,7 +121,7 @@ class SequentialComparison {
 
  private:
   SequentialOptions options_;
-  std::vector<double> differences_;
+  std::vector<double> differences_, margins_;
   std::optional<ComparisonVerdict> verdict_{};
 };
 

@@ -91,8 +91,7 @@ std::vector<double> log_ratios(const Contenders& contenders, int64_t pair, int64
 
 std::vector<StepTimeDifference> compare(const Contenders& contenders, const StepTimeOptions& options) {
   const int64_t steps = steps_of_turn(contenders, options.turn_seconds);
-  const SequentialComparison start({.margin = std::log1p(options.margin),
-                                    .level = options.level,
+  const SequentialComparison start({.level = options.level,
                                     .first_look = options.first_look,
                                     .look_every = options.look_every,
                                     .max_pairs = options.most_pairs});
@@ -101,7 +100,8 @@ std::vector<StepTimeDifference> compare(const Contenders& contenders, const Step
   for (int64_t pair = 0; pair < options.most_pairs && !std::ranges::all_of(comparisons, is_decided); ++pair) {
     const std::vector<double> found = log_ratios(contenders, pair, steps);
     for (size_t i = 0; i < found.size(); ++i) {
-      if (std::isfinite(found[i]) && !is_decided(comparisons[i])) comparisons[i].add(0.0, found[i]);
+      if (std::isfinite(found[i]) && !is_decided(comparisons[i]))
+        comparisons[i].add(found[i], std::log1p(options.margin));
     }
   }
   std::vector<StepTimeDifference> differences;

@@ -16,9 +16,12 @@
 namespace mantissa {
 namespace {
 
+// It learns 1 nat, and nothing in its last steps.
 TrainingRecord run(double loss, double seconds = 0.01) {
-  TrainingRecord record{.steps = {}, .validation = {{4, loss}}, .tokens_per_step = 100};
-  for (int step = 0; step < 4; ++step) record.steps.push_back({.loss = loss + 1, .grad_norm = 2.0, .seconds = seconds});
+  TrainingRecord record{.steps = {}, .validation = {{20, loss}}, .tokens_per_step = 100};
+  for (int step = 0; step < 20; ++step) {
+    record.steps.push_back({.loss = loss + (step < 4 ? 1.0 : 0.0), .grad_norm = 2.0, .seconds = seconds});
+  }
   record.peak_memory_bytes = 1000;
   return record;
 }
@@ -41,7 +44,8 @@ PrecisionRuns runs_of(const std::string& name, std::vector<TrainingRecord> runs)
 }
 
 PrecisionComparison comparison(std::vector<TrainingRecord> baseline, std::vector<TrainingRecord> other,
-                               std::optional<double> margin = std::nullopt) {
+                               std::optional<double> nats = std::nullopt) {
+  const LossMargin margin = nats ? LossMargin{.value = *nats, .is_share = false} : LossMargin();
   PrecisionComparison found{.options = {.title = "made.yaml", .baseline = "", .margin = margin},
                             .config = testing::minimal_config(),
                             .device = "none",
@@ -67,12 +71,43 @@ TEST(PrecisionOrder, EveryPrecisionHasEveryPlaceOnce) {
   }
 }
 
-TEST(PrecisionSummary, WhatSeedsChangeIsTheMargin) {
-  const auto found = comparison({run(2.0), run(2.2), run(2.1)}, {run(2.001), run(2.202), run(2.099)});
-  EXPECT_NEAR(margin_of(found), 0.1, 1e-12);
-  EXPECT_EQ(verdict_of(found, 1), "equal");
-  EXPECT_EQ(margin_of(comparison({run(2.0)}, {run(2.0)})), 0.0);
+TEST(PrecisionSummary, TheMarginIsAShareOfWhatTheBaselineLearns) {
+  const auto found = comparison({run(2.0), run(2.2), run(2.1)}, {run(2.0001), run(2.2002), run(2.0999)});
+  EXPECT_NEAR(margin_of(found), 0.0025, 1e-12) << "whatever seeds do";
+  const Json summary = summary_of(found, 1);
+  EXPECT_EQ(summary["verdict"], "equal");
+  EXPECT_EQ(summary["why"], "");
+  EXPECT_GT(summary["power"], 0.99);
+  EXPECT_NE(testing::unwrapped(text_of(found)).find("equal within 0.0025 (0.25 % of what the baseline learns)"),
+            std::string::npos)
+      << text_of(found);
   EXPECT_EQ(margin_of(comparison({run(2.0), run(2.2)}, {run(2.0), run(2.0)}, 0.5)), 0.5);
+}
+
+TEST(PrecisionSummary, TooFewSeedsSayHowManyWouldTell) {
+  const Json summary = summary_of(comparison({run(2.0), run(2.2), run(2.1)}, {run(2.002), run(2.198), run(2.1)}), 1);
+  EXPECT_EQ(summary["verdict"], "inconclusive");
+  // The deviation is 0.002: margin sqrt(n) / 0.002 = t(0.975) + t(0.9), n - 1 degrees: n = 9 gives 3.75 > 3.70.
+  EXPECT_EQ(summary["why"], "too few seeds to tell: about 9 would, if there is no difference");
+  EXPECT_NEAR(summary["power"].get<double>(), 0.1108, 1e-4);  // by SciPy's quadrature
+  EXPECT_EQ(summary_of(comparison({run(2.0)}, {run(2.0)}), 1)["why"],
+            "one run cannot show how much results vary by chance: use more --seeds");
+}
+
+TEST(PrecisionSummary, TooFewStepsAreNotCalledEqual) {
+  std::vector<TrainingRecord> baseline, other;
+  for (const double loss : {2.0, 2.2, 2.1}) {
+    baseline.push_back(run(loss));
+    for (int step = 0; step < 20; ++step)
+      baseline.back().steps[static_cast<size_t>(step)].loss = loss + 1 - step / 19.0;
+    other.push_back(baseline.back());
+    other.back().steps[1].loss += 1e-6;
+  }
+  const auto found = comparison(baseline, other);
+  const Json summary = summary_of(found, 1);
+  EXPECT_EQ(summary["verdict"], "inconclusive");
+  EXPECT_NE(text_of(found).find("bf16: too few steps to tell: 27 % of what the baseline learnt"), std::string::npos)
+      << text_of(found);
 }
 
 TEST(PrecisionSummary, NothingIsEqualToRunsThatDiverge) {
@@ -83,9 +118,9 @@ TEST(PrecisionSummary, NothingIsEqualToRunsThatDiverge) {
   EXPECT_EQ(verdict_of(comparison(baseline, {run(2.5), run(2.1), run(8.8)}), 1), "inconclusive");
   // Losses on the same text show whether the run learned.
   for (TrainedStep& step : diverged.steps) step.loss = 9.5;
-  diverged.validation = {{0, 8.9}, {4, 9.0}};
+  diverged.validation = {{0, 8.9}, {20, 9.0}};
   EXPECT_EQ(margin_of(comparison({run(2.0), diverged}, baseline)), 0.0);
-  diverged.validation = {{0, 9.1}, {4, 9.0}};
+  diverged.validation = {{0, 9.1}, {20, 9.0}};
   EXPECT_GT(margin_of(comparison({run(2.0), diverged}, baseline)), 0.0);
 }
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/base/log.h"
-#include "tools/lab/experiment/paired_comparison.h"
+#include "tools/lab/experiment/run_length.h"
 #include "tools/lab/experiment/training_run.h"
 
 namespace mantissa {
@@ -23,10 +23,13 @@ Config short_run(Config config, int64_t steps) {
 // The pairs of runs with one reference.
 class Pairs {
  public:
-  Pairs(std::string name, const ValidationOptions& options) : options_(options) { result_.name = std::move(name); }
+  Pairs(std::string name, const ValidationOptions& options)
+      : options_(options), loss_({.level = options.level, .first_look = kFirstLook, .max_pairs = options.most_seeds}) {
+    result_.name = std::move(name);
+  }
 
   bool has_failed() const { return failed_; }
-  bool is_decided() const { return failed_ || (loss_ && loss_->verdict()); }
+  bool is_decided() const { return failed_ || loss_.verdict(); }
 
   void add(const TrainingRecord& plan, const TrainingRecord& reference) {
     failed_ = failed_ || !reference.succeeded();
@@ -34,15 +37,10 @@ class Pairs {
     const double log_time = std::log(plan.median_step_seconds() / reference.median_step_seconds());
     if (std::isfinite(log_time)) log_times_.push_back(log_time);  // a run may have applied no step but its first
     if (is_decided()) return;
-    plan_losses_.push_back(plan.final_loss());
-    losses_.push_back(reference.final_loss());
-    first_losses_.push_back(reference.first_loss());
-    if (loss_) return loss_->add(losses_.back(), plan_losses_.back());
-    if (std::ssize(losses_) < kFirstLook) return;
-    result_.margin = options_.margin.value_or(seed_margin(first_losses_, losses_));
-    loss_.emplace(SequentialOptions{
-        .margin = result_.margin, .level = options_.level, .first_look = kFirstLook, .max_pairs = options_.most_seeds});
-    for (size_t i = 0; i < losses_.size() && !loss_->verdict(); ++i) loss_->add(losses_[i], plan_losses_[i]);
+    margins_.push_back(options_.margin.of(reference.first_loss(), reference.final_loss()));
+    loss_.add(plan.final_loss() - reference.final_loss(), margins_.back());
+    plans_.push_back(plan);
+    references_.push_back(reference);
   }
 
   // The plan is worse unless the reference fails with the same seed; then neither is known to be better.
@@ -54,26 +52,29 @@ class Pairs {
   // Times of the whole runs. Losses decide how many runs there are, so times have a single look.
   StepTimeDifference times() const {
     if (log_times_.empty()) return {};
-    const MeanDifference log_ratio = mean_difference(log_times_, options_.level);
-    return {log_ratio, *judge(log_ratio.interval, std::log1p(options_.time_margin), MorePairs::kNone)};
+    const std::vector<double> margins(log_times_.size(), std::log1p(options_.time_margin));
+    return {mean_difference(log_times_, options_.level), *judge(log_times_, margins, options_.level, MorePairs::kNone)};
   }
 
   ReferenceResult finish() const {
     ReferenceResult result = result_;
-    if (loss_) {
-      result.loss = loss_->difference();
-      if (!failed_) result.loss_verdict = loss_->verdict().value_or(ComparisonVerdict::kInconclusive);
-    } else if (!losses_.empty()) {
-      result.loss = paired_difference(losses_, plan_losses_, options_.level);
-    }
+    if (plans_.empty()) return result;
+    result.margin = mean_margin(margins_);
+    result.loss = loss_.difference();
+    if (failed_) return result;
+    result.loss_verdict = loss_.verdict().value_or(ComparisonVerdict::kInconclusive);
+    if (result.loss_verdict != ComparisonVerdict::kEqual) return result;
+    result.too_short = too_short(references_, plans_, result.margin, options_.level);
+    if (!result.too_short.empty()) result.loss_verdict = ComparisonVerdict::kInconclusive;
     return result;
   }
 
  private:
   const ValidationOptions options_;
   ReferenceResult result_{};
-  std::vector<double> plan_losses_, losses_, first_losses_, log_times_;
-  std::optional<SequentialComparison> loss_;
+  SequentialComparison loss_;
+  std::vector<TrainingRecord> plans_, references_;  // the pairs of loss_
+  std::vector<double> margins_, log_times_;
   bool failed_ = false;
 };
 

@@ -14,9 +14,9 @@
 namespace mantissa {
 
 struct ValidationOptions {
-  int64_t steps = 100;             // most steps of each run
-  int64_t most_seeds = 8;          // at least kFirstLook; 0: no validation
-  std::optional<double> margin{};  // between equal losses, nats; default: seed_margin() of the reference's first seeds
+  int64_t steps = 100;                                // most steps of each run
+  int64_t most_seeds = 8;                             // at least kFirstLook; 0: no validation
+  LossMargin margin{};                                // of equal losses
   int64_t time_pairs = StepTimeOptions().most_pairs;  // most pairs of step times; 0: losses only
   double time_margin = 0.02;                          // between equal step times, relative
   double level = 0.95;
@@ -26,7 +26,8 @@ inline constexpr int64_t kFirstLook = 3;  // pairs
 // The plan against a reference.
 struct ReferenceResult {
   std::string name;
-  double margin = 0.0;
+  double margin = 0.0;                   // nats; the mean over pairs
+  std::string too_short{};               // too_short(), where losses would else be equal
   std::optional<MeanDifference> loss{};  // final losses, plan - reference; nothing if no pair of runs succeeded
   ComparisonVerdict loss_verdict = ComparisonVerdict::kInconclusive;
   std::optional<MeanDifference> log_time{};  // step times, ln(plan / reference)

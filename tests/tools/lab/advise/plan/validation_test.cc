@@ -18,8 +18,10 @@ class Validation : public ::testing::Test {
   }
   PlanValidation validate(const Config& plan, const std::vector<Candidate>& references, double margin) {
     LocalGroup group(1);
-    return validate_plan(plan, references, {.steps = 12, .most_seeds = 4, .margin = margin, .time_pairs = time_pairs_},
-                         group.rank(0));
+    return validate_plan(
+        plan, references,
+        {.steps = 12, .most_seeds = 4, .margin = {.value = margin, .is_share = false}, .time_pairs = time_pairs_},
+        group.rank(0));
   }
 
   int64_t time_pairs_ = 0;  // timing takes longer than the losses here
@@ -50,12 +52,15 @@ TEST_F(Validation, APlanThatLearnsLessIsWorse) {
   EXPECT_EQ(found.against[1].loss_verdict, ComparisonVerdict::kEqual);
 }
 
-TEST_F(Validation, WithoutAMarginThatOfTheSeedsIsTaken) {
+TEST_F(Validation, TheMarginIsAShareOfWhatTheReferenceLearns) {
   LocalGroup group(1);
   const PlanValidation found = validate_plan(config({"precision.compute=bf16"}), {{"fp32", config({})}},
                                              {.steps = 12, .most_seeds = 4, .time_pairs = 0}, group.rank(0));
   EXPECT_GT(found.against[0].margin, 0.0);
-  EXPECT_LT(found.against[0].margin, 1.0);
+  EXPECT_LT(found.against[0].margin, 0.0025 * 5.6) << "no run gets from log(256) below 0";
+  EXPECT_NE(found.against[0].loss_verdict, ComparisonVerdict::kEqual);
+  EXPECT_TRUE(found.against[0].loss_verdict != ComparisonVerdict::kInconclusive ||
+              !found.against[0].too_short.empty() || found.against[0].loss->pairs == 4);
 }
 
 // Its losses spread so far that any plan would be within the effect of seeds.

@@ -1,0 +1,72 @@
+// Runs with made-up losses that are long enough to judge, or are not.
+#include "tools/lab/experiment/run_length.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <vector>
+
+namespace mantissa {
+namespace {
+
+using Curve = std::function<double(double done)>;  // the loss at a share of the steps
+
+TrainingRecord run_with(const Curve& curve, int steps = 100) {
+  TrainingRecord record{.steps = {}, .validation = {}, .memory = {}};
+  for (int step = 0; step < steps; ++step) {
+    record.steps.push_back({.loss = curve(static_cast<double>(step) / (steps - 1)), .grad_norm = 1.0});
+  }
+  return record;
+}
+
+double settled(double done) { return 2.0 + 3.0 * std::exp(-10.0 * done); }
+
+TEST(LateLearning, IsTheShareOfTheLastQuarter) {
+  EXPECT_NEAR(late_learning(run_with([](double done) { return 5.0 - done; })), 0.25 / 0.95, 0.01) << "falls evenly";
+  EXPECT_LT(late_learning(run_with(settled)), 0.001);
+  EXPECT_TRUE(std::isnan(late_learning(run_with(settled, 9))));
+  EXPECT_TRUE(std::isnan(late_learning(run_with([](double done) { return 5.0 + done; }))));
+}
+
+TEST(LateGrowth, IsOfTheDifferenceFromQuarterToQuarter) {
+  const TrainingRecord baseline = run_with(settled);
+  EXPECT_NEAR(late_growth(baseline, run_with([](double done) { return settled(done) + 0.4 * done; })), 0.1, 0.002);
+  EXPECT_NEAR(late_growth(baseline, run_with([](double done) { return settled(done) + 0.4; })), 0.0, 1e-12);
+}
+
+// Three pairs; what the seed does to the candidate's loss differs by up to `spread`.
+std::string verdict(const Curve& baseline, const Curve& candidate, double margin, double spread = 0.0) {
+  std::vector<TrainingRecord> first, second;
+  for (int seed = 0; seed < 3; ++seed) {
+    first.push_back(run_with(baseline));
+    second.push_back(run_with([&](double done) { return candidate(done) + spread * (seed - 1) * done; }));
+  }
+  return too_short(first, second, margin, 0.95);
+}
+
+TEST(TooShort, ALossThatStillFallsFastSaysNothing) {
+  const auto even = [](double done) { return 5.0 - done; };
+  const auto worse = [](double done) { return 5.0 - done + 1e-6; };
+  EXPECT_NE(verdict(even, worse, 0.1).find("26 % of what the baseline learnt came in the last quarter"),
+            std::string::npos)
+      << verdict(even, worse, 0.1);
+  EXPECT_EQ(verdict(even, even, 0.1), "") << "the same to the bit";
+  EXPECT_EQ(verdict(
+                settled, [](double done) { return settled(done) + 1e-6; }, 0.1),
+            "");
+}
+
+TEST(TooShort, ADifferenceThatGrowsWillExceedTheMargin) {
+  const Curve grows = [](double done) { return settled(done) + 0.04 * done; };
+  EXPECT_NE(verdict(settled, grows, 0.05, 0.001).find("the difference grows by 0.01 nats"), std::string::npos);
+  EXPECT_EQ(verdict(settled, grows, 0.2, 0.001), "") << "twice as many steps would not make it exceed the margin";
+  EXPECT_EQ(verdict(settled, grows, 0.05, 0.2), "") << "the growth may be chance";
+  EXPECT_EQ(verdict(
+                settled, [](double done) { return settled(done) - 0.04 * done; }, 0.02, 0.001),
+            "")
+      << "a gain";
+}
+
+}  // namespace
+}  // namespace mantissa
