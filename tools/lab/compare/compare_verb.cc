@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "tools/lab/advise/prediction.h"
+#include "tools/lab/advise/advice.h"
 #include "tools/lab/analyze/formats_verb.h"
 #include "tools/lab/analyze/model_analysis.h"
 #include "tools/lab/compare/precision_comparison.h"
@@ -139,12 +140,18 @@ Json find_underflow(const CompareRequest& request, const Config& config, Communi
   }
 }
 
-// A step of a rank, predicted.
-double joules_on(const std::string& hardware_name, const Config& config, int ranks) {
-  const Hardware& hardware = find_hardware(hardware_name);
+// Predicted joules of a step of a rank, by precision. ConfigError for a precision that the hardware does not have.
+std::map<std::string, double> energies_on(const Hardware& hardware, const std::string& title, const Config& config,
+                                          const std::vector<Candidate>& candidates, int ranks) {
   Roofline roofline(hardware);
-  const Target target = absent_target(hardware, roofline);
-  return predict(step_on(target, config, ranks).calls, roofline).joules;
+  std::map<std::string, double> joules;
+  for (const Evaluation& one : advise(title, config, candidates, ranks, absent_target(hardware, roofline)).evaluations) {
+    if (!one.runs()) {
+      throw ConfigError(fmt::format("--hardware {}: the energy of {} is not known: {}", hardware.name, one.name, one.reason));
+    }
+    joules[one.name] = one.prediction.joules;
+  }
+  return joules;
 }
 
 void compare(const CompareRequest& request, const Config& config, Communicator& communicator) {
@@ -156,17 +163,21 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
         "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
   }
   set_up_threads(config, communicator);
-  const PrecisionComparison comparison =
-      compare_precisions({.title = request.config,
-                          .seeds = request.seeds,
-                          .baseline = request.baseline,
-                          .margin = parse_loss_margin(request.margin, kMarginOption)},
-                         config, chosen_candidates(config, request.precisions, "--precisions"), communicator);
+  const std::vector<Candidate> candidates = chosen_candidates(config, request.precisions, "--precisions");
+  std::map<std::string, double> joules;
+  if (!request.hardware.empty()) {
+    joules = energies_on(find_hardware(request.hardware), request.config, config, candidates, communicator.size());
+  }
+  const PrecisionComparison comparison = compare_precisions({.title = request.config,
+                                                             .seeds = request.seeds,
+                                                             .baseline = request.baseline,
+                                                             .margin = parse_loss_margin(request.margin, kMarginOption)},
+                                                            config, candidates, communicator);
   Json figures;
   if (leads) {
     figures = to_json(comparison);
     if (!request.utility.empty()) {
-      const auto energy = [&](const Config& one) { return joules_on(request.hardware, one, communicator.size()); };
+      const auto energy = [&](const std::string& name) { return joules.at(name); };
       figures["utility"] = utility_of(comparison, parse_utility(request.utility, kUtilityOption), energy);
     }
     print(comparison_text(figures));

@@ -159,7 +159,7 @@ Json utility_of(const PrecisionComparison& comparison, const UtilityWeights& wei
   const double level = comparison.options.level;
   const PrecisionRuns& baseline = comparison.precisions[comparison.baseline];
   const std::optional<double> efold = nats_per_efold(baseline.runs, level);
-  const double base_joules = weights.energy > 0.0 ? energy(baseline.config) : 0.0;
+  const double base_joules = weights.energy > 0.0 ? energy(baseline.name) : 0.0;
   Json precisions = Json::array();
   std::vector<Rated> all;
   for (size_t index = 0; index < comparison.precisions.size(); ++index) {
@@ -168,7 +168,7 @@ Json utility_of(const PrecisionComparison& comparison, const UtilityWeights& wei
     if (!std::ranges::all_of(baseline.runs, &TrainingRecord::succeeded)) continue;
     const double memory = std::log(static_cast<double>(one.runs[0].peak_memory_bytes) /
                                    static_cast<double>(baseline.runs[0].peak_memory_bytes));
-    const double joules = weights.energy > 0.0 ? std::log(energy(one.config) / base_joules) : 0.0;
+    const double joules = weights.energy > 0.0 ? std::log(energy(one.name) / base_joules) : 0.0;
     Rated rated{.name = one.name, .index = index};
     double loss = 0.0, time = 0.0;
     const auto seeds = static_cast<double>(one.runs.size());

@@ -24,8 +24,8 @@ std::string describe(const UtilityWeights& weights);  // as parsed
 // if the interval of the slope does not show that the loss falls.
 std::optional<double> nats_per_efold(const std::vector<TrainingRecord>& baseline, double level);
 
-// The energy of a step, joules a rank; 0: not known.
-using StepEnergy = std::function<double(const Config& config)>;
+// The energy of a step in a precision, joules a rank. Asked only if energy has a weight.
+using StepEnergy = std::function<double(const std::string& precision)>;
 
 // The utility of each precision that was trained with success, over the baseline's. With the same seed i:
 //

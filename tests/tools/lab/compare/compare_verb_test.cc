@@ -200,6 +200,8 @@ TEST(CompareVerbOnce, RefusesWhatItCannotDo) {
   expect({"--utility", "loss=1,speed=2"}, "--utility: expected weights of 0 or more");
   expect({"--utility", "energy=1"}, "--utility: energy is known for --hardware only");
   expect({"--hardware", "h1000"}, "h1000");
+  expect({"--precisions", "fp32,tf32", "--utility", "energy=1", "--hardware", "t4"},
+         "--hardware t4: the energy of tf32 is not known");
   expect({"--seeds", "0"}, "--seeds");
   expect({"--precisions", "configured", "precision.rules=[{match: no.such.layer, format: fp32}]"},
          "configured, the baseline of the comparison, cannot be trained");

@@ -42,7 +42,7 @@ PrecisionComparison three_seeds(const std::vector<TrainingRecord>& baseline,
 std::vector<TrainingRecord> thrice(const TrainingRecord& run) { return {run, run, run}; }
 
 Json utility(const PrecisionComparison& comparison, const std::string& weights) {
-  return utility_of(comparison, parse_utility(weights, "--utility"), [](const Config&) { return 7.0; });
+  return utility_of(comparison, parse_utility(weights, "--utility"), [](const std::string&) { return 7.0; });
 }
 
 TEST(UtilityWeights, AreReadAndPrinted) {
