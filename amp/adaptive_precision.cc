@@ -21,6 +21,8 @@ constexpr const char* kSkips = "skipped steps";
 constexpr const char* kUnderflow = "underflow";
 constexpr const char* kValidation = "validation";
 constexpr const char* kCurvature = "curvature";
+constexpr const char* kNoise = "gradient noise";
+constexpr const char* kRoughness = "loss roughness";
 
 struct SignalText {
   const char *signal, *finite, *not_finite;
@@ -31,7 +33,9 @@ constexpr SignalText kTexts[] = {
     {kSkips, "a share of {:.4g} of recent steps was skipped", nullptr},
     {kUnderflow, "a share of {:.4g} of gradients underflowed", nullptr},
     {kValidation, "{:g} evaluations in a row were no better", "the validation loss was not finite"},
-    {kCurvature, "the curvature along the update was {:.4g}", nullptr}};
+    {kCurvature, "the curvature along the update was {:.4g}", nullptr},
+    {kNoise, "a part of {:.4g} of the gradient was noise of its micro-batches", "the gradient noise was not finite"},
+    {kRoughness, "the last losses were {:.4g} times as rough as the window", nullptr}};
 
 // By nearest rank: one of the values.
 double quantile(std::deque<double> values, double q) {
@@ -51,7 +55,19 @@ void remember(std::deque<double>& values, double value, int window) {
 
 bool AdaptiveOptions::watches_any() const {
   return loss_rise > 0.0 || norm_factor > 0.0 || skipped_share > 0.0 || underflow_share > 0.0 ||
-         stalled_evaluations > 0 || curvature > 0.0;
+         stalled_evaluations > 0 || curvature > 0.0 || gradient_noise > 0.0 || loss_roughness > 0.0;
+}
+
+double gradient_noise_of(double sum_of_squared_norms, double squared_norm, int64_t micro_batches) {
+  const auto n = static_cast<double>(micro_batches);
+  if (micro_batches < 2 || !(squared_norm > 0.0) || !std::isfinite(squared_norm)) return std::nan("");
+  return (n * sum_of_squared_norms - squared_norm) / ((n - 1.0) * squared_norm);
+}
+
+double roughness_of(std::span<const double> losses) {
+  double squares = 0.0;
+  for (size_t i = 1; i < losses.size(); ++i) squares += (losses[i] - losses[i - 1]) * (losses[i] - losses[i - 1]);
+  return std::sqrt(squares / (2.0 * static_cast<double>(losses.size() - 1)));
 }
 
 double curvature_of(double loss_before, double loss_after, double gradient_dot_update) {
@@ -80,6 +96,11 @@ void validate(const AdaptiveOptions& options, int levels) {
   require(options.skipped_share <= 1.0, "skipped_share", options.skipped_share, "a share of at most 1");
   require(options.underflow_share <= 1.0, "underflow_share", options.underflow_share, "a share of at most 1");
   require(options.curvature_interval > 0, "curvature_interval", options.curvature_interval, "a number above 0");
+  require(options.noise_interval > 0, "noise_interval", options.noise_interval, "a number above 0");
+  require(options.loss_roughness == 0.0 || options.loss_roughness > 1.0, "loss_roughness", options.loss_roughness,
+          "a number above 1, or 0 for off");
+  require(options.loss_roughness == 0.0 || (options.warmup >= 3 && 2 * options.warmup <= options.window), "warmup",
+          options.warmup, "at least 3 and at most half of the window, for loss_roughness");
   require(options.watches_any(), "signals", "none", "at least one threshold above 0");
 }
 
@@ -121,7 +142,11 @@ void AdaptivePrecision::applied(int64_t step, double loss, double norm) {
   if (options_.loss_rise > 0.0) {
     compare(kLoss, step, over(state_.losses, loss, 0.5, std::minus<>()), options_.loss_rise,
             options_.band * options_.loss_rise);
-    remember(state_.losses, loss, options_.window);
+  }
+  if (options_.loss_rise > 0.0 || options_.loss_roughness > 0.0) remember(state_.losses, loss, options_.window);
+  if (const auto roughness = relative_roughness()) {
+    compare(kRoughness, step, *roughness, options_.loss_roughness,
+            1.0 + options_.band * (options_.loss_roughness - 1.0));
   }
   if (options_.norm_factor > 0.0) {
     // A usual norm is about 1 of these: the band is a part of the rest.
@@ -163,6 +188,20 @@ void AdaptivePrecision::evaluated(int64_t step, double loss) {
 void AdaptivePrecision::curved(int64_t step, double curvature) {
   if (options_.curvature == 0.0) return;
   compare(kCurvature, step, curvature, options_.curvature, options_.band * options_.curvature);
+}
+
+void AdaptivePrecision::noisy(int64_t step, double gradient_noise) {
+  if (options_.gradient_noise == 0.0) return;
+  compare(kNoise, step, gradient_noise, options_.gradient_noise, options_.band * options_.gradient_noise);
+}
+
+std::optional<double> AdaptivePrecision::relative_roughness() const {
+  const auto recent = static_cast<size_t>(options_.warmup);
+  if (options_.loss_roughness == 0.0 || state_.losses.size() < 2 * recent) return std::nullopt;
+  const std::vector<double> losses(state_.losses.begin(), state_.losses.end());
+  const std::span<const double> all(losses);
+  const double before = roughness_of(all.first(all.size() - recent));
+  return before > 0.0 ? std::optional(roughness_of(all.last(recent)) / before) : std::nullopt;
 }
 
 bool AdaptivePrecision::may_switch(int64_t step) const {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct AdaptiveOptions {
   double min_improvement = 0.0;     // of the best validation loss so far that counts as one, nats
   double curvature = 0.0;           // along an update; see curvature_of()
   int64_t curvature_interval = 50;  // steps between measurements of it
+  double gradient_noise = 0.0;      // of a step's micro-batches; see gradient_noise_of()
+  int64_t noise_interval = 50;      // steps between measurements of it
+  double loss_roughness = 0.0;      // of the last `warmup` losses over that of the window; see roughness_of()
 
   bool watches_any() const;
   bool operator==(const AdaptiveOptions&) const = default;
@@ -48,12 +52,28 @@ struct AdaptiveOptions {
 // lead downhill, g.D >= 0, or anything is not finite.
 double curvature_of(double loss_before, double loss_after, double gradient_dot_update);
 
+// The part of a step's gradient that chance has put into it: the variance of the mean over its micro-batches, by the
+// variance between them, over the squared norm of that mean. With n micro-batches of all ranks, the gradients g_i that
+// they add to the step's gradient g:
+//     g = sum g_i,   noise = (n sum |g_i|^2 - |g|^2) / ((n - 1) |g|^2).
+// 0 where all micro-batches have the same gradient, 1 on average where there is nothing but noise; more is chance. If r
+// is the noise scale of McCandlish et al. ("An Empirical Model of Large-Batch Training", 2018) over the size of the
+// batch, it is r / (1 + r). NaN for fewer than two micro-batches, and if anything is not finite or g is 0.
+double gradient_noise_of(double sum_of_squared_norms, double squared_norm, int64_t micro_batches);
+
+// How rough a row of losses is: the root mean square of their changes from one to the next, over sqrt(2). Without a
+// trend it is their standard deviation, and a slow trend adds little (von Neumann et al., Annals of Mathematical
+// Statistics 12, 1941). At least two losses.
+double roughness_of(std::span<const double> losses);
+
 // ConfigError naming the first value that is impossible for a ladder of so many levels.
 void validate(const AdaptiveOptions& options, int levels);
 
 // A signal that was bad.
 struct BadSignal {
-  std::string signal;  // "loss", "gradient norm", "skipped steps", "underflow", "validation", "curvature"
+  // "loss", "gradient norm", "skipped steps", "underflow", "validation", "curvature", "gradient noise", "loss
+  // roughness"
+  std::string signal;
   int64_t step = 0;    // steps done when it was measured
   double value = 0.0;  // in the threshold's unit
   double threshold = 0.0;
@@ -99,6 +119,7 @@ class AdaptivePrecision {
   void underflowed(int64_t step, double share);
   void evaluated(int64_t step, double loss);
   void curved(int64_t step, double curvature);
+  void noisy(int64_t step, double gradient_noise);
 
   // Whether a decision is due after so many steps.
   bool is_due(int64_t step) const { return step > 0 && step % options_.check_interval == 0; }
@@ -108,6 +129,8 @@ class AdaptivePrecision {
   std::optional<Switch> decide(int64_t step);
 
  private:
+  // Roughness of the last `warmup` losses over that of the window before them, which has as many at least.
+  std::optional<double> relative_roughness() const;
   // Compares a value that is bad from `threshold` on, and uneasy from `ease` on.
   void compare(const char* signal, int64_t step, double value, double threshold, double ease);
   bool may_switch(int64_t step) const;

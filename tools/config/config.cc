@@ -127,7 +127,8 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
   const auto shapes_training = [&](const std::string& path) {
     const bool decides_on_tail = path == "data.validation" || path == "train.eval_interval";
     const bool decides_on_level = (watched.stalled_evaluations > 0 && path.starts_with("train.eval_")) ||
-                                  (watched.underflow_share > 0.0 && path == "probe.interval");
+                                  (watched.underflow_share > 0.0 && path == "probe.interval") ||
+                                  (watched.gradient_noise > 0.0 && path == "train.micro_batch");
     return path == "data.validation_fraction" || (tail_changes && decides_on_tail) || decides_on_level ||
            !starts_with_any(path, kFree);
   };

@@ -251,6 +251,9 @@ void bind_adaptive(ConfigVisitor& v, PrecisionConfig& precision, AdaptiveConfig&
   v.scalar("min_improvement", real_field(o.min_improvement, RealRange::at_least_zero()));
   v.scalar("curvature", real_field(o.curvature, RealRange::at_least_zero()));
   v.scalar("curvature_interval", integer_field<int64_t>(o.curvature_interval, 1, kMaxSteps));
+  v.scalar("gradient_noise", real_field(o.gradient_noise, RealRange::at_least_zero()));
+  v.scalar("noise_interval", integer_field<int64_t>(o.noise_interval, 1, kMaxSteps));
+  v.scalar("loss_roughness", real_field(o.loss_roughness, RealRange::at_least_zero()));
 }
 
 // Phases and levels bind the settings that they change separately.

@@ -92,6 +92,10 @@ void validate_ladder(const Config& config, const ConfigOrigins& origins) {
             fmt::format(".underflow_share = {:g} needs probes, and probe.enabled = false; give probe.enabled=true and "
                         "a probe.interval, or underflow_share: 0",
                         options.underflow_share));
+  refuse_if(options.gradient_noise > 0.0 && config.train.global_batch <= config.train.micro_batch,
+            fmt::format(".gradient_noise = {:g} compares micro-batches, and train.global_batch = {} has one of "
+                        "train.micro_batch = {}; give a smaller train.micro_batch, or gradient_noise: 0",
+                        options.gradient_noise, config.train.global_batch, config.train.micro_batch));
   // Steps without a measurement are not stable.
   const auto refuse_shorter = [&](bool watched, int64_t interval, const char* name) {
     refuse_if(watched && options.stable_steps > 0 && options.stable_steps < interval,
@@ -102,6 +106,7 @@ void validate_ladder(const Config& config, const ConfigOrigins& origins) {
   refuse_shorter(options.stalled_evaluations > 0, config.train.eval_interval, "train.eval_interval");
   refuse_shorter(options.underflow_share > 0.0, config.probe.interval, "probe.interval");
   refuse_shorter(options.curvature > 0.0, options.curvature_interval, "precision.adaptive.curvature_interval");
+  refuse_shorter(options.gradient_noise > 0.0, options.noise_interval, "precision.adaptive.noise_interval");
 }
 
 }  // namespace

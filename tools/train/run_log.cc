@@ -62,6 +62,7 @@ nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, si
                            {"mfu_of_datasheet", known(speed.mfu_of_datasheet(report.seconds))},
                            {"memory_bytes", memory_bytes}};
   if (report.curvature) record["curvature"] = *report.curvature;
+  if (report.gradient_noise) record["gradient_noise"] = *report.gradient_noise;
   return record;
 }
 

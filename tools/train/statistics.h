@@ -43,6 +43,8 @@ struct StepReport {
   std::vector<std::string> overflowed_layers{};  // whose precision that had
   // curvature_of() in amp/adaptive_precision.h; only if it was measured and the update leads downhill.
   std::optional<double> curvature{};
+  // gradient_noise_of() in amp/adaptive_precision.h; only if it was measured.
+  std::optional<double> gradient_noise{};
   // How far loss or norm is above those of the steps before, if that makes it a spike (stop_rules).
   std::optional<std::string> spike{};
   double seconds = 0.0;

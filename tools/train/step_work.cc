@@ -162,6 +162,29 @@ double StepWork::loss_again(const PrecisionPolicy* policy) {
   return sum;
 }
 
+double StepWork::sum_of_squared_norms() {
+  double mine = 0.0;
+  for (size_t index = 0; index < first_samples_.size(); ++index) {
+    runtime_.parameters.forget_gradients();
+    {
+      Tape tape = runtime_.make_tape(tape_options(index));
+      tape.backward(forward(tape, index).sum);
+    }
+    runtime_.arena->rewind();
+    for (int i = 0; i < runtime_.parameters.size(); ++i) {
+      const Parameter& parameter = runtime_.parameters[i];
+      if (!parameter.gradient_written) continue;
+      std::vector<float> values(static_cast<size_t>(parameter.numel()));
+      runtime_.backend->download(parameter.gradient, values.data(), *runtime_.stream);
+      for (const float value : values) mine += static_cast<double>(value) * static_cast<double>(value);
+    }
+  }
+  runtime_.delayed_scales->forget_records();
+  double all = 0.0;
+  for (const double sum : all_gather_records(communicator_, mine)) all += sum;
+  return all;
+}
+
 std::optional<FoundOp> StepWork::find_culprit(Pass pass) {
   std::vector<std::string> mine;  // the text and the layers of the op that this rank has found
   if (const std::optional<FoundOp> own = find_own_culprit(pass)) {

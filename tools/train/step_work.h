@@ -49,6 +49,11 @@ class StepWork {
   // the step's dropout. Leaves no record of amaxes behind. `policy`: see PassOptions. Blocks.
   double loss_again(const PrecisionPolicy* policy = nullptr);
 
+  // Passes of each micro-batch by itself, with the present weights and the step's dropout: the squared norms of their
+  // gradients, summed over the micro-batches of all ranks, in double. They carry the factor of set_loss_gradient() and
+  // take the place of the gradients. Leaves no record of amaxes behind. Collective; blocks.
+  double sum_of_squared_norms();
+
   // Runs this rank's forward passes once more with every op checked and, for kBackward, if these are finite, the
   // backward passes, whose gradients replace those of run(). Returns the first op that made something non-finite, on
   // the first rank that has one. Slow; collective.

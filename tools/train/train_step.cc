@@ -29,17 +29,18 @@ TrainStep::TrainStep(Session& session, RunProbe* probe, StopRequest* stop)
 std::vector<StepReport> TrainStep::run() {
   std::vector<StepReport> reports;
   const bool probed = is_probed(next_to_start()), curved = is_curvature_due(next_to_start());
-  const bool examined = integrity_.is_due(next_to_start());
-  if (probed || curved || examined) reports = finish();  // findings must belong to a step that is not void
+  const bool examined = integrity_.is_due(next_to_start()), compares = is_noise_due(next_to_start());
+  if (probed || curved || examined || compares) reports = finish();  // findings must belong to a step that is not void
   if (!reports.empty() && !reports.back().applied) return reports;
   if (curved) curvature_.before();
+  const double squares = compares ? sum_of_squared_norms(next_to_start()) : 0.0;
   Pending started = start(next_to_start());
   if (pending_) {
     reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kOverwritten));
     // A step that was started after one that was not applied is void: it will be started again.
     if (!reports.back().applied) return reports;
   }
-  if (runs_ahead() && !probed && !curved && !examined) {
+  if (runs_ahead() && !probed && !curved && !examined && !compares) {
     pending_ = std::move(started);
   } else {
     reports.push_back(settle(started, Gradients::kKept));
@@ -49,6 +50,11 @@ std::vector<StepReport> TrainStep::run() {
     probed_ = probe_->end(report.step, report.scale, report.applied, report.learning_rate);
   }
   if (curved) reports.back().curvature = curvature_.after(reports.back(), prescale_);
+  if (compares && reports.back().applied) {
+    const double norm = reports.back().grad_norm;
+    const int64_t micro_batches = session_.ranks() * session_.micro_batches();
+    reports.back().gradient_noise = gradient_noise_of(squares, norm * norm, micro_batches);
+  }
   if (examined) integrity_.after_step(reports.back().step);
   return reports;
 }
@@ -62,6 +68,21 @@ std::vector<StepReport> TrainStep::finish() {
 bool TrainStep::is_curvature_due(int64_t step) const {
   const AdaptiveOptions& options = session_.config.precision_adaptive.options;
   return options.curvature > 0.0 && step > 0 && step % options.curvature_interval == 0;
+}
+
+bool TrainStep::is_noise_due(int64_t step) const {
+  const AdaptiveOptions& options = session_.config.precision_adaptive.options;
+  return options.gradient_noise > 0.0 && step > 0 && step % options.noise_interval == 0;
+}
+
+double TrainStep::sum_of_squared_norms(int64_t step) {
+  const Range range(RangeKind::kPhase, "calibrate");
+  work_.load(step);
+  const int64_t tokens = work_.count_global_tokens();
+  const float scale = session_.scaler.current_scale();
+  work_.set_loss_gradient(loss_gradient_of(scale, tokens));
+  const double factor = static_cast<double>(scale) * prescale_;  // of the gradients
+  return work_.sum_of_squared_norms() / (factor * factor);
 }
 
 bool TrainStep::runs_ahead() const {

@@ -62,6 +62,9 @@ class TrainStep {
   bool is_probed(int64_t step) const { return probe_ != nullptr && probe_->due(step); }
   // Whether precision.adaptive asks for the curvature along the update of this step.
   bool is_curvature_due(int64_t step) const;
+  bool is_noise_due(int64_t step) const;
+  // The squared norms of what micro-batches add to the unscaled gradient, summed. With no step under way.
+  double sum_of_squared_norms(int64_t step);
   Pending start(int64_t step);
   void calibrate(int64_t step);
   // The gradient of the summed loss that the backward passes start from.

@@ -266,6 +266,7 @@ void PrecisionControl::after_step(Trainer& trainer, const StepReport& step, cons
     adaptive->underflowed(steps, all_gather_records(trainer.session().communicator, share)[0]);
   }
   if (step.curvature) adaptive->curved(steps, *step.curvature);
+  if (step.gradient_noise) adaptive->noisy(steps, *step.gradient_noise);
   if (step.applied) return adaptive->applied(steps, step.loss, step.grad_norm);
   // A dynamic loss scale on its way down says nothing about the precision.
   if (step.verdict.loss_finite && !step.hunted && !is_fault(step.event)) return;

@@ -84,12 +84,15 @@ TEST_P(Adaptive, StoppedAndResumedAnywhereEqualsTheWholeBitForBit) {
 // of: evaluations, probes and measurements of the curvature. Thresholds are such that all of them are seen.
 TEST_P(Adaptive, StoppedAndResumedWithEverySignalEqualsTheWholeBitForBit) {
   const int ranks = GetParam();
-  const auto settings = with(kLadder, {"train.eval_interval=3", "precision.adaptive.stalled_evaluations=2",
-                                       "precision.adaptive.min_improvement=9", "probe.enabled=true", "probe.interval=5",
-                                       "precision.adaptive.underflow_share=0.9", "precision.adaptive.curvature=100",
-                                       "precision.adaptive.curvature_interval=4", "precision.adaptive.norm_factor=50",
-                                       "precision.adaptive.skipped_share=0.5", "precision.adaptive.stable_steps=5",
-                                       "checkpoint.interval=6", "checkpoint.keep_last=0"});
+  const auto settings =
+      with(kLadder,
+           {"train.eval_interval=3", "precision.adaptive.stalled_evaluations=2", "precision.adaptive.min_improvement=9",
+            "probe.enabled=true", "probe.interval=5", "precision.adaptive.underflow_share=0.9",
+            "precision.adaptive.curvature=100", "precision.adaptive.curvature_interval=4",
+            "precision.adaptive.norm_factor=50", "precision.adaptive.gradient_noise=100",
+            "precision.adaptive.noise_interval=4", "precision.adaptive.window=12", "precision.adaptive.warmup=3",
+            "precision.adaptive.loss_roughness=100", "precision.adaptive.skipped_share=0.5",
+            "precision.adaptive.stable_steps=5", "checkpoint.interval=6", "checkpoint.keep_last=0"});
   SmallRun straight(fmt::format("signals{}", ranks));
   const Outcome outcome = straight.train(ranks, settings);
   const auto switches = straight.records("precision");
@@ -97,9 +100,13 @@ TEST_P(Adaptive, StoppedAndResumedWithEverySignalEqualsTheWholeBitForBit) {
   EXPECT_EQ(
       switches[0].at("cause"),
       "precision.adaptive goes up from level 1 to 0: 2 evaluations in a row were no better (step 9; threshold 2)");
-  int curved = 0;
-  for (const auto& step : straight.records("step")) curved += step.contains("curvature") ? 1 : 0;
+  int curved = 0, compared = 0;
+  for (const auto& step : straight.records("step")) {
+    curved += step.contains("curvature") ? 1 : 0;
+    compared += step.contains("gradient_noise") ? 1 : 0;
+  }
   EXPECT_GT(curved, 0);
+  EXPECT_GT(compared, 0);
   for (const int stop : {6, 8, 9}) {
     SmallRun halves(fmt::format("signal_halves{}_{}", stop, ranks));
     halves.train(ranks, with(settings, {fmt::format("train.stop_at_step={}", stop)}));
@@ -131,6 +138,8 @@ TEST(AdaptiveOnce, WatchingChangesNoBitOfTheTraining) {
   const SmallRun plain("plain"), watched("watched");
   plain.train(2, {"precision.recipe=delayed", "model.dropout=0.1"});
   watched.train(2, with(kLadder, {"precision.adaptive.curvature=1e9", "precision.adaptive.curvature_interval=3",
+                                  "precision.adaptive.gradient_noise=1e9", "precision.adaptive.noise_interval=3",
+                                  "precision.adaptive.warmup=3", "precision.adaptive.loss_roughness=1e9",
                                   "precision.adaptive.loss_rise=1e9", "precision.adaptive.stable_steps=0",
                                   "probe.enabled=true", "probe.interval=7", "precision.adaptive.underflow_share=1"}));
   EXPECT_EQ(finite_losses(plain), finite_losses(watched));

@@ -127,5 +127,49 @@ TEST(UpdateCurvature, DoesNotDependOnTheLossScale) {
   EXPECT_NEAR(found[0], found[1], 1e-3 * found[0]);
 }
 
+// Weights that stay, and six micro-batches a step. The norms of their gradients are those of a training whose steps
+// have one micro-batch each.
+TEST(GradientNoise, IsThatOfTheMicroBatchesAsStepsOfTheirOwn) {
+  const SmallRun run("gradient_noise");
+  const auto reports_of = [&](const std::vector<std::string>& more, int steps, int ranks) {
+    std::vector<std::string> settings = {"precision.compute=fp32", "comm.wire_dtype=fp32", "optimizer.lr=1e-30",
+                                         "precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    const Config config = load_config(run.config_path(), settings);
+    LocalGroup group(ranks);
+    std::vector<std::vector<StepReport>> found(static_cast<size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        Session session(config, group.rank(rank));
+        TrainStep step(session);
+        for (int index = 0; index < steps; ++index) {
+          for (const StepReport& report : step.run()) found[static_cast<size_t>(rank)].push_back(report);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& other : found) EXPECT_EQ(other.back().gradient_noise, found[0].back().gradient_noise);
+    return found[0];
+  };
+  const std::vector<std::string> watched = {"precision.adaptive.gradient_noise=2",
+                                            "precision.adaptive.noise_interval=3"};
+  const std::vector<StepReport> whole = reports_of(watched, 4, 1);
+  EXPECT_FALSE(whole[2].gradient_noise);
+  ASSERT_TRUE(whole[3].gradient_noise);
+  const std::vector<StepReport> single =
+      reports_of({"precision.adaptive.curvature=1", "train.global_batch=2", "train.steps=24"}, 24, 1);
+  double squares = 0.0;
+  for (size_t micro = 0; micro < 6; ++micro) {
+    const double norm = single[18 + micro].grad_norm / 6.0;
+    squares += norm * norm;
+  }
+  const double norm = whole[3].grad_norm;
+  const double expected = (6.0 * squares - norm * norm) / (5.0 * norm * norm);
+  EXPECT_GT(expected, 0.0);
+  EXPECT_NEAR(*whole[3].gradient_noise, expected, 1e-4 * expected);
+  EXPECT_NEAR(*reports_of(watched, 4, 3)[3].gradient_noise, expected, 1e-4 * expected);
+}
+
 }  // namespace
 }  // namespace mantissa::testing
