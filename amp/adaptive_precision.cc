@@ -120,6 +120,18 @@ AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels,
   state_.level = std::min(state_.level, levels - 1);  // another ladder
 }
 
+void AdaptivePrecision::go_on_as(const AdaptivePrecision& now, int64_t steps) {
+  const std::optional<double> best = state_.best_validation;
+  state_ = now.state_;
+  state_.best_validation = best;
+  state_.losses.clear();
+  state_.norms.clear();
+  state_.skips.clear();
+  state_.stalled = 0;
+  state_.bad.clear();
+  state_.changed_at = state_.uneasy_at = steps;
+}
+
 void AdaptivePrecision::compare(const char* signal, int64_t step, double value, double threshold, double ease) {
   if (!(value < ease)) state_.uneasy_at = step;
   if (value < threshold) return;

@@ -26,6 +26,9 @@ struct AdaptiveOptions {
   int window = 100;             // steps whose losses, norms and skips are remembered
   int warmup = 20;              // losses and norms that must be known before others are compared with them
 
+  // Whether going up returns to a state from before the bad signals (see is_calm_since()) and trains on from there.
+  bool rollback = false;
+
   double loss_rise = 0.0;           // of a step's loss above the median of the window, nats
   double norm_factor = 0.0;         // of a step's gradient norm over the quantile of the window
   double norm_quantile = 0.9;       // that quantile
@@ -111,6 +114,12 @@ class AdaptivePrecision {
   const AdaptiveOptions& options() const { return options_; }
   int level() const { return state_.level; }
   const State& state() const { return state_; }
+
+  // Whether no signal has been uneasy after so many steps.
+  bool is_calm_since(int64_t steps) const { return state_.uneasy_at <= steps; }
+  // Takes the level and the counts of switches from `now`: of a state after so many steps, from which the level of
+  // `now` trains on. Losses and norms are forgotten, as with every rise.
+  void go_on_as(const AdaptivePrecision& now, int64_t steps);
 
   // Reports an applied step: its loss, nats, and the norm of its gradient before clipping. `step`: steps done with it.
   void applied(int64_t step, double loss, double norm);

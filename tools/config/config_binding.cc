@@ -242,6 +242,7 @@ void bind_adaptive(ConfigVisitor& v, PrecisionConfig& precision, AdaptiveConfig&
   v.scalar("band", real_field(o.band, positive_share));
   v.scalar("window", integer_field(o.window, 1, 1 << 16));
   v.scalar("warmup", integer_field(o.warmup, 1, 1 << 16));
+  v.scalar("rollback", bool_field(o.rollback));
   v.scalar("loss_rise", real_field(o.loss_rise, RealRange::at_least_zero()));
   v.scalar("norm_factor", real_field(o.norm_factor, RealRange::at_least_zero()));
   v.scalar("norm_quantile", real_field(o.norm_quantile, positive_share));

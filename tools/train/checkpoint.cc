@@ -209,11 +209,11 @@ ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point
       }
     }
     if (!chosen) {
-      throw CheckpointError(fmt::format(
-          "stop_rules.action: rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, "
-          "and "
-          "found no valid one in {}. A new start continues from the newest valid checkpoint, if there is one",
-          point.step, point.folder.empty() ? checkpoint_root(config.train.run_dir) : point.folder));
+      throw CheckpointError(
+          fmt::format("rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, and found "
+                      "no valid one "
+                      "in {}. A new start continues from the newest valid checkpoint, if there is one",
+                      point.step, point.folder.empty() ? checkpoint_root(config.train.run_dir) : point.folder));
     }
   }
   return resume_point_on_all_ranks(config, chosen, communicator).value();  // rank 0 has one
@@ -268,8 +268,11 @@ bool TrainingCheckpoints::save(RunState& state) {
     if (communicator.rank() == 0) log_warn("checkpoint of step {} not saved: its state is not finite", step);
     return false;
   }
+  // Damage that signals have begun to show is no state to return to.
+  const bool is_good = !state.adaptive || !state.adaptive->options().rollback ||
+                       state.adaptive->is_calm_since(step - run_.checkpoint.interval);
   const std::optional<RollbackPoint> point =
-      is_due(run_.checkpoint.interval, step) ? RollbackPoint{.step = step} : state.rollback_point;
+      is_due(run_.checkpoint.interval, step) && is_good ? RollbackPoint{.step = step} : state.rollback_point;
   session_.sharded.optimizer.restore_weights();
   int32_t ok = 1;
   std::vector<std::string> mine;  // name, size and hash of each file that this rank has written; else the error

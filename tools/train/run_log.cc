@@ -169,12 +169,18 @@ void RunLog::tell_spike(const StepReport& step, int spikes_before) const {
 
 void RunLog::rolled_back(const Session& session, const Rollback& rollback) {
   if (!metrics_) return;
-  const int64_t batches = rollback.next_batch - session.next_step;
-  log_warn(
-      "rolled back from step {} to the checkpoint of step {} (rollback {} of {});\n  it goes on with global batch {}: "
-      "{}",
-      rollback.from_step, session.next_step, rollback.count, config_.stop_rules.max_rollbacks, rollback.next_batch + 1,
-      rollback.cause);
+  const int64_t batches = rollback.by_switch ? 0 : rollback.next_batch - session.next_step;
+  if (rollback.by_switch) {
+    log_warn("rolled back from step {} to step {}, whose steps are trained again: {}", rollback.from_step,
+             session.next_step, rollback.cause);
+  } else {
+    log_warn(
+        "rolled back from step {} to the checkpoint of step {} (rollback {} of {});\n  it goes on with global batch "
+        "{}: "
+        "{}",
+        rollback.from_step, session.next_step, rollback.count, config_.stop_rules.max_rollbacks,
+        rollback.next_batch + 1, rollback.cause);
+  }
   metrics_->write({{"event", "rollback"},
                    {"step", session.next_step},
                    {"from_step", rollback.from_step},

@@ -51,7 +51,8 @@ void continue_from(const TrainingState& state, Session& session);
 // After that: the scales of delayed scaling, those of gradients converted to the session's loss scale.
 void continue_scales(const TrainingState& state, const DelayedScales::State& scales, Session& session);
 
-// The checkpoint that a rollback (StopRulesConfig) returns to. Only saves at checkpoint.interval count, and the
+// The checkpoint that a rollback (Rollback) returns to. Only saves at checkpoint.interval count, for
+// precision.adaptive.rollback only those without an uneasy signal since the save before, and the
 // checkpoint of another run with which this one began: an early stop must not change where a run returns to.
 struct RollbackPoint {
   int64_t step = 0;

@@ -109,6 +109,7 @@ void Trainer::run_steps(int64_t end) {
     }
   }
   settle();
+  if (rollback_ && rollback_->by_switch) return;  // whatever has become of this state
   require_finite_state();
   step_.require_intact_state();  // it is saved now, or handed to another session
   if (stopped_by_ && stopped_by_->stop_request == StopRequest::kBadData) {
@@ -134,6 +135,11 @@ PrecisionSwitch& Trainer::request_switch(const std::string& cause) {
   // A step under way may have asked for it as well.
   if (switch_->cause.find(cause) == std::string::npos) switch_->cause += (switch_->cause.empty() ? "" : ", ") + cause;
   return *switch_;
+}
+
+void Trainer::request_rollback() {
+  rollback_ = Rollback{
+      .cause = switch_->cause, .from_step = session_.next_step, .count = state_.rollbacks, .by_switch = switch_};
 }
 
 void Trainer::evaluate() {
@@ -322,6 +328,7 @@ void PrecisionControl::change_level(Trainer& trainer, int64_t steps) {
   asked.from_level = change->from;
   asked.to_level = change->to;
   asked.signals = change->causes;
+  if (change->to < change->from && trainer.state().adaptive->options().rollback) trainer.request_rollback();
 }
 
 }  // namespace mantissa

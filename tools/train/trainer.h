@@ -42,12 +42,14 @@ struct PrecisionSwitch {
   std::vector<BadSignal> signals{};
 };
 
-// A return to a checkpoint after spikes (StopRulesConfig).
+// A return to a checkpoint: after spikes (StopRulesConfig), or by precision.adaptive.rollback, which trains the same
+// batches again on another level.
 struct Rollback {
-  std::string cause{};     // "3 spikes in a row, the last in step 41: …"
-  int64_t from_step = 0;   // steps done
-  int64_t next_batch = 0;  // global batch with which training goes on
-  int count = 0;           // rollbacks of the run, this one included
+  std::string cause{};                         // "3 spikes in a row, the last in step 41: …"
+  int64_t from_step = 0;                       // steps done
+  int64_t next_batch = 0;                      // global batch with which training goes on
+  int count = 0;                               // rollbacks after spikes in the run, this one included
+  std::optional<PrecisionSwitch> by_switch{};  // of precision.adaptive
 };
 
 // How a run ends.
@@ -107,6 +109,8 @@ class Trainer {
   // The verdict that carried the request of a rank to stop, if there was one.
   const std::optional<Verdict>& stopped_by() const { return stopped_by_; }
   const std::optional<Rollback>& rollback() const { return rollback_; }
+  // Asks for the switch that was asked for, from an earlier state on.
+  void request_rollback();
   // Completes the step under way, and reports it to the observers.
   void settle();
   // Ends run() before the next step. Returns the switch to fill in; several causes become one switch.

@@ -54,8 +54,8 @@ struct Beginning {
   std::optional<Rollback> rollback{};  // why it returns to the checkpoint
 };
 
-// Trains in one precision, from step `begin`, to the end of the run, to a session that continues it, or to spikes that
-// ask for a return to a checkpoint. DamagedCheckpoint: see resume().
+// Trains in one precision, from step `begin`, to the end of the run, to a session that continues it, or to what asks
+// for a return to a checkpoint. DamagedCheckpoint: see resume().
 std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_t begin, RunState& state,
                                                        const Beginning& from, const TrainingHooks& hooks,
                                                        Communicator& communicator) {
@@ -69,9 +69,14 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
   try {
     if (from.before) from.before->held.hand_over(session);
     if (from.checkpoint) resume(session, run, *from.checkpoint);
-    if (from.rollback) session.skipped_batches = from.rollback->next_batch - session.next_step;
+    const PrecisionSwitch* by_switch = from.before ? &from.before->why : nullptr;
+    if (from.rollback && from.rollback->by_switch) {
+      by_switch = &*from.rollback->by_switch;
+    } else if (from.rollback) {
+      session.skipped_batches = from.rollback->next_batch - session.next_step;
+    }
     TrainObservers observers = {std::make_shared<PrecisionControl>(from.checkpoint ? begin : -1)};
-    const SessionStart start{.by_switch = from.before ? &from.before->why : nullptr,
+    const SessionStart start{.by_switch = by_switch,
                              .rollback = from.rollback ? &*from.rollback : nullptr,
                              .resumed = from.checkpoint.has_value()};
     RunProbe* const probe = hooks.begin(session, state, start, observers);
@@ -80,7 +85,12 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
     std::optional<PrecisionSwitch> why = trainer->run(end);
     if (trainer->rollback()) {
       trainer->leave();
-      return *trainer->rollback();
+      Rollback rollback = *trainer->rollback();
+      if (rollback.by_switch) {
+        const int next = phase_of(run, session.next_step, state);
+        rollback.by_switch = with_changes(run, phase, next, std::move(*rollback.by_switch));
+      }
+      return rollback;
     }
     if (trainer->stopped_by() || session.next_step >= last) {
       const Ending ending = trainer->stopped_by() ? Ending::kStopped : Ending::kDone;
@@ -110,10 +120,13 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
   RunState state(run);
   const auto restore_state = [&] {
     const RunState before = state;
-    state = run_state_of(run, *from.checkpoint);
+    state = from.checkpoint ? run_state_of(run, *from.checkpoint) : RunState(run);
     if (!from.rollback) return;
     state.rollbacks = from.rollback->count;
     state.proven_step = before.proven_step;
+    if (from.rollback->by_switch) {
+      return state.adaptive->go_on_as(*before.adaptive, from.checkpoint ? from.checkpoint->step : 0);
+    }
     // The checkpoint may have been saved within the row that the rollback leaves behind.
     state.spikes_in_a_row = state.faults_in_a_row = state.skips_in_a_row = 0;
   };
@@ -126,9 +139,8 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       auto result = train_session(run, step, state, from, hooks, communicator);
       if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
       if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
-        from = {.struck = struck,
-                .checkpoint = find_rollback_point(run, *state.rollback_point, communicator),
-                .rollback = *rollback};
+        from = {.struck = struck, .rollback = *rollback};
+        if (state.rollback_point) from.checkpoint = find_rollback_point(run, *state.rollback_point, communicator);
         passed_over.clear();  // since then, the run may have saved them anew
         restore_state();
       } else {

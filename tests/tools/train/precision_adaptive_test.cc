@@ -133,6 +133,64 @@ TEST(AdaptiveOnce, ASwitchIsWhatGoingOnInAnotherPrecisionIs) {
   EXPECT_EQ(adapted.hashes(20), chain.hashes(20));
 }
 
+// Gradients of step 11 are Inf, once. The run returns to step 9, and is one that went on in bf16 there. Stopping and
+// resuming anywhere changes no bit.
+TEST_P(Adaptive, ARollbackIsGoingOnFromTheLastGoodCheckpoint) {
+  const int ranks = GetParam();
+  const auto settings =
+      with(kLadder, {"precision.adaptive.norm_factor=1e6", "precision.adaptive.stable_steps=0",
+                     "precision.adaptive.rollback=true", "checkpoint.interval=3", "checkpoint.keep_last=0",
+                     fmt::format("test.faults=[{{kind: inf, step: 11, rank: {}, parameter: blocks.0.mlp.up.weight, "
+                                 "element: 5}}]",
+                                 ranks - 1)});
+  SmallRun straight(fmt::format("rolled{}", ranks)), chain(fmt::format("rolled_chain{}", ranks));
+  const Outcome outcome = straight.train(ranks, settings);
+  const auto rollbacks = straight.records("rollback");
+  ASSERT_EQ(rollbacks.size(), 1u) << outcome.output;
+  EXPECT_EQ(rollbacks[0].at("step"), 9);
+  EXPECT_EQ(rollbacks[0].at("from_step"), 11);
+  EXPECT_EQ(rollbacks[0].at("skipped_batches"), 0);
+  ASSERT_EQ(straight.records("precision").size(), 1u) << outcome.output;
+  EXPECT_EQ(straight.records("precision")[0].at("step"), 9);
+  EXPECT_EQ(straight.records("precision")[0].at("to_level"), 0);
+  EXPECT_NE(outcome.output.find("rolled back from step 11 to step 9, whose steps are trained again"), std::string::npos)
+      << outcome.output;
+  chain.train(ranks, {"model.dropout=0.1", "precision.recipe=delayed", "train.stop_at_step=9"});
+  chain.train(ranks, {"model.dropout=0.1", "checkpoint.allow_changes=true"});
+  EXPECT_EQ(straight.losses(), chain.losses());
+  EXPECT_EQ(straight.hashes(20), chain.hashes(20));
+  for (const int stop : {10, 14}) {
+    SmallRun halves(fmt::format("rolled_halves{}_{}", stop, ranks));
+    halves.train(ranks, with(settings, {fmt::format("train.stop_at_step={}", stop)}));
+    halves.train(ranks, settings);
+    EXPECT_EQ(straight.hashes(20), halves.hashes(20)) << stop;
+    EXPECT_EQ(straight.losses(), halves.losses()) << stop;
+  }
+}
+
+// A signal that is uneasy after step 4, and again and again: no later checkpoint is good. Without one the run begins
+// anew.
+TEST(AdaptiveOnce, ARollbackPassesOverUneasyCheckpoints) {
+  const auto settings = with(kLadder, {"precision.adaptive.curvature=1e3", "precision.adaptive.curvature_interval=3",
+                                       "precision.adaptive.band=1e-9", "precision.adaptive.norm_factor=1e6",
+                                       "precision.adaptive.stable_steps=0", "precision.adaptive.rollback=true",
+                                       "checkpoint.interval=3", "checkpoint.keep_last=0",
+                                       "test.faults=[{kind: inf, step: 11, rank: 0, parameter: blocks.0.mlp.up.weight, "
+                                       "element: 5}]"});
+  SmallRun run("uneasy"), plain("uneasy_plain");
+  const Outcome outcome = run.train(1, settings);
+  const auto rollbacks = run.records("rollback");
+  ASSERT_EQ(rollbacks.size(), 1u) << outcome.output;
+  EXPECT_EQ(rollbacks[0].at("step"), 3);
+  SmallRun anew("anew");
+  anew.train(1, with(settings, {"checkpoint.interval=0"}));
+  ASSERT_EQ(anew.records("rollback").size(), 1u);
+  EXPECT_EQ(anew.records("rollback")[0].at("step"), 0);
+  plain.train(1, {"model.dropout=0.1"});
+  EXPECT_EQ(anew.losses(), plain.losses());
+  EXPECT_EQ(anew.hashes(20), plain.hashes(20));
+}
+
 // Measuring changes nothing.
 TEST(AdaptiveOnce, WatchingChangesNoBitOfTheTraining) {
   const SmallRun plain("plain"), watched("watched");

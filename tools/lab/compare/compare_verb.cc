@@ -145,9 +145,11 @@ std::map<std::string, double> energies_on(const Hardware& hardware, const std::s
                                           const std::vector<Candidate>& candidates, int ranks) {
   Roofline roofline(hardware);
   std::map<std::string, double> joules;
-  for (const Evaluation& one : advise(title, config, candidates, ranks, absent_target(hardware, roofline)).evaluations) {
+  for (const Evaluation& one :
+       advise(title, config, candidates, ranks, absent_target(hardware, roofline)).evaluations) {
     if (!one.runs()) {
-      throw ConfigError(fmt::format("--hardware {}: the energy of {} is not known: {}", hardware.name, one.name, one.reason));
+      throw ConfigError(
+          fmt::format("--hardware {}: the energy of {} is not known: {}", hardware.name, one.name, one.reason));
     }
     joules[one.name] = one.prediction.joules;
   }
@@ -168,11 +170,12 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
   if (!request.hardware.empty()) {
     joules = energies_on(find_hardware(request.hardware), request.config, config, candidates, communicator.size());
   }
-  const PrecisionComparison comparison = compare_precisions({.title = request.config,
-                                                             .seeds = request.seeds,
-                                                             .baseline = request.baseline,
-                                                             .margin = parse_loss_margin(request.margin, kMarginOption)},
-                                                            config, candidates, communicator);
+  const PrecisionComparison comparison =
+      compare_precisions({.title = request.config,
+                          .seeds = request.seeds,
+                          .baseline = request.baseline,
+                          .margin = parse_loss_margin(request.margin, kMarginOption)},
+                         config, candidates, communicator);
   Json figures;
   if (leads) {
     figures = to_json(comparison);

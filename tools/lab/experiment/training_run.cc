@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/lab/experiment/step_walk.h"
+#include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/statistics.h"
 #include "tools/train/training.h"
@@ -23,8 +25,12 @@ namespace {
 
 constexpr size_t kWarmUpSteps = 2;
 
-// The settings of a training that writes nothing.
+bool rolls_back(const Config& config) { return adapts(config) && config.precision_adaptive.options.rollback; }
+
+// The settings of a training that writes nothing, but for what a rollback returns to.
 Config in_memory(Config config) {
+  config.train.run_dir += ".compared";
+  config.checkpoint.keep_last = 1;
   config.probe.enabled &= adapts(config) && config.precision_adaptive.options.underflow_share > 0.0;
   config.profile = false;
   config.train.sample_tokens = 0;
@@ -40,6 +46,20 @@ size_t peak_memory(const Session& session) {
   if (backend.device().kind == Device::Kind::kCpu) return table;
   return std::max(table, backend.memory_use().peak_bytes);
 }
+
+// Keeps checkpoints for precision.adaptive.rollback.
+class Keeper final : public TrainObserver {
+ public:
+  Keeper(Session& session, const Config& config)
+      : checkpoints_(session, config, nullptr), interval_(config.checkpoint.interval) {}
+
+  bool pauses_after(int64_t steps) const override { return is_due(interval_, steps); }
+  void at_pause(Trainer& trainer) override { checkpoints_.save(trainer.state()); }
+
+ private:
+  TrainingCheckpoints checkpoints_;
+  const int64_t interval_;
+};
 
 // Records a training.
 class Recorder final : public TrainObserver {
@@ -94,12 +114,19 @@ class Run {
       if (communicator_.size() > 1 || error.code() != ExitCode::kMemory) throw;
       record_.failure = error.what();
     }
+    communicator_.barrier();  // nobody reads a checkpoint any more
+    if (rolls_back(config_) && communicator_.rank() == 0) std::filesystem::remove_all(config_.train.run_dir);
     agree();
     return std::move(record_);
   }
 
  private:
-  RunProbe* begin(Session& session, RunState&, const SessionStart&, TrainObservers& observers) {
+  RunProbe* begin(Session& session, RunState&, const SessionStart& start, TrainObservers& observers) {
+    if (start.rollback != nullptr) {  // these steps are trained again
+      record_.steps.resize(static_cast<size_t>(session.next_step));
+      std::erase_if(record_.validation, [&](const ValidationLoss& one) { return one.step > session.next_step; });
+    }
+    if (rolls_back(config_)) observers.push_back(std::make_shared<Keeper>(session, config_));
     observers.push_back(std::make_shared<Recorder>(record_));
     if (!config_.probe.enabled) return nullptr;
     const auto probes = std::make_shared<ProbeRecorder>(session.config, session.sharded, "", session.next_step);

@@ -1,5 +1,5 @@
 // TrainingRecord: a training from its first step to its last in this process, as a result to be compared with others.
-// Nothing is written.
+// Nothing is written; with precision.adaptive.rollback there are checkpoints beside the run folder until it ends.
 #pragma once
 
 #include <cstddef>
