@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "amp/grad_scaler.h"
 #include "core/base/error.h"
 #include "core/io/config_reader.h"
 #include "tools/config/config_binding.h"
+#include "tools/config/data_paths.h"
 #include "tools/config/old_settings.h"
 #include "tools/config/precision_phases.h"
 
@@ -25,6 +27,7 @@ ConfigBinding binding(Config& config) {
 Config build(ConfigNode root, const std::vector<std::string>& overrides, ConfigOrigins* origins) {
   for (const std::string& assignment : overrides) apply_override(root, assignment);
   replace_old_settings(root, OldSettings::kRefuse);
+  refuse_unavailable(root);
   Config config;
   ConfigOrigins written = read_config(root, binding(config), config_synonyms());
   if (config.scaler.preset != kNoPreset) {
@@ -82,7 +85,12 @@ void Config::resolve_scaler_mode() {
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigOrigins* origins) {
-  return build(parse_config_file(path), overrides, origins);
+  ConfigOrigins written;
+  const std::filesystem::path file = configuration_file(path);
+  Config config = build(parse_config_file(file), overrides, &written);
+  if (is_config_of_run(file)) relocate(config, file.has_parent_path() ? file.parent_path() : ".", written);
+  if (origins != nullptr) *origins = std::move(written);
+  return config;
 }
 
 Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides,

@@ -15,6 +15,8 @@ void bind_config(ConfigVisitor& visitor, Config& config);
 
 // Names that other programs use for our settings.
 ConfigSynonyms config_synonyms();
+// ConfigError for a setting that asks for what other programs have and this one has not: what there is instead.
+void refuse_unavailable(const ConfigNode& root);
 
 // Path to printed value of every setting.
 std::map<std::string, std::string> flatten(const Config& config);

@@ -1,7 +1,76 @@
-// Names that users of other programs try: messages about unknown keys give ours.
+// Names that users of other programs try: messages about unknown keys give ours, or say what is not available.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {
+namespace {
+
+struct Unavailable {
+  std::vector<std::string_view> keys;  // wherever they stand
+  const char* why;
+};
+
+constexpr const char* kAdamW =
+    "the optimizer is AdamW, with optimizer.lr, beta1, beta2, epsilon and weight_decay; the formats of its state are "
+    "first_moment, second_moment and master";
+
+const std::vector<Unavailable>& unavailable() {
+  static const std::vector<Unavailable> kAll = {
+      {{"epochs", "num_epochs", "max_epochs", "num_train_epochs"},
+       "a run is as long as train.steps says, each step of train.global_batch sequences"},
+      {{"gradient_accumulation_steps", "grad_accum_steps", "accumulate_grad_batches"},
+       "it follows from train.global_batch, which is ranks x train.micro_batch x accumulation"},
+      {{"zero_stage", "zero", "zero_optimization", "fsdp"},
+       "optimizer state is sharded (optimizer.sharding), gradients and parameters are not"},
+      {{"tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size", "pipeline_parallel",
+        "pipeline_parallel_size", "pipeline_model_parallel_size", "expert_parallel", "context_parallel"},
+       "ranks are data parallel only, with optimizer state sharded over them"},
+      {{"tokenizer", "tokenizer_path", "tokenizer_name"},
+       "data are bytes (data.format: bytes) or files of tokens that another program made (data.format: tokens)"},
+      {{"experts", "num_experts", "moe", "lora", "lora_r", "peft"},
+       "the models are gpt and encoder, dense and trained as a whole"},
+      {{"momentum", "nesterov", "amsgrad"}, kAdamW}};
+  return kAll;
+}
+
+[[noreturn]] void refuse(const std::string& origin, const std::string& what, std::string_view why) {
+  throw ConfigError(fmt::format("{}: {} is not available: {}", origin, what, why));
+}
+
+void refuse_below(const ConfigNode& node, const std::string& section) {
+  for (const ConfigMember& member : node.members) {
+    const std::string path = join_config_path(section, member.key);
+    for (const Unavailable& one : unavailable()) {
+      if (std::ranges::count(one.keys, member.key) > 0) refuse(member.origin, path, one.why);
+    }
+    refuse_below(member.value, path);
+  }
+}
+
+}  // namespace
+
+void refuse_unavailable(const ConfigNode& root) {
+  if (const ConfigMember* const optimizer = root.find("optimizer")) {
+    const auto refuse_name = [](const ConfigMember& member, const std::string& path) {
+      const std::string& name = member.value.text;
+      if (name == "adamw" || name == "AdamW") {
+        throw ConfigError(fmt::format("{}: {}: leave it out: {}", member.origin, path, kAdamW));
+      }
+      refuse(member.origin, fmt::format("{}: '{}'", path, name), kAdamW);
+    };
+    if (optimizer->value.kind == ConfigNode::Kind::kScalar) refuse_name(*optimizer, "optimizer");
+    for (const char* const key : {"name", "type", "kind", "algorithm"}) {
+      if (const ConfigMember* const named = optimizer->value.find(key)) {
+        refuse_name(*named, std::string("optimizer.") + key);
+      }
+    }
+  }
+  refuse_below(root, "");
+}
 
 ConfigSynonyms config_synonyms() {
   return {{"learning_rate", "optimizer.lr"},

@@ -5,6 +5,7 @@
 
 #include "core/base/log.h"
 #include "core/tensor/philox.h"
+#include "tools/config/data_paths.h"
 
 namespace mantissa {
 namespace {
@@ -15,8 +16,9 @@ static_assert(kIgnoredTarget == kIgnoreIndex);
 constexpr uint64_t kValidationStream = 0x76616c6964617465;  // keeps validation masks apart from training's
 
 std::shared_ptr<const TokenData> open_data(const Config& config, const std::vector<std::string>& files) {
-  auto data = std::make_shared<const TokenData>(
-      TokenDataOptions{.files = files, .layout = config.data.token_layout(), .vocab = config.model.vocab});
+  auto data = std::make_shared<const TokenData>(TokenDataOptions{.files = in_folders(files, config.data.format),
+                                                                 .layout = config.data.token_layout(),
+                                                                 .vocab = config.model.vocab});
   if (!data->skipped_empty_files().empty()) {
     log_info("data: {} empty files skipped, the first is {}", data->skipped_empty_files().size(),
              data->skipped_empty_files().front());

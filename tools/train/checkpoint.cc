@@ -11,6 +11,7 @@
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
 #include "core/io/optional_json.h"
+#include "tools/config/data_paths.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/trainer.h"
 
@@ -152,6 +153,7 @@ std::string find_checkpoint_folder(const std::string& path) {
     if (const auto latest = store.latest_valid()) return latest->folder;
     throw CheckpointError(fmt::format("{}: none of the {} checkpoints there is valid", root, store.steps().size()));
   }
+  refuse_foreign_model(path);
   throw CheckpointError(
       fmt::format("'{}' holds no checkpoint: expected a checkpoint folder (with {} in it), a run folder or its "
                   "checkpoints folder",

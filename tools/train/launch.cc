@@ -34,9 +34,22 @@ const char* launcher_rank_text() {
   return nullptr;
 }
 
-void require_name(const char* key, const std::string& name, std::vector<std::string> known) {
+void require_name(const char* key, const std::string& name, std::vector<std::string> known,
+                  const std::string& hint = "") {
   if (std::find(known.begin(), known.end(), name) != known.end()) return;
-  throw ConfigError(fmt::format("{}: nothing is named '{}' here; there are: {}", key, name, fmt::join(known, ", ")));
+  throw ConfigError(
+      fmt::format("{}: nothing is named '{}' here; there are: {}{}", key, name, fmt::join(known, ", "), hint));
+}
+
+// For names of models elsewhere.
+std::string model_hint(const std::string& name) {
+  const auto is_one_of = [&name](std::initializer_list<std::string_view> families) {
+    return std::ranges::any_of(families, [&name](std::string_view family) { return name.starts_with(family); });
+  };
+  if (is_one_of({"llama", "mistral", "qwen", "gemma"})) {
+    return "; gpt with norm: rms_norm, activation: swiglu, position: rope, bias: false is built alike";
+  }
+  return is_one_of({"bert", "roberta"}) ? "; encoder is trained on masked tokens, as these are" : "";
 }
 
 // Why the ranks cannot use NCCL; empty if they can. All ranks get the same facts and decide alike.
@@ -101,7 +114,7 @@ void require_known_names(const Config& config) {
   };
   require_known_device(config.device);
   require_name("comm.backend", config.comm.backend, with_auto(communicator_names()));
-  require_name("model.name", config.model.name, model_names());
+  require_name("model.name", config.model.name, model_names(), model_hint(config.model.name));
 }
 
 int launcher_rank() {

@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
+#include "tools/config/data_paths.h"
 #include "tools/config/precision_phases.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
@@ -161,7 +162,12 @@ Config configuration_of(const ModelRequest& request) {
     const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
     const std::string source = checkpoint.folder + "/manifest.json";
     config = read_state(checkpoint.folder, [&] {
-      return parse_config(saved_settings(checkpoint, source, request.overrides), source, request.overrides);
+      ConfigOrigins origins;
+      Config run =
+          parse_config(saved_settings(checkpoint, source, request.overrides), source, request.overrides, &origins);
+      const std::filesystem::path folder = std::filesystem::path(checkpoint.folder).parent_path().parent_path();
+      if (is_config_of_run(folder / "config.yaml")) relocate(run, folder, origins);
+      return run;
     });
   } else {
     config = load_config(request.target, request.overrides);

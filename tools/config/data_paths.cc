@@ -1,0 +1,153 @@
+#include "tools/config/data_paths.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+
+namespace mantissa {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTokenSuffix = ".bin";
+constexpr const char* kRunConfig = "config.yaml";
+
+void require_one_kind(const std::string& folder, const std::vector<std::string>& files, DataFormat format) {
+  const auto is_token_file = [](const std::string& file) { return file.ends_with(kTokenSuffix); };
+  const auto token_file = std::ranges::find_if(files, is_token_file);
+  const auto text_file = std::ranges::find_if_not(files, is_token_file);
+  if (files.empty()) {
+    throw DataError(fmt::format(
+        "'{}' is a folder without files: expected text files, or token files ({}); for files in folders below it give "
+        "'{}/**/*.txt'",
+        folder, kTokenSuffix, folder));
+  }
+  if (token_file != files.end() && text_file != files.end()) {
+    throw DataError(
+        fmt::format("'{}' holds text files ({}) and token files ({}): expected one kind; give '{}/*{}', or name files",
+                    folder, *text_file, *token_file, folder, kTokenSuffix));
+  }
+  const bool wants_tokens = format == DataFormat::kTokens;
+  if (wants_tokens == (token_file != files.end())) return;
+  throw DataError(fmt::format("'{}' holds {} files ({}), but data.format is {}: give data.format={}", folder,
+                              wants_tokens ? "text" : "token", files.front(), wants_tokens ? "tokens" : "bytes",
+                              wants_tokens ? "bytes" : "tokens"));
+}
+
+// The folder without symbolic links and without a slash at its end; as it is where the system does not tell.
+fs::path real_path(const fs::path& path) {
+  std::error_code error;
+  const fs::path whole = fs::weakly_canonical(fs::absolute(path, error), error);
+  return error ? path : whole;
+}
+
+// `whole` without the folders of `end` behind it: "/a/b/c", "b/c" to "/a". Nothing where it ends in another way.
+std::optional<fs::path> without_end(fs::path whole, fs::path end) {
+  end = end.lexically_normal();
+  if (!end.has_filename()) end = end.parent_path();
+  for (; !end.empty(); end = end.parent_path()) {
+    if (end.filename() != whole.filename() || end.filename() == "..") return std::nullopt;
+    whole = whole.parent_path();
+  }
+  return whole;
+}
+
+// "/a/b/c", "/x/b/c" to "/a", "/x".
+std::pair<fs::path, fs::path> without_common_end(fs::path one, fs::path other) {
+  while (one.has_relative_path() && other.has_relative_path() && one.filename() == other.filename()) {
+    one = one.parent_path();
+    other = other.parent_path();
+  }
+  return {one, other};
+}
+
+bool is_there(const fs::path& pattern) {
+  std::error_code error;
+  if (fs::exists(pattern, error)) return true;
+  return has_wildcard(pattern.string()) && !expand_glob(pattern.string()).empty();
+}
+
+}  // namespace
+
+std::vector<std::string> in_folders(const std::vector<std::string>& names, DataFormat format) {
+  std::vector<std::string> patterns = names;
+  for (std::string& name : patterns) {
+    std::error_code error;  // then it is no folder
+    if (has_wildcard(name) || !fs::is_directory(name, error)) continue;
+    const std::string folder = name.ends_with('/') && name.size() > 1 ? name.substr(0, name.size() - 1) : name;
+    name = folder + "/*";
+    require_one_kind(folder, expand_glob(name), format);
+  }
+  return patterns;
+}
+
+void refuse_foreign_model(const std::string& folder) {
+  std::error_code error;  // then nothing is there
+  if (!fs::exists(folder + "/config.json", error)) return;
+  for (const char* const weights : {"*.safetensors", "pytorch_model*.bin"}) {
+    if (expand_glob(folder + "/" + weights).empty()) continue;
+    throw ConfigError(
+        fmt::format("'{}' is a model of Hugging Face Transformers (config.json, {}), which is not available here: this "
+                    "program reads the run folders and checkpoints that `mantissa train` writes",
+                    folder, weights));
+  }
+}
+
+std::string configuration_file(const std::string& path) {
+  std::error_code error;  // then it is no folder
+  if (!fs::is_directory(path, error)) return path;
+  refuse_foreign_model(path);
+  return fs::exists(path + "/" + kRunConfig, error) ? path + "/" + kRunConfig : path;
+}
+
+bool is_config_of_run(const fs::path& file) {
+  const auto holds = [&file](const char* name) {
+    std::error_code error;  // then it does not
+    return fs::exists(file.parent_path() / name, error);
+  };
+  return file.filename() == kRunConfig && (holds("lock") || holds("metrics.jsonl") || holds("checkpoints"));
+}
+
+void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& origins) {
+  const auto is_given_now = [&origins](const char* setting) {
+    const auto origin = origins.find(setting);
+    return origin != origins.end() && origin->second.starts_with("command line");
+  };
+  const fs::path here = real_path(run_folder), given = config.train.run_dir;
+  if (is_given_now("train.run_dir") || here == real_path(given)) return;
+  // Where paths began, and where that place is now.
+  fs::path from, to;
+  if (given.is_absolute()) {
+    std::tie(from, to) = without_common_end(given.lexically_normal(), here);
+  } else if (const auto start = without_end(here, given)) {
+    to = *start;
+  }
+  if (to.empty() || from == given.lexically_normal()) {
+    log_warn("train.run_dir is '{}', but its settings were read in the run folder '{}'", given.string(),
+             run_folder.string());
+    return;
+  }
+  config.train.run_dir = here.string();
+  const auto move = [&](const char* setting, std::vector<std::string>& paths) {
+    if (is_given_now(setting)) return;
+    for (std::string& path : paths) {
+      const fs::path old = path;
+      if (old.is_absolute() != given.is_absolute() || (old.is_absolute() && is_there(old))) continue;
+      const fs::path rest = old.is_absolute() ? old.lexically_relative(from) : old;
+      const fs::path moved = to / rest;
+      if (rest.empty() || *rest.begin() == ".." || !is_there(moved)) continue;
+      log_info("{}: '{}' is taken as {}, from where the run was started", setting, path, moved.string());
+      path = moved.string();
+    }
+  };
+  move("data.train", config.data.train);
+  move("data.validation", config.data.validation);
+}
+
+}  // namespace mantissa

@@ -1,0 +1,31 @@
+// Paths of a configuration: folders in the place of data files, and runs that are continued from elsewhere.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tools/config/config.h"
+
+namespace mantissa {
+
+// The names and patterns in which each folder is replaced by the pattern of its files, "text" by "text/*". DataError
+// for a folder without files, with text and token files (.bin), or with files that `format` does not mean.
+std::vector<std::string> in_folders(const std::vector<std::string>& names, DataFormat format);
+
+// ConfigError for the folder of a model of another program.
+void refuse_foreign_model(const std::string& folder);
+
+// The file of settings that `path` names: itself, or that of a run folder. ConfigError as above.
+std::string configuration_file(const std::string& path);
+
+// Whether this is the file in which a run keeps its settings.
+bool is_config_of_run(const std::filesystem::path& file);
+
+// For settings that `run_folder` keeps: paths in them are as they were given, and begin where the run was started. That
+// place follows from train.run_dir and the folder's own place. If this process was started elsewhere, or the folder has
+// moved with its data, its paths become absolute. Settings of the command line are left as they are. A folder of
+// another name than train.run_dir changes nothing, and is worth a warning.
+void relocate(Config& config, const std::filesystem::path& run_folder, const ConfigOrigins& origins);
+
+}  // namespace mantissa
