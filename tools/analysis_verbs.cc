@@ -20,8 +20,9 @@ void add_formats(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 26))
       ->capture_default_str();
   formats->add_flag("!--no-products", request->products, "do not measure GEMM speed");
+  formats->add_flag("--full", request->full, "also print errors by decade, lost gradients, and products by size");
   formats->add_option("--json", request->json, kJson);
-  verbs.push_back({formats, [request] { return formats_verb(*request); }});
+  verbs.push_back({formats, "analyze formats --full", [request] { return formats_verb(*request); }});
 }
 
 void add_probes(CLI::App* analyze, std::vector<Verb>& verbs) {
@@ -30,7 +31,8 @@ void add_probes(CLI::App* analyze, std::vector<Verb>& verbs) {
   probes->add_option("run", request->run, "run folder or probe file")->required();
   probes->add_option("--role", request->role, "only rows of this role: activation, weight, gradient, wgrad, ...");
   probes->add_option("--tensor", request->tensor, "only rows of tensors whose name contains this text");
-  probes->add_option("--step", request->step, "only rows of this step; 0: all steps")->check(CLI::NonNegativeNumber);
+  probes->add_option("--step", request->step, "only rows of this step; 0: all steps")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   probes->add_option("--format", request->format, "add what this format would lose: fp16, bf16, e4m3, ...");
   probes->add_option("--exponent", request->exponent, "scale for --format: two to this power")
       ->check(CLI::Range(-300, 300))
@@ -41,7 +43,8 @@ void add_probes(CLI::App* analyze, std::vector<Verb>& verbs) {
   for (const char* filter : {"--role", "--tensor", "--step", "--format", "--exponent"}) {
     sql->excludes(probes->get_option(filter));
   }
-  verbs.push_back({probes, [request] { return probes_verb(*request); }});
+  verbs.push_back({probes, "analyze probes runs/quickstart --role gradient --format fp16 > gradients.csv",
+                   [request] { return probes_verb(*request); }});
 }
 
 void add_model(CLI::App* analyze, std::vector<Verb>& verbs) {
@@ -64,7 +67,8 @@ void add_model(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->capture_default_str();
   model->add_option("--html", outputs->html, "also write the report as a page that needs no network");
   model->add_option("--json", outputs->json, kJson);
-  verbs.push_back({model, [request, outputs] { return model_verb(*request, *outputs); }});
+  verbs.push_back({model, "analyze model runs/quickstart --html report.html",
+                   [request, outputs] { return model_verb(*request, *outputs); }});
 }
 
 void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
@@ -108,7 +112,8 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->capture_default_str()
       ->needs(weights);
   sensitivity->add_option("--json", *json, kJson);
-  verbs.push_back({sensitivity, [request, json] { return sensitivity_verb(*request, *json); }});
+  verbs.push_back({sensitivity, "analyze sensitivity configs/recipes.yaml --layers 'blocks.*.mlp'",
+                   [request, json] { return sensitivity_verb(*request, *json); }});
 }
 
 void add_postmortem(CLI::App& app, std::vector<Verb>& verbs) {
@@ -123,7 +128,8 @@ void add_postmortem(CLI::App& app, std::vector<Verb>& verbs) {
                          "ranks to show the events of; default: all, or in a job of more than 8 ranks the first cause "
                          "and one that waited for it");
   postmortem->add_option("--html", request->html, "also write the report as a page that needs no network");
-  verbs.push_back({postmortem, [request] { return postmortem_verb(*request); }});
+  verbs.push_back(
+      {postmortem, "postmortem runs/quickstart --html report.html", [request] { return postmortem_verb(*request); }});
 }
 
 }  // namespace

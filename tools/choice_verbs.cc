@@ -10,7 +10,7 @@ namespace {
 void add_advise(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* advise =
       app.add_subcommand("advise", "Predict training speed by precision, or plan precision under a budget");
-  verbs.push_back({advise, add_advise_options(*advise)});
+  verbs.push_back({advise, "advise configs/gpt_small_bf16.yaml --hardware h100", add_advise_options(*advise)});
 }
 
 void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
@@ -46,7 +46,8 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
   compare->add_option("--html", request->html, "also write the report as a page that needs no network");
   compare->add_option("--json", request->json, "also write the figures to this file");
   compare->add_flag("!--no-products", request->products, "do not measure GEMM speed for these files");
-  verbs.push_back({compare, [request] { return compare_verb(*request); }});
+  verbs.push_back({compare, "compare configs/quickstart.yaml --precisions fp32,bf16,fp8 --steps 100",
+                   [request] { return compare_verb(*request); }});
 }
 
 }  // namespace

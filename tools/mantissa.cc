@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
+#include "tools/command_line.h"
 #include "tools/train/launch.h"
 #include "tools/verbs.h"
 
@@ -16,20 +18,26 @@ namespace {
 int run(int argc, char** argv) {
   CLI::App app("mantissa: distributed mixed-precision training of transformers");
   app.require_subcommand(1);
+  std::vector<Verb> verbs;
+  app.formatter(help_formatter(verbs));  // verbs that are added take it over
   app.footer(
       "Exit codes: 0 done, 1 defect of the program, 2 configuration or command line, 3 data, 4 checkpoint,\n"
       "5 numerical faults, 6 communication, 7 watchdog, 8 memory, 9 a plan of advise misses its budget,\n"
       "75 stopped early (the same command continues)");
   app.set_version_flag("--version", version_text, "Print version, commit, compilers, libraries and devices, and exit");
-  std::vector<Verb> verbs;
   add_training_verbs(app, verbs);
   add_analysis_verbs(app, verbs);
   add_choice_verbs(app, verbs);
+  add_completion(app, verbs);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = launcher_rank() == 0 ? app.exit(error) : error.get_exit_code();
-    return code == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+    const bool is_request = error.get_exit_code() == 0;  // for help or the version
+    if (launcher_rank() == 0) {
+      if (is_request) app.exit(error);
+      if (!is_request) std::fputs(explain(error, app, verbs, {argv + 1, argv + argc}).c_str(), stderr);
+    }
+    return is_request ? 0 : static_cast<int>(ExitCode::kConfig);
   }
   const auto named = std::find_if(verbs.begin(), verbs.end(), [](const Verb& verb) { return verb.command->parsed(); });
   return named->run();

@@ -5,6 +5,7 @@
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
+#include "tools/config/wrapped_text.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/guard/status_verb.h"
 #include "tools/train/dry_run.h"
@@ -29,17 +30,32 @@ std::shared_ptr<const ConfigArguments> add_config_arguments(CLI::App* verb) {
   return arguments;
 }
 
-int config_verb(const std::string& path, const std::vector<std::string>& overrides) {
+// Each line behind a "#".
+std::string as_comment(std::string text) {
+  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', end + 3))
+    text.insert(end + 1, "# ");
+  return text;
+}
+
+struct MemoryRequest {
+  bool table = false;
+  int ranks = 1;
+};
+
+int config_verb(const std::string& path, const std::vector<std::string>& overrides, const MemoryRequest& memory) {
   return run_reported([&] {
     ConfigOrigins origins;
     const Config config = load_config(path, overrides, &origins);
+    std::vector<MemoryTable> tables;
     try {
       require_known_names(config);
-      predict_memory_tables(config, 1);  // finds what only the model can refuse
+      tables = predict_memory_tables(config, memory.ranks);  // finds what only the model can refuse
     } catch (const ConfigError& error) {
       throw ConfigError(located(error.what(), origins));
     }
-    for (const std::string& line : ineffective_settings(config, origins)) log_warn("{}", line);
+    for (const std::string& line : ineffective_settings(config, origins)) {
+      log_warn("{}", wrapped(line, std::string_view("warning: ").size(), Paths::kPassOver));
+    }
     std::string text = to_yaml(config);
     for (int phase = 0; phase < phase_count(config); ++phase) {
       const Config own = in_phase(config, phase);
@@ -50,48 +66,61 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
       text += fmt::format("\n# The precision of each op of this model{}\n", phase_title(config, phase));
       text += precision_table(own, "# ");
     }
+    for (int phase = 0; memory.table && phase < phase_count(config); ++phase) {
+      text += fmt::format("\n# Memory of a rank of {}, predicted{}", memory.ranks, phase_title(config, phase));
+      text += as_comment(to_text(tables[static_cast<size_t>(phase)])) + "\n";
+    }
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }
 
 void add_status(CLI::App& app, std::vector<Verb>& verbs) {
-  CLI::App* status = app.add_subcommand("status", "Says whether a run is alive, how far it is and when it ends");
+  CLI::App* status = app.add_subcommand("status", "Tell whether a run is alive, how far it is and when it ends");
   const auto request = std::make_shared<StatusRequest>();
   status->add_option("run", request->run, "run folder")->required();
   status->add_flag("--json", request->json, "print an object for scripts");
   status->footer(
       "Exit code: 0 done, 10 running, 11 running without a heartbeat, 12 failed or dead before its end,\n"
       "75 stopped early (the same command continues), 2 not a run folder");
-  verbs.push_back({status, [request] { return status_verb(*request); }});
+  verbs.push_back({status, "status runs/quickstart", [request] { return status_verb(*request); }});
 }
 
 void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
-  CLI::App* generate = app.add_subcommand("generate", "Continues a prompt with a trained model");
+  CLI::App* generate = app.add_subcommand("generate", "Continue a prompt with a trained model");
   const auto request = std::make_shared<GenerateRequest>();
   generate->add_option("run", request->run, "run folder, or one checkpoint folder of it")->required();
   generate->add_option("--prompt", request->prompt, "what to continue")->required();
+  constexpr int64_t kMostTokens = int64_t{1} << 40;
   generate->add_option("--tokens", request->sampling.tokens, "how many tokens to add")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMostTokens))
       ->capture_default_str();
   generate->add_option("--temperature", request->sampling.temperature, "0: always the likeliest token")
       ->capture_default_str();
   generate->add_option("--top-k", request->sampling.top_k, "draw from this many likeliest tokens; 0: from all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMostTokens))
       ->capture_default_str();
   generate->add_option("--seed", request->sampling.seed, "the same seed gives the same text")->capture_default_str();
-  verbs.push_back({generate, [request] { return generate_verb(*request); }});
+  verbs.push_back(
+      {generate, "generate runs/quickstart --prompt \"The \"", [request] { return generate_verb(*request); }});
 }
 
 }  // namespace
 
 void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs) {
-  CLI::App* train = app.add_subcommand("train", "Trains a model; several ranks under mpirun or srun");
+  CLI::App* train = app.add_subcommand("train", "Train a model; several ranks under mpirun or srun");
   const auto trained = add_config_arguments(train);
-  verbs.push_back({train, [trained] { return train_verb(trained->path, trained->overrides); }});
+  verbs.push_back({train, "train configs/quickstart.yaml \"data.train=my/text/*.txt\" optimizer.lr=3e-4",
+                   [trained] { return train_verb(trained->path, trained->overrides); }});
   add_status(app, verbs);
-  CLI::App* config = app.add_subcommand("config", "Prints the resolved configuration; validates, trains nothing");
+  CLI::App* config = app.add_subcommand("config", "Print the resolved configuration; checks it, trains nothing");
   const auto printed = add_config_arguments(config);
-  verbs.push_back({config, [printed] { return config_verb(printed->path, printed->overrides); }});
+  const auto memory = std::make_shared<MemoryRequest>();
+  config->add_flag("--memory", memory->table, "also print the predicted memory of a rank by category");
+  config->add_option("--ranks", memory->ranks, "of how many ranks")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  verbs.push_back({config, "config configs/gpt_small_bf16.yaml train.steps=2000 --memory",
+                   [printed, memory] { return config_verb(printed->path, printed->overrides, *memory); }});
   add_generate(app, verbs);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/backend/registry.h"
@@ -72,34 +73,17 @@ Json analyze_formats(const FormatsRequest& request) {
   return {{"device", device->describe()}, {"samples", request.samples}, {"formats", formats}, {"gemm", gemm}};
 }
 
-std::string formats_text(const Json& figures) {
+namespace {
+
+// Relative errors and lost gradients, by decade, of each format.
+void add_decades(const Json& figures, const Json& ranges, ReportText& text) {
   const auto decade = [](const Json& of) { return fmt::format("1e{}", of); };
   const auto decades = [](const Json& of) { return fmt::format("1e{} ... 1e{}", of, of.get<int>() + 1); };
   const auto exponent = [](const Json& scale) { return fmt::format("2^{:.0f}", std::log2(number_of(scale))); };
-  const CellText number = in_format("{:.7g}"), short_number = in_format("{:.4g}"), error = in_format("{:.2e}");
-  ReportText text;
-  text.line("{}", figures["device"]).blank_line().line("Range, found by trying values").blank_line();
-  Json ranges = Json::array();
-  for (const Json& format : figures["formats"]) {
-    if (!format["range"].is_null()) ranges.push_back(format);
-  }
-  text.table(ranges, {{"format", "name"},
-                      {"largest", "range/max", number},
-                      {"min normal", "range/min_normal", short_number},
-                      {"smallest", "range/min_positive", short_number},
-                      {"epsilon", "range/epsilon", short_number},
-                      {"dB", "range/dynamic_range_db", in_format("{:.0f}")},
-                      {"overflow from", "range/overflow_from", number},
-                      {"0 up to", "range/underflow_at", short_number},
-                      {"rounded by", "rounded_by"}});
-  for (const Json& format : ranges) {
-    if (format["difference"] == "") continue;
-    text.line("  {} differs from the format's definition: {}", format["name"], format["difference"]);
-  }
+  const CellText error = in_format("{:.2e}");
   text.blank_line().line(
       "Relative error of stored values by magnitude: {} values a decade, uniform in the logarithm. A value that "
-      "becomes "
-      "0 has an error of 1; values beyond the range are not in the error.",
+      "becomes 0 has an error of 1; values beyond the range are not in the error.",
       figures["samples"]);
   for (const Json& format : figures["formats"]) {
     const Json& block = format["block_length"];
@@ -125,7 +109,26 @@ std::string formats_text(const Json& figures) {
                                                   {"% to 0 with it", "scaled_underflow", per_cent},
                                                   {"% beyond with it", "scaled_overflow", per_cent}});
   }
-  if (figures["gemm"].empty()) return text.text();
+}
+
+// The fastest product of each format.
+void add_fastest_products(const Json& figures, ReportText& text) {
+  Json rows = Json::array();
+  for (const Json& gemm : figures["gemm"]) {
+    if (gemm["products"].empty()) continue;
+    const auto rate = [](const Json& product) { return number_of(product["flops"]); };
+    Json row = *std::ranges::max_element(gemm["products"], {}, rate);
+    row["dtype"] = gemm["dtype"];
+    rows.push_back(std::move(row));
+  }
+  text.blank_line().line("Fastest product of square matrices").blank_line();
+  text.table(rows, {{"format", "dtype"},
+                    {"size", "size"},
+                    {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
+                    {"% of peak", "share_of_peak", in_format("{:.1f}", 100.0)}});
+}
+
+void add_products(const Json& figures, ReportText& text) {
   text.blank_line().line("Products of square matrices, second operand transposed. Odd sizes are not aligned.");
   for (const Json& gemm : figures["gemm"]) {
     const bool is_known = gemm["peak_flops"].is_number();
@@ -135,6 +138,39 @@ std::string formats_text(const Json& figures) {
                                   {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
                                   {"% of peak", "share_of_peak", in_format("{:.1f}", 100.0)}});
   }
+}
+
+}  // namespace
+
+std::string formats_text(const Json& figures, bool full) {
+  const CellText number = in_format("{:.7g}"), short_number = in_format("{:.4g}");
+  ReportText text;
+  text.line("{}", figures["device"]).blank_line().line("Range, found by trying values").blank_line();
+  Json ranges = Json::array();
+  for (const Json& format : figures["formats"]) {
+    if (!format["range"].is_null()) ranges.push_back(format);
+  }
+  text.table(ranges, {{"format", "name"},
+                      {"largest", "range/max", number},
+                      {"min normal", "range/min_normal", short_number},
+                      {"smallest", "range/min_positive", short_number},
+                      {"epsilon", "range/epsilon", short_number},
+                      {"dB", "range/dynamic_range_db", in_format("{:.0f}")},
+                      {"overflow from", "range/overflow_from", number},
+                      {"0 up to", "range/underflow_at", short_number},
+                      {"rounded by", "rounded_by"}});
+  for (const Json& format : ranges) {
+    if (format["difference"] == "") continue;
+    text.line("  {} differs from the format's definition: {}", format["name"], format["difference"]);
+  }
+  const bool has_products = !figures["gemm"].empty();
+  if (full) {
+    add_decades(figures, ranges, text);
+    if (has_products) add_products(figures, text);
+    return text.text();
+  }
+  if (has_products) add_fastest_products(figures, text);
+  text.blank_line().line("--full also prints errors and lost gradients by decade, and products by size.");
   return text.text();
 }
 
@@ -142,7 +178,7 @@ int formats_verb(const FormatsRequest& request) {
   return run_reported([&] {
     OutputFile json("--json", request.json);
     const Json figures = analyze_formats(request);
-    print(formats_text(figures));
+    print(formats_text(figures, request.full));
     json.write(figures);
   });
 }

@@ -11,6 +11,7 @@ struct FormatsRequest {
   std::string device = "auto";  // a backend's name, or "auto"
   int64_t samples = 65536;      // values tried for each size
   bool products = true;         // measure GEMM rates
+  bool full = false;            // print every table, not only ranges and the fastest products
   std::string json;             // output file; empty: none
 };
 
@@ -20,7 +21,8 @@ struct FormatsRequest {
 //     all), errors and, without scales, range, difference (from the format's definition; empty: none) and underflow
 //   gemm: of each operand dtype, peak_flops, peak_source and products (size, flops, share_of_peak)
 nlohmann::json analyze_formats(const FormatsRequest& request);
-std::string formats_text(const nlohmann::json& figures);
+// `full`: also errors by decade, what gradients lose, and products by size.
+std::string formats_text(const nlohmann::json& figures, bool full);
 
 // Prints the report to standard output. Returns the exit code.
 int formats_verb(const FormatsRequest& request);

@@ -27,11 +27,6 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-// Columns that UTF-8 text takes: bytes that continue a character take none.
-size_t width_of(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
 Cells split(std::string_view text, char separator) {
   Cells parts;
   for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
@@ -62,7 +57,7 @@ void add_block(std::span<const Cells* const> columns, std::span<const size_t> wi
     std::string line;
     for (size_t i = 0; i < columns.size(); ++i) {
       const std::string& cell = (*columns[i])[row];
-      const std::string padding(widths[i] - width_of(cell), ' ');
+      const std::string padding(widths[i] - columns_of(cell), ' ');
       line += "  " + (i == 0 ? cell + padding : padding + cell);
     }
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
@@ -101,21 +96,7 @@ CellText with_range(std::string format, double unit) {
 }
 
 ReportText& ReportText::paragraph(std::string_view text) {
-  for (const std::string& given : split(text, '\n')) {
-    const size_t indentation = std::min(given.find_first_not_of(' '), given.size()) + 2;
-    std::string line;
-    bool is_first = true;
-    for (const std::string& word : split(given, ' ')) {
-      if (width_of(line) > indentation && width_of(line) + 1 + width_of(word) > kWidth) {
-        text_ += line + "\n";
-        line = std::string(indentation, ' ') + word;
-      } else {
-        line += (is_first ? "" : " ") + word;
-      }
-      is_first = false;
-    }
-    text_ += line + "\n";
-  }
+  text_ += wrapped(text) + "\n";
   return *this;
 }
 
@@ -129,7 +110,7 @@ ReportText& ReportText::table(const Json& rows, const std::vector<Column>& colum
   for (const Column& column : columns) {
     cells.push_back(cells_of(column, heading_lines, rows));
     widths.push_back(0);
-    for (const std::string& cell : cells.back()) widths.back() = std::max(widths.back(), width_of(cell));
+    for (const std::string& cell : cells.back()) widths.back() = std::max(widths.back(), columns_of(cell));
   }
   for (size_t begin = 1, end = begin; begin < std::max<size_t>(2, columns.size()); begin = end) {
     std::vector<const Cells*> block = {&cells.front()};

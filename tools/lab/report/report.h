@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/io/optional_json.h"
+#include "tools/config/wrapped_text.h"
 
 // "{}" and "{:.3g}" for a figure: a text as it is, a number by its format, "-" if it is missing or NaN.
 template <>
@@ -64,7 +65,7 @@ void print(const std::string& text);
 // Text of at most kWidth columns, unless one name is longer than that.
 class ReportText {
  public:
-  static constexpr size_t kWidth = 120;
+  static constexpr size_t kWidth = kTextColumns;
 
   // Lines, wrapped between words; what follows a break is indented.
   ReportText& paragraph(std::string_view text);

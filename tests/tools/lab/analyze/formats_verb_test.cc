@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -11,8 +13,8 @@ namespace {
 
 TEST(AnalyzeFormats, PrintsEveryFormatAndWritesTheFigures) {
   const std::string file = fresh_folder("formats") + "/formats.json";
-  const Outcome outcome =
-      run_program(0, {"analyze", "formats", "--device", "cpu", "--no-products", "--samples", "500", "--json", file});
+  const Outcome outcome = run_program(
+      0, {"analyze", "formats", "--device", "cpu", "--no-products", "--samples", "500", "--json", file, "--full"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   const auto figures = nlohmann::json::parse(read_file(file));
   EXPECT_EQ(figures.at("samples"), 500);
@@ -28,6 +30,14 @@ TEST(AnalyzeFormats, PrintsEveryFormatAndWritesTheFigures) {
   }
   EXPECT_EQ(with_range, 7);
   EXPECT_EQ(figures.at("formats").size(), 12u);
+
+  const std::string other = fresh_folder("formats_short") + "/formats.json";
+  const Outcome brief =
+      run_program(0, {"analyze", "formats", "--device", "cpu", "--no-products", "--samples", "500", "--json", other});
+  EXPECT_LT(std::count(brief.output.begin(), brief.output.end(), '\n'), 20) << brief.output;
+  EXPECT_NE(brief.output.find("\n  e4m3 "), std::string::npos) << brief.output;
+  EXPECT_NE(brief.output.find("--full"), std::string::npos) << brief.output;
+  EXPECT_EQ(read_file(other), read_file(file));
 }
 
 TEST(AnalyzeFormats, MeasuresProductsOfAlignedAndOddSizes) {
@@ -39,7 +49,9 @@ TEST(AnalyzeFormats, MeasuresProductsOfAlignedAndOddSizes) {
                                   {"samples", 0},
                                   {"formats", nlohmann::json::array()},
                                   {"gemm", nlohmann::json::array({gemm})}};
-  const std::string text = formats_text(figures);
+  const std::string brief = formats_text(figures, false);
+  EXPECT_NE(brief.find("  fp32     255    500.0       50.0\n"), std::string::npos) << brief;
+  const std::string text = formats_text(figures, true);
   EXPECT_NE(text.find("fp32: peak 1000.0 GFLOP/s, given"), std::string::npos) << text;
   EXPECT_NE(text.find("  255     500.0       50.0\n"), std::string::npos) << text;
 }

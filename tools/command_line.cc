@@ -1,0 +1,226 @@
+#include "tools/command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+#include "core/io/config_reader.h"
+#include "tools/config/wrapped_text.h"
+
+namespace mantissa {
+namespace {
+
+constexpr const char* kProgram = "mantissa";
+
+bool is_any(const CLI::App*) { return true; }
+std::vector<const CLI::App*> commands_of(const CLI::App& app) { return app.get_subcommands(is_any); }
+
+// "analyze model"; "" for the program itself.
+std::string path_of(const CLI::App& app) {
+  if (app.get_parent() == nullptr) return "";
+  const std::string above = path_of(*app.get_parent());
+  return above.empty() ? app.get_name() : above + " " + app.get_name();
+}
+
+bool is_below(const CLI::App* command, const CLI::App& app) {
+  for (; command != nullptr; command = command->get_parent()) {
+    if (command == &app) return true;
+  }
+  return false;
+}
+
+// As wrapped(), but what follows a break stands below the text of its column.
+std::string wrapped_help(const std::string& text) {
+  std::string result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t first = line.find_first_not_of(' ');
+    const size_t column = line.find("  ", std::min(first, line.size()));  // between a name and its description
+    const size_t described = column == std::string::npos ? column : line.find_first_not_of(' ', column);
+    const size_t indentation = described != std::string::npos && described < kTextColumns / 2 ? described
+                               : first != std::string::npos                                   ? first
+                                                                                              : 0;
+    while (line.size() > kTextColumns) {
+      const size_t space = line.rfind(' ', kTextColumns);
+      if (space == std::string::npos || space <= indentation) break;
+      result += line.substr(0, space) + "\n";
+      line = std::string(indentation, ' ') + line.substr(space + 1);
+    }
+    result += line + "\n";
+  }
+  return result;
+}
+
+class Help final : public CLI::Formatter {
+ public:
+  explicit Help(const std::vector<Verb>& verbs) : verbs_(verbs) { label("SUBCOMMAND", "VERB"); }
+
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    return wrapped_help(CLI::Formatter::make_help(app, std::move(name), mode));
+  }
+
+  std::string make_subcommands(const CLI::App* app, CLI::AppFormatMode) const override {
+    std::string text;
+    for (const Verb& verb : verbs_) {
+      if (verb.command == app) {
+        text += fmt::format("\nExample:\n  {} {}\n", kProgram, verb.example);
+      } else if (is_below(verb.command, *app)) {
+        text += fmt::format("{}  {:<21} {}\n{:26}{} {}\n", text.empty() ? "\nVerbs:\n" : "", path_of(*verb.command),
+                            verb.command->get_description(), "", kProgram, verb.example);
+      }
+    }
+    return text;
+  }
+
+ private:
+  const std::vector<Verb>& verbs_;
+};
+
+// The most similar of these words; empty if none is similar.
+std::string nearest(const std::string& word, const std::vector<std::string>& known) {
+  std::string best;
+  size_t best_distance = word.size() <= 3 ? 2 : word.size() <= 7 ? 3 : 4;
+  for (const std::string& candidate : known) {
+    const size_t distance = edit_distance(word, candidate);
+    if (distance >= best_distance || distance >= candidate.size()) continue;
+    best = candidate;
+    best_distance = distance;
+  }
+  return best;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options({})) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::string explain_option(const CLI::App& app, const std::string& word, const std::string& name) {
+  const bool is_setting = app.get_option_no_throw("overrides") != nullptr && word.find('=') != std::string::npos &&
+                          name.find('.') != std::string::npos;
+  const std::string verb = path_of(app), near = nearest(name, option_names(app));
+  const std::string hint = is_setting      ? fmt::format("settings have no dashes: {}", word.substr(2))
+                           : !near.empty() ? fmt::format("did you mean '{}'?", near)
+                                           : fmt::format("there are: {}", fmt::join(option_names(app), ", "));
+  return fmt::format("{}: there is no option '{}'; {}", verb.empty() ? kProgram : verb, name, hint);
+}
+
+// The command that the words name, as far as they are verbs, and what is wrong with the word behind it, if that is a
+// verb or an option.
+struct Reading {
+  const CLI::App* command;
+  std::string problem{};
+};
+
+Reading read_words(const CLI::App& app, const std::vector<std::string>& words) {
+  Reading reading{.command = &app};
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const std::vector<const CLI::App*> commands = commands_of(*reading.command);
+    if (word == "--") break;
+    if (word.starts_with("--")) {
+      const std::string name = word.substr(0, word.find('='));
+      const CLI::Option* const option = reading.command->get_option_no_throw(name);
+      if (option == nullptr) {
+        reading.problem = explain_option(*reading.command, word, name);
+        break;
+      }
+      if (option->get_type_size() > 0 && name == word) ++i;  // its value
+    } else if (!commands.empty()) {
+      const auto named =
+          std::ranges::find_if(commands, [&](const CLI::App* command) { return command->get_name() == word; });
+      if (named == commands.end()) {
+        std::vector<std::string> names;
+        for (const CLI::App* command : commands) names.push_back(command->get_name());
+        const std::string near = nearest(word, names), path = path_of(*reading.command);
+        reading.problem = fmt::format("{}: there is no verb '{}'; {}", path.empty() ? kProgram : path, word,
+                                      near.empty() ? fmt::format("the verbs are: {}", fmt::join(names, ", "))
+                                                   : fmt::format("did you mean '{}'?", near));
+        break;
+      }
+      reading.command = *named;
+    }
+  }
+  return reading;
+}
+
+// ---- Completion
+
+std::string all_words(const CLI::App& app) {
+  std::vector<std::string> words;
+  for (const CLI::App* command : commands_of(app)) words.push_back(command->get_name());
+  for (const std::string& name : option_names(app)) words.push_back(name);
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+void add_cases(const CLI::App& app, std::string& verbs, std::string& words) {
+  words += fmt::format("    \"{}\") words=\"{}\" ;;\n", path_of(app), all_words(app));
+  for (const CLI::App* command : commands_of(app)) {
+    verbs += fmt::format("      \"{}:{}\") verb=\"{}\" ;;\n", path_of(app), command->get_name(), path_of(*command));
+    add_cases(*command, verbs, words);
+  }
+}
+
+// A script for bash; zsh reads it through its bashcompinit. Behind a verb, words that do not begin with a dash are
+// files.
+std::string completion_script(const CLI::App& app, const std::string& shell) {
+  std::string verbs, words;
+  add_cases(app, verbs, words);
+  const bool is_zsh = shell == "zsh";
+  std::string text = fmt::format("# Completion of {} in {}; load it by: source <({} completion {})\n", kProgram, shell,
+                                 kProgram, shell);
+  if (is_zsh) {
+    text += "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n";
+    text += "autoload -Uz bashcompinit && bashcompinit\n";
+  }
+  text += "_mantissa() {\n  local current=\"${COMP_WORDS[COMP_CWORD]}\" verb=\"\" words=\"\" i\n";
+  text += "  for ((i = 1; i < COMP_CWORD; i++)); do\n    case \"$verb:${COMP_WORDS[i]}\" in\n" + verbs;
+  text += "    esac\n  done\n  case \"$verb\" in\n" + words + "  esac\n  COMPREPLY=()\n";
+  text +=
+      "  case \"$verb:$current\" in\n    :* | analyze:* | *:-*) COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))";
+  text += " ;;\n  esac\n}\ncomplete -o default -F _mantissa mantissa\n";
+  return text;
+}
+
+}  // namespace
+
+std::shared_ptr<CLI::FormatterBase> help_formatter(const std::vector<Verb>& verbs) {
+  return std::make_shared<Help>(verbs);
+}
+
+std::string short_help(const CLI::App& app, const std::vector<Verb>& verbs) {
+  std::string text = app.get_description() + "\n\n";
+  for (const Verb& verb : verbs) {
+    if (is_below(verb.command, app)) {
+      text += fmt::format("  {:<21} {}\n", path_of(*verb.command), verb.command->get_description());
+    }
+  }
+  return text + fmt::format("\n{0} --help: with an example of each. {0} VERB --help: options of a verb.\n", kProgram);
+}
+
+std::string explain(const CLI::ParseError& error, const CLI::App& app, const std::vector<Verb>& verbs,
+                    const std::vector<std::string>& words) {
+  const Reading reading = read_words(app, words);
+  if (!reading.problem.empty()) return wrapped(reading.problem + "\n");
+  if (!commands_of(*reading.command).empty()) return short_help(*reading.command, verbs);
+  const std::string verb = path_of(*reading.command);
+  return wrapped(fmt::format("{}: {}\n{} {} --help: options and an example\n", verb, error.what(), kProgram, verb));
+}
+
+void add_completion(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* completion =
+      app.add_subcommand("completion", "Print a script by which bash or zsh completes command lines");
+  const auto shell = std::make_shared<std::string>();
+  completion->add_option("shell", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh"}));
+  verbs.push_back({completion, "completion bash >~/.local/share/bash-completion/completions/mantissa", [&app, shell] {
+                     const std::string text = completion_script(app, *shell);
+                     std::fwrite(text.data(), 1, text.size(), stdout);
+                     return 0;
+                   }});
+}
+
+}  // namespace mantissa

@@ -1,0 +1,39 @@
+#include "tools/config/wrapped_text.h"
+
+#include <algorithm>
+
+namespace mantissa {
+
+size_t columns_of(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+std::string wrapped(std::string_view text, size_t taken, Paths paths) {
+  const auto width = [paths](std::string_view word) {
+    const bool is_path = word.find('/') != std::string_view::npos;
+    return is_path && paths == Paths::kPassOver ? 1 : columns_of(word);
+  };
+  std::string result;
+  for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1, taken = 0) {
+    end = text.find('\n', begin);
+    const std::string_view given = text.substr(begin, end - begin);
+    const size_t indentation = std::min(given.find_first_not_of(' '), given.size()) + 2;
+    size_t used = 0;  // columns of the line so far
+    for (size_t from = 0, to = 0; to != std::string_view::npos; from = to + 1) {
+      to = given.find(' ', from);
+      const std::string_view word = given.substr(from, to - from);
+      if (used > indentation && taken + used + 1 + width(word) > kTextColumns) {
+        result.append("\n").append(indentation, ' ').append(word);
+        used = indentation + width(word);
+        taken = 0;
+      } else {
+        result.append(from == 0 ? "" : " ").append(word);
+        used += (from == 0 ? 0 : 1) + width(word);
+      }
+    }
+    if (end != std::string_view::npos) result += "\n";
+  }
+  return result;
+}
+
+}  // namespace mantissa
