@@ -1,6 +1,6 @@
 #include "tools/guard/heartbeat.h"
 
-#include <fmt/core.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
 #include <system_error>
@@ -21,6 +21,21 @@ std::string to_clock(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+std::string in_thousands(double value) {
+  if (value >= 1e6) return fmt::format("{:.2f}M", 1e-6 * value);
+  return value >= 1e3 ? fmt::format("{:.1f}k", 1e-3 * value) : fmt::format("{:.0f}", value);
+}
+
+std::string time_text(double now, std::optional<double> seconds_left) {
+  const std::tm today = fmt::localtime(static_cast<std::time_t>(now));
+  std::string text = fmt::format("{:%H:%M}", today);
+  constexpr double kMostSeconds = 1e10;  // 300 years; a clock beyond has no name
+  if (!seconds_left || !(*seconds_left > 0.0 && *seconds_left < kMostSeconds)) return text;
+  const std::tm end = fmt::localtime(static_cast<std::time_t>(now + *seconds_left));
+  const bool is_today = end.tm_yday == today.tm_yday && end.tm_year == today.tm_year;
+  return text + ", ends " + (is_today ? fmt::format("{:%H:%M}", end) : fmt::format("{:%b %d %H:%M}", end));
+}
+
 void Pace::add(int64_t steps, double seconds) {
   last_ = Point{.steps = steps, .seconds = seconds};
   if (!first_) first_ = last_;
@@ -30,6 +45,16 @@ std::optional<double> Pace::seconds_to(int64_t end) const {
   if (!last_ || last_->steps <= first_->steps) return std::nullopt;
   const double of_step = (last_->seconds - first_->seconds) / static_cast<double>(last_->steps - first_->steps);
   return of_step * static_cast<double>(end - last_->steps);
+}
+
+void still_done(const std::string& run_dir) {
+  const std::string path = run_dir + "/" + kMetricsPromName;
+  const auto text = text_of_file(path);
+  if (!text) return;
+  RunFigures figures = parse_prometheus(*text);
+  figures.run = run_dir;
+  figures.heartbeat = unix_now();
+  replace_file(path, to_prometheus(figures));
 }
 
 Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures)
@@ -48,10 +73,7 @@ void Heartbeat::step_done(int64_t steps) {
   if (const auto left = pace_.seconds_to(end_)) figures_.estimated_end = unix_now() + *left;
 }
 
-std::string Heartbeat::time_text() const {
-  const auto left = pace_.seconds_to(end_);
-  return to_clock(elapsed()) + (left && *left > 0.0 ? fmt::format(", {} left", to_clock(*left)) : "");
-}
+std::string Heartbeat::times() const { return time_text(unix_now(), pace_.seconds_to(end_)); }
 
 void Heartbeat::beat() {
   if (std::chrono::duration<double>(Clock::now() - written_).count() >= kSeconds) write();

@@ -12,6 +12,11 @@ namespace mantissa {
 
 // "1:40:10": hours, minutes, seconds.
 std::string to_clock(double seconds);
+// "23.4k".
+std::string in_thousands(double value);
+// "14:02, ends 14:05", "23:02, ends Dec 01 04:05": the time of day and the estimated end, if there is one, in local
+// time. `now`: seconds of Unix time.
+std::string time_text(double now, std::optional<double> seconds_left);
 
 // Time that steps take, with the evaluations and checkpoints between them: the mean since the first step.
 class Pace {
@@ -29,6 +34,9 @@ class Pace {
   std::optional<Point> first_, last_;
 };
 
+// A start found that the run is done: its file says so again, now later than that start.
+void still_done(const std::string& run_dir);
+
 class Heartbeat {
  public:
   static constexpr double kSeconds = 2.0;  // between two writes; a file system of a cluster is slow
@@ -40,8 +48,8 @@ class Heartbeat {
   RunFigures& figures() { return figures_; }
   // Counts a step and estimates the end.
   void step_done(int64_t steps);
-  // "0:12:05, 1:40:10 left": since the start, and the estimate if there is one.
-  std::string time_text() const;
+  // time_text() of now.
+  std::string times() const;
   // Writes if the last write is kSeconds ago.
   void beat();
   // The last write.

@@ -134,12 +134,6 @@ std::string ago(double time, double now) {
   return seconds < 60.0 ? fmt::format("{:.0f} s ago", seconds) : to_clock(seconds) + " ago";
 }
 
-// "23.4k".
-std::string in_thousands(double value) {
-  if (value >= 1e6) return fmt::format("{:.2f}M", 1e-6 * value);
-  return value >= 1e3 ? fmt::format("{:.1f}k", 1e-3 * value) : fmt::format("{:.0f}", value);
-}
-
 std::string verdict(const RunStatus& status, double now) {
   std::string text = name(status.health);
   text += ":";

@@ -10,8 +10,10 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
+#include "core/io/files.h"
 #include "core/io/optional_json.h"
 #include "tools/config/data_paths.h"
+#include "tools/guard/metrics_prom.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/trainer.h"
 
@@ -188,6 +190,20 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
     }
   }
   return resume_point_on_all_ranks(config, chosen, communicator);
+}
+
+bool is_finished(const Config& run, const ResumePoint& point, Communicator& communicator) {
+  bool finished = false;
+  if (communicator.rank() == 0 && point.step == run.train.last_step()) {
+    namespace fs = std::filesystem;
+    std::error_code error;  // then it is another folder
+    const bool is_own =
+        fs::equivalent(fs::absolute(point.folder).parent_path(), checkpoint_root(run.train.run_dir), error);
+    const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
+    finished = is_own && figures && parse_prometheus(*figures).progress == RunProgress::kDone &&
+               training_differences(saved_config(open_checkpoint(point.folder)), run).empty();
+  }
+  return all_gather_records(communicator, int32_t{finished})[0] != 0;
 }
 
 ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point, Communicator& communicator,

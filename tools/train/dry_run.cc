@@ -1,5 +1,7 @@
 #include "tools/train/dry_run.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 
 #include "core/backend/dry_run_backend.h"
@@ -196,29 +198,42 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, 
   return tables;
 }
 
-std::string to_text(const MemoryTable& predicted, const MemoryTable* measured) {
+std::string to_text(const MemoryTable& table) {
   std::string text;
-  const auto row = [&](const char* category, size_t expected, size_t found) {
-    text += fmt::format("\n  {:<12} {:>10.1f} MiB", category, static_cast<double>(expected) / kMib);
-    if (measured == nullptr) return;
-    text += fmt::format("  measured {:>10.1f} MiB", static_cast<double>(found) / kMib);
-    if (expected > 0) {
-      text += fmt::format("  {:+.1f} %", 100.0 * (static_cast<double>(found) / static_cast<double>(expected) - 1.0));
-    }
+  const auto row = [&](const char* category, size_t bytes) {
+    text += fmt::format("\n  {:<12} {:>10.1f} MiB", category, static_cast<double>(bytes) / kMib);
   };
-  const MemoryTable& found = measured ? *measured : predicted;
-  row("weights", predicted.state.weights, found.state.weights);
-  row("gradients", predicted.state.gradients, found.state.gradients);
-  row("masters", predicted.state.masters, found.state.masters);
-  row("moments", predicted.state.moments, found.state.moments);
-  row("activations", predicted.activations, found.activations);
-  row("buffers", predicted.state.buffers + predicted.casts, found.state.buffers + found.casts);
-  if (predicted.packed + found.packed > 0) row("packed", predicted.packed, found.packed);
-  row("total", predicted.total(), found.total());
-  const auto each = [&](size_t bytes) { return static_cast<double>(bytes) / static_cast<double>(found.parameters); };
+  row("weights", table.state.weights);
+  row("gradients", table.state.gradients);
+  row("masters", table.state.masters);
+  row("moments", table.state.moments);
+  row("activations", table.activations);
+  row("buffers", table.state.buffers + table.casts);
+  if (table.packed > 0) row("packed", table.packed);
+  row("total", table.total());
+  const auto each = [&](size_t bytes) { return static_cast<double>(bytes) / static_cast<double>(table.parameters); };
   text += fmt::format("\n  bytes a parameter: {:.2f} of weights, {:.2f} of masters, {:.2f} of moments",
-                      each(found.state.weights), each(found.state.masters), each(found.state.moments));
+                      each(table.state.weights), each(table.state.masters), each(table.state.moments));
   return text;
+}
+
+std::string to_line(const MemoryTable& table) {
+  const bool in_gib = static_cast<double>(table.total()) >= 1000.0 * kMib;
+  const auto number = [&](size_t bytes) { return static_cast<double>(bytes) / (in_gib ? 1024.0 * kMib : kMib); };
+  return fmt::format("{:.3g} {} (weights and gradients {:.3g}, optimizer {:.3g}, activations {:.3g}, buffers {:.3g})",
+                     number(table.total()), in_gib ? "GiB" : "MiB", number(table.state.weights + table.state.gradients),
+                     number(table.state.masters + table.state.moments), number(table.activations),
+                     number(table.state.buffers + table.casts + table.packed));
+}
+
+void to_json(nlohmann::json& json, const MemoryTable& table) {
+  json = {{"weights", table.state.weights},
+          {"gradients", table.state.gradients},
+          {"masters", table.state.masters},
+          {"moments", table.state.moments},
+          {"activations", table.activations},
+          {"buffers", table.state.buffers + table.casts},
+          {"packed", table.packed}};
 }
 
 size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "comm/sharded_optimizer.h"
 #include "core/ops/rounded_operand.h"
 #include "core/profile/range.h"
@@ -60,9 +62,12 @@ MemoryTable predict_memory_table(const Config& config, const DryRunOptions& opti
 // The same for every phase of precision.schedule. ConfigError names the phase.
 std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks,
                                                ContributionPath path = ContributionPath::kExchanged);
-// One line a category, in MiB; with `measured` a second column and the difference. Then the rank's bytes of state for
-// each parameter of the model.
-std::string to_text(const MemoryTable& predicted, const MemoryTable* measured = nullptr);
+// One line a category, in MiB. Then the rank's bytes of state for each parameter of the model.
+std::string to_text(const MemoryTable& table);
+// "2.45 GiB (weights and gradients 0.71, optimizer 1.42, activations 0.11, buffers 0.21)".
+std::string to_line(const MemoryTable& table);
+// Bytes by category.
+void to_json(nlohmann::json& json, const MemoryTable& table);
 
 // The size of the step arena of a training: of its steps, of evaluation and samples where the configuration has them,
 // and of the search for the op that made a loss non-finite.

@@ -17,6 +17,7 @@
 #include "core/base/thread_team.h"
 #include "models/model.h"
 #include "tools/config/validation.h"
+#include "tools/config/wrapped_text.h"
 #include "tools/train/model_runtime.h"
 
 namespace mantissa {
@@ -246,7 +247,7 @@ int set_up_threads(const Config& config, Communicator& communicator) {
   set_threads(count);
   const auto may_pin = all_gather_records(communicator, int{wants_pinned_threads(config, communicator)});
   if (std::find(may_pin.begin(), may_pin.end(), 0) != may_pin.end()) return count;
-  if (const std::string line = pin_threads(communicator, node, count); !line.empty()) log_info("{}", line);
+  if (const std::string line = pin_threads(communicator, node, count); !line.empty()) log_info("{}", wrapped(line));
   return count;
 }
 

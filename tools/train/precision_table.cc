@@ -36,18 +36,24 @@ std::string operand(const LinearFormats& formats, Product product, Role role, DT
   return format ? name(*format) : fmt::format("{}", compute);
 }
 
+// "bf16 x mxfp8:e4m3"; of two numbers with the same scaling "mxfp8: e4m3 x e4m3".
+std::string product_of(const std::string& first, const std::string& second) {
+  const size_t colon = first.find(':');
+  if (colon == std::string::npos || !second.starts_with(first.substr(0, colon + 1))) return first + " x " + second;
+  return fmt::format("{}: {} x {}", first.substr(0, colon), first.substr(colon + 1), second.substr(colon + 1));
+}
+
 std::string settings_of(const PlacedOp& placed) {
   std::string text = fmt::format("{:<13} {}", name(placed.op), placed.compute);
   const bool multiplies_specially = placed.multiplies_fp32() && placed.fp32_products != Fp32Products::kFp32;
   if (!placed.formats.any() && !multiplies_specially) return text;
-  text += std::string(3, ' ');
   const auto cell = [&](Product product, Role first, Role second) {
-    std::string factors = operand(placed.formats, product, first, placed.compute) + " x " +
-                          operand(placed.formats, product, second, placed.compute);
+    std::string factors = product_of(operand(placed.formats, product, first, placed.compute),
+                                     operand(placed.formats, product, second, placed.compute));
     if (multiplies_specially && placed.multiplies_fp32(product)) {
       factors += fmt::format(" by {}", name(placed.fp32_products));
     }
-    text += fmt::format(" {:<27}", factors);
+    text += fmt::format(" {:<22}", factors);
   };
   cell(Product::kForward, Role::kActivation, Role::kWeight);
   cell(Product::kInputGradient, Role::kGradient, Role::kWeight);
@@ -167,7 +173,7 @@ std::string precision_table(const Config& config, std::string_view prefix) {
       rows.push_back(row);
     }
   }
-  std::string text = fmt::format("{}{:<28} {:<13} {:<7} {:<27} {:<27} {}\n", prefix, "layer", "op", "in", "fprop: x, W",
+  std::string text = fmt::format("{}{:<28} {:<13} {:<4} {:<22} {:<22} {}\n", prefix, "layer", "op", "in", "fprop: x, W",
                                  "dgrad: dy, W", "wgrad: dy, x");
   for (const Row& row : rows) text += fmt::format("{}{:<28} {}\n", prefix, row.path(), row.settings);
   return text;

@@ -11,6 +11,8 @@
 #include "core/base/log.h"
 #include "core/io/files.h"
 #include "core/profile/range.h"
+#include "tools/config/wrapped_text.h"
+#include "tools/guard/next_commands.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/generator.h"
@@ -33,16 +35,45 @@ void keep_records(const std::string& path, int64_t last_step) {
 // A rate or share that is 0 is not known.
 nlohmann::json known(double value) { return value > 0.0 ? nlohmann::json(value) : nlohmann::json(nullptr); }
 
+// A text that would not fit behind "step 12 SKIPPED: " gets a line for each clause.
+std::string in_clauses(std::string text) {
+  constexpr size_t kBefore = std::string_view("warning: [rank 0] step 100000 SKIPPED: ").size();
+  if (kBefore + columns_of(text) <= kTextColumns) return text;
+  for (size_t at = text.find("; "); at != std::string::npos; at = text.find("; ", at + 1)) text.replace(at, 2, ";\n  ");
+  return text;
+}
+
+// "65536", "2^24".
+std::string scale_text(float scale) {
+  int exponent = 0;
+  const bool is_power_of_two = std::frexp(scale, &exponent) == 0.5f;
+  return scale >= 1e5f && is_power_of_two ? fmt::format("2^{}", exponent - 1) : fmt::format("{:.5g}", scale);
+}
+
 }  // namespace
 
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time) {
-  std::string line = fmt::format("step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.1e}", report.step + 1, steps,
-                                 report.loss, report.grad_norm, report.learning_rate);
-  if (report.scale != 1.0f) line += fmt::format(" | scale {:g}", report.scale);
-  line += fmt::format(" | {:.1f} ms | {:.0f} tok/s", 1e3 * report.seconds, speed.tokens_per_second(report.seconds));
+  constexpr size_t kColumns = 120;
+  std::string numbers = fmt::format(
+      "step {}/{} | loss {:.4f}, norm {}, lr {:.1e}", report.step + 1, steps, report.loss,
+      report.grad_norm < 1000.0 ? fmt::format("{:.3f}", report.grad_norm) : fmt::format("{:.4g}", report.grad_norm),
+      report.learning_rate);
+  if (report.scale != 1.0f) numbers += ", scale " + scale_text(report.scale);
+  const double seconds = report.seconds;
+  const std::string duration = seconds < 0.1    ? fmt::format("{:.1f} ms, ", 1e3 * seconds)
+                               : seconds < 10.0 ? fmt::format("{:.0f} ms, ", 1e3 * seconds)
+                                                : fmt::format("{:.1f} s, ", seconds);
+  const std::string rate = in_thousands(speed.tokens_per_second(seconds)) + " tok/s";
   const double peak = speed.gemm_peak_flops > 0.0 ? speed.gemm_peak_flops : speed.datasheet_flops;
-  if (peak > 0.0) line += fmt::format(" | MFU {:.1f}%", 100.0 * speed.mfu(peak, report.seconds));
-  return line + " | " + time;
+  const double per_cent = 100.0 * speed.mfu(peak, seconds);
+  const std::string mfu = peak > 0.0 ? fmt::format(", MFU {:.{}f}%", per_cent, per_cent < 10.0 ? 1 : 0) : "";
+  std::string line;
+  for (const auto& [before, behind] :
+       {std::pair<const std::string&, const std::string&>{duration, mfu}, {"", mfu}, {"", ""}}) {
+    line = fmt::format("{} | {}{}{} | {}", numbers, before, rate, behind, time);
+    if (line.size() <= kColumns) break;
+  }
+  return line;
 }
 
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes) {
@@ -116,18 +147,19 @@ void RunLog::begin(const Session& session, const PrecisionSwitch* by_switch) {
                    {"gemm_peak_flops", known(speed_.gemm_peak_flops)},
                    {"datasheet_flops", known(speed_.datasheet_flops)}});
   const auto rate = [](double flops) {
-    return flops > 0.0 ? fmt::format("{:.2f} TFLOP/s", flops * 1e-12) : std::string("not known");
+    return flops > 0.0 ? fmt::format("{:.3g} TFLOP/s", flops * 1e-12) : std::string("not known");
   };
   for (const std::string& line :
        {rounding_summary(config_, *session.runtime.backend), fp32_products_summary(config_)}) {
-    if (!line.empty()) log_info("{}", line);
+    if (!line.empty()) log_info("{}", wrapped(line));
   }
-  log_info("{} GEMM peak of all ranks: {}, by data sheet {}", config_.precision.compute,
+  log_info("{} peak of all ranks: {}, by data sheet {}", config_.precision.compute,
            speed_.gemm_peak_flops > 0.0 ? "measured " + rate(speed_.gemm_peak_flops) : "not measured",
            rate(speed_.datasheet_flops));
 }
 
 void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) {
+  ++steps_;
   if (!trainer.is_leader()) return;
   const Session& session = trainer.session();
   const std::string reason = step.skip_reason(session.runtime.parameters);
@@ -139,22 +171,25 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedSt
     const std::string scale = step.next_scale != step.scale
                                   ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
                                   : fmt::format("scale {:g} ({})", step.scale, name(step.event));
-    if (step.spike) {
-      log_warn("step {} SKIPPED: {};\n  weights unchanged on all ranks", step.step + 1, reason);
-    } else {
-      log_warn("step {} SKIPPED: {}; {}; weights unchanged on all ranks", step.step + 1, reason, scale);
-    }
+    log_warn("step {} SKIPPED: {};\n  {}weights unchanged on all ranks", step.step + 1, in_clauses(reason),
+             step.spike ? "" : scale + "; ");
   } else if (step.event == ScalerEvent::kGrew) {
     log_info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
              session.scaler.config().growth_interval);
   }
   if (step.spike) record["spike"] = *step.spike;
+  if (const double before = speed_.gemm_peak_flops; step.applied && peak_watch_.add(step.seconds, speed_)) {
+    log_info(
+        "step {}: MFU is now of {:.3g} TFLOP/s, which steps reach: the peak of {:.3g} was measured on a busy machine",
+        step.step + 1, speed_.gemm_peak_flops * 1e-12, before * 1e-12);
+    metrics_->write({{"event", "peak"}, {"step", step.step + 1}, {"gemm_peak_flops", speed_.gemm_peak_flops}});
+  }
   tell_spike(step, trainer.state().spikes_in_a_row);
   metrics_->write(record);
   tell(step, memory);
   const TrainConfig& train = config_.train;
   if (is_due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
-    log_info("{}", step_line(step, train.steps, speed_, heartbeat_->time_text()));
+    log_info("{}", step_line(step, train.steps, speed_, heartbeat_->times()));
   }
 }
 
@@ -225,7 +260,7 @@ void RunLog::at_end(Trainer& trainer, Ending ending) {
              config_.train.steps, cause, verdict.stop_rank);
     metrics_->write({{"event", "stop"}, {"step", step}, {"cause", cause}, {"rank", verdict.stop_rank}});
   }
-  if (trainer.is_leader()) summarise(trainer);
+  if (trainer.is_leader()) summarise(trainer, ending);
 }
 
 void RunLog::saved(const Session& session) {
@@ -251,19 +286,30 @@ void RunLog::sample(Session& session) {
   log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, text);
 }
 
-void RunLog::summarise(Trainer& trainer) const {
+void RunLog::summarise(Trainer& trainer, Ending ending) {
   const Session& session = trainer.session();
   const Backend& backend = *session.runtime.backend;
-  const MemoryTable predicted = predict_memory_table(
-      config_, session.ranks(), expected_path(config_, session.communicator), backend.fp8_gemm_support());
-  const MemoryTable measured = measure_memory_table(session);
-  log_info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
+  const std::string &run_dir = config_.train.run_dir, memory = tell_memory(session);
   log_info("statistics:{}", trainer.state().statistics.to_text(backend.memory_use().peak_bytes, speed_));
+  if (!memory.empty()) log_info("{}", memory);
   if (const auto& first = trainer.state().first_validation_loss; first && last_validation_loss_) {
     log_info("validation loss {:.4f} -> {:.4f} nats a token", *first, *last_validation_loss_);
   }
-  log_info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(config_.train.run_dir),
-           config_.train.run_dir);
+  log_info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(run_dir), run_dir);
+  if (ending == Ending::kDone) log_info("{}", next_commands(config_, session.ranks()));
+}
+
+// A line for people, and a record. Without a step in this session, there is nothing to compare.
+std::string RunLog::tell_memory(const Session& session) {
+  if (steps_ == 0) return "";
+  const MemoryTable predicted =
+      predict_memory_table(config_, session.ranks(), expected_path(config_, session.communicator),
+                           session.runtime.backend->fp8_gemm_support());
+  const MemoryTable measured = measure_memory_table(session);
+  metrics_->write({{"event", "memory"}, {"step", session.next_step}, {"predicted", predicted}, {"measured", measured}});
+  const auto in_mib = [](size_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); };
+  return fmt::format("memory of rank 0: {:.1f} MiB, by prediction {:.1f} MiB ({:+.1f} %)", in_mib(measured.total()),
+                     in_mib(predicted.total()), 100.0 * (in_mib(measured.total()) / in_mib(predicted.total()) - 1.0));
 }
 
 }  // namespace mantissa

@@ -13,9 +13,9 @@
 
 namespace mantissa {
 
-// "step 5/100 | loss 7.6201 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 90000 tok/s | MFU 45.1% | 0:12:05,
-// 1:40:10 left". A loss scale of 1 is left out. MFU is of the measured GEMM peak, or else of the data sheet, if one is
-// known.
+// "step 5/100 | loss 7.6201, norm 2.100, lr 3.0e-04, scale 65536 | 12.3 ms, 90.0k tok/s, MFU 45% | 14:02, ends 14:05".
+// A loss scale of 1 is left out. MFU is of the GEMM peak, or else of the data sheet, if one is known. At most 120
+// columns: a line that would be longer leaves out the time of the step, then MFU.
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time);
 // Figures that are not finite are null, as are rates that are not known.
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
@@ -57,13 +57,16 @@ class RunLog final : public TrainObserver {
   void tell_spike(const StepReport& step, int spikes_before) const;
   void begin(const Session& session, const PrecisionSwitch* by_switch);
   void sample(Session& session);
-  void summarise(Trainer& trainer) const;
+  void summarise(Trainer& trainer, Ending ending);
+  std::string tell_memory(const Session& session);
 
   const Config& config_;
   SpeedContext speed_;
+  PeakWatch peak_watch_{};
   std::optional<MetricsFile> metrics_;  // rank 0
   Heartbeat* const heartbeat_;          // rank 0
   std::optional<double> last_validation_loss_;
+  int64_t steps_ = 0;  // of this session
 };
 
 }  // namespace mantissa

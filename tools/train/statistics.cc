@@ -9,6 +9,8 @@
 #include "core/backend/device_rates.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/thread_team.h"
+#include "core/cpu/fma_peak.h"
 
 namespace mantissa {
 namespace {
@@ -80,11 +82,13 @@ struct RankPeaks {
 };
 
 // A peak that cannot be measured, for want of memory, is not known: no reason to end a training that fits.
-double measured_flops(DType compute, ModelRuntime& runtime) {
+double measured_flops(DType compute, const BackendEntry& backend, ModelRuntime& runtime) {
   try {
-    return measure_gemm_flops(*runtime.backend, *runtime.stream, compute);
+    const double products = measure_gemm_flops(*runtime.backend, *runtime.stream, compute);
+    if (!backend.computes_on_host) return products;
+    return std::max(products, cpu::measure_fma_peak(compute, threads()).flops);
   } catch (const Error& error) {
-    log_warn("the GEMM peak was not measured: {}", error.what());
+    log_warn("the peak was not measured: {}", error.what());
     return 0.0;
   }
 }
@@ -98,9 +102,20 @@ std::string SpeedContext::to_text(double step_seconds) const {
     shares +=
         fmt::format("{} {:.1f}% of {}", shares.empty() ? " | MFU" : ",", 100.0 * mfu(peak_flops, step_seconds), name);
   };
-  add(gemm_peak_flops, "GEMM peak");
+  add(gemm_peak_flops, "the measured peak");
   add(datasheet_flops, "data sheet");
   return fmt::format("{:.0f} tok/s{}", tokens_per_second(step_seconds), shares);
+}
+
+bool PeakWatch::add(double step_seconds, SpeedContext& speed) {
+  seconds_.push_back(step_seconds);
+  if (seconds_.size() > kSteps) seconds_.pop_front();
+  if (seconds_.size() < kSteps || speed.gemm_peak_flops == 0.0) return false;
+  const double rate = speed.flops_per_step / quantile({seconds_.begin(), seconds_.end()}, 0.5);
+  constexpr double kWorthANote = 1.01;
+  if (rate <= kWorthANote * speed.gemm_peak_flops) return false;
+  speed.gemm_peak_flops = rate;
+  return true;
 }
 
 double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision) {
@@ -121,8 +136,9 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
                      .flops_per_step = training_flops_per_token(config.model) * static_cast<double>(tokens)};
   const BackendEntry& backend = find_backend(device.backend);
   communicator.barrier();  // so that ranks of one device measure what they leave each other
-  const RankPeaks mine{.gemm = config.train.measure_peak ? measured_flops(config.precision.compute, runtime) : 0.0,
-                       .datasheet = promised_flops(backend, device.index, config.precision)};
+  const RankPeaks mine{
+      .gemm = config.train.measure_peak ? measured_flops(config.precision.compute, backend, runtime) : 0.0,
+      .datasheet = promised_flops(backend, device.index, config.precision)};
   bool all_measured = true, all_known = true;
   for (const RankPeaks& peaks : all_gather_records(communicator, mine)) {
     speed.gemm_peak_flops += peaks.gemm;
@@ -217,9 +233,10 @@ std::string RunStatistics::to_text(size_t peak_memory_bytes, const SpeedContext&
   const int64_t older = skipped_ - static_cast<int64_t>(newest_skips_.size());
   if (older > 0) text += fmt::format(", the last {} of them:", newest_skips_.size());
   for (const std::string& skip : newest_skips_) text += "\n    " + skip;
-  text += fmt::format("\n  loss scale   {} changes:", scale_changes_);
+  const bool has_scale = scale_changes_ > 0 || (!newest_scales_.empty() && newest_scales_.back().second != 1.0f);
+  if (has_scale) text += fmt::format("\n  loss scale   {} changes:", scale_changes_);
   if (scale_changes_ >= static_cast<int64_t>(kRemembered)) text += " ...,";
-  for (size_t index = 0; index < newest_scales_.size(); ++index) {
+  for (size_t index = 0; has_scale && index < newest_scales_.size(); ++index) {
     text += fmt::format(" {:g} from step {}{}", newest_scales_[index].second, newest_scales_[index].first,
                         index + 1 < newest_scales_.size() ? "," : "");
   }

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -64,26 +65,39 @@ inline constexpr const char* kStateFaultAdvice =
 //
 // MFU, model FLOP utilisation (Chowdhery et al. 2022, "PaLM", appendix B): the model's FLOP over what the devices could
 // have done in that time. FLOP of recomputation, padding and the optimizer do not count. "Could have done" is either
-// the GEMM peak measured at the start of the run, or the data sheet. The first is fair to a device that power or other
-// users hold below its data sheet; the second compares with published numbers.
+// the peak measured at the start of the run, or the data sheet. The first is fair to a device that power or other users
+// hold below its data sheet; the second compares with published numbers. The measured peak is that of matrix products;
+// on a CPU at least that of multiply-adds on registers, which no product exceeds. If the machine was busy then, steps
+// may exceed it, and PeakWatch raises it.
 struct SpeedContext {
   int64_t tokens_per_step = 0;   // positions of the global batch
   double flops_per_step = 0.0;   // see training_flops_per_token()
-  double gemm_peak_flops = 0.0;  // FLOP/s of products in the compute dtype, measured, summed over ranks; 0: not known
+  double gemm_peak_flops = 0.0;  // FLOP/s in the compute dtype, measured, summed over ranks; 0: not known
   double datasheet_flops = 0.0;  // FLOP/s by data sheet, summed over ranks; 0: not known
 
   double tokens_per_second(double step_seconds) const { return static_cast<double>(tokens_per_step) / step_seconds; }
-  // In [0, 1], and a little above 1 where the peak was measured while something else ran. 0 if the peak is not known.
+  // In [0, 1]; 0 if the peak is not known. A single step may seem faster than the peak, as the host sees it.
   double mfu_of_gemm_peak(double step_seconds) const { return mfu(gemm_peak_flops, step_seconds); }
   double mfu_of_datasheet(double step_seconds) const { return mfu(datasheet_flops, step_seconds); }
   double mfu(double peak_flops, double step_seconds) const {
-    return peak_flops > 0.0 ? flops_per_step / step_seconds / peak_flops : 0.0;
+    return peak_flops > 0.0 ? std::min(1.0, flops_per_step / step_seconds / peak_flops) : 0.0;
   }
-  // "90000 tok/s | MFU 45.1% of GEMM peak, 33.0% of data sheet"
+  // "90000 tok/s | MFU 45.1% of the measured peak, 33.0% of data sheet"
   std::string to_text(double step_seconds) const;
 };
 
-// Measures the GEMM peak of all ranks at once, in 0.2 to 0.5 s, unless train.measure_peak is false, and looks up the
+// Raises a measured peak that steps exceed to the rate of the median of five steps.
+class PeakWatch {
+ public:
+  // Whether this step raises speed.gemm_peak_flops.
+  bool add(double step_seconds, SpeedContext& speed);
+
+ private:
+  static constexpr size_t kSteps = 5;
+  std::deque<double> seconds_;
+};
+
+// Measures the peak of all ranks at once, in 0.2 to 0.7 s, unless train.measure_peak is false, and looks up the
 // data sheets of their devices. Ranks that share a GPU have no data sheet: each would be promised all of it.
 // Collective.
 SpeedContext measure_speed_context(const Config& config, const DeviceChoice& device, ModelRuntime& runtime,

@@ -14,7 +14,9 @@
 #include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
+#include "tools/config/wrapped_text.h"
 #include "tools/guard/heartbeat.h"
+#include "tools/guard/next_commands.h"
 #include "tools/guard/run_folder.h"
 #include "tools/guard/watchdog.h"
 #include "tools/guard/watched_communicator.h"
@@ -160,22 +162,29 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
 
 namespace {
 
+void warn_in_lines(const std::string& text) {
+  constexpr size_t kLevelAndRank = std::string_view("warning: [rank 0] ").size();
+  log_warn("{}", wrapped(text, kLevelAndRank, Paths::kPassOver));
+}
+
 void announce(const Session& session, int threads) {
   const Config& config = session.config;
   if (config.device == "auto" && !session.device.reason.empty()) {
-    log_info("device: auto takes the {}: {}", session.device.backend, session.device.reason);
+    log_info("{}",
+             wrapped(fmt::format("device: auto takes the {}: {}", session.device.backend, session.device.reason)));
   }
-  log_info("model {}: {} layers, width {}, {:.2f}M parameters | {} | {} ranks ({}) x {} threads", config.model.name,
+  log_info("model {}: {} layers, width {}, {:.2f}M parameters | {} ranks ({}) x {} threads", config.model.name,
            config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
-           session.runtime.backend->describe(), session.ranks(), session.communicator.name(), threads);
+           session.ranks(), session.communicator.name(), threads);
+  log_info("{}", wrapped("device: " + session.runtime.backend->describe()));
   log_info("data: {}", session.batches->describe());
   for (const std::string& line : session.batches->warnings()) {
-    if (session.communicator.rank() == 0) log_warn("{}", line);
+    if (session.communicator.rank() == 0) warn_in_lines(line);
   }
-  log_info(
-      "precision: compute {}, wire {}, loss scaler {} | batch: {} sequences of {} = {} ranks x {} micro-batches x {}",
-      config.precision.compute, config.comm.reducer.wire, name(config.scaler.scaler.mode), config.train.global_batch,
-      config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
+  log_info("precision: compute {}, wire {}, loss scaler {}", config.precision.compute, config.comm.reducer.wire,
+           name(config.scaler.scaler.mode));
+  log_info("batch: {} sequences of {} = {} ranks x {} micro-batches x {}", config.train.global_batch,
+           config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
   if (session.ranks() == 1) return;
   log_info("between ranks: gradients {}, weights {}",
            session.sharded.reducer.path() == ContributionPath::kInPlace ? "are summed where they lie, in shared memory"
@@ -185,7 +194,7 @@ void announce(const Session& session, int threads) {
                                                                  : "are gathered");
   if (const std::string gather = gather_summary(config, session.sharded.buckets, session.runtime.policy);
       !gather.empty())
-    log_info("{}", gather);
+    log_info("{}", wrapped(gather));
 }
 
 // A training that cannot fit would be killed as soon as it touches what is missing. GPUs refuse it themselves.
@@ -233,12 +242,18 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   const auto predicted = predict_memory_tables(run, communicator.size(), path);
   require_memory(run, predicted, communicator);
   if (communicator.rank() == 0) {
-    for (const std::string& line : ineffective_settings(run, origins, communicator.size(), path)) log_warn("{}", line);
+    for (const std::string& line : ineffective_settings(run, origins, communicator.size(), path)) warn_in_lines(line);
   }
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
   const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
   if (checkpoint) require_steps_left(run, *checkpoint);
+  if (checkpoint && is_finished(run, *checkpoint, communicator)) {
+    open_log(run, communicator);
+    log_info("{}\n{}", finished_text(run), next_commands(run, communicator.size()));
+    if (folder) still_done(run.train.run_dir);
+    return ExitCode::kOk;
+  }
   const std::string box_folder = run.train.run_dir + kBlackBoxFolder;
   BlackBox box(box_folder, communicator.rank(), communicator.size());
   std::optional<Watchdog> watchdog;
@@ -253,7 +268,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   const std::unique_ptr<Communicator> watched = create_watched_communicator(communicator, box);
   const int64_t step = checkpoint ? checkpoint->step : 0;
   const int phase = phase_of(run, step, checkpoint ? run_state_of(run, *checkpoint) : RunState(run));
-  log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
+  log_info("memory of a rank, predicted: {}", to_line(predicted[static_cast<size_t>(phase)]));
 
   std::optional<int64_t> unsaved_step;
   std::optional<Heartbeat> heartbeat;  // of rank 0

@@ -35,6 +35,18 @@ TEST(Clock, HasHoursMinutesAndSeconds) {
   EXPECT_EQ(to_clock(std::nan("")), "0:00:00");
 }
 
+// The times of a zone without changes between summer and winter.
+TEST(TimeText, HasTheDateOfAnEndOnAnotherDay) {
+  setenv("TZ", "UTC0", 1);  // NOLINT(concurrency-mt-unsafe): no other thread runs
+  tzset();
+  const double now = 1796083200.0 + 14 * 3600 + 2 * 60;  // 2026-12-01 14:02
+  EXPECT_EQ(time_text(now, std::nullopt), "14:02");
+  EXPECT_EQ(time_text(now, 0.0), "14:02");
+  EXPECT_EQ(time_text(now, 190.0), "14:02, ends 14:05");
+  EXPECT_EQ(time_text(now, 86400.0), "14:02, ends Dec 02 14:02");
+  EXPECT_EQ(time_text(now, 1e300), "14:02");
+}
+
 RunFigures figures_in(const std::string& folder) {
   std::ifstream file(folder + "/metrics.prom");
   std::ostringstream text;
@@ -50,9 +62,9 @@ TEST(Heartbeat, WritesAtTheStartAndAtTheEndAndSeldomBetween) {
   EXPECT_EQ(figures_in(folder).host, host_name());
   EXPECT_TRUE(figures_in(folder).start);
   heartbeat.step_done(1);
-  EXPECT_EQ(heartbeat.time_text().find("left"), std::string::npos);  // one step tells nothing
+  EXPECT_EQ(heartbeat.times().find("ends"), std::string::npos);  // one step tells nothing
   heartbeat.step_done(2);
-  EXPECT_NE(heartbeat.time_text().find(" left"), std::string::npos);
+  EXPECT_NE(heartbeat.times().find(", ends "), std::string::npos);
   const auto begin = std::chrono::steady_clock::now();
   auto last = figures_in(folder).heartbeat;
   double writes = 0.0;

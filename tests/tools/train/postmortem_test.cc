@@ -35,7 +35,7 @@ TEST(Postmortem, RunThatIsDone) {
 TEST(Postmortem, StartThatFails) {
   const SmallRun run("postmortem_refused");
   run.train(1, {"train.steps=6"});
-  EXPECT_EQ(run.try_train(1, {"train.steps=6", "data.train=[/no/such/file]"}).exit_code, 3);
+  EXPECT_EQ(run.try_train(1, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
   const std::string text = postmortem(run);
   EXPECT_EQ(text.find("rank 0 failed at the start: "), 0u) << text;
   expect_part(text, "/no/such/file");

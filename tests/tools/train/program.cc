@@ -185,6 +185,22 @@ std::map<std::string, std::string> SmallRun::hashes(int64_t step) const {
   return by_name;
 }
 
+void expect_predicted_memory(const SmallRun& run, const std::vector<std::string>& categories) {
+  const auto records = run.records("memory");
+  ASSERT_FALSE(records.empty());
+  const auto bytes = [&](const char* table, const std::string& category) {
+    double sum = 0.0;
+    for (const auto& [name, value] : records.back().at(table).items()) {
+      if (category == "total" || category == name) sum += value.get<double>();
+    }
+    return sum;
+  };
+  for (const std::string& category : categories) {
+    const double predicted = bytes("predicted", category), measured = bytes("measured", category);
+    EXPECT_NEAR(measured, predicted, 5e-4 * predicted) << category;
+  }
+}
+
 Outcome interrupt(const SmallRun& run, const std::string& launcher, const std::string& commands,
                   const std::vector<std::string>& settings) {
   const std::string command =

@@ -45,6 +45,9 @@ Outcome interrupt(const SmallRun& run, const std::string& launcher, const std::s
 // Shell commands that send a signal to the last rank of a job of mpirun.
 std::string signal_last_rank(const std::string& signal);
 
+// Expects memory of these categories, or of all in "total", as it was predicted.
+void expect_predicted_memory(const SmallRun& run, const std::vector<std::string>& categories);
+
 // Largest relative difference of the losses of two runs, by step.
 double largest_difference(const std::map<int64_t, double>& a, const std::map<int64_t, double>& b);
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <regex>
+#include <sstream>
 
 #include "tests/tools/train/program.h"
 
@@ -34,8 +35,9 @@ TEST(RunStatusOfARun, ADoneRunHasALogOfEachStartAndItsFigures) {
   EXPECT_EQ(count_of(log, kLine + "start: mantissa \\S+ \\(commit \\S+\\) train, 1 rank\n"), 2u) << log;
   EXPECT_EQ(count_of(log, kLine + "warning: optimizer.clip.window = 3"), 2u) << log;  // logged before the file opened
   EXPECT_EQ(count_of(log, kLine + "step \\d+/20 \\| loss "), 20u) << log;
-  EXPECT_EQ(count_of(log, kLine + "step 1/20 [^\n]* tok/s \\| 0:\\d\\d:\\d\\d\n"), 1u) << log;  // without an estimate
-  EXPECT_EQ(count_of(log, kLine + "step 3/20 [^\n]* \\| 0:\\d\\d:\\d\\d, 0:\\d\\d:\\d\\d left\n"), 1u) << log;
+  EXPECT_EQ(count_of(log, kLine + "step 1/20 [^\n]* tok/s \\| \\d\\d:\\d\\d\n"), 1u) << log;  // without an estimate
+  EXPECT_EQ(count_of(log, kLine + "step 3/20 [^\n]* \\| \\d\\d:\\d\\d, ends (\\w+ \\d\\d )?\\d\\d:\\d\\d\n"), 1u)
+      << log;
   EXPECT_EQ(count_of(log, kLine + "statistics:\n  steps "), 2u) << log;
   // Standard error is as it was: without times, and without the line of the start.
   EXPECT_EQ(count_of(first.output + second.output, kLine), 0u);
@@ -54,8 +56,65 @@ TEST(RunStatusOfARun, ADoneRunHasALogOfEachStartAndItsFigures) {
   const Outcome shown = status(run);
   EXPECT_EQ(shown.exit_code, 0);
   EXPECT_TRUE(shown.output.starts_with("done: step 20 of 20, loss ")) << shown.output;
+  EXPECT_LE(count_of(second.output, "memory"), 3u) << second.output;  // of the table of every category, no line
+  EXPECT_EQ(count_of(second.output, "\n {2}activations"), 0u) << second.output;
+  // The lines of the console are in the log as well.
+  std::istringstream lines(second.output);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string text = line.starts_with("warning: ") ? line.substr(9) : line;
+    EXPECT_NE(log.find(text + "\n"), std::string::npos) << line;
+  }
   EXPECT_NE(shown.output.find("last checkpoint: step 20, "), std::string::npos) << shown.output;
   EXPECT_NE(shown.output.find("warnings: 1\n"), std::string::npos) << shown.output;  // of the last start
+}
+
+// Its own commands for what comes next, as they stand in the output, run.
+TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
+  const SmallRun run("finished");
+  const auto command = [](const std::string& purpose, const std::string& output) {
+    const size_t begin = output.find(purpose) + purpose.size();
+    return output.substr(begin, output.find('\n', begin) - begin);
+  };
+  for (const int ranks : {1, 2}) {
+    const std::vector<std::string> settings = {fmt::format("train.steps={}", 10 * ranks)};
+    const Outcome first = run.train(ranks, settings);
+    const std::string generate = command("\nto generate: ", first.output);
+    EXPECT_EQ(run_shell(generate + " --tokens 5").exit_code, 0) << generate;
+    const std::string resume = command("\nto go on:    ", first.output);
+    EXPECT_TRUE(resume.ends_with(fmt::format("/config.yaml train.steps={}", 20 * ranks))) << resume;
+    EXPECT_EQ(resume.starts_with("mpirun -np 2 "), ranks == 2) << resume;
+
+    const std::string before = read_file(run.run_dir() + "/metrics.jsonl");
+    const Outcome again = run.train(ranks, settings);
+    EXPECT_NE(again.output.find(fmt::format("already finished: {0} of {0} steps in ", 10 * ranks)), std::string::npos)
+        << again.output;
+    EXPECT_NE(again.output.find("give a larger train.steps to go on"), std::string::npos) << again.output;
+    EXPECT_EQ(command("\nto go on:    ", again.output), resume);
+    EXPECT_LE(count_of(again.output, "\n"), 6u) << again.output;
+    EXPECT_EQ(read_file(run.run_dir() + "/metrics.jsonl"), before);
+    EXPECT_EQ(status(run).exit_code, 0) << status(run).output;
+  }
+  // Where other settings are given, it is another training: the answer is that of a start that would go on.
+  EXPECT_EQ(run.try_train(1, {"train.steps=20", "optimizer.weight_decay=0.5"}).exit_code, 2);
+  const SmallRun stopped("finished_early");
+  stopped.train(1, {"train.steps=30", "train.stop_at_step=20"});
+  const Outcome early = stopped.train(1, {"train.steps=30", "train.stop_at_step=20"});
+  EXPECT_NE(early.output.find("already finished: 20 of 30 steps in "), std::string::npos) << early.output;
+  const std::string longer = command("\nto go on:    ", early.output);
+  EXPECT_TRUE(longer.ends_with("/config.yaml train.stop_at_step=0")) << longer;
+  EXPECT_EQ(run_shell(longer).exit_code, 0) << longer;
+  EXPECT_TRUE(stopped.has_checkpoint(30));
+}
+
+// Where the last step is saved and the end is not reached, a start ends the run, and compares no memory.
+TEST(RunStatusOfARun, ARunThatWasKilledBehindItsLastStepEnds) {
+  const SmallRun run("killed_at_end");
+  run.train(1, {"train.steps=10"});
+  std::filesystem::remove(run.run_dir() + "/metrics.prom");
+  const Outcome outcome = run.train(1, {"train.steps=10"});
+  EXPECT_EQ(outcome.output.find("already finished"), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("by prediction"), std::string::npos) << outcome.output;
+  EXPECT_EQ(status(run).exit_code, 0);
 }
 
 TEST(RunStatusOfARun, EveryRankWritesItsWarnings) {

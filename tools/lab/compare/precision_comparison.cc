@@ -23,16 +23,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Interval, low, high)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MeanDifference, pairs, mean, stddev, interval)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ValidationLoss, step, loss)
 
-static void to_json(Json& json, const MemoryTable& table) {
-  json = {{"weights", table.state.weights},
-          {"gradients", table.state.gradients},
-          {"masters", table.state.masters},
-          {"moments", table.state.moments},
-          {"activations", table.activations},
-          {"buffers", table.state.buffers + table.casts},
-          {"packed", table.packed}};
-}
-
 static void to_json(Json& json, const TrainingRecord& run) {
   Json steps;
   for (const char* series : {"loss", "grad_norm", "scale", "result", "seconds"}) steps[series] = Json::array();

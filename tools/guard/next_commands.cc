@@ -1,0 +1,50 @@
+#include "tools/guard/next_commands.h"
+
+#include <fmt/core.h>
+
+#include <cerrno>
+
+#include "core/base/process.h"
+
+namespace mantissa {
+namespace {
+
+std::string program() { return shell_word(program_invocation_name); }
+
+std::string launcher(int ranks) {
+  if (ranks == 1) return "";
+  return slurm_job().empty() ? fmt::format("mpirun -np {} ", ranks) : fmt::format("srun -n {} ", ranks);
+}
+
+bool stops_early(const Config& run) { return run.train.last_step() < run.train.steps; }
+
+}  // namespace
+
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-=:,@%";
+  if (!text.empty() && text.find_first_not_of(kSafe) == std::string::npos) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string next_commands(const Config& run, int ranks) {
+  const std::string folder = shell_word(run.train.run_dir), config = shell_word(run.train.run_dir + "/config.yaml");
+  const char* const prompt = run.data.format == DataFormat::kBytes ? "The " : "464 2159";
+  std::string text;
+  if (run.model.name == "gpt")
+    text = fmt::format("to generate: {} generate {} --prompt \"{}\"\n", program(), folder, prompt);
+  text += fmt::format("to analyse:  {} analyze model {}\n", program(), folder);
+  const std::string longer =
+      stops_early(run) ? "train.stop_at_step=0" : fmt::format("train.steps={}", 2 * run.train.steps);
+  return text + fmt::format("to go on:    {}{} train {} {}", launcher(ranks), program(), config, longer);
+}
+
+std::string finished_text(const Config& run) {
+  const bool early = stops_early(run);
+  return fmt::format("already finished: {} of {} steps in {}{}; give a larger {} to go on", run.train.last_step(),
+                     run.train.steps, run.train.run_dir, early ? " (train.stop_at_step)" : "",
+                     early ? "train.stop_at_step" : "train.steps");
+}
+
+}  // namespace mantissa
