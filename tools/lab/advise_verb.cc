@@ -39,16 +39,21 @@ void require_solver(const std::string& name) {
   throw ConfigError(fmt::format("--solver: expected one of {}, got {}", fmt::join(names, ", "), name));
 }
 
-void require_at_least(const char* option, int64_t least, const char* none, int64_t given) {
-  if (given == 0 || given >= least) return;
-  throw ConfigError(fmt::format("{}: expected 0 for {}, or at least {}, got {}", option, none, least, given));
+// 0, or a number in [least, most]: for the help and the parser alike.
+CLI::Validator zero_or(int64_t least, int64_t most) {
+  const std::string range = fmt::format("0 or {} to {}", least, most);
+  return {[least, most, range](const std::string& text) {
+            int64_t value = -1;
+            const bool is_number = CLI::detail::lexical_cast(text, value);
+            const bool fits = is_number && (value == 0 || (value >= least && value <= most));
+            return fits ? std::string() : fmt::format("expected {}, got {}", range, text);
+          },
+          range};
 }
 
 // Returns whether the plan keeps to the budget.
 bool plan(const AdviseRequest& request, const Config& config) {
   PlanRunRequest run = request.run;
-  require_at_least("--seeds", kFirstLook, "no validation", run.validation.most_seeds);
-  require_at_least("--time-pairs", StepTimeOptions().first_look, "none", run.validation.time_pairs);
   require_solver(run.plan.solver);
   for (std::vector<std::string>* const given : {&run.plan.recipes, &run.state}) {
     if (*given == std::vector<std::string>{"none"}) given->clear();
@@ -160,11 +165,13 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   count("--warm-up", request->run.warm_up, 0, kMostSteps, "training steps in fp32 before layers are evaluated");
   count("--batches", request->run.batches, 2, 10000,
         "batches to evaluate each layer on; two or more, for an error estimate");
-  count("--seeds", request->run.validation.most_seeds, 0, 1000,
-        "most seeds of the runs that validate the plan; 0: no validation");
+  option("--seeds", request->run.validation.most_seeds,
+         "most seeds of the runs that validate the plan; 0: no validation")
+      ->check(zero_or(kFirstLook, 1000));
   count("--steps", request->run.validation.steps, 1, kMostSteps, "most steps of each of these runs");
-  count("--time-pairs", request->run.validation.time_pairs, 0, 1000,
-        "most pairs of step times, plan against uniform precisions; 0: compare losses only");
+  option("--time-pairs", request->run.validation.time_pairs,
+         "most pairs of step times, plan against uniform precisions; 0: compare losses only")
+      ->check(zero_or(StepTimeOptions().first_look, 1000));
   advise.add_flag("--yes", request->run.accepts_much,
                   "go on where a plan takes more than an hour by estimate, or more memory than there is");
   for (const char* const of_plans : {"--solver", "--compare-solvers", "--recipes", "--state", "--plan", "--warm-up",
