@@ -58,7 +58,7 @@ std::string rate_text(const Hardware& hardware, ProductFormat format) {
 }
 
 // Why a precision that runs takes its time.
-std::string reason_of(const Evaluation& found, const Candidate& candidate, const Target& target) {
+std::string reason_of(const EvaluatedPrecision& found, const Candidate& candidate, const Target& target) {
   const Prediction& prediction = found.prediction;
   std::array<double, std::size(kAllProductFormats)> flops{};
   double products = 0, conversions = 0, memory_bound = 0;  // seconds
@@ -89,8 +89,8 @@ std::string reason_of(const Evaluation& found, const Candidate& candidate, const
   return text;
 }
 
-Evaluation evaluate(const Candidate& candidate, int ranks, const Target& target) {
-  Evaluation found{.name = candidate.name, .is_configured = candidate.is_configured};
+EvaluatedPrecision evaluate(const Candidate& candidate, int ranks, const Target& target) {
+  EvaluatedPrecision found{.name = candidate.name, .is_configured = candidate.is_configured};
   try {
     validate_for_ranks(candidate.config, ranks);
     const TargetStep step = step_on(target, candidate.config, ranks);
@@ -118,7 +118,7 @@ Evaluation evaluate(const Candidate& candidate, int ranks, const Target& target)
 }
 
 // A roofline tells how fast a step can be at best, timed kernels how fast it is.
-std::string with_speedup(const Evaluation& found, const Advice& advice) {
+std::string with_speedup(const EvaluatedPrecision& found, const Advice& advice) {
   std::string text = fmt::format("{}{} ms a step", advice.hardware != nullptr ? "at least " : "",
                                  in_three_digits(1e3 * found.prediction.step_seconds()));
   if (found.speedup > 0.0) text += fmt::format(", {:.2f} times as fast as fp32", found.speedup);
@@ -127,7 +127,7 @@ std::string with_speedup(const Evaluation& found, const Advice& advice) {
 
 // The fastest precision, and how the configured one compares.
 std::string verdict_of(const Advice& advice) {
-  const Evaluation& best = advice.evaluations.front();
+  const EvaluatedPrecision& best = advice.evaluations.front();
   std::string text;
   if (!best.runs()) {
     text = fmt::format("no precision of these runs on {}", advice.device);
@@ -143,7 +143,7 @@ std::string verdict_of(const Advice& advice) {
                           advice.hardware != nullptr ? "of the device" : "that an operation reaches here");
     }
   }
-  for (const Evaluation& found : advice.evaluations) {
+  for (const EvaluatedPrecision& found : advice.evaluations) {
     if (!found.is_configured || &found == &best) continue;
     text += fmt::format("\nas configured ({}): {}", found.name,
                         found.runs() ? with_speedup(found, advice) : std::string(name(found.support)));
@@ -164,8 +164,8 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
   advice.tokens_per_step = config.train.global_batch * config.model.context;
   auto& all = advice.evaluations;
   for (const Candidate& candidate : candidates) all.push_back(evaluate(candidate, ranks, target));
-  Evaluation fp32;
-  if (const auto found = std::ranges::find(all, "fp32", &Evaluation::name); found != all.end()) {
+  EvaluatedPrecision fp32;
+  if (const auto found = std::ranges::find(all, "fp32", &EvaluatedPrecision::name); found != all.end()) {
     fp32 = *found;
   } else {
     const std::vector<Candidate> plain = candidates_of(config, {"fp32"});
@@ -176,16 +176,16 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
     rates = *known;
   } else {
     std::vector<const Prediction*> steps = {&fp32.prediction};
-    for (const Evaluation& found : all) steps.push_back(&found.prediction);
+    for (const EvaluatedPrecision& found : all) steps.push_back(&found.prediction);
     rates = rates_reached(steps);
   }
-  for (Evaluation& found : all) {
+  for (EvaluatedPrecision& found : all) {
     advice.parameters = std::max(advice.parameters, found.memory.parameters);
     if (!found.runs() || !fp32.runs()) continue;
     found.speedup = fp32.prediction.step_seconds() / found.prediction.step_seconds();
     if (found.name != "fp32") found.bound = speedup_bound(fp32.prediction, found.prediction, rates);
   }
-  std::ranges::stable_sort(all, {}, [](const Evaluation& found) {
+  std::ranges::stable_sort(all, {}, [](const EvaluatedPrecision& found) {
     return std::tuple(!found.runs(), !found.fits, found.prediction.step_seconds());
   });
   advice.verdict = verdict_of(advice);

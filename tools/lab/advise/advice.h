@@ -16,7 +16,7 @@ enum class Support : uint8_t {
 };
 std::string_view name(Support support);  // "natively", "emulated", "measured", "not available", "refused"
 
-struct Evaluation {
+struct EvaluatedPrecision {
   std::string name{};
   bool is_configured = false;
   Support support = Support::kNative;
@@ -36,13 +36,14 @@ struct Advice {
   const Hardware* hardware = nullptr;
   int ranks = 1;
   int64_t parameters = 0;
-  int64_t tokens_per_step = 0;            // all ranks
-  std::vector<Evaluation> evaluations{};  // by rising time; then those that do not fit, and those that do not run
+  int64_t tokens_per_step = 0;  // all ranks
+  std::vector<EvaluatedPrecision>
+      evaluations{};  // by rising time; then those that do not fit, and those that do not run
   std::string verdict{};
 };
 
 // Evaluates every candidate, compared with fp32 even if that is no candidate. Without fp32 there are no speed-ups. If a
-// candidate cannot run, its Evaluation says so.
+// candidate cannot run, its EvaluatedPrecision says so.
 Advice advise(const std::string& model, const Config& config, const std::vector<Candidate>& candidates, int ranks,
               const Target& target);
 

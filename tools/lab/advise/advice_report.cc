@@ -49,7 +49,7 @@ Json figures(const OpCost& cost) {
       {"seconds", cost.seconds}};
 }
 
-Json figures(const Evaluation& found, const Advice& advice) {
+Json figures(const EvaluatedPrecision& found, const Advice& advice) {
   Json json = {{"name", found.name},
                {"configured", found.is_configured},
                {"runs", name(found.support)},
@@ -141,7 +141,7 @@ Json to_json(const Advice& advice) {
                {"tokens_per_step", advice.tokens_per_step},
                {"verdict", advice.verdict},
                {"precisions", Json::array()}};
-  for (const Evaluation& found : advice.evaluations) json["precisions"].push_back(figures(found, advice));
+  for (const EvaluatedPrecision& found : advice.evaluations) json["precisions"].push_back(figures(found, advice));
   return json;
 }
 
@@ -171,7 +171,7 @@ ReportText to_text(const Advice& advice) {
             advice.ranks == 1 ? "" : "s")
       .table(rows, columns)
       .blank_line();
-  for (const Evaluation& found : advice.evaluations) text.line("{}: {}", found.name, found.reason);
+  for (const EvaluatedPrecision& found : advice.evaluations) text.line("{}: {}", found.name, found.reason);
   if (advice.evaluations.front().runs()) add_step(json["precisions"][0], text);
   if (advice.hardware) add_hardware(json["hardware"], text);
   return text;

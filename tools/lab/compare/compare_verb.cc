@@ -145,7 +145,7 @@ std::map<std::string, double> energies_on(const Hardware& hardware, const std::s
                                           const std::vector<Candidate>& candidates, int ranks) {
   Roofline roofline(hardware);
   std::map<std::string, double> joules;
-  for (const Evaluation& one :
+  for (const EvaluatedPrecision& one :
        advise(title, config, candidates, ranks, absent_target(hardware, roofline)).evaluations) {
     if (!one.runs()) {
       throw ConfigError(

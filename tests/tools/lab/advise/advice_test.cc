@@ -319,7 +319,8 @@ TEST(Advice, NoSpeedUpIsAboveItsBound) {
     const Target target = absent_target(hardware, roofline);
     for (const int ranks : {1, 8}) {
       for (const Config& config : configs) {
-        for (const Evaluation& found : advise("a model", config, candidates_of(config), ranks, target).evaluations) {
+        for (const EvaluatedPrecision& found :
+             advise("a model", config, candidates_of(config), ranks, target).evaluations) {
           if (found.bound <= 0.0) continue;
           EXPECT_LE(found.speedup, found.bound * (1.0 + kRounding))
               << hardware.name << " " << ranks << " " << found.name;

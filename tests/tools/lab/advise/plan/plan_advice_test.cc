@@ -268,8 +268,8 @@ TEST_F(PlanAdviceTest, PredictsThePlanAsAWholeAndWritesItAsAConfiguration) {
 
 // ---- Costs and memory.
 
-const Evaluation& evaluation(const Advice& advice, const std::string& name) {
-  return *std::ranges::find(advice.evaluations, name, &Evaluation::name);
+const EvaluatedPrecision& evaluation(const Advice& advice, const std::string& name) {
+  return *std::ranges::find(advice.evaluations, name, &EvaluatedPrecision::name);
 }
 
 // A CPU keeps packed weights over micro-batches, which does not matter on a GPU.
@@ -286,7 +286,7 @@ TEST(PlanCosts, AreThoseThatAdviceHasForTheDevice) {
   for (const Target& target : {absent, present}) {
     for (const int ranks : {1, 2}) {
       const Advice advice = advise("a model", config, candidates_of(config, {"bf16"}), ranks, target);
-      const Evaluation& bf16 = evaluation(advice, "bf16");
+      const EvaluatedPrecision& bf16 = evaluation(advice, "bf16");
       const StepCost cost = step_cost(low, target, ranks);
       EXPECT_EQ(cost.bytes, static_cast<double>(bf16.memory.total())) << target.title << " " << ranks;
       EXPECT_EQ(cost.seconds, bf16.prediction.step_seconds()) << target.title << " " << ranks;
