@@ -133,27 +133,28 @@ TEST(AdaptiveOnce, ASwitchIsWhatGoingOnInAnotherPrecisionIs) {
   EXPECT_EQ(adapted.hashes(20), chain.hashes(20));
 }
 
-// Gradients of step 11 are Inf, once. The run returns to step 9, and is one that went on in bf16 there. Stopping and
-// resuming anywhere changes no bit.
+// A gradient of step 11 is some 10^38 times as large, once, and the decision falls due after step 12, whose checkpoint
+// is not good. The run returns to step 9, and is one that went on in bf16 there. Stopping and resuming anywhere changes
+// no bit.
 TEST_P(Adaptive, ARollbackIsGoingOnFromTheLastGoodCheckpoint) {
   const int ranks = GetParam();
   const auto settings =
       with(kLadder, {"precision.adaptive.norm_factor=1e6", "precision.adaptive.stable_steps=0",
                      "precision.adaptive.rollback=true", "checkpoint.interval=3", "checkpoint.keep_last=0",
-                     fmt::format("test.faults=[{{kind: inf, step: 11, rank: {}, parameter: blocks.0.mlp.up.weight, "
-                                 "element: 5}}]",
+                     fmt::format("test.faults=[{{kind: flip, step: 11, rank: {}, parameter: blocks.0.mlp.up.weight, "
+                                 "element: 5, bit: 30}}]",
                                  ranks - 1)});
   SmallRun straight(fmt::format("rolled{}", ranks)), chain(fmt::format("rolled_chain{}", ranks));
   const Outcome outcome = straight.train(ranks, settings);
   const auto rollbacks = straight.records("rollback");
   ASSERT_EQ(rollbacks.size(), 1u) << outcome.output;
   EXPECT_EQ(rollbacks[0].at("step"), 9);
-  EXPECT_EQ(rollbacks[0].at("from_step"), 11);
+  EXPECT_EQ(rollbacks[0].at("from_step"), 12);
   EXPECT_EQ(rollbacks[0].at("skipped_batches"), 0);
   ASSERT_EQ(straight.records("precision").size(), 1u) << outcome.output;
   EXPECT_EQ(straight.records("precision")[0].at("step"), 9);
   EXPECT_EQ(straight.records("precision")[0].at("to_level"), 0);
-  EXPECT_NE(outcome.output.find("rolled back from step 11 to step 9, whose steps are trained again"), std::string::npos)
+  EXPECT_NE(outcome.output.find("rolled back from step 12 to step 9, whose steps are trained again"), std::string::npos)
       << outcome.output;
   chain.train(ranks, {"model.dropout=0.1", "precision.recipe=delayed", "train.stop_at_step=9"});
   chain.train(ranks, {"model.dropout=0.1", "checkpoint.allow_changes=true"});
@@ -171,12 +172,13 @@ TEST_P(Adaptive, ARollbackIsGoingOnFromTheLastGoodCheckpoint) {
 // A signal that is uneasy after step 4, and again and again: no later checkpoint is good. Without one the run begins
 // anew.
 TEST(AdaptiveOnce, ARollbackPassesOverUneasyCheckpoints) {
-  const auto settings = with(kLadder, {"precision.adaptive.curvature=1e3", "precision.adaptive.curvature_interval=3",
-                                       "precision.adaptive.band=1e-9", "precision.adaptive.norm_factor=1e6",
-                                       "precision.adaptive.stable_steps=0", "precision.adaptive.rollback=true",
-                                       "checkpoint.interval=3", "checkpoint.keep_last=0",
-                                       "test.faults=[{kind: inf, step: 11, rank: 0, parameter: blocks.0.mlp.up.weight, "
-                                       "element: 5}]"});
+  const auto settings =
+      with(kLadder,
+           {"precision.adaptive.curvature=1e3", "precision.adaptive.curvature_interval=3",
+            "precision.adaptive.band=1e-9", "precision.adaptive.norm_factor=1e6", "precision.adaptive.stable_steps=0",
+            "precision.adaptive.rollback=true", "checkpoint.interval=3", "checkpoint.keep_last=0",
+            "test.faults=[{kind: flip, step: 11, rank: 0, parameter: blocks.0.mlp.up.weight, "
+            "element: 5, bit: 30}]"});
   SmallRun run("uneasy"), plain("uneasy_plain");
   const Outcome outcome = run.train(1, settings);
   const auto rollbacks = run.records("rollback");
