@@ -11,6 +11,7 @@
 #include "tools/config/validation.h"
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_advice.h"
+#include "tools/lab/advise/plan/score_allocation.h"
 #include "tools/lab/advise/present_device.h"
 #include "tools/lab/report/output_file.h"
 #include "tools/train/launch.h"
@@ -28,7 +29,7 @@ struct AdviseRequest {
   // Only with a budget, but for run.ranks and run.rounds. Recipes and state may be {"none"}, which stands for an empty
   // list; plan() fills in run.plan.budget and run.hardware.
   std::string budget;
-  std::string plan = "precision_plan.yaml";
+  std::string damage = "loss", plan = "precision_plan.yaml";
   PlanRunRequest run{.validation = {.most_seeds = 6}};
 };
 
@@ -59,6 +60,7 @@ bool plan(const AdviseRequest& request, const Config& config) {
     if (*given == std::vector<std::string>{"none"}) given->clear();
   }
   run.plan.budget = parse_budget(request.budget);
+  run.plan.damage = parse_damage_score(request.damage);
   run.hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware);
   require_different_files({{"--plan", request.plan}, {"--json", request.json}}, files_read(request.config, config));
   OutputFile json("--json", request.json), yaml("--plan", request.plan);
@@ -157,6 +159,10 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   advise.add_flag(
       "--compare-solvers", request->run.plan.compare_solvers,
       "also run the other solvers, except enumeration and differentiable, and print a table of their plans");
+  option(
+      "--damage", request->damage,
+      "allocate precision by the measured loss, or by a score of the sensitivity analysis: loss, fisher, hessian, mi "
+      "(mutual information), entropy");
   list("--recipes", request->run.plan.recipes,
        "8-bit and 4-bit recipes that a plan may use: current,block,mxfp8,nvfp4, or none");
   list("--state", request->run.state,
@@ -174,8 +180,8 @@ std::function<int()> add_advise_options(CLI::App& advise) {
       ->check(zero_or(StepTimeOptions().first_look, 1000));
   advise.add_flag("--yes", request->run.accepts_much,
                   "go on where a plan takes more than an hour by estimate, or more memory than there is");
-  for (const char* const of_plans : {"--solver", "--compare-solvers", "--recipes", "--state", "--plan", "--warm-up",
-                                     "--batches", "--seeds", "--steps", "--time-pairs", "--yes"}) {
+  for (const char* const of_plans : {"--solver", "--compare-solvers", "--damage", "--recipes", "--state", "--plan",
+                                     "--warm-up", "--batches", "--seeds", "--steps", "--time-pairs", "--yes"}) {
     advise.get_option(of_plans)->needs(advise.get_option("--budget"));
   }
   advise.footer(

@@ -288,9 +288,13 @@ TEST(PlanVerb, ComparesSolversOnRequest) {
     EXPECT_EQ(outcome.output.find("Found by each solver") != std::string::npos, names.size() > 1) << outcome.output;
     return names;
   };
+  const auto allocated_by = [&] { return read_json(json).at("allocated_by").get<std::string>(); };
   using Names = std::vector<std::string>;
   EXPECT_EQ(solvers({}), Names{"knapsack"});
+  EXPECT_EQ(allocated_by(), "loss");
   EXPECT_EQ(solvers({"--solver", "greedy"}), Names{"greedy"});
+  EXPECT_EQ(solvers({"--damage", "entropy", "--solver", "greedy"}), Names{"entropy"});
+  EXPECT_EQ(allocated_by(), "entropy");
   EXPECT_EQ(solvers({"--compare-solvers"}),
             (Names{"bayesian", "evolution", "greedy", "knapsack", "reinforcement", "top_k"}));
 }
@@ -362,6 +366,10 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
       {{"--solver", "greedy"}, "requires --budget"},
       {{"--budget", "time"}, "--budget: expected time=12ms"},
       {{"--budget", "energy=80%"}, "give --hardware with one of t4, v100"},
+      {{"--budget", "time=1ms", "--damage", "luck"}, "--damage: expected one of loss, fisher, hessian, mi, entropy"},
+      {{"--budget", "loss=1", "--damage", "mi"}, "--damage mi: expected a budget of time, memory or energy"},
+      {{"--budget", "time=1ms", "--damage", "mi", "--solver", "differentiable"},
+       "--damage mi: expected a solver of sums"},
       {{"--budget", "time=1ms", "--solver", "luck"}, "luck"},
       {{"--budget", "time=1ms", "--recipes", "delayed"}, "--recipes: expected some of"},
       {{"--budget", "time=1ms", "--recipes", "current,current"}, "is there twice"},

@@ -146,6 +146,13 @@ void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::ve
   advice.take(found.plan);
 }
 
+// The newest of the plans that an allocation found and that meets the budget as a whole, or else the newest.
+void take_allocated(PlanAdvice& advice, const std::vector<Plan>& found) {
+  const auto meets = [&](const Plan& plan) { return advice.whole_goal().is_met(advice.priced("plan", plan).totals()); };
+  const auto newest = std::find_if(found.rbegin(), found.rend(), meets);
+  advice.take(newest == found.rend() ? found.back() : *newest);
+}
+
 // The plan to fall back to if the present one breaks its promise. It fits into device memory if the present one does.
 std::optional<Plan> given_back(const PlanAdvice& advice) {
   const ReferenceResult &low = advice.validation->against[0], &exact = advice.validation->against[1];
@@ -238,6 +245,7 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   advice.rest_damage = request.rest_damage;
   advice.goal.budget = request.budget.kind;
   advice.tolerance = request.tolerance;
+  advice.damage = request.damage;
   const KnownDamages damages{.low = advice.low, .layers = sensitivity, .shared = request.shared_damages};
   keep_known(advice.places, damages);
   const StepCost low = price_options(advice, damages);
@@ -247,7 +255,11 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   }
   std::vector<Plan> starts = search_with_corrections(advice, request);
   advice.front = pareto_front(advice.problem);
-  search_among_wholes(advice, request, std::move(starts));
+  if (request.damage == DamageScore::kLoss) {
+    search_among_wholes(advice, request, std::move(starts));
+  } else {
+    take_allocated(advice, starts);
+  }
   advice.front_plans = {advice.plan};
   advice.front_plans.insert(advice.front_plans.end(), advice.uniform.begin(), advice.uniform.end());
   for (const Plan& plan : thinned(advice.front)) advice.front_plans.push_back(advice.priced("front", plan));

@@ -26,6 +26,10 @@ StepCost step_cost(const Config& config, const Target& target, int ranks);
 using PlanSearch = std::function<SearchResult(const PlanProblem& problem, const PlanGoal& goal,
                                               const std::vector<PlannedPlace>& places)>;
 
+// The measure by which layers get precision: the measured loss, or a score (score_allocation.h).
+enum class DamageScore : uint8_t { kLoss, kFisher, kHessian, kInformation, kEntropy };
+std::string_view name(DamageScore score);
+
 struct PlanRequest {
   BudgetText budget;
   std::string solver = "knapsack";  // its plan is where the search among whole plans begins
@@ -39,6 +43,8 @@ struct PlanRequest {
   double rest_damage = 0.0;                    // rest_damage()
   std::vector<SharedDamage> shared_damages{};  // all options of shared formats but the most exact
   PlanSearch own_search{};                     // if `solver` is none of solver_names()
+  // Unless it is the loss, own_search allocates by it, and its plan is taken as it is: others would be chosen by loss.
+  DamageScore damage = DamageScore::kLoss;
 };
 
 // A plan priced as a whole.
@@ -67,6 +73,7 @@ struct PlanAdvice {
   PlanGoal goal;       // for sums of parts: `limit` excludes the common part of all plans
   double limit = 0.0;  // for a whole step
   double tolerance = 0.0;
+  DamageScore damage = DamageScore::kLoss;
 
   // Results of the search.
   std::vector<std::pair<std::string, SearchResult>> results;  // by solver, in sums of parts
@@ -119,6 +126,11 @@ using TrainPlan = std::function<PlanValidation(const Config& plan)>;
 void try_plan(const TrainPlan& train, PlanAdvice& advice);
 
 // ---- From a configuration to a plan (plan_run.cc).
+
+// Probes for the sensitivity analysis.
+inline int64_t hessian_probes(const PlanRequest& plan) {
+  return plan.damage == DamageScore::kHessian ? SensitivityRequest().probes : 0;
+}
 
 struct PlanRunRequest {
   PlanRequest plan{};

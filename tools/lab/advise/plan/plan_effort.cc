@@ -47,7 +47,8 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
   effort.decisions = std::ssize(decisions_of(config, {names.begin() + 1, names.end()}, "**"));
   effort.warm_up_steps = static_cast<double>(request.warm_up);
   // Each decision and the exact pass; then the rest's damage by two losses.
-  effort.layer_steps = batches * (static_cast<double>(effort.decisions + 1) * kDecisionSteps + 2.0 * kLossPass);
+  effort.layer_steps = batches * (static_cast<double>(effort.decisions + 1) * kDecisionSteps + 2.0 * kLossPass) +
+                       2.0 * static_cast<double>(hessian_probes(request.plan));
   const SharedTrials trials;
   int64_t options = 0, shared = 0;
   for (const PlannedPlace& place : places) {

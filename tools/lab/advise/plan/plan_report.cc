@@ -237,6 +237,21 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
           rows, front.size(), advice.knows_energy() ? ", energy" : "", advice.front.plans.size(), thinned);
 }
 
+// How the plan was found among wholes.
+std::string search_line(const PlanAdvice& advice) {
+  if (advice.damage != DamageScore::kLoss) {
+    return fmt::format(
+        "Precision was allocated by {}, and no plan with less loss was searched for. Losses are the measured ones.",
+        name(advice.damage));
+  }
+  std::string taken;
+  if (advice.goal.budget != Budget::kLoss) {
+    taken = fmt::format(" The fastest of those within {} nats of the best is taken.", advice.tolerance);
+  }
+  return fmt::format("{} plans were priced as wholes, {}.{}", advice.plans_priced,
+                     advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken);
+}
+
 }  // namespace
 
 Json to_json(const PlanAdvice& advice) {
@@ -247,6 +262,7 @@ Json to_json(const PlanAdvice& advice) {
                {"choices", choices(advice, advice.plan.choice)},
                {"promotions", advice.promotions},
                {"tolerance", advice.tolerance},
+               {"allocated_by", name(advice.damage)},
                {"plans_priced", advice.plans_priced},
                {"is_optimum", advice.is_optimum},
                {"front_of_sums",
@@ -296,12 +312,7 @@ ReportText to_text(const PlanAdvice& advice) {
     text.line("  {:<{}}  {}", advice.problem[i].name, width, advice.reasons[i]);
   }
   if (advice.results.size() > 1) add_solvers(advice, json["solvers"], text);
-  std::string taken;
-  if (advice.goal.budget != Budget::kLoss) {
-    taken = fmt::format(" The fastest of those within {} nats of the best is taken.", advice.tolerance);
-  }
-  text.line("\n{} plans were priced as wholes, {}.{}", advice.plans_priced,
-            advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken);
+  text.blank_line().line("{}", search_line(advice));
   add_front(advice, json["front"], text);
   std::string refusals;
   for (const PlannedPlace& place : advice.places) {

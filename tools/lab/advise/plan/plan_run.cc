@@ -9,6 +9,7 @@
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/advise/plan/plan_effort.h"
+#include "tools/lab/advise/plan/score_allocation.h"
 #include "tools/train/launch.h"
 #include "tools/train/train_step.h"
 
@@ -38,6 +39,22 @@ void require_units(const Hardware& hardware, DType low) {
       "none whose rate is published: give precision.compute={}, or --hardware with one of {}",
       hardware.name, name(format), name(low), hardware.title, name(low == DType::kF16 ? DType::kBF16 : DType::kF16),
       others));
+}
+
+// Scores tell layers apart, and nothing else.
+void require_allocation(const PlanRequest& plan) {
+  if (plan.damage == DamageScore::kLoss) return;
+  if (plan.budget.kind == Budget::kLoss) {
+    throw ConfigError(
+        fmt::format("--damage {}: expected a budget of time, memory or energy, got one of loss, which limits the loss "
+                    "that is measured",
+                    name(plan.damage)));
+  }
+  if (plan.solver == kDifferentiable) {
+    throw ConfigError(
+        fmt::format("--damage {}: expected a solver of sums, got {}, which goes by the loss: give knapsack",
+                    name(plan.damage), plan.solver));
+  }
 }
 
 [[noreturn]] void refuse_energy() {
@@ -76,11 +93,14 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   // Impossible requests fail before anything is trained.
   require_recipes(request.plan.recipes);
   require_kinds(request.state);
+  require_allocation(request.plan);
+  const bool goes_by_loss = request.plan.damage == DamageScore::kLoss;
   const DType low = low_of(config);
   if (request.hardware != nullptr) require_units(*request.hardware, low);
   if (request.hardware == nullptr && request.plan.budget.kind == Budget::kEnergy) refuse_energy();
   const std::vector<PlannedPlace> layers = planned_layers(config, low, request.plan.recipes);
-  const std::vector<PlannedPlace> shared = planned_shared(config, low, request.state, request.ranks);
+  const std::vector<std::string> state = goes_by_loss ? request.state : std::vector<std::string>();
+  const std::vector<PlannedPlace> shared = planned_shared(config, low, state, request.ranks);
   std::vector<PlannedPlace> places = layers;
   places.insert(places.end(), shared.begin(), shared.end());
   if (request.plan.solver == "enumeration") require_enumerable(places);
@@ -104,7 +124,7 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   analysis.target = title;
   analysis.formats.assign(names.begin() + 1, names.end());
   analysis.batches = request.batches;
-  analysis.probes = 0;
+  analysis.probes = hessian_probes(request.plan);
   const SensitivityAnalysis sensitivity = analyze_sensitivity(analysis, *session);
   places = layers;
   keep_known(places, {.low = low, .layers = sensitivity, .shared = {}});
@@ -114,6 +134,13 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   plan.shared_damages = shared_damages(
       config, low, {.windows = request.batches, .ranks = request.ranks, .fp16_scale = sensitivity.fp16_scale}, places,
       session, *communicator);
+  if (!goes_by_loss) {
+    plan.solver = name(plan.damage);
+    plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
+      return allocate(request.plan.solver, problem, goal, score_damages(plan.damage, sensitivity, low, left),
+                      plan.seed);
+    };
+  }
   if (plan.solver == kDifferentiable) {
     plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
       return search_differentiably(config, low, left, problem, goal,

@@ -19,6 +19,20 @@ ScoreWeights parse_score_weights(const std::vector<double>& given) {
                   fmt::join(given, ",")));
 }
 
+LayerScore score_of(const std::string& layer, const LayerGradients& gradients) {
+  const auto elements = static_cast<double>(gradients.elements);
+  const auto mean_root = [&](const std::vector<double>& squares) {
+    double sum = 0.0;
+    for (const double of_batch : squares) sum += std::sqrt(of_batch / elements);
+    return sum / static_cast<double>(squares.size());
+  };
+  return {.layer = layer,
+          .elements = gradients.elements,
+          .magnitude = mean_root(gradients.squares),
+          .variance = gradients.variances / elements,
+          .change = mean_root(gradients.step_squares)};
+}
+
 void rank_layers(const ScoreWeights& weights, std::vector<LayerScore>& layers) {
   constexpr double LayerScore::*kFigures[] = {&LayerScore::magnitude, &LayerScore::variance, &LayerScore::change};
   for (LayerScore& layer : layers) layer.score = 0.0;

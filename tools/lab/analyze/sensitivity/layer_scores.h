@@ -23,6 +23,14 @@ struct LayerScore {
   double score = 0.0;
 };
 
+// Sums over the elements of a layer's gradient.
+struct LayerGradients {
+  int64_t elements = 0;
+  double variances = 0.0;                       // over batches
+  std::vector<double> squares, step_squares{};  // by batch: of the gradient, and of its change by a step
+};
+LayerScore score_of(const std::string& layer, const LayerGradients& gradients);
+
 // S = w1 magnitude + w2 variance + w3 change, each divided by its largest value among the layers, which gives it no
 // unit. Sorts by falling score. A figure that is not finite makes the score infinite: such a layer is the first.
 void rank_layers(const ScoreWeights& weights, std::vector<LayerScore>& layers);

@@ -94,7 +94,8 @@ class DecisionPasses {
   // After all batches. Collective.
   std::vector<ParameterScores> parameter_scores(const HessianProbes& probes);
   // Of the linear layers among the decisions, by falling score; `parameters`: parameter_scores().
-  std::vector<LayerScore> layer_scores(const ScoreWeights& weights, const std::vector<ParameterScores>& parameters);
+  std::vector<LayerScore> layer_scores(const ScoreWeights& weights,
+                                       const std::vector<ParameterScores>& parameters) const;
 
   const std::vector<PrecisionDecision> decisions;
   LoweredPasses passes;
@@ -129,8 +130,8 @@ class DecisionPasses {
   std::vector<Lowered> lowered_;
   std::unique_ptr<LocalScores> local_;
   Shard gradient_, gradient_sum_, start_, updated_;  // exact: gradient, its sum over batches; masters before and after
-  // Of each batch, by parameter: the gradient, and its change by a step.
-  std::vector<std::vector<double>> gradient_squares_, step_squares_;
+  std::vector<std::vector<double>> gradient_squares_;  // of each batch, by parameter
+  std::vector<std::vector<double>> step_squares_;      // of their change by a step
 };
 
 void DecisionPasses::start_local_scores() {
@@ -304,30 +305,23 @@ std::vector<ParameterScores> DecisionPasses::parameter_scores(const HessianProbe
 }
 
 std::vector<LayerScore> DecisionPasses::layer_scores(const ScoreWeights& weights,
-                                                     const std::vector<ParameterScores>& parameters) {
+                                                     const std::vector<ParameterScores>& parameters) const {
   std::vector<LayerScore> layers;
   for (const PrecisionDecision& decision : decisions) {
     if (decision.op != Op::kLinear || std::ranges::count(layers, decision.layer, &LayerScore::layer) > 0) continue;
-    LayerScore layer{.layer = decision.layer};
-    std::vector<double> squares(step_squares_.size()), changes(step_squares_.size());  // by batch
-    double variances = 0.0;
+    LayerGradients gradients{.squares = std::vector<double>(step_squares_.size())};
+    gradients.step_squares = gradients.squares;
     for (size_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = state_.parameters()[static_cast<int>(i)];
       if (parameter.precision_layer() != decision.layer && parameter.layer() != decision.layer) continue;
-      layer.elements += parameters[i].elements;
-      variances += parameters[i].gradient_variance * static_cast<double>(parameters[i].elements);
-      for (size_t batch = 0; batch < squares.size(); ++batch) {
-        squares[batch] += gradient_squares_[batch][i];
-        changes[batch] += step_squares_[batch][i];
+      gradients.elements += parameters[i].elements;
+      gradients.variances += parameters[i].gradient_variance * static_cast<double>(parameters[i].elements);
+      for (size_t batch = 0; batch < step_squares_.size(); ++batch) {
+        gradients.squares[batch] += gradient_squares_[batch][i];
+        gradients.step_squares[batch] += step_squares_[batch][i];
       }
     }
-    const auto elements = static_cast<double>(layer.elements);
-    layer.variance = variances / elements;
-    for (size_t batch = 0; batch < squares.size(); ++batch) {
-      layer.magnitude += std::sqrt(squares[batch] / elements) / static_cast<double>(squares.size());
-      layer.change += std::sqrt(changes[batch] / elements) / static_cast<double>(squares.size());
-    }
-    layers.push_back(layer);
+    layers.push_back(score_of(decision.layer, gradients));
   }
   rank_layers(weights, layers);
   return layers;

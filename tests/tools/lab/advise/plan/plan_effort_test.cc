@@ -34,6 +34,11 @@ TEST(PlanEffort, CountsStepsAsTheyAreMade) {
   EXPECT_DOUBLE_EQ(effort.seconds(2.0), 2.0 * 1828);
   EXPECT_DOUBLE_EQ(effort.seconds(0.001), 0.001 * 1228 + 0.05 * 600) << "short steps are timed by several";
 
+  request.plan.damage = DamageScore::kHessian;
+  EXPECT_DOUBLE_EQ(plan_effort(request, config, places_of(request, config)).layer_steps, effort.layer_steps + 2 * 8)
+      << "two gradients for each probe";
+
+  request.plan.damage = DamageScore::kLoss;
   request.plan.recipes = {};
   request.state = {kMoments};
   request.validation.most_seeds = 0;

@@ -171,15 +171,15 @@ TEST_F(Sensitivity, WhatWasNotLookedAtIsNotKnownAndCountsInNoCorrelation) {
 }
 
 // The gradients of each batch, before and after a step, element by element, by this program's passes alone.
-struct LayerGradients {
+struct BatchGradients {
   std::vector<std::vector<double>> before, after;  // by batch
 };
 
-std::map<std::string, LayerGradients> gradients_of(Session& session, int64_t batches) {
-  std::map<std::string, LayerGradients> found;
+std::map<std::string, BatchGradients> gradients_of(Session& session, int64_t batches) {
+  std::map<std::string, BatchGradients> found;
   LoweredPasses passes(session);
   const ShardedState& state = session.sharded;
-  const auto add = [&](std::vector<std::vector<double>> LayerGradients::*when) {
+  const auto add = [&](std::vector<std::vector<double>> BatchGradients::*when) {
     const Shard shard = gradient_shard(state);
     const std::vector<std::vector<float>> values = read(shard, state);
     std::map<std::string, std::vector<double>> of_layer;
@@ -193,10 +193,10 @@ std::map<std::string, LayerGradients> gradients_of(Session& session, int64_t bat
   for (int64_t batch = 0; batch < batches; ++batch) {
     passes.load(session.next_step + batch);
     passes.run(nullptr, 1.0f);
-    add(&LayerGradients::before);
+    add(&BatchGradients::before);
     passes.update(1.0f);
     passes.run(nullptr, 1.0f);
-    add(&LayerGradients::after);
+    add(&BatchGradients::after);
     passes.point().restore();
   }
   return found;
@@ -216,12 +216,12 @@ TEST_F(Sensitivity, RanksLayersByTheirGradientsAsTheseAre) {
   ranked.score = {1.0, 0.5, 2.0};
   ranked.top_k = 2;
   const SensitivityAnalysis analysis = analyze_sensitivity(ranked, session_);
-  const std::map<std::string, LayerGradients> gradients = gradients_of(session_, kBatches);
+  const std::map<std::string, BatchGradients> gradients = gradients_of(session_, kBatches);
   ASSERT_EQ(analysis.layers.size(), 9u) << "four linear layers in each of two blocks, and the head";
   std::map<std::string, std::array<double, 3>> expected;
   std::array<double, 3> largest{};
   for (const LayerScore& one : analysis.layers) {
-    const LayerGradients& g = gradients.at(one.layer == "head" ? "token_embedding" : one.layer);
+    const BatchGradients& g = gradients.at(one.layer == "head" ? "token_embedding" : one.layer);
     std::array<double, 3>& figures = expected[one.layer];
     const size_t elements = g.before[0].size();
     EXPECT_EQ(one.elements, static_cast<int64_t>(elements)) << one.layer;
