@@ -93,7 +93,7 @@ class DecisionPasses {
   void run(int64_t step);
   // After all batches. Collective.
   std::vector<ParameterScores> parameter_scores(const HessianProbes& probes);
-  // Of the linear layers among the decisions, by falling score; `parameters`: parameter_scores().
+  // Scores of the linear layers among the decisions, the largest first. `parameters`: parameter_scores().
   std::vector<LayerScore> layer_scores(const ScoreWeights& weights,
                                        const std::vector<ParameterScores>& parameters) const;
 
@@ -327,11 +327,6 @@ std::vector<LayerScore> DecisionPasses::layer_scores(const ScoreWeights& weights
   return layers;
 }
 
-PrecisionBand band_of(const OperandRisk& risk, const SensitivityRequest& request) {
-  if (risk.sum() < request.low_risk) return PrecisionBand::kLow;
-  return risk.sum() <= request.high_risk ? PrecisionBand::kMixed : PrecisionBand::kFp32;
-}
-
 Estimate hessian_score(const std::vector<DecisionPass>& passes, const HessianProbes& probes,
                        const ParameterSet& parameters) {
   std::vector<double> changes(static_cast<size_t>(parameters.size()));
@@ -380,40 +375,6 @@ DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<De
 }
 
 }  // namespace
-
-const char* name(PrecisionBand band) {
-  constexpr const char* kNames[] = {"low", "mixed", "fp32"};
-  return kNames[static_cast<size_t>(band)];
-}
-
-std::vector<NamedScore> SensitivityAnalysis::scores() const {
-  const auto column = [this](const char* title, auto&& of) {
-    NamedScore score{.name = title, .values = {}};
-    for (const DecisionScores& one : decisions) {
-      if (one.refusal.empty()) score.values.push_back(of(one));
-    }
-    return score;
-  };
-  // A score that came out not finite is worse than all others; one that was not measured stays NaN.
-  const auto worst = [](double value) { return std::isnan(value) ? std::numeric_limits<double>::infinity() : value; };
-  const auto if_seen = [&](const DecisionScores& one, double value) {
-    return std::isnan(one.risk.overflow) ? kUnknown : worst(value);
-  };
-  return {
-      column("loss", [&](const DecisionScores& one) { return worst(one.loss_magnitude.mean); }),
-      column("fisher", [&](const DecisionScores& one) { return if_seen(one, one.fisher.mean); }),
-      column("hessian",
-             [&](const DecisionScores& one) {
-               const double score = std::abs(one.hessian.mean);
-               if (request.probes == 0) return kUnknown;
-               return lowers_forward_product(one.decision) ? if_seen(one, score) : worst(score);
-             }),
-      column("gradient", [&](const DecisionScores& one) { return worst(one.gradient_change.mean); }),
-      column("update", [&](const DecisionScores& one) { return worst(one.parameter_change.mean); }),
-      column("information lost", [&](const DecisionScores& one) { return if_seen(one, -one.information.mean); }),
-      column("risk", [&](const DecisionScores& one) { return if_seen(one, one.risk.sum()); }),
-  };
-}
 
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session) {
   using Clock = std::chrono::steady_clock;

@@ -28,6 +28,7 @@ struct SensitivityRequest {
 // By OperandRisk::sum(): below low_risk, up to high_risk, above.
 enum class PrecisionBand : uint8_t { kLow, kMixed, kFp32 };
 const char* name(PrecisionBand band);
+PrecisionBand band_of(const OperandRisk& risk, const SensitivityRequest& request);
 
 // Scores of one decision over all batches; unknown if not measured.
 struct DecisionScores {
