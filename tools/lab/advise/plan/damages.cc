@@ -120,10 +120,9 @@ int ranks_of_trials(const std::vector<PlannedPlace>& places, int ranks) {
 std::vector<SharedDamage> shared_damages(const Config& config, DType low, SharedTrials trials,
                                          std::vector<PlannedPlace>& places, std::optional<Session>& session,
                                          Communicator& communicator) {
-  constexpr int kMostRanks = 8;  // each has a model
   if (std::ranges::all_of(places, &PlannedPlace::is_layer)) return {};
   trials.ranks = ranks_of_trials(places, trials.ranks);
-  if (trials.ranks > kMostRanks) {
+  if (trials.ranks > kMostTrialRanks) {
     for (PlannedPlace& place : places) {
       if (!place.is(SharedFormat::kWire)) continue;
       leave_as_configured(place, fmt::format("trials of {} ranks would need as many models at once", trials.ranks));

@@ -32,6 +32,8 @@ struct SharedDamage {
 std::optional<std::vector<SharedDamage>> try_shared(const Config& config, DType low,
                                                     const std::vector<PlannedPlace>& places, const HeldState& point,
                                                     const SharedTrials& trials, Communicator& communicator);
+// Each rank of a trial has a model of its own.
+inline constexpr int kMostTrialRanks = 8;
 // Ranks of the trials for a training on so many: the smallest factor of `ranks` above 1, or 1 without a choice of a
 // wire.
 int ranks_of_trials(const std::vector<PlannedPlace>& places, int ranks);

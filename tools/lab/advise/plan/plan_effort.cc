@@ -65,26 +65,28 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
     effort.search_steps = 2.0 * static_cast<double>(DifferentiableOptions().steps);
   }
   const ValidationOptions& runs = request.validation;
-  const std::vector<Candidate> against = references(without_fallback(config), low, places);
+  std::vector<Candidate> against;
+  if (runs.most_seeds > 0) against = references(without_fallback(config), low, places);
   const auto models = static_cast<double>(against.size() + 1);
   const bool takes_times = runs.most_seeds > 0 && request.hardware == nullptr;
   effort.validation_steps = models * static_cast<double>(runs.most_seeds * std::min(runs.steps, config.train.steps));
   if (takes_times) effort.turns = static_cast<int64_t>(models) * kRoundsPerPair * runs.time_pairs;
 
-  // The analysis keeps copies of the state, and four more of the parameters in fp32. Models whose times are compared
-  // are in memory at once; the plan's is no larger than the largest of the others.
+  // The analysis keeps copies of the state, and four more of the parameters in fp32. Ranks of trials, and models whose
+  // times are compared, are in memory at once; the plan's is no larger than the largest of the others.
   const MemoryTable exact = predict_memory_table(tried(in_exact_precision(config)), 1);
   effort.bytes = static_cast<double>(exact.total() + exact.state.weights + exact.state.masters + exact.state.moments) +
                  4.0 * static_cast<double>(exact.parameters) * static_cast<double>(sizeof(float));
-  if (runs.most_seeds > 0) {
-    double sum = 0.0, largest = 0.0;
-    for (const Candidate& reference : against) {
-      const auto bytes = static_cast<double>(predict_memory_table(tried(reference.config), 1).total());
-      sum += bytes;
-      largest = std::max(largest, bytes);
-    }
-    effort.bytes = std::max(effort.bytes, effort.turns > 0 ? sum + largest : largest);
+  if (const int ranks = ranks_of_trials(places, request.ranks); shared > 0 && ranks <= kMostTrialRanks) {
+    effort.bytes = std::max(effort.bytes, static_cast<double>(ranks) * static_cast<double>(exact.total()));
   }
+  double sum = 0.0, largest = 0.0;
+  for (const Candidate& reference : against) {
+    const auto bytes = static_cast<double>(predict_memory_table(tried(reference.config), 1).total());
+    sum += bytes;
+    largest = std::max(largest, bytes);
+  }
+  effort.bytes = std::max(effort.bytes, effort.turns > 0 ? sum + largest : largest);
   return effort;
 }
 

@@ -60,6 +60,11 @@ TEST(PlanEffort, MemoryHasTheCopiesOfTheAnalysis) {
   const double copies = static_cast<double>(exact.parameters) * (16 + 16);
   const double bytes = plan_effort(request, config, places_of(request, config)).bytes;
   EXPECT_NEAR(bytes, static_cast<double>(exact.total()) + copies, 0.02 * bytes) << "and padding";
+  const PlanRunRequest wired{.ranks = 7, .state = {kWire}, .validation = {.most_seeds = 0}};
+  std::vector<PlannedPlace> places = planned_layers(config, DType::kBF16, wired.plan.recipes);
+  for (const PlannedPlace& place : planned_shared(config, DType::kBF16, {kWire}, 7)) places.push_back(place);
+  EXPECT_EQ(plan_effort(wired, config, places).bytes, 7.0 * static_cast<double>(exact.total()))
+      << "a wire of seven ranks is tried by as many";
   const PlanRunRequest timed{};
   EXPECT_GT(plan_effort(timed, config, places_of(timed, config)).bytes, 2.0 * static_cast<double>(exact.total()));
 }
