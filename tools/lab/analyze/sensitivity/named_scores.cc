@@ -1,4 +1,4 @@
-// What the scores of an analysis say: bands of precision, and values that decisions are ranked by.
+// The meaning of an analysis's scores: bands of precision, and values that decisions are ranked by.
 
 #include <cmath>
 #include <limits>
