@@ -130,6 +130,8 @@ TEST(Lines, OfEveryVerbFitATerminal) {
       "scaler.mode=dynamic",    "train.sample_tokens=20", "probe.enabled=true",     "probe.interval=10",
       "profile=true",           "train.measure_peak=true"};
   expect_fits("train", run.train(2, settings).output);
+  SmallRun skipping("width_scale");  // many changes of the loss scale
+  expect_fits("train, steps skipped", skipping.train(2, with(settings, {"scaler.init_scale=16777216"})).output);
   expect_fits("train, again", run.train(2, settings).output);
   expect_fits("train, longer", run.train(2, with(settings, {"train.steps=22", "optimizer.lr=1e-3"})).output);
   const std::string config = run.config_path(), folder = run.run_dir();

@@ -54,10 +54,10 @@ std::string scale_text(float scale) {
 
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time) {
   constexpr size_t kColumns = 120;
-  std::string numbers = fmt::format(
-      "step {}/{} | loss {:.4f}, norm {}, lr {:.1e}", report.step + 1, steps, report.loss,
-      report.grad_norm < 1000.0 ? fmt::format("{:.3f}", report.grad_norm) : fmt::format("{:.4g}", report.grad_norm),
-      report.learning_rate);
+  const double norm = std::abs(report.grad_norm);  // NaN may have a sign
+  std::string numbers =
+      fmt::format("step {}/{} | loss {:.4f}, norm {}, lr {:.1e}", report.step + 1, steps, report.loss,
+                  norm < 1000.0 ? fmt::format("{:.3f}", norm) : fmt::format("{:.4g}", norm), report.learning_rate);
   if (report.scale != 1.0f) numbers += ", scale " + scale_text(report.scale);
   const double seconds = report.seconds;
   const std::string duration = seconds < 0.1    ? fmt::format("{:.1f} ms, ", 1e3 * seconds)
@@ -69,7 +69,7 @@ std::string step_line(const StepReport& report, int64_t steps, const SpeedContex
   const std::string mfu = peak > 0.0 ? fmt::format(", MFU {:.{}f}%", per_cent, per_cent < 10.0 ? 1 : 0) : "";
   std::string line;
   for (const auto& [before, behind] :
-       {std::pair<const std::string&, const std::string&>{duration, mfu}, {"", mfu}, {"", ""}}) {
+       std::initializer_list<std::pair<std::string, std::string>>{{duration, mfu}, {"", mfu}, {"", ""}}) {
     line = fmt::format("{} | {}{}{} | {}", numbers, before, rate, behind, time);
     if (line.size() <= kColumns) break;
   }
@@ -290,7 +290,7 @@ void RunLog::summarise(Trainer& trainer, Ending ending) {
   const Session& session = trainer.session();
   const Backend& backend = *session.runtime.backend;
   const std::string &run_dir = config_.train.run_dir, memory = tell_memory(session);
-  log_info("statistics:{}", trainer.state().statistics.to_text(backend.memory_use().peak_bytes, speed_));
+  log_info("statistics:{}", wrapped(trainer.state().statistics.to_text(backend.memory_use().peak_bytes, speed_)));
   if (!memory.empty()) log_info("{}", memory);
   if (const auto& first = trainer.state().first_validation_loss; first && last_validation_loss_) {
     log_info("validation loss {:.4f} -> {:.4f} nats a token", *first, *last_validation_loss_);

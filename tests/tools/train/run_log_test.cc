@@ -51,6 +51,8 @@ TEST(Metrics, StepLineHasEveryColumn) {
       step_line(report, 100, speed, "14:02, ends 14:05"),
       "step 5/100 | loss 7.6200, norm 2.100, lr 3.0e-04, scale 65536 | 12.3 ms, 90.0k tok/s, MFU 45% | 14:02, ends "
       "14:05");
+  report.grad_norm = -std::nan("");
+  EXPECT_NE(step_line(report, 100, speed, "14:02").find(", norm nan, "), std::string::npos);
 }
 
 // The longest numbers of every column, in runs of hours and of weeks.
