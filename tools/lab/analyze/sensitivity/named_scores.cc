@@ -1,4 +1,4 @@
-// The meaning of an analysis's scores: bands of precision, and values that decisions are ranked by.
+// Readings of an analysis: bands of precision, and the values that decisions are ranked by.
 
 #include <cmath>
 #include <limits>

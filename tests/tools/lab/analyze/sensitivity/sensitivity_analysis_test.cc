@@ -14,6 +14,7 @@
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/lab/analyze/sensitivity/planted_model.h"
 #include "tests/tools/lab/report/unwrapped.h"
+#include "tools/lab/analyze/sensitivity/passes.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
 
 namespace mantissa::testing {
