@@ -44,9 +44,9 @@ void assign_working_dtypes(ParameterSet& parameters, const PrecisionPolicy& poli
   for (int index = 0; index < parameters.size(); ++index) {
     Parameter& parameter = parameters[index];
     MANTISSA_CHECK(!parameter.weight.defined(), "[working_dtype] the weight of '{}' is already bound", parameter.name);
-    parameter.working_dtype = DType::kF32;
-    if (mode == WorkingWeights::kFp32 || parameter.shape.rank() < 2) continue;
     const Precision& precision = policy.at(parameter.precision_layer());
+    parameter.working_dtype = wide_of(precision.low);
+    if (mode == WorkingWeights::kFp32 || parameter.shape.rank() < 2) continue;
     parameter.working_dtype = compute_dtype(precision, AutocastState{}, Op::kLinear, DType::kF32, DType::kF32);
   }
 }

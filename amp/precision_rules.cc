@@ -54,6 +54,9 @@ std::string rejection_reason(const PrecisionRule& rule) {
   const auto* const cast = std::get_if<CastRule>(&format);
   const bool is_recipe = std::holds_alternative<Recipe>(format);
   const bool is_low = cast != nullptr && *cast == CastRule::kLow;
+  if (format == RuleFormat(DType::kF64) && rule.source.empty()) {
+    return "fp64 is for whole models; give precision.compute=fp64";
+  }
   if (dtype != nullptr && !is_floating(*dtype)) return fmt::format("expected fp32, bf16 or fp16, got {}", *dtype);
   if (rule.names_operands()) {
     if (rule.op.value_or(Op::kLinear) != Op::kLinear) return "only linear layers have products and roles";

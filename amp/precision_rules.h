@@ -104,7 +104,7 @@ enum class WorkingWeights : uint8_t {
 
 // The precision of a training, or of a part of it: rules, and short forms that stand for rules before them.
 struct PrecisionConfig {
-  DType compute = DType::kBF16;
+  DType compute = DType::kBF16;    // fp64: of everything
   std::optional<Recipe> recipe{};  // of all linear layers but the head
   PrecisionPattern pattern = PrecisionPattern::kNone;
   int64_t pattern_blocks = 1;  // of kFirstLastKHigh: how many at each end
@@ -114,6 +114,8 @@ struct PrecisionConfig {
   WorkingWeights weights = WorkingWeights::kLow;
   DelayedScalingOptions delayed{};
 
+  // Whether everything is fp64: then no rule, recipe or pattern holds.
+  bool is_fp64() const { return compute == DType::kF64; }
   // Whether any op of any layer may compute in fp16.
   bool uses_fp16() const;
   // Replaces fp16 by bf16 everywhere.

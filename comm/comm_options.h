@@ -18,13 +18,16 @@ enum class Accumulation : uint8_t { kFp32, kWire };
 enum class Digests : uint8_t { kOff, kOn };
 
 struct ReducerConfig {
-  DType wire = DType::kBF16;
+  DType wire = DType::kBF16;  // fp64 beside fp64 gradients
   Accumulation accumulation = Accumulation::kFp32;
   Sharding sharding = Sharding::kSharded;
   // Contributions arrive 2^prescale_log2 times larger than their share of the mean over the global batch. A trainer
   // whose backward pass uses the mean over one micro-batch of one rank sets log2(ranks * micro-batches), rounded down.
   int prescale_log2 = 0;
   Digests wire_digests = Digests::kOff;  // of contributions and sums between ranks
+
+  // Whether contributions are rounded to the wire dtype. If not, they travel as they are.
+  bool rounds() const { return size_bytes(wire) < size_bytes(DType::kF32); }
 };
 
 // All-gather of updated weights: as they are stored, or as 8-bit codes where every product rounds a weight to one

@@ -148,17 +148,17 @@ std::shared_ptr<Storage> allocate_sent(Communicator& communicator, const Backend
 FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend, const SentBuckets& sent)
     : parameters_(parameters), layout_(std::move(layout)) {
   constexpr const char *kGradients = "gradient buckets", *kWeights = "weight buckets";
-  constexpr BucketDType of_gradients = [](const BucketLayout::Bucket&) { return DType::kF32; };
-  constexpr BucketDType of_weights = [](const BucketLayout::Bucket& bucket) { return bucket.dtype; };
+  constexpr BucketDType kGradientDType = [](const BucketLayout::Bucket& bucket) { return wide_of(bucket.dtype); };
+  constexpr BucketDType kWeightDType = [](const BucketLayout::Bucket& bucket) { return bucket.dtype; };
   std::shared_ptr<Storage> shared_gradients, shared_weights;
-  if (sent.gradients) shared_gradients = share_buckets(layout_, of_gradients, *sent.communicator, backend, kGradients);
-  if (sent.weights) shared_weights = share_buckets(layout_, of_weights, *sent.communicator, backend, kWeights);
+  if (sent.gradients) shared_gradients = share_buckets(layout_, kGradientDType, *sent.communicator, backend, kGradients);
+  if (sent.weights) shared_weights = share_buckets(layout_, kWeightDType, *sent.communicator, backend, kWeights);
   if (auto common = storage_of_rank_0(shared_weights, sent.communicator)) {
     shared_weights = std::move(common);
     weights_in_common_ = true;
   }
-  gradients_ = make_buckets(layout_, of_gradients, shared_gradients, backend, kGradients);
-  weights_ = make_buckets(layout_, of_weights, shared_weights, backend, kWeights);
+  gradients_ = make_buckets(layout_, kGradientDType, shared_gradients, backend, kGradients);
+  weights_ = make_buckets(layout_, kWeightDType, shared_weights, backend, kWeights);
   for (int index = 0; index < size(); ++index) {
     const BucketLayout::Bucket& bucket = layout_.bucket(index);
     for (const Segment& segment : bucket.segments) {

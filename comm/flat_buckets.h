@@ -98,7 +98,7 @@ struct SentBuckets {
   bool weights = false;
 };
 
-// Owns the fp32 gradient and the working weight of every bucket, and binds Parameter::gradient and Parameter::weight as
+// Owns the gradient and the working weight of every bucket, and binds Parameter::gradient and Parameter::weight as
 // views. Padding is always zero: nothing writes it.
 class FlatBuckets {
  public:
@@ -109,7 +109,9 @@ class FlatBuckets {
   const BucketLayout& layout() const { return layout_; }
   int size() const { return static_cast<int>(layout_.buckets().size()); }
 
-  const Tensor& gradient(int bucket) const { return gradients_.at(static_cast<size_t>(bucket)); }  // (numel) fp32
+  const Tensor& gradient(int bucket) const {
+    return gradients_.at(static_cast<size_t>(bucket));
+  }  // (numel) wide_of(working dtype)
   const Tensor& weight(int bucket) const { return weights_.at(static_cast<size_t>(bucket)); }  // (numel) working dtype
   Tensor weight_shard(int bucket, int rank) const;                                             // (shard_numel)
   // Whether all ranks have the same memory for weights: a write of one rank is seen by all, and nothing is sent.

@@ -84,7 +84,7 @@ std::unique_ptr<Work> GradientReducer::start_exchange(int bucket) {
     return communicator_.node_barrier(*stream_);
   }
   const ReductionBuffers::Bucket& buffers = buffers_[bucket];
-  if (config_.wire != DType::kF32) {
+  if (config_.rounds()) {
     backend_.run(CastArgs{.src = buckets_.gradient(bucket), .dst = buffers.send, .scale = plan().scale.before},
                  *stream_);
   }
@@ -106,11 +106,12 @@ void GradientReducer::progress() {
 
 void GradientReducer::sum(int bucket) {
   const SharedRows& contributions = buffers_[bucket].contributions;
-  SumContributionsArgs args{.contributions = contributions.rows,
-                            .row_stride = contributions.stride,
-                            .accumulate = config_.accumulation == Accumulation::kFp32 ? DType::kF32 : config_.wire,
-                            .scale = plan().scale.after};
-  if (buffers_.in_place()) {
+  SumContributionsArgs args{
+      .contributions = contributions.rows,
+      .row_stride = contributions.stride,
+      .accumulate = config_.accumulation == Accumulation::kWire && config_.rounds() ? config_.wire : DType::kF32,
+      .scale = plan().scale.after};
+  if (buffers_.in_place() && config_.rounds()) {
     args.rounded_to = config_.wire;
     args.scale_before = plan().scale.before;
   }
@@ -184,7 +185,7 @@ const Tensor& GradientReducer::stats() const {
 
 Tensor GradientReducer::as_sent(const Tensor& gradient) {
   MANTISSA_CHECK(!open_, "[gradient_reducer.as_sent] the wire buffers are in use until finish()");
-  if (single_rank() || config_.wire == DType::kF32) return gradient;
+  if (single_rank() || !config_.rounds()) return gradient;
   Tensor sent = buffers_.scratch(gradient.shape());
   backend_.run(CastArgs{.src = gradient, .dst = sent, .scale = plan().scale.before}, compute_);
   return sent;

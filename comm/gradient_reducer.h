@@ -42,7 +42,8 @@ class GradientReducer {
   // Zero-fills the gradients that nothing has written in this step, starts the remaining buckets and completes all.
   void finish();
 
-  // After finish(), fp32: this rank's shard of the summed bucket, or the whole bucket when replicated.
+  // After finish(), in the gradients' dtype: this rank's shard of the summed bucket, or the whole bucket when
+  // replicated.
   const Tensor& result(int bucket) const;
   // This rank's shard of the summed bucket in both modes.
   Tensor result_shard(int bucket) const;

@@ -14,7 +14,8 @@ constexpr int64_t kFloatBytes = sizeof(float);
 
 int64_t blocks_of(int64_t numel) { return (numel + kDynamicBlock - 1) / kDynamicBlock; }
 
-DType moment_dtype(MomentFormat format, bool blockwise) {
+DType moment_dtype(MomentFormat format, bool blockwise, DType master) {
+  if (master == DType::kF64) return master;
   if (format == MomentFormat::kBlockwise8Bit) return blockwise ? DType::kU8 : DType::kF32;
   return format == MomentFormat::kF32 ? DType::kF32 : DType::kBF16;
 }
@@ -33,6 +34,11 @@ Tensor slice_of_blocks(const Tensor& absmax, int64_t offset, int64_t count) {
 void upload_floats(const float* from, const Tensor& target, Backend& backend, Stream& stream) {
   if (target.dtype() == DType::kF32) {
     backend.upload(from, target, stream);
+    return;
+  }
+  if (target.dtype() == DType::kF64) {
+    const std::vector<double> wide(from, from + target.numel());
+    backend.upload(wide.data(), target, stream);
     return;
   }
   std::vector<BFloat16> rounded;
@@ -76,7 +82,7 @@ BucketLayout::AlignmentOf state_alignment(const AdamWOptions& options) {
 }
 
 size_t StateFormat::master_bytes(int64_t numel) const {
-  const int64_t each = has_master ? kFloatBytes : has_compensation ? size_bytes(DType::kBF16) : 0;
+  const int64_t each = has_master ? size_bytes(master) : has_compensation ? size_bytes(DType::kBF16) : 0;
   return static_cast<size_t>(numel * each);
 }
 
@@ -98,10 +104,23 @@ StateFormat state_format(const BucketLayout::Bucket& bucket, const AdamWOptions&
         "optimizer.master: only working weights in bf16 or fp32 can do without fp32 masters, and some are fp16; give "
         "optimizer.master=fp32, or let every linear layer compute in bf16 or fp32");
   }
+  const DType master = wide_of(bucket.dtype);
   return {.has_master = has_master,
           .has_compensation = options.master == MasterWeights::kKahan && bucket.dtype == DType::kBF16,
-          .m = moment_dtype(options.first_moment, blockwise),
-          .v = moment_dtype(options.second_moment, blockwise)};
+          .master = master,
+          .m = moment_dtype(options.first_moment, blockwise, master),
+          .v = moment_dtype(options.second_moment, blockwise, master)};
+}
+
+void upload_doubles(const StateDoubles& values, int64_t first, const StateTensors& target, Backend& backend,
+                    Stream& stream) {
+  for (const auto& [from, to] :
+       {std::pair(values.weights, target.master), {values.m, target.m}, {values.v, target.v}}) {
+    MANTISSA_CHECK(to.dtype() == DType::kF64 && from.size() == values.weights.size(),
+                   "[upload_doubles] expected {} values for fp64 state, got {} for {}", values.weights.size(),
+                   from.size(), to.dtype());
+    backend.upload(from.data() + first, to, stream);
+  }
 }
 
 StateTensors StateTensors::slice(int64_t offset, int64_t count) const {

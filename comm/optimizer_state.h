@@ -19,8 +19,9 @@ constexpr int64_t kSmallestBlockwise = 4096;
 BucketLayout::AlignmentOf state_alignment(const AdamWOptions& options);
 
 struct StateFormat {
-  bool has_master = true;  // fp32; otherwise the working weights are the state
+  bool has_master = true;  // otherwise the working weights are the state
   bool has_compensation = false;
+  DType master = DType::kF32;              // of masters; fp64 beside fp64 weights, and so are then the moments
   DType m = DType::kF32, v = DType::kF32;  // u8: codes, with an fp32 absmax for each kDynamicBlock elements
 
   // Bytes for `numel` elements in whole blocks.
@@ -33,10 +34,10 @@ StateFormat state_format(const BucketLayout::Bucket& bucket, const AdamWOptions&
 
 // Views of the state of n elements.
 struct StateTensors {
-  Tensor master{};                // (n) fp32: masters, or fp32 weights that are their own state
+  Tensor master{};                // (n) fp32 or fp64: masters, or fp32 weights that are their own state
   Tensor weight{};                // (n) bf16: weights that are their own state; undefined if `master` is not
   Tensor compensation{};          // (n) bf16, or undefined
-  Tensor m{}, v{};                // (n) fp32, bf16, or u8
+  Tensor m{}, v{};                // (n) fp64, fp32, bf16, or u8
   Tensor m_absmax{}, v_absmax{};  // (blocks) fp32, for u8
 
   // Elements [offset, offset + count); for codes, offset is a multiple of kDynamicBlock.
@@ -53,13 +54,24 @@ struct MomentValues {
   size_t size() const { return codes.empty() ? values.size() : codes.size(); }
 };
 
+// Masters and moments of n elements in fp64; empty if the values have another format.
+struct StateDoubles {
+  std::span<const double> weights{}, m{}, v{};
+
+  bool empty() const { return weights.empty(); }
+};
+
 // Uploads elements [first, first + target's n) of `values` as masters, or as weights that are their own state, rounded
 // to nearest. Compensations come from the same elements of `compensation`; if it is empty, they are what rounding took
 // away.
 void upload_weights(std::span<const float> values, std::span<const float> compensation, int64_t first,
                     const StateTensors& target, Backend& backend, Stream& stream);
 
-// Uploads elements [first, first + n) of a moment of `map` to `target` (n): fp32, bf16 (rounded to nearest once;
+// Uploads elements [first, first + target's n) of fp64 values to fp64 state.
+void upload_doubles(const StateDoubles& values, int64_t first, const StateTensors& target, Backend& backend,
+                    Stream& stream);
+
+// Uploads elements [first, first + n) of a moment of `map` to `target` (n): fp64, fp32, bf16 (rounded to nearest once;
 // updates round stochastically from there), or u8 with `absmax`. u8 takes codes or nothing: MomentBlocks encodes
 // values.
 void upload_moment(const MomentValues& values, int64_t first, DynamicMap map, const Tensor& target,

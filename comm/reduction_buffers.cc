@@ -23,10 +23,9 @@ ContributionPath choose_path(const FlatBuckets& buckets, const Communicator& com
 }  // namespace
 
 WireScale wire_scale(const ReducerConfig& config, int ranks) {
-  MANTISSA_CHECK(is_floating(config.wire), "[wire_plan] the wire dtype must be fp32, bf16 or fp16, got {}",
-                 config.wire);
+  MANTISSA_CHECK(is_floating(config.wire), "[wire_plan] the wire dtype must be a floating dtype, got {}", config.wire);
   MANTISSA_CHECK(ranks > 0, "[wire_plan] the number of ranks must be positive, got {}", ranks);
-  if (config.wire == DType::kF32 || ranks == 1) return {};
+  if (!config.rounds() || ranks == 1) return {};
   const int to_local_mean = static_cast<int>(std::bit_width(static_cast<unsigned>(ranks))) - 1;
   int headroom = 0;  // log2 of the smallest power of two whose square is at least N
   if (config.accumulation == Accumulation::kWire) {
@@ -44,7 +43,7 @@ WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config, Cont
 
   const auto wire_bytes = static_cast<size_t>(size_bytes(config.wire));
   const bool receives = path == ContributionPath::kExchanged;
-  const bool sends = config.wire != DType::kF32 && receives;
+  const bool sends = config.rounds() && receives;
   const size_t copies = (receives ? 1 : 0) + (sends ? 1 : 0);
   size_t largest = 0, all = 0;
   for (size_t index = 0; index < plan.slots.size(); ++index) {
@@ -55,8 +54,8 @@ WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config, Cont
     slot.send_bytes = sends ? bytes : 0;
     largest = std::max(largest, bytes * copies);
     all += bytes * copies;
-    plan.result_bytes +=
-        static_cast<size_t>(config.sharding == Sharding::kSharded ? bucket.shard_numel : bucket.numel) * sizeof(float);
+    const int64_t summed = config.sharding == Sharding::kSharded ? bucket.shard_numel : bucket.numel;
+    plan.result_bytes += static_cast<size_t>(summed * size_bytes(wide_of(bucket.dtype)));
   }
   const size_t ordinary = static_cast<size_t>(layout.capacity_bytes()) / sizeof(float) * wire_bytes * copies;
   plan.window_bytes =
@@ -86,7 +85,7 @@ ReductionBuffers::ReductionBuffers(const FlatBuckets& buckets, Communicator& com
       path_(choose_path(buckets, communicator)),
       plan_(plan_wire(buckets.layout(), config, path_)) {
   constexpr const char* kWireBuffers = "gradient wire buffers";
-  if (config.wire != DType::kF32) window_ = allocate_sent(communicator, backend, plan_.window_bytes, kWireBuffers);
+  if (config.rounds()) window_ = allocate_sent(communicator, backend, plan_.window_bytes, kWireBuffers);
   if (window_ == nullptr && plan_.window_bytes > 0) window_ = backend.allocate(plan_.window_bytes, kWireBuffers);
   for (int bucket = 0; bucket < buckets.size(); ++bucket) {
     const WirePlan::Slot& slot = plan_.slots[static_cast<size_t>(bucket)];
@@ -96,7 +95,7 @@ ReductionBuffers::ReductionBuffers(const FlatBuckets& buckets, Communicator& com
   std::vector<Tensor> exchanged;  // in which collectives send and receive
   if (window_) exchanged.emplace_back(window_, DType::kU8, Shape{static_cast<int64_t>(window_->bytes())});
   for (const Bucket& bucket : buckets_) {
-    if (!in_place() && config.wire == DType::kF32) exchanged.push_back(bucket.send);  // others are in the window
+    if (!in_place() && !config.rounds()) exchanged.push_back(bucket.send);  // others are in the window
     if (config.sharding == Sharding::kReplicated) exchanged.push_back(bucket.result);
   }
   if (!exchanged.empty()) registration_ = communicator.register_buffers(exchanged);
@@ -117,7 +116,7 @@ ReductionBuffers::Bucket ReductionBuffers::make_bucket(const Tensor& gradient, c
     bucket.contributions = {.rows = bucket.receive.view({ranks, shard}), .stride = shard};
   }
   const int64_t numel = config_.sharding == Sharding::kSharded ? shard : gradient.numel();
-  bucket.result = backend_.make_tensor(DType::kF32, Shape{numel}, "summed gradient");
+  bucket.result = backend_.make_tensor(gradient.dtype(), Shape{numel}, "summed gradient");
   return bucket;
 }
 

@@ -10,7 +10,7 @@
 //   2^floor(log2 N)      for accumulation in fp32: the wire carries the magnitude of a local mean;
 //   2^floor(log2 N) / p  for accumulation on the wire, p the smallest power of two >= sqrt(N), as FSDP2 divides:
 //                        partial sums can then grow by sqrt(N) only;
-//   1                    on an fp32 wire,
+//   1                    on a wire of fp32 or fp64,
 // and the sum by the inverse. ReducerConfig::prescale_log2 is taken out of contributions as well.
 //
 // Window. It holds the largest bucket and at least a few of ordinary size. Buckets start in order, so their places are
@@ -26,7 +26,7 @@ namespace mantissa {
 // How a rank gets the others' contributions to its shards.
 enum class ContributionPath : uint8_t {
   kExchanged,  // all-to-all in the wire dtype
-  kInPlace,    // from their fp32 gradients in memory that the ranks share, rounded while they are read
+  kInPlace,    // from their gradients in memory that the ranks share, rounded while they are read
 };
 
 struct WireScale {
@@ -48,7 +48,7 @@ struct WirePlan {
 
   WireScale scale;
   size_t window_bytes = 0;
-  size_t result_bytes = 0;  // fp32 sums that are stored apart from the local gradients
+  size_t result_bytes = 0;  // sums that are stored apart from the local gradients
   std::vector<Slot> slots;  // by bucket
 };
 
@@ -58,10 +58,10 @@ WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config,
 class ReductionBuffers {
  public:
   struct Bucket {
-    Tensor send{};               // (numel) wire dtype: sent contributions; the gradient itself on an fp32 wire
+    Tensor send{};               // (numel) wire dtype: sent contributions; the gradient itself if nothing rounds it
     Tensor receive{};            // (numel) wire dtype; undefined if contributions are read in place
     SharedRows contributions{};  // (N, shard): all ranks' contributions to this rank's shard
-    Tensor result{};  // fp32 sum: of the shard or, replicated, of the whole bucket; the gradient itself for one rank
+    Tensor result{};  // sum: of the shard or, replicated, of the whole bucket; the gradient itself for one rank
   };
 
   // Collective.

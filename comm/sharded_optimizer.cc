@@ -31,7 +31,7 @@ StateTensors make_state(const StateFormat& format, int64_t numel, Backend& backe
     return exists ? backend.make_tensor(dtype, {count}, what) : Tensor();
   };
   const int64_t blocks = numel / kDynamicBlock;
-  return {.master = make(format.has_master, DType::kF32, numel, "master weights"),
+  return {.master = make(format.has_master, format.master, numel, "master weights"),
           .weight = {},
           .compensation = make(format.has_compensation, DType::kBF16, numel, "compensations of weights"),
           .m = backend.make_tensor(format.m, {numel}, "first moments"),
@@ -42,7 +42,7 @@ StateTensors make_state(const StateFormat& format, int64_t numel, Backend& backe
 
 // Sizes of one piece's values must agree, and codes begin with a block.
 void require_sizes(const StateValues& values, const Parameter& parameter) {
-  const size_t count = values.weights.size();
+  const size_t count = values.size();
   MANTISSA_CHECK(values.compensation.empty() || values.compensation.size() == count,
                  "[sharded_optimizer.load] '{}' has {} weights, but {} compensations", parameter.name, count,
                  values.compensation.size());
@@ -115,7 +115,7 @@ StateTensors ShardedOptimizer::tensors_of(int bucket) const {
   StateTensors tensors = states_[static_cast<size_t>(bucket)].own;
   if (keeps_masters()) return tensors;
   const Tensor weights = updated_weights(bucket);
-  (weights.dtype() == DType::kF32 ? tensors.master : tensors.weight) = weights;
+  (weights.dtype() == wide_of(weights.dtype()) ? tensors.master : tensors.weight) = weights;
   return tensors;
 }
 
@@ -211,7 +211,7 @@ void ShardedOptimizer::initialize(uint64_t seed) {
         const int64_t count = std::min(kChunkElements, segment.count - done);
         values.resize(static_cast<size_t>(count));
         initial_values(parameter, seed, segment.begin + done, count, values.data());
-        check_values(values);
+        check_values(std::span<const float>(values));
         upload_weights(values, {}, 0, tensors.slice(segment.offset + done, count), backend_, stream_);
       }
     }
@@ -235,8 +235,10 @@ void ShardedOptimizer::restore_weights() {
   if (coded_) share_weights(Form::kStored, [](int) {});
 }
 
-void ShardedOptimizer::check_values(std::span<const float> values) {
-  if (std::any_of(values.begin(), values.end(), is_state_fault)) backend_.upload(&kFault, faults_, stream_);
+template <typename T>
+void ShardedOptimizer::check_values(std::span<const T> values) {
+  const auto is_fault = [](T value) { return is_state_fault(static_cast<float>(value)); };
+  if (std::any_of(values.begin(), values.end(), is_fault)) backend_.upload(&kFault, faults_, stream_);
 }
 
 std::vector<StatePiece> ShardedOptimizer::pieces() const {
@@ -270,7 +272,7 @@ bool ShardedOptimizer::needs(int parameter, int64_t begin, int64_t count) const 
 }
 
 void ShardedOptimizer::load(const StateValues& values) {
-  const auto count = static_cast<int64_t>(values.weights.size());
+  const auto count = static_cast<int64_t>(values.size());
   MANTISSA_CHECK(values.parameter >= 0 && values.parameter < buckets_.parameters().size(),
                  "[sharded_optimizer.load] there is no parameter {}", values.parameter);
   const Parameter& parameter = buckets_.parameters()[values.parameter];
@@ -290,6 +292,12 @@ void ShardedOptimizer::load(const StateValues& values) {
     const int64_t last = std::min(segment.begin + segment.count, values.begin + count);
     if (first >= last) continue;
     const int64_t source = first - values.begin, inside = first - segment.begin, part = last - first;
+    state.loaded[index] += part;
+    if (!values.doubles.empty()) {
+      for (const auto& given : {values.doubles.weights, values.doubles.m, values.doubles.v}) check_values(given);
+      upload_doubles(values.doubles, source, whole.slice(segment.offset + inside, part), backend_, stream_);
+      continue;
+    }
     for (const auto& given : {values.weights, values.m.values, values.m.absmax, values.v.values, values.v.absmax}) {
       check_values(given);
     }
@@ -308,7 +316,6 @@ void ShardedOptimizer::load(const StateValues& values) {
     };
     load_moment(values.m, DynamicMap::kSigned, target.m, target.m_absmax, state.m_blocks[index]);
     load_moment(values.v, DynamicMap::kUnsigned, target.v, target.v_absmax, state.v_blocks[index]);
-    state.loaded[index] += part;
   }
 }
 
@@ -370,7 +377,7 @@ StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& conf
     const int64_t state = config.sharding == Sharding::kSharded ? bucket.shard_numel : bucket.numel;
     const size_t weights = whole * static_cast<size_t>(size_bytes(bucket.dtype));
     memory.weights += one_copy ? weights / static_cast<size_t>(layout.ranks()) : weights;
-    memory.gradients += whole * sizeof(float);
+    memory.gradients += whole * static_cast<size_t>(size_bytes(wide_of(bucket.dtype)));
     const StateFormat format = state_format(bucket, options);
     memory.masters += format.master_bytes(state);
     memory.moments += format.moment_bytes(state);

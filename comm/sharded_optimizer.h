@@ -1,9 +1,9 @@
-// ShardedOptimizer: AdamW with fp32 master weights, or on the working weights themselves (optimizer_state.h). State
-// exists for this rank's shard of every bucket, or for everything when replicated. A step updates weights and moments
-// in one pass per parameter piece, which also writes the working weight, and all-gathers the working weights of a
-// bucket while it updates the next one. If all ranks have one copy of the weights in common, each writes its shard
-// between two barriers. Weights that products round to 8 bits may travel as codes (coded_gather.h). Padding is not
-// updated or saved.
+// ShardedOptimizer: AdamW with fp32 master weights (fp64 ones beside fp64 weights), or on the working weights
+// themselves (optimizer_state.h). State exists for this rank's shard of every bucket, or for everything when
+// replicated. A step updates weights and moments in one pass per parameter piece, which also writes the working weight,
+// and all-gathers the working weights of a bucket while it updates the next one. If all ranks have one copy of the
+// weights in common, each writes its shard between two barriers. Weights that products round to 8 bits may travel as
+// codes (coded_gather.h). Padding is not updated or saved.
 //
 // Stochastic rounding of 16-bit weights (AdamWOptions::weight_rounding): random words depend on seed, update, parameter
 // and element alone, so weights are a function of masters and the number of updates. Weights that are recomputed after
@@ -47,13 +47,16 @@ struct DigestedPiece {
   }
 };
 
-// Values on the host for elements [begin, begin + weights.size()) of one parameter.
+// Values on the host for elements [begin, begin + size()) of one parameter.
 struct StateValues {
   int parameter = -1;
   int64_t begin = 0;
   std::span<const float> weights{};       // masters, or weights that were their own state
   std::span<const float> compensation{};  // of the latter, or empty
   MomentValues m{}, v{};
+  StateDoubles doubles{};  // if given, for fp64 state instead of the others
+
+  size_t size() const { return doubles.empty() ? weights.size() : doubles.weights.size(); }
 };
 
 // Weights that are gathered as codes, and the scales that round them. Without effect if ranks gather nothing.
@@ -154,7 +157,8 @@ class ShardedOptimizer {
   void share_weights(Form form, const std::function<void(int bucket)>& compute);
   std::unique_ptr<Work> gather_stored(int bucket);
   // Notes faults of values that were not made by an update.
-  void check_values(std::span<const float> values);
+  template <typename T>
+  void check_values(std::span<const T> values);
   // Call it before writing weights that are their own state outside of share_weights(). Collective.
   void wait_for_weight_readers();
 
@@ -177,7 +181,7 @@ class ShardedOptimizer {
 // Bytes of the training state by category: predicted from the layout before anything is allocated, or measured.
 struct StateMemory {
   size_t weights = 0;    // working copies and unrounded shards; of weights in common, this rank's part
-  size_t gradients = 0;  // fp32, local
+  size_t gradients = 0;  // local
   size_t masters = 0;    // or the compensations
   size_t moments = 0;
   size_t buffers = 0;  // wire buffers, summed gradients, and rows of gathered weights

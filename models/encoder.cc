@@ -41,7 +41,8 @@ class Encoder final : public Model {
           mlp(parameters, path + ".mlp", config),
           norm2(parameters, path + ".norm2", config) {}
 
-    // x = norm(x + branch(x)): the norm's result is the residual stream, so it stays in fp32.
+    // x = norm(x + branch(x)): the norm's result is the residual stream, so it stays in fp32,
+    // or fp64.
     Var forward(Tape& tape, Var x, int64_t sequence_length) const {
       const Tape::LayerGuard guard(tape, path);
       const int64_t samples = x.value.dim(0) / sequence_length;
@@ -53,7 +54,8 @@ class Encoder final : public Model {
 
     static Var normed(Tape& tape, const char* name, const Norm& norm, DeferredSum x) {
       const Tape::LayerGuard guard(tape, name);
-      return norm.forward(tape, std::move(x), DType::kF32).normed;
+      const DType wide = tape.compute_dtype(Op::kLayerNorm, DType::kF32, DType::kF32);
+      return norm.forward(tape, std::move(x), wide).normed;
     }
 
     std::string path;

@@ -38,7 +38,7 @@ struct Parameter {
 
   // Bound by the buffers that own them; both have `shape`.
   Tensor weight;    // working copy, working_dtype
-  Tensor gradient;  // fp32, a view into a flat bucket from birth
+  Tensor gradient;  // wide_of(working_dtype), a view into a flat bucket from birth
 
   uint64_t version = 0;           // counts changes of `weight`
   int pending_uses = 0;           // recorded by a forward pass, not yet consumed by its backward pass

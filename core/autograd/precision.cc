@@ -22,7 +22,7 @@ DType compute_dtype(const Precision& precision, const AutocastState& scope, Op o
     case CastRule::kLow:
       return scope.dtype.value_or(precision.low);
     case CastRule::kFp32:
-      return DType::kF32;
+      return wide_of(precision.low);
     case CastRule::kWidest:
       return widest_input;
     case CastRule::kAsGiven:

@@ -29,7 +29,7 @@ enum class Op : uint8_t {
 // How autocast chooses an op's compute dtype.
 enum class CastRule : uint8_t {
   kLow,      // the low-precision dtype of the region
-  kFp32,     // fp32
+  kFp32,     // fp32; in a region of fp64, fp64
   kWidest,   // the widest of the inputs
   kAsGiven,  // the dtype of the first input
 };

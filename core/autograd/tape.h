@@ -92,8 +92,8 @@ struct RandomKey {
 struct TapeOptions {
   TapeMode mode = TapeMode::kTraining;
   RandomKey random{};
-  // (1) fp32, on the device: the gradient of the loss, where the backward pass starts: loss scale / non-ignored tokens
-  // of the global batch. Required in training.
+  // (1) of the loss's dtype, on the device: the gradient of the loss, where the backward pass starts: loss scale /
+  // non-ignored tokens of the global batch. Required in training.
   Tensor loss_gradient{};
   Recompute recompute = Recompute::kNone;
   bool keeps_packed = false;                // keep the device's packed form of weights that several passes read
@@ -202,7 +202,7 @@ class Tape {
   GradientTarget gradient_target(const Var& input);
   // Hands over a finished gradient. It becomes the input's gradient or is added to it. Casts other float dtypes.
   void give_gradient(const Var& input, Tensor gradient);
-  // The parameter's fp32 gradient, and whether to write it or to accumulate.
+  // The parameter's gradient, and whether to write it or to accumulate.
   GradientTarget gradient_target(Parameter& parameter);
 
   // Runs the backward pass from a loss whose op scales its gradient by options().loss_gradient. Afterwards the tape is

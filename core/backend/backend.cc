@@ -22,7 +22,7 @@ Tensor Backend::make_tensor(DType dtype, Shape shape, const char* what) {
 }
 
 Tensor Backend::make_stats(Stream& stream) {
-  const Tensor record = make_tensor(DType::kU8, Shape{static_cast<int64_t>(sizeof(TensorStats))}, "tensor statistics");
+  Tensor record = make_tensor(DType::kU8, Shape{static_cast<int64_t>(sizeof(TensorStats))}, "tensor statistics");
   const TensorStats empty;
   upload(&empty, record, stream);
   return record;
@@ -32,6 +32,16 @@ TensorStats Backend::read_stats(const Tensor& record, Stream& stream) {
   TensorStats stats;
   download(record, &stats, stream);
   return stats;
+}
+
+double Backend::read_number(const Tensor& tensor, Stream& stream) {
+  MANTISSA_CHECK(tensor.numel() == 1 && tensor.dtype() == wide_of(tensor.dtype()),
+                 "[read_number] expected one number of fp32 or fp64, got {} of {}", tensor.shape(), tensor.dtype());
+  float narrow = 0.0f;
+  double wide = 0.0;
+  const bool is_narrow = tensor.dtype() == DType::kF32;
+  download(tensor, is_narrow ? static_cast<void*>(&narrow) : &wide, stream);
+  return is_narrow ? static_cast<double>(narrow) : wide;
 }
 
 }  // namespace mantissa

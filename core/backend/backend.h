@@ -115,6 +115,8 @@ class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDe
   // A record for tensor_stats() on the device: an empty one, and its value on the host (blocks).
   Tensor make_stats(Stream& stream);
   TensorStats read_stats(const Tensor& record, Stream& stream);
+  // The number in a tensor (1) of fp32 or fp64 (blocks).
+  double read_number(const Tensor& tensor, Stream& stream);
 };
 
 }  // namespace mantissa

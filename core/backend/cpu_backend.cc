@@ -12,6 +12,7 @@
 #include "core/base/thread_team.h"
 #include "core/cpu/memory.h"
 #include "core/kernels/check_args.h"
+#include "core/kernels/fp64/fp64_cpu.h"
 #include "core/kernels/gemm/packed_cpu.h"
 #include "hwy/highway.h"
 
@@ -58,6 +59,7 @@ class CpuBackend final : public ForwardsAllKernels<CpuBackend> {
 
   template <typename Args>
   void call(const Args& args, Stream&) {
+    if (fp64::is_meant(args)) return fp64::run_or_refuse(args);
     cpu::run(args);
   }
 

@@ -63,7 +63,7 @@ void fill_with_random_values(Backend& backend, const Tensor& tensor, uint64_t se
       return static_cast<uint8_t>(encode(Format::kE4M3, kCodeMax * value, Saturation::kYes));
     });
   }
-  dispatch(tensor.dtype(), [&]<typename T>() {
+  dispatch_with_fp64(tensor.dtype(), [&]<typename T>() {
     fill_with_random_values<T>(backend, tensor, seed, stream, [](float value) { return from_float<T>(value); });
   });
 }

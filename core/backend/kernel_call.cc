@@ -5,8 +5,8 @@
 namespace mantissa {
 
 std::string_view name(ProductFormat format) {
-  constexpr std::string_view kNames[] = {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4"};
-  static_assert(std::size(kNames) == static_cast<size_t>(ProductFormat::kF4) + 1);
+  constexpr std::string_view kNames[] = {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "fp64"};
+  static_assert(std::size(kNames) == static_cast<size_t>(ProductFormat::kF64) + 1);
   return kNames[static_cast<size_t>(format)];
 }
 

@@ -14,11 +14,12 @@
 namespace mantissa {
 
 // The operand formats of matrix products.
-enum class ProductFormat : uint8_t { kF32, kTf32, kBF16, kF16, kF8, kF4 };
+enum class ProductFormat : uint8_t { kF32, kTf32, kBF16, kF16, kF8, kF4, kF64 };
 inline constexpr ProductFormat kAllProductFormats[] = {ProductFormat::kF32, ProductFormat::kTf32, ProductFormat::kBF16,
-                                                       ProductFormat::kF16, ProductFormat::kF8,   ProductFormat::kF4};
+                                                       ProductFormat::kF16, ProductFormat::kF8,   ProductFormat::kF4,
+                                                       ProductFormat::kF64};
 
-std::string_view name(ProductFormat format);  // "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"
+std::string_view name(ProductFormat format);  // "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "fp64"
 
 // A tensor of a call. Equal addresses mean the same memory.
 struct Operand {

@@ -26,6 +26,8 @@ ProductFormat format_of(const Args&, const KernelWork& work) {
       return ProductFormat::kF16;
     case DType::kU8:
       return ProductFormat::kF8;
+    case DType::kF64:
+      return ProductFormat::kF64;
     case DType::kF32:
     case DType::kI32:
       break;

@@ -23,7 +23,7 @@ struct Type {
   int64_t bytes;
   std::optional<DType> dtype{};  // nothing for types that Tensor cannot hold
 };
-constexpr Type kTypes[] = {{"F64", 8},
+constexpr Type kTypes[] = {{"F64", 8, DType::kF64},
                            {"F32", 4, DType::kF32},
                            {"F16", 2, DType::kF16},
                            {"BF16", 2, DType::kBF16},

@@ -20,7 +20,7 @@ Var attention(Tape& tape, Var qkv, AttentionShape shape) {
   const DType dtype = tape.compute_dtype(Op::kAttention, qkv.value.dtype(), qkv.value.dtype());
   const Tensor packed_input = tape.cast(qkv.value, dtype);
   Tensor out = tape.allocate(dtype, {rows, shape.out_row()});
-  const Tensor lse = tape.allocate(DType::kF32, {shape.batch, shape.num_heads, shape.sequence_length});
+  const Tensor lse = tape.allocate(wide_of(dtype), {shape.batch, shape.num_heads, shape.sequence_length});
   shape.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   tape.backend().run(AttentionForwardArgs{.qkv = packed_input, .out = out, .lse = lse, .shape = shape}, tape.stream());
   const int slot = qkv.slot;

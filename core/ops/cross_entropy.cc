@@ -9,8 +9,9 @@ LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
   MANTISSA_CHECK(targets.dtype() == DType::kI32 && targets.numel() == rows,
                  "[cross_entropy] targets must be {} values of i32, got {} of {}", rows, targets.numel(),
                  targets.dtype());
-  const Tensor losses = tape.allocate(DType::kF32, {rows}), lse = tape.allocate(DType::kF32, {rows});
-  Tensor sum = tape.allocate(DType::kF32, {1});
+  const DType wide = wide_of(logits.value.dtype());
+  const Tensor losses = tape.allocate(wide, {rows}), lse = tape.allocate(wide, {rows});
+  Tensor sum = tape.allocate(wide, {1});
   tape.backend().run(CrossEntropyForwardArgs{.logits = logits.value,
                                              .targets = targets,
                                              .losses = losses,

@@ -170,16 +170,17 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
   const int64_t rows = x.value.dim(0);
   chunk_rows = std::min(chunk_rows, rows);
   const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
+  const DType wide = wide_of(layer.dtype);
   ChunkedLoss loss{.layer = layer,
                    .input = tape.cast(x.value, layer.dtype),
                    .targets = targets,
-                   .losses = tape.allocate(DType::kF32, {rows}),
-                   .lse = tape.allocate(DType::kF32, {rows}),
+                   .losses = tape.allocate(wide, {rows}),
+                   .lse = tape.allocate(wide, {rows}),
                    .logits = {},
                    .d_input = {}};
   if (tape.training() && x.slot >= 0) loss.d_input = layer.allocate_input_gradient(tape, x.value.dtype(), rows);
-  const Tensor sums = tape.allocate(DType::kF32, {chunks, 1});
-  Tensor sum = tape.allocate(DType::kF32, {1});
+  const Tensor sums = tape.allocate(wide, {chunks, 1});
+  Tensor sum = tape.allocate(wide, {1});
   loss.logits = tape.allocate(layer.dtype, {chunk_rows, weight.shape[0]}, "logits of a chunk");
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t begin = chunk * chunk_rows;

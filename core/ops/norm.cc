@@ -28,8 +28,9 @@ NormedSum record_norm(Tape& tape, Op op, const DeferredSum& x, Parameter& weight
   Forward args{.x = x.a.value, .residual = x.b.value};
   if (x.is_deferred()) args.sum = tape.allocate(x.dtype, x.a.value.shape());
   args.y = tape.allocate(out, {rows, channels});
-  if constexpr (kIsLayerNorm) args.mean = tape.allocate(DType::kF32, {rows});
-  args.rstd = tape.allocate(DType::kF32, {rows});
+  const DType wide = wide_of(x.a.value.dtype());
+  if constexpr (kIsLayerNorm) args.mean = tape.allocate(wide, {rows});
+  args.rstd = tape.allocate(wide, {rows});
   args.epsilon = epsilon;
   Tensor y = run(tape, args);
   const Var sum = x.is_deferred() ? record_sum(tape, x, args.sum) : x.a;

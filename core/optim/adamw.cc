@@ -30,9 +30,9 @@ UpdatePlan plan_update(const AdamWOptions& options, int64_t applied_steps, doubl
   const double step = static_cast<double>(applied_steps + 1);
   return {.unscale = unscale,
           .clip_threshold = clip_threshold,
-          .learning_rate = static_cast<float>(learning_rate),
-          .bias_correction1 = static_cast<float>(1.0 - std::pow(static_cast<double>(options.beta1), step)),
-          .bias_correction2 = static_cast<float>(1.0 - std::pow(static_cast<double>(options.beta2), step)),
+          .learning_rate = learning_rate,
+          .bias_correction1 = 1.0 - std::pow(static_cast<double>(options.beta1), step),
+          .bias_correction2 = 1.0 - std::pow(static_cast<double>(options.beta2), step),
           .update = static_cast<uint32_t>(applied_steps + 1)};
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "core/base/check.h"
 #include "core/tensor/format.h"
@@ -11,19 +12,24 @@
 
 namespace mantissa {
 
-// Element types that a Tensor can store. Formats that are only described (tf32, e4m3, e5m2) are in format.h.
-enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8 };
+// Element types that a Tensor can store. Formats that are only described (tf32, e4m3, e5m2) are in format.h. fp64 is
+// for reference trainings on the CPU, in which every floating tensor is fp64 (core/kernels/fp64).
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF64 };
 
 int64_t size_bytes(DType dtype);
-std::string_view name(DType dtype);  // "fp32", "bf16", "fp16", "i32", "u8"
+std::string_view name(DType dtype);  // "fp32", "bf16", "fp16", "i32", "u8", "fp64"
 bool is_floating(DType dtype);
-Format format_of(DType dtype);  // floating types only, else ContractError
+Format format_of(DType dtype);  // fp32, bf16 and fp16 only, else ContractError
 
-// Parses "fp32", "bf16", "fp16"; nothing for any other text.
+// Parses "fp64", "fp32", "bf16", "fp16"; nothing for any other text.
 std::optional<DType> parse_float_dtype(std::string_view text);
 
-// The wider of two floating types: fp32 absorbs all, bf16 with fp16 gives fp32 (as in PyTorch's promotion).
+// The wider of two floating types: fp64 and then fp32 absorb all, bf16 with fp16 gives fp32 (as in PyTorch's
+// promotion).
 DType widest(DType a, DType b);
+
+// The dtype of sums, statistics, losses and parameter gradients of a computation in `dtype`: fp32, beside fp64 fp64.
+constexpr DType wide_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 template <typename T>
 struct DTypeOf;
@@ -47,8 +53,12 @@ template <>
 struct DTypeOf<uint8_t> {
   static constexpr DType value = DType::kU8;
 };
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::kF64;
+};
 
-// Calls f.template operator()<T>() with the C++ type of a floating dtype. The only switch over dtypes in kernels.
+// Calls f.template operator()<T>() with the C++ type of fp32, bf16 or fp16. The only switch over dtypes in kernels.
 template <typename F>
 decltype(auto) dispatch(DType dtype, F&& f) {
   switch (dtype) {
@@ -59,8 +69,15 @@ decltype(auto) dispatch(DType dtype, F&& f) {
     case DType::kF16:
       return f.template operator()<Float16>();
     default:
-      throw ContractError(fmt::format("[dispatch] expected a floating dtype, got {}", name(dtype)));
+      throw ContractError(fmt::format("[dispatch] expected fp32, bf16 or fp16, got {}", name(dtype)));
   }
+}
+
+// The same with double for fp64.
+template <typename F>
+decltype(auto) dispatch_with_fp64(DType dtype, F&& f) {
+  if (dtype == DType::kF64) return f.template operator()<double>();
+  return dispatch(dtype, std::forward<F>(f));
 }
 
 }  // namespace mantissa

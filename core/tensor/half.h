@@ -20,6 +20,8 @@ struct Float16 {
 
 inline float to_float(float value) { return value; }
 
+inline float to_float(double value) { return static_cast<float>(value); }
+
 inline float to_float(BFloat16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
 
 inline float to_float(Float16 value) {
@@ -38,6 +40,11 @@ T from_float(float value);
 template <>
 inline float from_float<float>(float value) {
   return value;
+}
+
+template <>
+inline double from_float<double>(float value) {
+  return static_cast<double>(value);
 }
 
 template <>

@@ -37,7 +37,7 @@ class TapeHost {
   DerivedWeights& derived_weights() { return derived_weights_; }
   // `policy` must outlive the tape.
   std::unique_ptr<Tape> tape(const PrecisionPolicy& policy, TapeOptions options = {}, float loss_gradient = 1.0f) {
-    options.loss_gradient = tensor({loss_gradient}, {1});
+    if (!options.loss_gradient.defined()) options.loss_gradient = tensor({loss_gradient}, {1});
     if (!options.random.step.defined()) options.random.step = step(0);
     return std::make_unique<Tape>(*backend_, *stream_, *arena_, policy, derived_weights_, std::move(options));
   }
@@ -75,7 +75,7 @@ class TapeHost {
     for (int i = 0; i < parameters.size(); ++i) {
       Parameter& parameter = parameters[i];
       parameter.weight = backend_->make_tensor(parameter.working_dtype, parameter.shape, "test weight");
-      parameter.gradient = backend_->make_tensor(DType::kF32, parameter.shape, "test gradient");
+      parameter.gradient = backend_->make_tensor(wide_of(parameter.working_dtype), parameter.shape, "test gradient");
     }
   }
   void set_weight(Parameter& parameter, const std::vector<float>& values) {

@@ -77,7 +77,7 @@ uint64_t hash_settings(const Config& config, Include include) {
 void Config::resolve_scaler_mode() {
   // Small gradients vanish in fp16, whether they are computed or sent in it. On one rank none is sent; the mode does
   // not depend on the number of ranks, so that any number can continue a checkpoint.
-  const bool has_fp16 = precision.uses_fp16() || comm.reducer.wire == DType::kF16;
+  const bool has_fp16 = precision.uses_fp16() || wire() == DType::kF16;
   const bool needs_scale = scaler.mode == ScalerChoice::kAuto && has_fp16;
   scaler.scaler.mode = scaler.mode == ScalerChoice::kStatic                   ? ScalerMode::kStatic
                        : scaler.mode == ScalerChoice::kDynamic || needs_scale ? ScalerMode::kDynamic

@@ -273,6 +273,8 @@ struct Config {
 
   // The precision of the model's layers: the rules that the short forms stand for, then precision.rules.
   std::vector<PrecisionRule> precision_rules() const { return expand(precision, model.layers); }
+  // The dtype of gradients between ranks: comm.wire_dtype, unless everything is fp64.
+  DType wire() const { return precision.is_fp64() ? DType::kF64 : comm.reducer.wire; }
   // Derives scaler.scaler.mode from scaler.mode, the precision and the wire.
   void resolve_scaler_mode();
 };

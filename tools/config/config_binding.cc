@@ -206,7 +206,7 @@ void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
 }
 
 void bind_precision_settings(ConfigVisitor& v, PrecisionConfig& c) {
-  v.scalar("compute", choice_field(c.compute, names::kFloat));
+  v.scalar("compute", choice_field(c.compute, names::kCompute));
   v.scalar("recipe", word_field(c.recipe, kRecipeNames, parse_recipe, "none"));
   v.scalar("pattern", choice_field(c.pattern, names::kPattern));
   v.scalar("pattern_blocks", integer_field<int64_t>(c.pattern_blocks, 1, 10000));

@@ -34,6 +34,8 @@ template <typename Enum>
 using Name = std::pair<std::string_view, Enum>;
 
 inline constexpr Name<DType> kFloat[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
+inline constexpr Name<DType> kCompute[] = {
+    {"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}, {"fp64", DType::kF64}};
 inline constexpr Name<MomentFormat> kFirstMoment[] = {
     {"fp32", MomentFormat::kF32}, {"bf16", MomentFormat::kBF16}, {"8bit", MomentFormat::kBlockwise8Bit}};
 // bf16 is read so that it can be refused with the reason.

@@ -56,7 +56,7 @@ std::optional<int> width(const PrecisionConfig& precision) {
     const FormatInfo& format = info(format_for(*precision.recipe, Role::kWeight).format);
     return 1 + format.exponent_bits + format.mantissa_bits;
   }
-  return precision.compute == DType::kF32 ? 32 : 16;
+  return static_cast<int>(8 * size_bytes(precision.compute));
 }
 
 void refuse_rising_levels(const Config& config, const ConfigOrigins& origins) {
@@ -170,6 +170,12 @@ void validate_phases(const Config& config, const ConfigOrigins& origins) {
   if (adapts(config)) validate_ladder(config, origins);
   for (int phase = 0; phase < phase_count(config); ++phase) {
     const bool is_base = phase == 0 && !adapts(config);
+    if (phase_count(config) > 1 && precision_of(config, phase).is_fp64()) {
+      throw ConfigError(
+          fmt::format("{}: compute = fp64 holds for a whole training, whose state is then fp64; give another precision "
+                      "here, or remove precision.schedule and precision.adaptive",
+                      phase_name(config, phase, origins)));
+    }
     if (!is_base && !adapts(config)) validate_moments(config, phase, origins);
     try {
       validate(in_phase(config, phase), origins_in_phase(config, phase, origins));

@@ -163,6 +163,33 @@ void check_precision(const Config& c, Problems& p) {
   p.run("precision", [&] { c.precision_rules(); });
 }
 
+// Settings that round something, or measure what rounding does. The dtype of the wire has no effect beside fp64.
+void check_fp64(const Config& c, Problems& p) {
+  if (!c.precision.is_fp64()) return;
+  const AdamWOptions& options = c.optimizer.adamw;
+  struct Rounding {
+    const char* path;
+    bool is_given;
+    const char* instead;
+  };
+  for (const Rounding& one :
+       {Rounding{"precision.recipe", c.precision.recipe.has_value(), "none"},
+        Rounding{"precision.pattern", c.precision.pattern != PrecisionPattern::kNone, "none"},
+        Rounding{"precision.fp32_products", c.precision.fp32_products != Fp32Products::kFp32, "fp32"},
+        Rounding{"optimizer.first_moment", options.first_moment != MomentFormat::kF32, "fp32, which is then fp64"},
+        Rounding{"optimizer.second_moment", options.second_moment != MomentFormat::kF32, "fp32, which is then fp64"},
+        Rounding{"optimizer.master", options.master != MasterWeights::kF32, "fp32, which is then fp64"},
+        Rounding{"optimizer.weight_rounding", options.weight_rounding != WeightRounding::kNearest, "nearest"},
+        Rounding{"comm.gather", c.comm.gather != WeightGather::kWorking, "working"},
+        Rounding{"precision.fallback.overflows", c.precision_fallback.overflows > 0, "0"},
+        Rounding{"probe.enabled", c.probe.enabled, "false"}}) {
+    p.refuse_if(one.is_given, "{} is about rounding, and with {} nothing is rounded; give {}={}", p.setting(one.path),
+                p.setting("precision.compute"), one.path, one.instead);
+  }
+  p.refuse_if(!c.precision.rules.empty(), "precision.rules name formats of layers, and {} is that of all; remove them",
+              p.setting("precision.compute"));
+}
+
 void check_scaler(const Config& c, Problems& p) {
   const ScalerConfig& s = c.scaler.scaler;
   if (s.mode == ScalerMode::kNone) return;
@@ -246,6 +273,7 @@ void validate(const Config& c, const ConfigOrigins& origins) {
   check_optimizer(c, problems);
   check_states(c, problems);
   check_precision(c, problems);
+  check_fp64(c, problems);
   check_scaler(c, problems);
   check_integrity(c, problems);
   check_injection(c, problems);

@@ -51,13 +51,14 @@ std::optional<DType> dtype_of(FaultTarget target, const Parameter& parameter, co
   const StateFormat format = state_format(layout.bucket(layout.bucket_of(parameter.index)), options);
   switch (target) {
     case FaultTarget::kGradient:
-      return DType::kF32;
+      return wide_of(parameter.working_dtype);
     case FaultTarget::kWire:
       if (state.communicator.size() == 1) return std::nullopt;
-      return state.reducer.path() == ContributionPath::kInPlace ? DType::kF32 : state.reducer.config().wire;
+      return state.reducer.path() == ContributionPath::kInPlace ? wide_of(parameter.working_dtype)
+                                                                : state.reducer.config().wire;
     case FaultTarget::kMaster:
       if (!format.has_master) return std::nullopt;
-      return DType::kF32;
+      return format.master;
     case FaultTarget::kFirstMoment:
       return format.m;
     case FaultTarget::kSecondMoment:
@@ -110,7 +111,7 @@ PlannedFault draw_fault(const Config& config, size_t index, const ShardedState& 
   std::optional<DType> dtype = dtype_of(fault.target, parameter, config.optimizer.adamw, state);
   if (!dtype || (fault.kind != FaultKind::kFlip && !is_floating(*dtype))) {
     fault.target = FaultTarget::kGradient;
-    dtype = DType::kF32;
+    dtype = wide_of(parameter.working_dtype);
   }
   fault.bit = static_cast<int>(draws.below(8 * size_bytes(*dtype)));
   if (is_state(fault.target)) fault.rank = holder_of(state.buckets.layout(), parameter.index, fault.element);

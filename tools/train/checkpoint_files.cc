@@ -40,20 +40,25 @@ void write_tensors(ByteSink& sink, const std::map<std::string, Tensor>& tensors,
   writer.finish();
 }
 
-// Values of a stored tensor as fp32.
-std::vector<float> as_floats(const SafetensorsReader& reader, const SafetensorsEntry& entry) {
+// Values of a stored tensor, converted to Value: float or double.
+template <typename Value = float>
+std::vector<Value> as_floats(const SafetensorsReader& reader, const SafetensorsEntry& entry) {
   const auto dtype = parse_safetensors_dtype(entry.dtype);
   if (!dtype || !is_floating(*dtype)) {
     throw CheckpointError(
-        fmt::format("{}: tensor '{}' is {}, expected F32, BF16 or F16", reader.path(), entry.name, entry.dtype));
+        fmt::format("{}: tensor '{}' is {}, expected F64, F32, BF16 or F16", reader.path(), entry.name, entry.dtype));
   }
   const auto bytes = reader.bytes(entry);
-  return dispatch(*dtype, [&]<typename T>() {
-    std::vector<float> values(bytes.size() / sizeof(T));
+  return dispatch_with_fp64(*dtype, [&]<typename T>() {
+    std::vector<Value> values(bytes.size() / sizeof(T));
     for (size_t index = 0; index < values.size(); ++index) {
       T stored;
       std::memcpy(&stored, bytes.data() + index * sizeof(T), sizeof(T));
-      values[index] = to_float(stored);
+      if constexpr (std::is_same_v<T, double>) {
+        values[index] = static_cast<Value>(stored);
+      } else {
+        values[index] = static_cast<Value>(to_float(stored));
+      }
     }
     return values;
   });
@@ -100,6 +105,20 @@ PieceName parse_piece(const std::string& path, std::string_view stem) {
       fmt::format("{}: '{}' is not a piece of optimizer state (parameter/first element)", path, stem));
 }
 
+// A piece of fp64 state, for fp64 state: no value is rounded.
+void load_doubles(const SafetensorsReader& reader, const SafetensorsEntry& weights, StateValues piece,
+                  const std::string& stem, ShardedOptimizer& optimizer) {
+  const std::vector<double> values = as_floats<double>(reader, weights),
+                            m = as_floats<double>(reader, reader.at(stem + kFirstMoment)),
+                            v = as_floats<double>(reader, reader.at(stem + kSecondMoment));
+  if (m.size() != values.size() || v.size() != values.size()) {
+    throw CheckpointError(fmt::format("{}: '{}' has {} weights, {} first and {} second moments", reader.path(), stem,
+                                      values.size(), m.size(), v.size()));
+  }
+  piece.doubles = {.weights = values, .m = m, .v = v};
+  optimizer.load(piece);
+}
+
 }  // namespace
 
 void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces, Backend& backend, Stream& stream) {
@@ -141,6 +160,10 @@ void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parame
     // Pieces of other ranks are not read: there are as many files as ranks.
     const int64_t elements = static_cast<int64_t>(entry.size_bytes()) / safetensors_item_bytes(entry.dtype).value_or(1);
     if (!optimizer.needs(parameter->index, piece.begin, elements)) continue;
+    if (entry.dtype == safetensors_name(DType::kF64) && parameter->working_dtype == DType::kF64) {
+      load_doubles(reader, entry, {.parameter = parameter->index, .begin = piece.begin}, stem, optimizer);
+      continue;
+    }
     const std::vector<float> weights = as_floats(reader, entry);
     const std::vector<float> compensation = read_optional(reader, stem + kCompensation);
     const StoredMoment m = read_moment(reader, stem + kFirstMoment, stem + kFirstAbsmax),
@@ -227,12 +250,15 @@ void read_model_file(const std::string& path, ParameterSet& parameters, Backend&
       throw CheckpointError(
           fmt::format("{}: '{}' has another shape than the model's {}", path, parameter.name, parameter.shape));
     }
-    const std::vector<float> values = as_floats(reader, entry);
-    const Tensor wide = backend.make_tensor(DType::kF32, parameter.shape, "loaded weight");
-    backend.upload(values.data(), wide, stream);
     parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "weight");
-    backend.run(CastArgs{.src = wide, .dst = parameter.weight}, stream);
     ++parameter.version;
+    if (parameter.working_dtype == DType::kF64) {
+      backend.upload(as_floats<double>(reader, entry).data(), parameter.weight, stream);
+      continue;
+    }
+    const Tensor wide = backend.make_tensor(DType::kF32, parameter.shape, "loaded weight");
+    backend.upload(as_floats(reader, entry).data(), wide, stream);
+    backend.run(CastArgs{.src = wide, .dst = parameter.weight}, stream);
   }
 }
 

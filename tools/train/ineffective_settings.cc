@@ -231,6 +231,7 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
   const bool has_peers = ranks != 1;
   const StopRulesConfig& rules = config.stop_rules;
   const char* const one_rank = "there is one rank";
+  const char* const fp64_wire = "precision.compute = fp64: gradients travel as they are, in fp64";
   const bool uses_gpu = config.device != "cpu" && (ranks == 0 || !computes_on_host(config.device, 0));
   const Dependent table[] = {
       {"model.rope_base", config.model.position == Position::kRope, "it belongs to model.position = rope"},
@@ -270,6 +271,8 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
       {"straggler.factor", config.straggler.window > 0, "straggler.window = 0"},
       // Without peers fp16 still selects a loss scale.
       {"comm.wire_dtype", has_peers || config.comm.reducer.wire == DType::kF16, one_rank},
+      {"comm.wire_dtype", !config.precision.is_fp64(), fp64_wire},
+      {"comm.accumulate", !config.precision.is_fp64(), fp64_wire},
       {"comm.accumulate", has_peers, one_rank},
       {"integrity.wire", has_peers, one_rank},
       {"integrity.action", config.integrity.interval > 0 || (config.integrity.wire && has_peers),

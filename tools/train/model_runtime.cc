@@ -82,6 +82,12 @@ GpuClaim claim_of(const DeviceChoice& choice) {
 }
 
 std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device) {
+  if (config.precision.is_fp64() && !find_backend(device.backend).computes_on_host) {
+    throw ConfigError(
+        fmt::format("precision.compute: fp64 is computed only on the CPU, and device: {} chose {}; give device=cpu, or "
+                    "precision.compute=fp32, bf16 or fp16",
+                    config.device, device.backend));
+  }
   auto backend = create_backend(device.backend, device.index);
   backend->set_gemm_options({.selection = config.cuda.gemm, .narrow_math = config.cuda.narrow_math});
   backend->set_attention_choice(config.cuda.attention);

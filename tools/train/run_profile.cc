@@ -96,7 +96,7 @@ Ceilings RunProfile::measure_ceilings(uint32_t dtypes) {
   Backend& backend = *runtime_.backend;
   Stream& stream = *runtime_.stream;
   Ceilings ceilings;
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kU8}) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kU8}) {
     if ((dtypes & bit(dtype)) == 0) continue;
     communicator_.barrier();  // so that ranks of one device measure what they leave each other
     const auto flops = measured("GEMM peak", [&] { return measure_gemm_flops(backend, stream, dtype); });

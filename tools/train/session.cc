@@ -21,12 +21,20 @@ std::optional<size_t> first_difference(const std::vector<Value>& by_rank) {
   return static_cast<size_t>(found - by_rank.begin());
 }
 
-// The buckets in shared memory: those that ranks of one node read in place, and gradients that an fp32 wire sends.
+ReducerConfig reducer_config(const Config& config, int ranks) {
+  ReducerConfig reducer = config.comm.reducer;
+  reducer.wire = config.wire();
+  if (config.integrity.wire) reducer.wire_digests = Digests::kOn;
+  reducer.prescale_log2 = gradient_prescale_log2(ranks, config.train.global_batch / (config.train.micro_batch * ranks));
+  return reducer;
+}
+
+// The buckets in shared memory: those that ranks of one node read in place, and gradients that are sent as they are.
 SentBuckets sent_buckets(const Config& config, Communicator& communicator) {
-  const ReducerConfig& reducer = config.comm.reducer;
+  const ReducerConfig reducer = reducer_config(config, communicator.size());
   const bool in_place = expected_path(config, communicator) == ContributionPath::kInPlace;
   return {.communicator = &communicator,
-          .gradients = in_place || reducer.wire == DType::kF32,
+          .gradients = in_place || !reducer.rounds(),
           .weights = in_place && reducer.sharding == Sharding::kSharded};
 }
 
@@ -80,13 +88,6 @@ std::unique_ptr<Communicator> make_profiled(Communicator& inner, StepProfiler* p
 Communicator& outermost(Communicator& given, Communicator* staged, Communicator* profiled) {
   if (profiled != nullptr) return *profiled;
   return staged != nullptr ? *staged : given;
-}
-
-ReducerConfig reducer_config(const Config& config, int ranks) {
-  ReducerConfig reducer = config.comm.reducer;
-  if (config.integrity.wire) reducer.wire_digests = Digests::kOn;
-  reducer.prescale_log2 = gradient_prescale_log2(ranks, config.train.global_batch / (config.train.micro_batch * ranks));
-  return reducer;
 }
 
 DelayedScales& keep_delayed_scales(ModelRuntime& runtime, const Config& config) {

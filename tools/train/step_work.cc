@@ -47,8 +47,9 @@ StepWork::StepWork(Session& session)
   tokens_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "input tokens");
   targets_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "target tokens");
   step_number_ = backend.make_tensor(DType::kI32, {1}, "step number");
-  loss_gradient_ = backend.make_tensor(DType::kF32, {1}, "loss gradient");
-  losses_ = backend.make_tensor(DType::kF32, {micro_batches}, "losses");
+  const DType dtype = wide_of(config_.precision.compute);
+  loss_gradient_ = backend.make_tensor(dtype, {1}, "loss gradient");
+  losses_ = backend.make_tensor(dtype, {micro_batches}, "losses");
 }
 
 void StepWork::load(int64_t step) {
@@ -100,7 +101,11 @@ int64_t StepWork::count_global_tokens() const {
   return all;
 }
 
-void StepWork::set_loss_gradient(float value) { runtime_.backend->upload(&value, loss_gradient_, *runtime_.stream); }
+void StepWork::set_loss_gradient(double value) {
+  const auto narrow = static_cast<float>(value);
+  const bool is_narrow = loss_gradient_.dtype() == DType::kF32;
+  runtime_.backend->upload(is_narrow ? static_cast<const void*>(&narrow) : &value, loss_gradient_, *runtime_.stream);
+}
 
 void StepWork::run(const PassOptions& passes) {
   runtime_.parameters.forget_gradients();
@@ -154,9 +159,7 @@ double StepWork::loss_again(const PrecisionPolicy* policy) {
   double sum = 0.0;
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     Tape tape = runtime_.make_tape(tape_options(index), policy);
-    float loss = 0.0f;
-    runtime_.backend->download(forward(tape, index).sum.value, &loss, *runtime_.stream);
-    sum += static_cast<double>(loss);
+    sum += runtime_.backend->read_number(forward(tape, index).sum.value, *runtime_.stream);
   }
   runtime_.delayed_scales->forget_records();
   return sum;
@@ -224,17 +227,21 @@ std::optional<FoundOp> StepWork::find_own_culprit(Pass pass) {
 
 namespace {
 
-// The fp32 masters, or the weights if there are none.
-std::vector<float> values_of(const StatePiece& piece, Backend& backend, Stream& stream) {
-  const Tensor& stored = piece.master.defined() ? piece.master : piece.weight;
+// As fp32.
+std::vector<float> values_of(const Tensor& stored, Backend& backend, Stream& stream) {
   Tensor wide = stored;
   if (stored.dtype() != DType::kF32) {
-    wide = backend.make_tensor(DType::kF32, stored.shape(), "weights of an update");
+    wide = backend.make_tensor(DType::kF32, stored.shape(), "values of an update");
     backend.run(CastArgs{.src = stored, .dst = wide}, stream);
   }
   std::vector<float> values(static_cast<size_t>(wide.numel()));
   backend.download(wide, values.data(), stream);
   return values;
+}
+
+// The masters, or the weights if there are none.
+std::vector<float> values_of(const StatePiece& piece, Backend& backend, Stream& stream) {
+  return values_of(piece.master.defined() ? piece.master : piece.weight, backend, stream);
 }
 
 }  // namespace
@@ -262,8 +269,7 @@ double UpdateCurvature::gradient_dot_update() {
                      segment.begin);
       const std::vector<float>& before = weights_[static_cast<size_t>(piece - pieces.begin())];
       const std::vector<float> after = values_of(*piece, backend, stream);
-      std::vector<float> gradient(after.size());
-      backend.download(gradients.slice(segment.offset, segment.count), gradient.data(), stream);
+      const std::vector<float> gradient = values_of(gradients.slice(segment.offset, segment.count), backend, stream);
       for (size_t i = 0; i < after.size(); ++i) {
         dot += static_cast<double>(gradient[i]) * (static_cast<double>(after[i]) - static_cast<double>(before[i]));
       }

@@ -38,11 +38,11 @@ class StepWork {
   // Non-ignored tokens of the global batch. Collective, unless every token counts.
   int64_t count_global_tokens() const;
   // The gradient of the summed loss that backward passes start from.
-  void set_loss_gradient(float value);
+  void set_loss_gradient(double value);
   // Queues forward and backward passes and the reduction. The device reads all that differs between steps from memory
   // that load() and set_loss_gradient() wrote, so that a captured run can be replayed. Collective.
   void run(const PassOptions& passes = {});
-  // (micro-batches) fp32, on the device: the loss of each in run(), summed over its tokens.
+  // (micro-batches) fp32 or fp64, on the device: the loss of each in run(), summed over its tokens.
   const Tensor& losses() const { return losses_; }
 
   // The loss of the loaded samples, summed over this rank's tokens, nats: forward passes with the present weights and
@@ -86,7 +86,7 @@ class StepWork {
   std::array<Samples, kAhead + 2> samples_;
   std::vector<uint32_t> first_samples_;  // of each micro-batch, in the step's global batch
   Tensor tokens_, targets_;              // (micro-batches, micro_batch * context) i32, on the device
-  Tensor step_number_, loss_gradient_;   // (1) i32 and (1) fp32, on the device
+  Tensor step_number_, loss_gradient_;   // (1) i32 and (1) of the losses, on the device
   Tensor losses_;
 };
 

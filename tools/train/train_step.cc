@@ -127,8 +127,8 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   return started;
 }
 
-float TrainStep::loss_gradient_of(float scale, int64_t tokens) const {
-  return static_cast<float>(static_cast<double>(scale) * prescale_ / static_cast<double>(tokens));
+double TrainStep::loss_gradient_of(float scale, int64_t tokens) const {
+  return static_cast<double>(scale) * prescale_ / static_cast<double>(tokens);
 }
 
 void TrainStep::calibrate(int64_t step) {
@@ -244,7 +244,7 @@ bool TrainStep::is_worth_a_hunt(const StepReport& report) const {
   return is_fault(report.event) || report.event == ScalerEvent::kHeldAtFloor || report.scale == clean_scale_;
 }
 
-void TrainStep::explain(StepReport& report, float loss_gradient, Gradients gradients) {
+void TrainStep::explain(StepReport& report, double loss_gradient, Gradients gradients) {
   Session& s = session_;
   const auto blame = [&report](std::optional<FoundOp> found) {
     if (!found) return;

@@ -51,7 +51,7 @@ class TrainStep {
     StepReport report;   // as planned
     UpdatePlan watched;  // with the limits of a spike, whether they hold back the update or not
     SpikeLimits limits{};
-    float loss_gradient = 0.0f;
+    double loss_gradient = 0.0;
     std::unique_ptr<Event> decided;
     Clock::time_point started;
   };
@@ -68,7 +68,7 @@ class TrainStep {
   Pending start(int64_t step);
   void calibrate(int64_t step);
   // The gradient of the summed loss that the backward passes start from.
-  float loss_gradient_of(float scale, int64_t tokens) const;
+  double loss_gradient_of(float scale, int64_t tokens) const;
   // Queues the planned step: passes, reduction, decision, update. With cuda.graph it is captured the second time after
   // the calibration, when all sizes are known and all kernels chosen, and replayed from then on, except probed steps.
   void queue(int64_t step, RunProbe* probe);
@@ -80,7 +80,7 @@ class TrainStep {
   // Whether to search for the op that made the step's gradients non-finite.
   bool is_worth_a_hunt(const StepReport& report) const;
   // Finds the cause of a step that was not applied, and releases the hold on updates.
-  void explain(StepReport& report, float loss_gradient, Gradients gradients);
+  void explain(StepReport& report, double loss_gradient, Gradients gradients);
   Tensor decision_slot(int64_t step) const;
 
   Session& session_;

@@ -53,9 +53,7 @@ double Evaluation::run() {
     runtime_.backend->upload(targets.data(), targets_, *runtime_.stream);
     Tape tape = runtime_.make_tape({.mode = TapeMode::kEvaluation});
     const LossOutput output = runtime_.model->loss(tape, tokens_, targets_, context);
-    float sum = 0.0f;
-    runtime_.backend->download(output.sum.value, &sum, *runtime_.stream);
-    mine.nats += static_cast<double>(sum);
+    mine.nats += runtime_.backend->read_number(output.sum.value, *runtime_.stream);
     mine.tokens += count_targets(targets);
   }
   LossSum total;

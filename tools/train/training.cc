@@ -181,7 +181,7 @@ void announce(const Session& session, int threads) {
   for (const std::string& line : session.batches->warnings()) {
     if (session.communicator.rank() == 0) warn_in_lines(line);
   }
-  log_info("precision: compute {}, wire {}, loss scaler {}", config.precision.compute, config.comm.reducer.wire,
+  log_info("precision: compute {}, wire {}, loss scaler {}", config.precision.compute, config.wire(),
            name(config.scaler.scaler.mode));
   log_info("batch: {} sequences of {} = {} ranks x {} micro-batches x {}", config.train.global_batch,
            config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);

@@ -21,7 +21,7 @@ void check_attention(const char* op, const AttentionShape& shape, const Tensor& 
   check_shape(op, "qkv", "(B*T, (H+2*KV)*D)", qkv, {rows, shape.qkv_row()});
   check_dtype(op, "out", out, qkv.dtype());
   check_shape(op, "out", "(B*T, H*D)", out, {rows, shape.out_row()});
-  check_dtype(op, "lse", lse, DType::kF32);
+  check_dtype(op, "lse", lse, wide_of(qkv.dtype()));
   check_shape(op, "lse", "(B, H, T)", lse, {shape.batch, shape.num_heads, shape.sequence_length});
 }
 

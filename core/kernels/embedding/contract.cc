@@ -50,11 +50,11 @@ Rows check_args(const EmbeddingBackwardArgs& args) {
   constexpr const char* kOp = "embedding backward";
   const Rows rows = rows_of(kOp, "dy", args.dy);
   check_table(kOp, "d_token_table", args.d_token_table, 1, rows.columns);
-  check_dtype(kOp, "d_token_table", args.d_token_table, DType::kF32);
+  check_dtype(kOp, "d_token_table", args.d_token_table, wide_of(args.dy.dtype()));
   check_tensor(kOp, "tokens", args.tokens, DType::kI32, rows.rows);
   if (args.d_position_table.defined()) {
     check_position_table(kOp, "d_position_table", args.d_position_table, args.sequence_length, rows);
-    check_dtype(kOp, "d_position_table", args.d_position_table, DType::kF32);
+    check_dtype(kOp, "d_position_table", args.d_position_table, wide_of(args.dy.dtype()));
   }
   return rows;
 }

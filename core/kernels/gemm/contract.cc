@@ -22,7 +22,7 @@ void check_activation(const GemmArgs& args) {
 
 void check_bias_gradient(const GemmArgs& args, int64_t m) {
   if (!args.bias_gradient.defined()) return;
-  check_dtype("gemm", "bias_gradient", args.bias_gradient, DType::kF32);
+  check_dtype("gemm", "bias_gradient", args.bias_gradient, wide_of(args.a.dtype()));
   check_shape("gemm", "bias_gradient", "(M)", args.bias_gradient, Shape{m});
   MANTISSA_CHECK(args.trans_a == Transpose::kYes && args.activation == GemmActivation::kNone,
                  "[gemm] bias_gradient needs a transposed a, and no activation");
@@ -92,8 +92,9 @@ void check_dtypes(const GemmArgs& args, const GemmExtents& e) {
                  "[gemm] a and b must have one floating dtype, or be codes, got {} and {}", args.a.dtype(),
                  args.b.dtype());
   if (args.a.dtype() == DType::kU8) return check_codes(args, e);
-  MANTISSA_CHECK(args.c.dtype() == DType::kF32 || args.c.dtype() == args.a.dtype(),
-                 "[gemm] c must be fp32 or {} as a and b, got {}", args.a.dtype(), args.c.dtype());
+  MANTISSA_CHECK(args.c.dtype() == wide_of(args.a.dtype()) || args.c.dtype() == args.a.dtype(),
+                 "[gemm] c must be {} or {} as a and b, got {}", wide_of(args.a.dtype()), args.a.dtype(),
+                 args.c.dtype());
 }
 
 }  // namespace
@@ -114,8 +115,8 @@ GemmExtents check_args(const GemmArgs& args) {
                  args.c.shape(), args.a.shape(), args.b.shape());
   check_dtypes(args, e);
   if (args.mode == GradientMode::kAccumulate) {
-    MANTISSA_CHECK(args.c.dtype() == DType::kF32, "[gemm] c must be fp32 to accumulate into it, got {}",
-                   args.c.dtype());
+    MANTISSA_CHECK(args.c.dtype() == wide_of(args.a.dtype()), "[gemm] c must be {} to accumulate into it, got {}",
+                   wide_of(args.a.dtype()), args.c.dtype());
     MANTISSA_CHECK(!args.bias.defined(), "[gemm] bias cannot be added while accumulating");
   }
   if (args.bias.defined()) {

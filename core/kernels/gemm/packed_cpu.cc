@@ -220,6 +220,7 @@ void PackedOperand::forget() {
 }
 
 void PackedOperand::plan(const GemmArgs& args) {
+  if (args.a.dtype() == DType::kF64) return;  // its products keep nothing
   const MicroKernel* const kernel = own_kernel(args.a.dtype(), preferred_bf16_gemm());
   if (kernel == nullptr) return;
   Form& form = forms_[args.trans_b == Transpose::kNo];

@@ -17,17 +17,19 @@ Rows check_targets(const char* op, const Tensor& logits, const Tensor& targets) 
 Rows check_args(const CrossEntropyForwardArgs& args) {
   constexpr const char* kOp = "cross_entropy";
   const Rows rows = check_targets(kOp, args.logits, args.targets);
-  check_tensor(kOp, "losses", args.losses, DType::kF32, rows.rows);
-  check_tensor(kOp, "lse", args.lse, DType::kF32, rows.rows);
-  check_tensor(kOp, "loss_sum", args.loss_sum, DType::kF32, 1);
+  const DType wide = wide_of(args.logits.dtype());
+  check_tensor(kOp, "losses", args.losses, wide, rows.rows);
+  check_tensor(kOp, "lse", args.lse, wide, rows.rows);
+  check_tensor(kOp, "loss_sum", args.loss_sum, wide, 1);
   return rows;
 }
 
 Rows check_args(const CrossEntropyBackwardArgs& args) {
   constexpr const char* kOp = "cross_entropy backward";
   const Rows rows = check_targets(kOp, args.logits, args.targets);
-  check_tensor(kOp, "lse", args.lse, DType::kF32, rows.rows);
-  check_tensor(kOp, "scale", args.scale, DType::kF32, 1);
+  const DType wide = wide_of(args.logits.dtype());
+  check_tensor(kOp, "lse", args.lse, wide, rows.rows);
+  check_tensor(kOp, "scale", args.scale, wide, 1);
   return rows;
 }
 

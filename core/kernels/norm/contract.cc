@@ -16,15 +16,16 @@ void check_weight(const char* op, const char* what, const Tensor& weight, const 
   check_shape(op, what, "(C)", weight, {rows.columns});
 }
 
-void check_weight_gradient(const char* op, const char* what, const Tensor& gradient, const Rows& rows) {
-  check_dtype(op, what, gradient, DType::kF32);
+void check_weight_gradient(const char* op, const char* what, const Tensor& gradient, DType wide, const Rows& rows) {
+  check_dtype(op, what, gradient, wide);
   check_shape(op, what, "(C)", gradient, {rows.columns});
 }
 
-// One fp32 number for each row.
+// One wide number for each row.
 void check_statistics(const char* op, const auto& args, const Rows& rows) {
-  if constexpr (requires { args.mean; }) check_tensor(op, "mean", args.mean, DType::kF32, rows.rows);
-  check_tensor(op, "rstd", args.rstd, DType::kF32, rows.rows);
+  const DType wide = wide_of(args.x.dtype());
+  if constexpr (requires { args.mean; }) check_tensor(op, "mean", args.mean, wide, rows.rows);
+  check_tensor(op, "rstd", args.rstd, wide, rows.rows);
 }
 
 Rows check_forward(const char* op, const auto& args) {
@@ -51,9 +52,9 @@ Rows check_backward(const char* op, const auto& args) {
   check_like_x(op, "dx", args.dx, args.x);
   check_weight(op, "weight", args.weight, rows);
   check_statistics(op, args, rows);
-  check_weight_gradient(op, "d_weight", args.d_weight, rows);
+  check_weight_gradient(op, "d_weight", args.d_weight, wide_of(args.x.dtype()), rows);
   if constexpr (requires { args.d_bias; }) {
-    if (args.d_bias.defined()) check_weight_gradient(op, "d_bias", args.d_bias, rows);
+    if (args.d_bias.defined()) check_weight_gradient(op, "d_bias", args.d_bias, wide_of(args.x.dtype()), rows);
   }
   return rows;
 }

@@ -18,12 +18,12 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 // The factors of one update.
 struct AdamWFactors {
   AdamWFactors(const AdamWArgs& args, const UpdateControl& control)
-      : multiplier(control.gradient_multiplier),
+      : multiplier(static_cast<float>(control.gradient_multiplier)),
         beta1(args.beta1),
         beta2(args.beta2),
-        decay(control.learning_rate * args.weight_decay),
-        step(control.learning_rate / control.bias_correction1),
-        inverse_correction2(1.0f / control.bias_correction2),
+        decay(static_cast<float>(control.learning_rate) * args.weight_decay),
+        step(static_cast<float>(control.learning_rate) / static_cast<float>(control.bias_correction1)),
+        inverse_correction2(1.0f / static_cast<float>(control.bias_correction2)),
         epsilon(args.epsilon) {}
 
   float multiplier, beta1, beta2, decay, step, inverse_correction2, epsilon;

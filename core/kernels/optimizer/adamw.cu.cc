@@ -69,10 +69,11 @@ struct AdamW {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, weight_decay;
 
   __device__ __forceinline__ Factors factors_of(const UpdateControl& c) const {
-    return {.multiplier = c.gradient_multiplier,
-            .decay = c.learning_rate * weight_decay,
-            .step = c.learning_rate / c.bias_correction1,
-            .inverse_correction2 = 1.0f / c.bias_correction2};
+    const auto rate = static_cast<float>(c.learning_rate);
+    return {.multiplier = static_cast<float>(c.gradient_multiplier),
+            .decay = rate * weight_decay,
+            .step = rate / static_cast<float>(c.bias_correction1),
+            .inverse_correction2 = 1.0f / static_cast<float>(c.bias_correction2)};
   }
 
   template <int Width>

@@ -295,10 +295,11 @@ __global__ void adamw_blocks_kernel(Update<M, V> a, int64_t numel) {
   if constexpr (kHasCodes<M>) tables.m->compute();
   if constexpr (kHasCodes<V>) tables.v->compute();
   if constexpr (kHasCodes<M> || kHasCodes<V>) __syncthreads();
-  const Step step{.multiplier = control.gradient_multiplier,
-                  .decay = control.learning_rate * a.constants.weight_decay,
-                  .step = control.learning_rate / control.bias_correction1,
-                  .inverse_correction2 = 1.0f / control.bias_correction2,
+  const auto rate = static_cast<float>(control.learning_rate);
+  const Step step{.multiplier = static_cast<float>(control.gradient_multiplier),
+                  .decay = rate * a.constants.weight_decay,
+                  .step = rate / static_cast<float>(control.bias_correction1),
+                  .inverse_correction2 = 1.0f / static_cast<float>(control.bias_correction2),
                   .number = control.update};
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / kLanes);
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kLanes) + threadIdx.x / kLanes;

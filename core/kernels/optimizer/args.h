@@ -6,14 +6,15 @@
 
 namespace mantissa {
 
-// Inputs of one update, on the device, so that a verdict on the device can suppress it without the host.
+// Inputs of one update, on the device, so that a verdict on the device can suppress it without the host. Double for
+// updates in fp64; others round each number to fp32 first.
 struct UpdateControl {
-  int32_t apply = 1;              // 0: leave everything untouched
-  float gradient_multiplier = 1;  // unscaling and clipping in one factor
-  float learning_rate = 0;
-  float bias_correction1 = 1;  // 1 - beta1^t
-  float bias_correction2 = 1;  // 1 - beta2^t
-  uint32_t update = 0;         // t: the update's number, from 1; chooses the random words of stochastic rounding
+  int32_t apply = 1;               // 0: leave everything untouched
+  double gradient_multiplier = 1;  // unscaling and clipping in one factor
+  double learning_rate = 0;
+  double bias_correction1 = 1;  // 1 - beta1^t
+  double bias_correction2 = 1;  // 1 - beta2^t
+  uint32_t update = 0;          // t: the update's number, from 1; chooses the random words of stochastic rounding
 };
 
 // How an fp32 value is rounded to a 16-bit weight.
@@ -78,6 +79,8 @@ constexpr bool is_state_fault(float value) { return !(value >= -kLargestState &&
 // Without gradient, m and v there is no update: the weight is written from the master, rounded as in update
 // control.update.
 //
+// With an fp64 master all of gradient, m, v and weight are fp64, and the update computes in fp64.
+//
 // digests: if defined, u8 of one StateDigests. An update adds the digests of what it reads to `read`, and of what it
 // writes to `next`, element and block 0 being the first of this call.
 // faults (1) i32, or undefined: becomes 1, and stays so, if an update makes a master, a weight that is its own state, m
@@ -97,6 +100,7 @@ struct AdamWArgs {
   Tensor digests{};
 
   int64_t numel() const { return master.defined() ? master.numel() : weight.numel(); }
+  bool is_fp64() const { return master.defined() && master.dtype() == DType::kF64; }
   // Whether masters and second moments are fp32, and first moments float.
   bool is_wide() const {
     return master.defined() && (!v.defined() || v.dtype() == DType::kF32) && (!m.defined() || m.dtype() != DType::kU8);

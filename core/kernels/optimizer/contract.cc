@@ -11,10 +11,12 @@ namespace {
 // Master and weight, or a weight that is its own state.
 void check_weights(const char* op, const AdamWArgs& args) {
   if (args.master.defined()) {
-    check_dtype(op, "master", args.master, DType::kF32);
+    check_defined(op, "master", args.master);
+    check_dtype(op, "master", args.master, wide_of(args.master.dtype()));
     MANTISSA_CHECK(!args.compensation.defined(), "[{}] with a master there is nothing to compensate", op);
     if (!args.weight.defined()) return;
     check_float(op, "weight", args.weight);
+    if (args.master.dtype() == DType::kF64) check_dtype(op, "weight", args.weight, DType::kF64);
     check_numel(op, "weight", args.weight, args.master.numel());
     return;
   }
@@ -33,6 +35,7 @@ void check_moment(const char* op, const char* what, const Tensor& moment, const 
   check_defined(op, what, moment);
   check_numel(op, what, moment, args.numel());
   const DType dtype = moment.dtype();
+  if (args.is_fp64()) return check_dtype(op, what, moment, DType::kF64);
   MANTISSA_CHECK(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kU8,
                  "[{}] {} must be fp32 or bf16 (fp16 would underflow) or u8, got {}", op, what, dtype);
   if (dtype != DType::kU8) {
@@ -61,7 +64,7 @@ void check_args(const AdamWArgs& args) {
     MANTISSA_CHECK(!args.digests.defined(), "[adamw] digests are of updates, and without a gradient there is none");
     return;
   }
-  check_tensor(kOp, "gradient", args.gradient, DType::kF32, args.numel());
+  check_tensor(kOp, "gradient", args.gradient, args.is_fp64() ? DType::kF64 : DType::kF32, args.numel());
   if (args.digests.defined()) check_record<StateDigests>(kOp, "digests", args.digests);
   check_moment(kOp, "m", args.m, args.m_absmax, args);
   check_moment(kOp, "v", args.v, args.v_absmax, args);

@@ -6,7 +6,7 @@
 
 namespace mantissa {
 
-// out (C) fp32 = sum over rows of x (R, C) float: the gradient of a bias.
+// out (C) wide_of(x) = sum over rows of x (R, C) float: the gradient of a bias.
 struct ColumnSumArgs {
   static constexpr std::string_view kName = "column_sum";
   Tensor x{}, out{};
@@ -55,7 +55,7 @@ struct DigestArgs {
 // r * row_stride elements after row 0 (0: n, one row after the other).
 //   rounded_to   If a 16-bit dtype: the rows are fp32, and c[r] is the result of cast() with scale_before on row r.
 //   accumulate   fp32: the sum is kept in fp32 and rounded once to out's dtype. The dtype of c: rounded to it after
-//                every addition, as a native 16-bit reduction does.
+//                every addition, as a native 16-bit reduction does. fp64 contributions are summed in fp64.
 //   record       If defined: adds tensor_stats() of out, as stored, with the same bits. A CPU examines each block right
 //                after its sum, while the caches hold it.
 struct SumContributionsArgs {
@@ -77,9 +77,10 @@ struct SumContributionsArgs {
   static auto operands(auto& args) { return std::array{&args.contributions, &args.out, &args.record}; }
 };
 
-// Writes record, u8 of one VerdictRecord: the sum of losses (M) fp32 of this rank's micro-batches, in double and in
-// order; the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets; and the stop request
-// of plan, u8 of one UpdatePlan; and state_faults (1) i32, AdamWArgs::faults of this rank's updates, or undefined.
+// Writes record, u8 of one VerdictRecord: the sum of losses (M) fp32 or fp64 of this rank's micro-batches, in double
+// and in order; the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets; and the stop
+// request of plan, u8 of one UpdatePlan; and state_faults (1) i32, AdamWArgs::faults of this rank's updates, or
+// undefined.
 struct RecordVerdictArgs {
   static constexpr std::string_view kName = "record_verdict";
   Tensor losses{}, stats{}, plan{}, record{}, state_faults{};

@@ -22,7 +22,7 @@ int64_t check_records(const char* op, const char* what, const Tensor& tensor) {
 
 Rows check_args(const ColumnSumArgs& args) {
   const Rows rows = rows_of("column_sum", "x", args.x);
-  check_dtype("column_sum", "out", args.out, DType::kF32);
+  check_dtype("column_sum", "out", args.out, wide_of(args.x.dtype()));
   check_shape("column_sum", "out", "(C)", args.out, {rows.columns});
   return rows;
 }
@@ -62,7 +62,8 @@ Rows check_args(const SumContributionsArgs& args) {
 }
 
 int64_t check_args(const RecordVerdictArgs& args) {
-  check_dtype("record_verdict", "losses", args.losses, DType::kF32);
+  check_defined("record_verdict", "losses", args.losses);
+  check_dtype("record_verdict", "losses", args.losses, wide_of(args.losses.dtype()));
   check_record<UpdatePlan>("record_verdict", "plan", args.plan);
   check_record<VerdictRecord>("record_verdict", "record", args.record);
   if (args.state_faults.defined()) check_tensor("record_verdict", "state_faults", args.state_faults, DType::kI32, 1);

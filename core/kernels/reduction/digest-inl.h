@@ -78,9 +78,22 @@ class RunningDigest {
   void add(const Tensor& x, int64_t begin, int64_t n) {
     const auto bytes = static_cast<int64_t>(size_bytes(x.dtype()));
     const std::byte* const from = x.raw() + begin * bytes;
+    if (bytes == 8) return add_folded(reinterpret_cast<const uint64_t*>(from), n);
     if (bytes == 4) return add(reinterpret_cast<const uint32_t*>(from), n);
     if (bytes == 2) return add(reinterpret_cast<const uint16_t*>(from), n);
     add(reinterpret_cast<const uint8_t*>(from), n);
+  }
+
+  // For numbers of 64 bits an item is the exclusive or of the two halves.
+  void add_folded(const uint64_t* x, int64_t n) {
+    uint32_t items[kDigestTile];
+    for (int64_t tile = 0; tile < n; tile += kDigestTile) {
+      const int64_t count = std::min(kDigestTile, n - tile);
+      for (int64_t i = 0; i < count; ++i) {
+        items[i] = static_cast<uint32_t>(x[tile + i]) ^ static_cast<uint32_t>(x[tile + i] >> 32);
+      }
+      add(items, count);
+    }
   }
 
   // Adds it to `total`, in which the first item is element `first`, a multiple of kDigestTile. Threads add to the same

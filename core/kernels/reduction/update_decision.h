@@ -45,8 +45,8 @@ struct UpdatePlan {
   int64_t step = 0;
   double unscale = 1.0;         // makes the gradient that of the mean loss
   double clip_threshold = 0.0;  // of its norm; infinity for no clipping
-  float learning_rate = 0.0f;
-  float bias_correction1 = 1.0f, bias_correction2 = 1.0f;
+  double learning_rate = 0.0;
+  double bias_correction1 = 1.0, bias_correction2 = 1.0;
   uint32_t update = 0;  // from 1: UpdateControl::update
   // Not 0: this rank asks to stop after the step. It travels with the findings of the step, so that all ranks learn of
   // it at the same step without another message.
@@ -96,7 +96,8 @@ constexpr TensorStats fold_stats(const TensorStats* stats, int64_t count) {
   return total;
 }
 
-constexpr double fold_losses(const float* losses, int64_t micro_batches) {
+template <typename Loss>
+constexpr double fold_losses(const Loss* losses, int64_t micro_batches) {
   double sum = 0.0;
   for (int64_t index = 0; index < micro_batches; ++index) sum += static_cast<double>(losses[index]);
   return sum;
@@ -150,7 +151,7 @@ constexpr UpdateDecision decide_update(const VerdictRecord* records, int64_t ran
 constexpr UpdateControl control_of(const UpdateDecision& decision, const UpdatePlan& plan) {
   UpdateControl control;
   control.apply = decision.applied() ? 1 : 0;
-  control.gradient_multiplier = static_cast<float>(plan.unscale * decision.clip_factor);
+  control.gradient_multiplier = plan.unscale * decision.clip_factor;
   control.learning_rate = plan.learning_rate;
   control.bias_correction1 = plan.bias_correction1;
   control.bias_correction2 = plan.bias_correction2;

@@ -195,12 +195,12 @@ TEST(Safetensors, NamesAMissingFile) {
 }
 
 TEST(Safetensors, DtypeNames) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8}) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8}) {
     EXPECT_EQ(parse_safetensors_dtype(safetensors_name(dtype)), dtype);
     EXPECT_EQ(safetensors_item_bytes(safetensors_name(dtype)), size_bytes(dtype));
   }
-  EXPECT_EQ(parse_safetensors_dtype("F64"), std::nullopt);
-  EXPECT_EQ(safetensors_item_bytes("F64"), 8);
+  EXPECT_EQ(parse_safetensors_dtype("I64"), std::nullopt);
+  EXPECT_EQ(safetensors_item_bytes("I64"), 8);
   EXPECT_EQ(safetensors_item_bytes("F8_E4M3"), 1);
 }
 

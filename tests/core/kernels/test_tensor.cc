@@ -31,6 +31,10 @@ Tensor make_tensor(DType dtype, Shape shape, const std::vector<double>& values) 
   const Tensor tensor = make_view(dtype, shape);
   MANTISSA_CHECK(static_cast<int64_t>(values.size()) == tensor.numel(), "[test_tensor] {} values for shape {}",
                  values.size(), shape);
+  if (dtype == DType::kF64) {
+    write_bytes(tensor, values.data());
+    return tensor;
+  }
   dispatch(dtype, [&]<typename T>() {
     std::vector<T> elements(values.size());
     for (size_t i = 0; i < values.size(); ++i) elements[i] = from_float<T>(static_cast<float>(values[i]));
@@ -64,6 +68,7 @@ void read_bytes(const Tensor& tensor, void* bytes) {
 }
 
 std::vector<double> values_of(const Tensor& tensor) {
+  if (tensor.dtype() == DType::kF64) return elements_of<double>(tensor);
   std::vector<double> values;
   dispatch(tensor.dtype(), [&]<typename T>() {
     for (const T element : elements_of<T>(tensor)) values.push_back(static_cast<double>(to_float(element)));

@@ -193,6 +193,7 @@ TEST(FormatTest, OverflowOfTheEightBitFormats) {
 
 // --- dtype
 
+// fp64 is a dtype without a Format: nothing rounds to it.
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16};
 constexpr DType kIntegers[] = {DType::kI32, DType::kU8};
 
@@ -202,8 +203,23 @@ TEST(DTypeTest, SizesAndNames) {
   EXPECT_EQ(size_bytes(DType::kF16), 2);
   EXPECT_EQ(size_bytes(DType::kI32), 4);
   EXPECT_EQ(size_bytes(DType::kU8), 1);
+  EXPECT_EQ(size_bytes(DType::kF64), 8);
   EXPECT_EQ(fmt::format("{} {} {} {} {}", DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8),
             "fp32 bf16 fp16 i32 u8");
+}
+
+TEST(DTypeTest, Fp64IsFloatingAndAbsorbsAllOthers) {
+  EXPECT_TRUE(is_floating(DType::kF64));
+  EXPECT_EQ(parse_float_dtype("fp64"), DType::kF64);
+  EXPECT_EQ(name(DType::kF64), "fp64");
+  EXPECT_THROW(format_of(DType::kF64), ContractError);
+  EXPECT_EQ(wide_of(DType::kF64), DType::kF64);
+  for (const DType dtype : kFloats) {
+    EXPECT_EQ(widest(DType::kF64, dtype), DType::kF64);
+    EXPECT_EQ(widest(dtype, DType::kF64), DType::kF64);
+    EXPECT_EQ(widest(dtype, DType::kF32), DType::kF32);
+    EXPECT_EQ(wide_of(dtype), DType::kF32);
+  }
 }
 
 TEST(DTypeTest, ParsesFloatNamesOnly) {

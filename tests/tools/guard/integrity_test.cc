@@ -120,8 +120,9 @@ std::function<void(Session&)> flip_state(StateDigests::Part part, int bit) {
 TEST(IntegrityGuard, ChecksChangeNoBit) {
   const SmallRun run("integrity_bits");
   for (const int ranks : {1, 2}) {
-    for (const char* format : {"optimizer.first_moment=fp32", "optimizer.first_moment=8bit"}) {
-      const std::vector<std::string> settings = {format, "precision.compute=bf16", "model.dropout=0.1"};
+    for (const auto& [format, compute] : {std::pair("fp32", "bf16"), {"8bit", "bf16"}, {"fp32", "fp64"}}) {
+      const std::vector<std::string> settings = {fmt::format("optimizer.first_moment={}", format),
+                                                 fmt::format("precision.compute={}", compute), "model.dropout=0.1"};
       const Trained off = train_with(run, ranks, with(settings, {"integrity.interval=0"}));
       const Trained on = train_with(
           run, ranks, with(settings, {"integrity.interval=1", "integrity.wire=true", "integrity.replay_interval=3"}));
@@ -160,6 +161,17 @@ TEST(IntegrityGuard, CorruptStateEndsTheRunAndIsNotSaved) {
       EXPECT_THAT(trained.error, HasSubstr("(bit 20), read by update 3. The state is not saved"));
       EXPECT_EQ(trained.endings, std::vector<Ending>{Ending::kCorrupt});
     }
+  }
+}
+
+// The lowest and the highest bit, and those around the middle.
+TEST(IntegrityGuard, CorruptStateInFp64EndsTheRun) {
+  const SmallRun run("integrity_fp64");
+  for (const int bit : {0, 31, 32, 63}) {
+    const Trained trained = train_with(run, 2, {"precision.compute=fp64", "integrity.interval=4"},
+                                       {.before_step = {{2, flip_state(StateDigests::kM, bit)}}});
+    EXPECT_THAT(trained.error, HasSubstr("silent data corruption after step 4: rank 1")) << bit;
+    EXPECT_EQ(trained.endings, std::vector<Ending>{Ending::kCorrupt});
   }
 }
 

@@ -60,6 +60,16 @@ TEST(GpuTraining, AConfigurationThatDoesNotFitIsRefusedWithWhatItNeeds) {
   EXPECT_THAT(outcome.output, ::testing::ContainsRegex("GPU 0 is out of memory: 'step arena' needs [0-9.]+ MiB, "));
 }
 
+TEST(GpuTraining, Fp64IsRefusedWithTheWayOut) {
+  const Outcome outcome = SmallRun("fp64_refused").try_train(1, gpu_settings({"precision.compute=fp64"}));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_NE(
+      outcome.output.find("precision.compute: fp64 is computed only on the CPU, and device: cuda chose cuda; give "
+                          "device=cpu"),
+      std::string::npos)
+      << outcome.output;
+}
+
 // Gradients go through host memory. 16 sequences, which four ranks can share as well.
 TEST(GpuTraining, TwoAndFourRanksOnOneGpuLearnWhatOneLearns) {
   const std::vector<std::string> settings =

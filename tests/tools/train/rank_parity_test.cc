@@ -25,6 +25,20 @@ TEST(RankParity, Fp32WireGivesTheSameLossesOnOneTwoAndThreeRanks) {
   EXPECT_LE(largest_difference(one, losses_of("fp32_3", 3, fp32)), 1e-5);
 }
 
+// The same in fp64, eps = 1e-16: nothing on the way of losses, gradients and weights is rounded to fp32. fp32's own
+// rounding shows against it.
+TEST(RankParity, Fp64RoundsNothingOnOneAndTwoRanks) {
+  const std::vector<std::string> fp64 = {"precision.compute=fp64"};
+  const auto one = losses_of("fp64_1", 1, fp64);
+  ASSERT_EQ(one.size(), 50u);
+  EXPECT_LE(largest_difference(one, losses_of("fp64_2", 2, fp64)), 1e-13);
+  EXPECT_LE(largest_difference(one, losses_of("fp64_2_replicated", 2, with(fp64, {"optimizer.sharding=replicated"}))),
+            1e-13);
+  const auto fp32 = losses_of("against_fp64", 1, {"precision.compute=fp32"});
+  EXPECT_GT(largest_difference(fp32, one), 1e-8);
+  EXPECT_LT(largest_difference(fp32, one), 1e-5);
+}
+
 TEST(RankParity, OneRankUnderMpirunLearnsWhatItLearnsAlone) {
   const SmallRun alone("alone"), started("started");
   alone.train(1, {"train.steps=6"});

@@ -83,6 +83,19 @@ TEST(Resume, DelayedScalingIntoAnotherLossScale) {
   for (int step = 11; step <= 13; ++step) EXPECT_NEAR(found.at(step), expected.at(step), 2e-3 * expected.at(step));
 }
 
+// Masters and moments are rounded to fp32 once, or widened. Steps of fp32 then differ as those of two fp32 runs do.
+TEST(Resume, Fp64IntoFp32AndBack) {
+  const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"},
+                                 changed = {"checkpoint.allow_changes=true"};
+  const SmallRun straight("fp32_alone"), switched("by_way_of_fp64");
+  straight.train(1, fp32);
+  switched.train(1, {"precision.compute=fp64", "train.stop_at_step=8"});
+  switched.train(1, with(with(fp32, changed), {"train.stop_at_step=14"}));
+  switched.train(1, with(changed, {"precision.compute=fp64"}));
+  EXPECT_LE(largest_difference(straight.losses(), switched.losses()), 1e-5);
+  EXPECT_GT(largest_difference(straight.losses(), switched.losses()), 0.0);
+}
+
 // fp32 throughout: only the order of sums differs, see RankParity.
 TEST(Resume, OnAnotherNumberOfRanks) {
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};

@@ -25,7 +25,8 @@ std::vector<Format> formats() {
           {"no_master_codes", {codes_m, codes_v, no_master}},
           {"kahan", {kahan}},
           {"kahan_codes", {codes_m, codes_v, kahan}},
-          {"kahan_mixed", {codes_m, bf16_v, kahan}}};
+          {"kahan_mixed", {codes_m, bf16_v, kahan}},
+          {"fp64", {"precision.compute=fp64"}}};
 }
 
 // A model whose matrices all have 4096 elements and more.
@@ -65,7 +66,7 @@ TEST_P(TrainedState, GoesOnBitForBitFromACheckpoint) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, TrainedState,
-                         ::testing::Combine(::testing::Values(1, 2), ::testing::Range(size_t{0}, size_t{8})),
+                         ::testing::Combine(::testing::Values(1, 2), ::testing::Range(size_t{0}, size_t{9})),
                          [](const auto& info) {
                            return formats()[std::get<1>(info.param)].name + "_" +
                                   std::to_string(std::get<0>(info.param)) + "_ranks";

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "comm/local/local_communicator.h"
 #include "tests/core/profile/recorded_ranges.h"
+#include "tests/reference/adamw.h"
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/train/program.h"
 #include "tools/train/checkpoint.h"
@@ -253,9 +256,9 @@ TEST(TrainStep, PhasesAreRangesInOrder) {
 // The table promises the arena's peak before anything is allocated; measured, it is the same to the byte.
 TEST(TrainStep, ActivationsTakeWhatWasPredicted) {
   const SmallRun run("step_memory");
-  for (const char* setting :
-       {"precision.compute=fp32", "precision.compute=bf16", "precision.weights=fp32", "model.dropout=0.1",
-        "model.activation=swiglu", "train.recompute=selective", "train.recompute=full", "train.packed_weights=none"}) {
+  for (const char* setting : {"precision.compute=fp64", "precision.compute=fp32", "precision.compute=bf16",
+                              "precision.weights=fp32", "model.dropout=0.1", "model.activation=swiglu",
+                              "train.recompute=selective", "train.recompute=full", "train.packed_weights=none"}) {
     const Config config = load_config(run.config_path(), {setting});
     LocalGroup group(1);
     Session session(config, group.rank(0));
@@ -264,17 +267,105 @@ TEST(TrainStep, ActivationsTakeWhatWasPredicted) {
     EXPECT_EQ(predicted.activations, measured.activations) << setting;
     EXPECT_EQ(predicted.casts, measured.casts) << setting;
     EXPECT_EQ(predicted.packed, measured.packed) << setting;
-    EXPECT_EQ(measured.packed > 0, std::string_view(setting) != "train.packed_weights=none") << setting;
+    const bool packs = std::string_view(setting) != "train.packed_weights=none" && !config.precision.is_fp64();
+    EXPECT_EQ(measured.packed > 0, packs) << setting;
     EXPECT_EQ(predicted.state, measured.state) << setting;
+  }
+}
+
+// Contributions are exchanged here, not summed in place. fp32 takes half of the memory, and rounds.
+TEST(TrainStep, Fp64IsExchangedAsItIsAndTakesTwiceTheMemoryOfFp32) {
+  const SmallRun run("step_fp64");
+  const std::vector<std::string> fp64 = {"precision.compute=fp64"},
+                                 fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
+  const auto alone = run_ranks(run, 1, 3, fp64), shared = run_ranks(run, 2, 3, fp64),
+             rounded = run_ranks(run, 2, 3, fp32);
+  EXPECT_EQ(shared[0].weights, shared[1].weights);
+  for (size_t index = 0; index < 3; ++index) {
+    const StepReport &one = alone[0].reports[index], &two = shared[0].reports[index];
+    EXPECT_NEAR(one.loss, two.loss, 1e-14 * one.loss) << "the order of sums";
+    EXPECT_NEAR(one.grad_norm, two.grad_norm, 1e-13 * one.grad_norm);
+    EXPECT_NEAR(rounded[0].reports[index].grad_norm, one.grad_norm, 1e-5 * one.grad_norm);
+    EXPECT_GT(std::abs(rounded[0].reports[index].grad_norm - one.grad_norm), 1e-10 * one.grad_norm);
+  }
+  const MemoryTable wide = predict_memory_table(load_config(run.config_path(), fp64), 2),
+                    narrow = predict_memory_table(load_config(run.config_path(), fp32), 2);
+  EXPECT_EQ(wide.state.weights, 2 * narrow.state.weights);
+  EXPECT_EQ(wide.state.gradients, 2 * narrow.state.gradients);
+  EXPECT_EQ(wide.state.masters, 2 * narrow.state.masters);
+  EXPECT_EQ(wide.state.moments, 2 * narrow.state.moments);
+  EXPECT_EQ(wide.state.buffers, 2 * narrow.state.buffers);
+  LocalGroup group(2);
+  const Config config = load_config(run.config_path(), fp64);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Session session(config, group.rank(rank));
+      TrainStep(session).run();
+      EXPECT_EQ(measure_memory_table(session).state, wide.state);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<double> doubles_of(const Tensor& tensor, Session& session) {
+  std::vector<double> values(static_cast<size_t>(tensor.numel()));
+  session.runtime.backend->download(tensor, values.data(), *session.runtime.stream);
+  return values;
+}
+
+// Scale of the loss, learning rate, bias corrections and clipping: the update is that of gradients of the summed loss,
+// with factors in double. A factor rounded to fp32 would be off by 1e-8;
+// other orders of scaling and summing are off by 1e-12 where terms cancel.
+TEST(TrainStep, NoFactorOfAnUpdateInFp64IsRoundedToFp32) {
+  const SmallRun run("step_fp64_factors");
+  const Config config = load_config(run.config_path(), {"precision.compute=fp64", "optimizer.clip.max_norm=0.37",
+                                                        "optimizer.lr=0.0037", "optimizer.warmup_steps=3"});
+  LocalGroup group(1);
+  Session session(config, group.rank(0));
+  StepWork work(session);
+  work.load(0);
+  work.set_loss_gradient(1.0);
+  work.run();
+  const auto tokens = static_cast<double>(work.count_global_tokens());
+  std::map<const Parameter*, std::pair<std::vector<double>, std::vector<double>>> before;  // gradients and masters
+  double squares = 0.0;
+  for (const StatePiece& piece : session.sharded.optimizer.pieces()) {
+    auto& [gradient, master] = before[piece.parameter];
+    gradient = doubles_of(piece.parameter->gradient, session), master = doubles_of(piece.master, session);
+    for (double& g : gradient) {
+      g /= tokens;
+      squares += g * g;
+    }
+  }
+  const double norm = std::sqrt(squares), rate = 0.0037 / 3.0;
+  ASSERT_GT(norm, 0.37);
+  const StepReport report = TrainStep(session).run().at(0);
+  EXPECT_NEAR(report.grad_norm, norm, 1e-13 * norm);
+  const AdamWOptions& adamw = config.optimizer.adamw;
+  const double beta1 = static_cast<double>(adamw.beta1), beta2 = static_cast<double>(adamw.beta2);
+  for (const StatePiece& piece : session.sharded.optimizer.pieces()) {
+    const auto& [gradient, master] = before[piece.parameter];
+    const double decay = piece.parameter->decay == WeightDecay::kYes ? static_cast<double>(adamw.weight_decay) : 0.0;
+    const reference::AdamWStep step{
+        beta1, beta2, static_cast<double>(adamw.epsilon), decay, 0.37 / (norm + 1e-6), rate, 1.0 - beta1, 1.0 - beta2};
+    const auto w = doubles_of(piece.master, session), m = doubles_of(piece.m, session),
+               v = doubles_of(piece.v, session);
+    for (size_t i = 0; i < w.size(); ++i) {
+      const auto expected = reference::adamw({master[i], 0.0, 0.0}, gradient[i], step);
+      ASSERT_NEAR(w[i], expected.w, 1e-9 * rate) << piece.parameter->name << ' ' << i;
+      ASSERT_NEAR(m[i], expected.m, 1e-10 * std::abs(expected.m)) << piece.parameter->name << ' ' << i;
+      ASSERT_NEAR(v[i], expected.v, 1e-10 * expected.v) << piece.parameter->name << ' ' << i;
+    }
   }
 }
 
 // A GPU gives the arena's memory at once: what no pass uses would be lost to the user.
 TEST(TrainStep, TheArenaIsAsLargeAsTheLargestOfItsPasses) {
   const SmallRun run("step_arena");
-  for (const char* setting :
-       {"precision.compute=bf16", "precision.compute=fp16", "model.dropout=0.1", "model.layers=1",
-        "train.micro_batch=1", "model.vocab=5000", "train.recompute=selective", "train.recompute=full"}) {
+  for (const char* setting : {"precision.compute=fp64", "precision.compute=bf16", "precision.compute=fp16",
+                              "model.dropout=0.1", "model.layers=1", "train.micro_batch=1", "model.vocab=5000",
+                              "train.recompute=selective", "train.recompute=full"}) {
     const Config config = load_config(run.config_path(), {"train.eval_interval=1", "train.sample_tokens=8", setting});
     LocalGroup group(1);
     Session session(config, group.rank(0));

@@ -72,6 +72,7 @@ std::string reason_of(const EvaluatedPrecision& found, const Candidate& candidat
   const double step = prediction.step_seconds();
   std::string text =
       target.hardware ? rate_text(*target.hardware, format) : fmt::format("products in {}", name(format));
+  if (target.hardware && format == ProductFormat::kF64) text += " (this program computes fp64 on CPUs only)";
   text += fmt::format("; {:.0f} % of the step is products", 100.0 * products / step);
   if (target.hardware) text += fmt::format(", {:.0f} % is bound by memory", 100.0 * memory_bound / step);
   const auto add_share = [&](double seconds, const char* what) {
@@ -183,7 +184,8 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
     advice.parameters = std::max(advice.parameters, found.memory.parameters);
     if (!found.runs() || !fp32.runs()) continue;
     found.speedup = fp32.prediction.step_seconds() / found.prediction.step_seconds();
-    if (found.name != "fp32") found.bound = speedup_bound(fp32.prediction, found.prediction, rates);
+    const bool may_gain = found.name != "fp32" && found.name != "fp64";
+    if (may_gain) found.bound = speedup_bound(fp32.prediction, found.prediction, rates);
   }
   std::ranges::stable_sort(all, {}, [](const EvaluatedPrecision& found) {
     return std::tuple(!found.runs(), !found.fits, found.prediction.step_seconds());

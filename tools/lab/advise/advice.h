@@ -25,7 +25,7 @@ struct EvaluatedPrecision {
   MemoryTable memory{};
   bool fits = true;      // in the device's memory, if that is known
   double speedup = 0.0;  // over fp32; 0: not known
-  double bound = 0.0;    // speedup_bound() at the best rates of the device; 0: not known
+  double bound = 0.0;    // speedup_bound() at the best rates of the device; 0: not known, or no gain over fp32
 
   bool runs() const { return support != Support::kUnavailable && support != Support::kRefused; }
 };

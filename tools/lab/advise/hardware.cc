@@ -20,14 +20,16 @@ constexpr double kTera = 1e12, kGiga = 1e9;
 
 using Peaks = std::array<double, std::size(kAllProductFormats)>;
 
-// Tensor cores by the GPU's data sheet; fp32 and fp4 are not in that table.
-Peaks nvidia_peaks(std::string_view driver_name, double fp32_teraflops, double fp4_teraflops = 0.0) {
+// Tensor cores by the GPU's data sheet; fp32, fp64 and fp4 are not in that table.
+Peaks nvidia_peaks(std::string_view driver_name, double fp32_teraflops, double fp64_teraflops,
+                   double fp4_teraflops = 0.0) {
   const auto sheet = cuda::datasheet_peaks(driver_name);
   MANTISSA_CHECK(sheet.has_value(), "[hardware] there is no data sheet of '{}'", driver_name);
-  return {fp32_teraflops * kTera, sheet->tf32, sheet->half, sheet->half, sheet->codes, fp4_teraflops * kTera};
+  return {fp32_teraflops * kTera, sheet->tf32,           sheet->half,           sheet->half,
+          sheet->codes,           fp4_teraflops * kTera, fp64_teraflops * kTera};
 }
 
-// fp32, tf32, bf16, fp16, fp8, fp4; in TFLOP/s.
+// fp32, tf32, bf16, fp16, fp8, fp4, fp64; in TFLOP/s.
 Peaks peaks(const Peaks& teraflops) {
   Peaks scaled = teraflops;
   for (double& flops : scaled) flops *= kTera;
@@ -48,29 +50,29 @@ const std::vector<Hardware>& table() {
   static const std::vector<Hardware> kTable = {
       // Name, title, peaks; memory bytes, memory bandwidth, link bandwidth, watts, idle watts, joules a byte, FP8
       // products; source; source of the idle power.
-      {"t4", "NVIDIA T4", peaks({8.1, 0, 0, 65, 0, 0}),  // link: PCIe 3.0 x16
+      {"t4", "NVIDIA T4", peaks({8.1, 0, 0, 65, 0, 0, 0}),  // link: PCIe 3.0 x16
        16 * kGiga, 320 * kGiga, 16 * kGiga, 70, 26, kGddr, nvidia_fp8(7, 5),
        "NVIDIA T4 Tensor Core GPU data sheet, 2019", "an estimate: what nvidia-smi shows in P0"},
-      {"v100", "NVIDIA V100 SXM2 32 GB", peaks({15.7, 0, 0, 125, 0, 0}), 32 * kGiga, 900 * kGiga, 150 * kGiga, 300, 56,
+      {"v100", "NVIDIA V100 SXM2 32 GB", peaks({15.7, 0, 0, 125, 0, 0, 7.8}), 32 * kGiga, 900 * kGiga, 150 * kGiga, 300, 56,
        kHbm, nvidia_fp8(7, 0), "NVIDIA V100 Tensor Core GPU data sheet, 2020",
        "an estimate: what nvidia-smi shows in P0"},
-      {"a100", "NVIDIA A100 SXM 80 GB", nvidia_peaks("NVIDIA A100-SXM4-80GB", 19.5), 80 * kGiga, 2039 * kGiga,
+      {"a100", "NVIDIA A100 SXM 80 GB", nvidia_peaks("NVIDIA A100-SXM4-80GB", 19.5, 19.5), 80 * kGiga, 2039 * kGiga,
        300 * kGiga, 400, 86, kHbm, nvidia_fp8(8, 0), "NVIDIA A100 80GB Tensor Core GPU data sheet, 2021", kContext},
-      {"h100", "NVIDIA H100 SXM 80 GB", nvidia_peaks("NVIDIA H100 80GB HBM3", 66.9), 80 * kGiga, 3352 * kGiga,
+      {"h100", "NVIDIA H100 SXM 80 GB", nvidia_peaks("NVIDIA H100 80GB HBM3", 66.9, 66.9), 80 * kGiga, 3352 * kGiga,
        450 * kGiga, 700, 120, kHbm, nvidia_fp8(9, 0), "NVIDIA H100 Tensor Core GPU Architecture (white paper), 2022",
        kContext},
-      {"h200", "NVIDIA H200 SXM", nvidia_peaks("NVIDIA H200", 67), 141 * kGiga, 4800 * kGiga, 450 * kGiga, 700, 130,
+      {"h200", "NVIDIA H200 SXM", nvidia_peaks("NVIDIA H200", 67, 67), 141 * kGiga, 4800 * kGiga, 450 * kGiga, 700, 130,
        kHbm, nvidia_fp8(9, 0), "NVIDIA H200 Tensor Core GPU data sheet, 2024",
        "an estimate: 80 W of an empty GPU, and an H100's 50 W for a context"},
-      {"b200", "NVIDIA B200 (HGX)", nvidia_peaks("NVIDIA B200", 80, 9000), 180 * kGiga, 8000 * kGiga, 900 * kGiga, 1000,
+      {"b200", "NVIDIA B200 (HGX)", nvidia_peaks("NVIDIA B200", 80, 40, 9000), 180 * kGiga, 8000 * kGiga, 900 * kGiga, 1000,
        194, kHbm, nvidia_fp8(10, 0), "NVIDIA Blackwell Architecture Technical Brief, 2024, and HGX B200 data sheet",
        "an estimate: 192 to 196 W in nvidia-smi listings of loaded, waiting GPUs, 2025"},
-      {"tpu-v3", "Google TPU v3 (one chip)", peaks({0, 0, 123, 0, 0, 0}),  // link: four of 656 Gbit/s
+      {"tpu-v3", "Google TPU v3 (one chip)", peaks({0, 0, 123, 0, 0, 0, 0}),  // link: four of 656 Gbit/s
        32 * 1.073741824 * kGiga, 900 * kGiga, 4 * 82 * kGiga, 262, 123, kHbm, Fp8GemmSupport::kNone,
        "Google Cloud documentation, TPU v3 (most power measured); links: Jouppi et al., A Domain-Specific "
        "Supercomputer for Training Deep Neural Networks, CACM 2020",
        "Google Cloud documentation, TPU v3 (least power measured)"},
-      {"gaudi2", "Intel Gaudi 2", peaks({0, 0, 432, 0, 865, 0}),  // link: ports of 100 Gbit/s within a server of eight
+      {"gaudi2", "Intel Gaudi 2", peaks({0, 0, 432, 0, 865, 0, 0}),  // link: ports of 100 Gbit/s within a server of eight
        96 * kGiga, 2450 * kGiga, 21 * 12.5 * kGiga, 600, 100, kHbm, Fp8GemmSupport::kTensorScaled,
        "Habana Gaudi2 white paper, 2022; FLOP/s: Intel Gaudi 2 product brief, 2023",
        "an estimate: a sixth of its TDP, as of an H100"},
@@ -110,7 +112,9 @@ std::optional<ProductUnits> units_for(const Hardware& hardware, ProductFormat wa
     return ProductUnits{.format = format, .products = products, .flops = peak / products};
   };
   if (const auto own = on(wanted, 1)) return own;
-  if (wanted == ProductFormat::kF8 || wanted == ProductFormat::kF4) return std::nullopt;
+  if (wanted == ProductFormat::kF8 || wanted == ProductFormat::kF4 || wanted == ProductFormat::kF64) {
+    return std::nullopt;
+  }
   if (wanted != ProductFormat::kF32) return on(ProductFormat::kF32, 1);
   return on(ProductFormat::kBF16, bf16_products(Fp32Products::kBf16x6));
 }

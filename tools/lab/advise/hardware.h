@@ -56,7 +56,8 @@ struct ProductUnits {
 };
 
 // The format's own units; else wider ones: fp32 for bf16, fp16 and tf32, and six products in bf16 for fp32
-// (core/ops/fp32_product.h). Nothing for fp8 and fp4, which kernels emulate by other calls, and for unknown rates.
+// (core/ops/fp32_product.h). Nothing for fp8 and fp4, which kernels emulate by other calls, for fp64, and for unknown
+// rates.
 std::optional<ProductUnits> units_for(const Hardware& hardware, ProductFormat wanted);
 
 }  // namespace mantissa

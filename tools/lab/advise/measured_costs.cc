@@ -77,7 +77,7 @@ void fill_operand(Backend& backend, const KernelCall& call, const Operand& opera
     const uint32_t codes = call.op == "gemm" || call.op == "from_codes" ? kLargestCode + 1 : 1;  // else a zero record
     fill_with<uint8_t>(backend, memory, stream, [&](uint32_t word) { return static_cast<uint8_t>(word % codes); });
   } else {
-    dispatch(operand.dtype, [&]<typename T>() {
+    dispatch_with_fp64(operand.dtype, [&]<typename T>() {
       fill_with<T>(backend, memory, stream,
                    [&](uint32_t word) { return from_float<T>(value_for(call, operand, uniform01(word))); });
     });

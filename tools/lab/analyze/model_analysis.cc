@@ -68,6 +68,11 @@ Config config_at(const Config& run, const Point& point) {
 
 Config probed_config(const Config& run, const Point& point) {
   Config config = without_outputs(config_at(run, point));
+  if (config.precision.is_fp64()) {
+    throw ConfigError(
+        "precision.compute: fp64 rounds nothing that could be examined; give the precision in which the model is to be "
+        "examined, such as precision.compute=bf16");
+  }
   config.probe.enabled = true;
   config.probe.interval = 1;
   config.checkpoint.resume = point.checkpoint;

@@ -126,7 +126,7 @@ Json to_json(const ModelAnalysis& analysis) {
           {"setting",
            {{"compute", name(config.precision.compute)},
             {"recipe", config.precision.recipe ? Json(name(*config.precision.recipe)) : Json()},
-            {"wire", name(config.comm.reducer.wire)},
+            {"wire", name(config.wire())},
             {"ranks", analysis.ranks},
             {"batches", analysis.batches},
             {"model", describe_model(config.model)}}},

@@ -19,8 +19,20 @@ std::string without_alias(const std::string& name) {
   return name == "fp8" ? "delayed" : name == "fp4" ? "nvfp4" : name;
 }
 
-// Adapts the settings that depend on a replaced precision: the loss scaler, and masters, which fp16 weights need.
+constexpr const char* kFp64 = "fp64";
+
+// Adapts the settings that depend on a replaced precision: the loss scaler, masters, which fp16 weights need, and all
+// that would round fp64.
 void settle(Config& config) {
+  if (config.precision.is_fp64()) {
+    AdamWOptions& optimizer = config.optimizer.adamw;
+    optimizer.first_moment = optimizer.second_moment = MomentFormat::kF32;
+    optimizer.master = MasterWeights::kF32;
+    optimizer.weight_rounding = WeightRounding::kNearest;
+    config.comm.gather = WeightGather::kWorking;
+    config.precision_fallback = {};
+    config.probe.enabled = false;
+  }
   if (config.precision.uses_fp16()) config.optimizer.adamw.master = MasterWeights::kF32;
   config.resolve_scaler_mode();
 }
@@ -118,7 +130,7 @@ Config in_precision(const Config& given, const PrecisionConfig& precision) {
 }
 
 std::vector<std::string> candidate_names() {
-  std::vector<std::string> names = {"fp32", "tf32", "bf16", "fp16"};
+  std::vector<std::string> names = {kFp64, "fp32", "tf32", "bf16", "fp16"};
   for (const Scaling scaling : kAllScalings) names.emplace_back(name(scaling));
   return names;
 }
@@ -130,7 +142,8 @@ std::vector<std::string> pattern_names(const Config& config) {
   const std::string as_given = to_yaml(uniform);
   std::string base = "bf16";
   for (const std::string& name : candidate_names()) {
-    if (name != "fp32" && name != "tf32" && to_yaml(configuration(config, name)) == as_given) base = name;
+    const bool is_high = name == kFp64 || name == "fp32" || name == "tf32";
+    if (!is_high && to_yaml(configuration(config, name)) == as_given) base = name;
   }
   const bool has_recipe = configuration(config, base).precision.recipe.has_value();
   std::vector<std::string> names;
@@ -161,7 +174,8 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
     Candidate candidate{.name = name, .config = configuration(config, name)};
     candidate.is_configured = to_yaml(candidate.config) == as_given;
     found |= candidate.is_configured;
-    const bool is_wanted = wanted.empty() || std::ranges::find(wanted, name) != wanted.end();
+    // fp64 is slow: only on request.
+    const bool is_wanted = wanted.empty() ? name != kFp64 : std::ranges::find(wanted, name) != wanted.end();
     if (is_wanted || candidate.is_configured) candidates.push_back(std::move(candidate));
   }
   if (!found) {

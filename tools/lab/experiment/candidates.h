@@ -17,11 +17,12 @@ struct Candidate {
 };
 
 // The configuration in this precision from the first step to the last, which replaces all its precision settings except
-// the fallback. A precision with fp16 also takes fp32 masters, which it cannot train without.
+// the fallback. A precision with fp16 also takes fp32 masters, which it cannot train without. fp64 also takes unrounded
+// optimizer state, and neither fallback nor probes.
 Config in_precision(const Config& config, const PrecisionConfig& precision);
 
-// Uniform precisions: "fp32", "tf32", "bf16", "fp16", and the recipes "delayed", "current", "block", "mxfp8", "nvfp4"
-// over bf16.
+// Uniform precisions: "fp64", "fp32", "tf32", "bf16", "fp16", and the recipes "delayed", "current", "block", "mxfp8",
+// "nvfp4" over bf16.
 std::vector<std::string> candidate_names();
 
 // The shipped patterns over the configuration's own uniform precision, or bf16 where that has nothing for patterns to
@@ -30,7 +31,7 @@ std::vector<std::string> pattern_names(const Config& config);
 
 // The configuration in_precision() of each name, preceded by the configuration itself as "as configured", unless it is
 // one of them. `names`: some of candidate_names(), or "fp8" for "delayed" and "fp4" for "nvfp4", each also with a
-// pattern; empty for all of candidate_names() and pattern_names(). ConfigError for others.
+// pattern; empty for all of candidate_names() but fp64, which is slow, and pattern_names(). ConfigError for others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});
 
 // The requested candidates, in this order and under these names: as above, "configured" for the configuration itself,

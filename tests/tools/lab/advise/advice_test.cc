@@ -41,6 +41,7 @@ TEST(Hardware, EveryEntryIsWhole) {
          {ProductFormat::kF32, ProductFormat::kTf32, ProductFormat::kF16, ProductFormat::kF8, ProductFormat::kF4}) {
       const double peak = hardware.peak(format);
       if (peak <= 0.0) continue;
+      EXPECT_LE(hardware.peak(ProductFormat::kF64), peak);
       EXPECT_GT(peak, wider) << name(format) << ": fewer bits are faster";
       wider = peak;
     }
@@ -86,6 +87,9 @@ TEST(Hardware, UnitsOfFormatsThatADeviceLacks) {
   EXPECT_DOUBLE_EQ(fp32->flops, 123e12 / 6);
   EXPECT_FALSE(units_for(tpu, ProductFormat::kF16));
   EXPECT_FALSE(units_for(t4, ProductFormat::kF8)) << "emulation uses other calls";
+  EXPECT_FALSE(units_for(t4, ProductFormat::kF64)) << "nothing wider could stand in";
+  EXPECT_FALSE(units_for(tpu, ProductFormat::kF64));
+  EXPECT_EQ(units_for(find_hardware("a100"), ProductFormat::kF64)->flops, 19.5e12);
   EXPECT_EQ(units_for(b200, ProductFormat::kF4)->flops, 9000e12);
 }
 

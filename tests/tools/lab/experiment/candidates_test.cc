@@ -9,6 +9,7 @@
 #include "tests/core/io/temp_folder.h"
 #include "tests/testing/error_of.h"
 #include "tests/tools/config/minimal.h"
+#include "tools/config/validation.h"
 
 namespace mantissa {
 namespace {
@@ -30,10 +31,13 @@ const Candidate& configured(const std::vector<Candidate>& candidates) {
 TEST(Candidates, AreAllFormatsAndRecipes) {
   const auto candidates = candidates_of(minimal_config());
   std::vector<std::string> all = candidate_names();
+  std::erase(all, "fp64");  // slow: only on request
   for (const std::string& name : pattern_names(minimal_config())) all.push_back(name);
   EXPECT_EQ(names_of(candidates), all);
-  EXPECT_EQ(candidate_names(), (std::vector<std::string>{"fp32", "tf32", "bf16", "fp16", "delayed", "current", "block",
-                                                         "mxfp8", "nvfp4"}));
+  EXPECT_EQ(candidate_names(), (std::vector<std::string>{"fp64", "fp32", "tf32", "bf16", "fp16", "delayed", "current",
+                                                         "block", "mxfp8", "nvfp4"}));
+  EXPECT_EQ(configured(candidates_of(minimal_config({"precision.compute=fp64"}))).name, "fp64");
+  EXPECT_EQ(names_of(candidates_of(minimal_config(), {"fp64"})), (std::vector<std::string>{"fp64", "bf16"}));
   EXPECT_EQ(configured(candidates).name, "bf16");
   EXPECT_EQ(configured(candidates_of(minimal_config({"precision.recipe=mxfp8"}))).name, "mxfp8");
 }
@@ -78,6 +82,18 @@ TEST(Candidates, WeightsInFp16GetTheMastersThatTheyNeed) {
   }
 }
 
+TEST(Candidates, Fp64LeavesOutAllThatRounds) {
+  const Config config =
+      minimal_config({"optimizer.master=kahan", "optimizer.first_moment=8bit",
+                      "optimizer.second_moment=bf16_stochastic", "comm.gather=fp8", "precision.recipe=delayed",
+                      "precision.fallback.overflows=2", "probe.enabled=true", "comm.wire_dtype=fp16"});
+  const Candidate fp64 = candidates_of(config, {"fp64"}).at(0);
+  ASSERT_EQ(fp64.name, "fp64");
+  validate(fp64.config, {});
+  EXPECT_EQ(fp64.config.wire(), DType::kF64);
+  EXPECT_EQ(fp64.config.scaler.scaler.mode, ScalerMode::kNone);
+}
+
 TEST(Candidates, KeepAllSettingsThatTheyCanTrainWith) {
   const Config config =
       minimal_config({"optimizer.master=none_stochastic", "optimizer.weight_rounding=stochastic", "comm.gather=fp8"});
@@ -93,7 +109,7 @@ TEST(Candidates, UnknownFormatsAreRefused) {
   EXPECT_EQ(error_of([] {
               candidates_of(minimal_config(), {"bf16", "fp7"});
             }),
-            "--formats: expected some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, or one of these with a "
+            "--formats: expected some of fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, or one of these with a "
             "pattern as in mxfp8:attention_high, got 'fp7'");
 }
 
@@ -132,8 +148,8 @@ TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
   };
   EXPECT_EQ(
       refusal({"fp7"}),
-      "--precisions: expected some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4, one of these "
-      "with a pattern as in mxfp8:attention_high, configured or NAME=FILE, got 'fp7'");
+      "--precisions: expected some of fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4, one of "
+      "these with a pattern as in mxfp8:attention_high, configured or NAME=FILE, got 'fp7'");
   EXPECT_EQ(refusal({"bf16", "bf16"}), "--precisions: expected each precision once, got 'bf16' twice");
   EXPECT_NE(refusal({"=plan.yaml"}).find("expected NAME=FILE"), std::string::npos);
   const TempFolder folder;

@@ -17,7 +17,7 @@ using LowFormat = std::variant<DType, Recipe>;
 
 LowFormat require_format(const std::string& text) {
   const std::optional<DType> dtype = parse_float_dtype(text);
-  if (dtype && *dtype != DType::kF32) return *dtype;
+  if (dtype && *dtype != wide_of(*dtype)) return *dtype;
   const std::optional<Recipe> recipe = parse_recipe(text);
   if (recipe && recipe->scaling == Scaling::kDelayed) {
     throw ConfigError(fmt::format(

@@ -1,0 +1,108 @@
+// Scaled dot-product attention in fp64, one query at a time: see fp64_cpu.h. With scores s = scale q k^T,
+//   p = exp(s - lse),  out = p v;
+//   dv += p dout,  ds = p (dout v - dout out),  dq = scale ds k,  dk += scale ds q.
+#include <limits>
+#include <vector>
+
+#include "core/kernels/fp64/fp64_cpu.h"
+
+namespace mantissa::cpu::fp64 {
+namespace {
+
+// Ops give 1 / sqrt(D) rounded to fp32. Here it is not rounded; any other scale is taken as it is.
+double scale_of(const AttentionShape& shape) {
+  const auto dim = static_cast<float>(shape.head_dim);
+  return shape.scale == 1.0f / std::sqrt(dim) ? 1.0 / std::sqrt(static_cast<double>(dim))
+                                              : static_cast<double>(shape.scale);
+}
+
+// The keys that query t sees.
+int64_t seen_keys(const AttentionShape& shape, int64_t t) {
+  return shape.mask == Mask::kCausal ? t + 1 : shape.sequence_length;
+}
+
+double dot(const double* a, const double* b, int64_t n) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void add_scaled(double factor, const double* x, int64_t n, double* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] += factor * x[i];
+}
+
+// One query head of a sequence.
+void attend(const AttentionForwardArgs& args, int64_t b, int64_t head) {
+  const AttentionShape& shape = args.shape;
+  const int64_t dim = shape.head_dim, kv_head = head / shape.group();
+  const double* const qkv = args.qkv.data<double>();
+  const double scale = scale_of(shape);
+  std::vector<double> weights(static_cast<size_t>(shape.sequence_length));
+  for (int64_t t = 0; t < shape.sequence_length; ++t) {
+    const double* const query = qkv + shape.query_offset(b, head, t);
+    const int64_t keys = seen_keys(shape, t);
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0.0;
+    for (int64_t key = 0; key < keys; ++key) {
+      double& score = weights[static_cast<size_t>(key)];
+      score = scale * dot(query, qkv + shape.key_offset(b, kv_head, key), dim);
+      largest = std::max(largest, score);
+    }
+    for (int64_t key = 0; key < keys; ++key) {
+      double& weight = weights[static_cast<size_t>(key)];
+      sum += weight = std::exp(weight - largest);
+    }
+    args.lse.data<double>()[shape.lse_offset(b, head, t)] = largest + std::log(sum);
+    double* const out = args.out.data<double>() + shape.out_offset(b, head, t);
+    std::fill_n(out, dim, 0.0);
+    for (int64_t key = 0; key < keys; ++key) {
+      add_scaled(weights[static_cast<size_t>(key)] / sum, qkv + shape.value_offset(b, kv_head, key), dim, out);
+    }
+  }
+}
+
+// One key head of a sequence with all query heads that read it.
+void attend_backward(const AttentionBackwardArgs& args, int64_t b, int64_t kv_head) {
+  const AttentionShape& shape = args.shape;
+  const int64_t dim = shape.head_dim;
+  const double* const qkv = args.qkv.data<double>();
+  double* const d_qkv = args.d_qkv.data<double>();
+  const double scale = scale_of(shape);
+  for (int64_t key = 0; key < shape.sequence_length; ++key) {
+    std::fill_n(d_qkv + shape.key_offset(b, kv_head, key), dim, 0.0);
+    std::fill_n(d_qkv + shape.value_offset(b, kv_head, key), dim, 0.0);
+  }
+  for (int64_t head = kv_head * shape.group(); head < (kv_head + 1) * shape.group(); ++head) {
+    for (int64_t t = 0; t < shape.sequence_length; ++t) {
+      const double* const query = qkv + shape.query_offset(b, head, t);
+      const double* const d_out = args.d_out.data<double>() + shape.out_offset(b, head, t);
+      const double lse = args.lse.data<double>()[shape.lse_offset(b, head, t)];
+      const double mean = dot(d_out, args.out.data<double>() + shape.out_offset(b, head, t), dim);
+      double* const d_query = d_qkv + shape.query_offset(b, head, t);
+      std::fill_n(d_query, dim, 0.0);
+      for (int64_t key = 0; key < seen_keys(shape, t); ++key) {
+        const int64_t key_at = shape.key_offset(b, kv_head, key), value_at = shape.value_offset(b, kv_head, key);
+        const double p = std::exp(scale * dot(query, qkv + key_at, dim) - lse);
+        const double d_score = scale * p * (dot(d_out, qkv + value_at, dim) - mean);
+        add_scaled(p, d_out, dim, d_qkv + value_at);
+        add_scaled(d_score, qkv + key_at, dim, d_query);
+        add_scaled(d_score, query, dim, d_qkv + key_at);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run(const AttentionForwardArgs& args) {
+  check_args(args);
+  const int64_t heads = args.shape.num_heads;
+  parallel_for(args.shape.batch * heads, [&](int64_t task) { attend(args, task / heads, task % heads); });
+}
+
+void run(const AttentionBackwardArgs& args) {
+  check_args(args);
+  const int64_t heads = args.shape.num_kv_heads;
+  parallel_for(args.shape.batch * heads, [&](int64_t task) { attend_backward(args, task / heads, task % heads); });
+}
+
+}  // namespace mantissa::cpu::fp64

@@ -1,0 +1,140 @@
+// Kernels in fp64 that map each element or pair by itself: see fp64_cpu.h.
+#include <vector>
+
+#include "core/kernels/fp64/fp64_cpu.h"
+#include "core/tensor/philox.h"
+
+namespace mantissa::cpu::fp64 {
+
+void run(const FillArgs& args) {
+  check_args(args);
+  std::fill_n(args.dst.data<double>(), args.dst.numel(), static_cast<double>(args.value));
+}
+
+void run(const CastArgs& args) {
+  check_args(args);
+  const auto scale = static_cast<double>(args.scale);
+  dispatch_with_fp64(args.src.dtype(), [&]<typename Src>() {
+    dispatch_with_fp64(args.dst.dtype(), [&]<typename Dst>() {
+      const Src* const src = args.src.data<Src>();
+      Dst* const dst = args.dst.data<Dst>();
+      if constexpr (std::is_same_v<Dst, double> && std::is_same_v<Src, double>) {
+        each(args.src.numel(), [&](int64_t i) { dst[i] = src[i] * scale; });
+      } else if constexpr (std::is_same_v<Dst, double>) {
+        each(args.src.numel(), [&](int64_t i) { dst[i] = static_cast<double>(to_float(src[i])) * scale; });
+      } else if constexpr (std::is_same_v<Dst, float> && std::is_same_v<Src, double>) {
+        each(args.src.numel(), [&](int64_t i) { dst[i] = static_cast<float>(src[i] * scale); });
+      } else {
+        // By way of fp32 it would be rounded twice.
+        throw ContractError(fmt::format("[cast] fp64 is cast to fp64 and fp32 only, got {}", args.dst.dtype()));
+      }
+    });
+  });
+}
+
+void run(const AddArgs& args) {
+  check_args(args);
+  const double *const a = args.a.data<double>(), *const b = args.b.data<double>();
+  double* const y = args.y.data<double>();
+  each(args.y.numel(), [&](int64_t i) { y[i] = a[i] + b[i]; });
+}
+
+void run(const DropoutArgs& args) {
+  check_args(args);
+  const double* const x = args.x.data<double>();
+  double* const y = args.y.data<double>();
+  const double scale = 1.0 / (1.0 - static_cast<double>(args.probability));
+  const uint32_t threshold = args.threshold();
+  const auto step = static_cast<uint32_t>(*args.step.data<int32_t>());
+  each(args.x.numel(), [&](int64_t i) {
+    const int64_t element = i % args.elements_per_sample;
+    const auto sample = args.first_sample + static_cast<uint32_t>(i / args.elements_per_sample);
+    const PhiloxCounter words = philox(args.seed, {static_cast<uint32_t>(element / 4), args.site, sample, step});
+    y[i] = words[static_cast<size_t>(element % 4)] >= threshold ? x[i] * scale : 0.0;
+  });
+}
+
+void run(const GeluForwardArgs& args) {
+  check_args(args);
+  const double* const x = args.x.data<double>();
+  double* const y = args.y.data<double>();
+  each(args.x.numel(), [&](int64_t i) { y[i] = gelu_of(x[i], args.form); });
+}
+
+void run(const GeluBackwardArgs& args) {
+  check_args(args);
+  const double *const x = args.x.data<double>(), *const dy = args.dy.data<double>();
+  double* const dx = args.dx.data<double>();
+  each(args.x.numel(), [&](int64_t i) { dx[i] = dy[i] * gelu_slope(x[i], args.form); });
+}
+
+void run(const SwigluForwardArgs& args) {
+  const Rows half = check_args(args);
+  const double* const x = args.x.data<double>();
+  double* const y = args.y.data<double>();
+  each(half.rows * half.columns, [&](int64_t i) {
+    const double* const gate = x + i + i / half.columns * half.columns;
+    y[i] = *gate * sigmoid(*gate) * gate[half.columns];
+  });
+}
+
+void run(const SwigluBackwardArgs& args) {
+  const Rows half = check_args(args);
+  const double *const x = args.x.data<double>(), *const dy = args.dy.data<double>();
+  double* const dx = args.dx.data<double>();
+  each(half.rows * half.columns, [&](int64_t i) {
+    const int64_t at = i + i / half.columns * half.columns;
+    const double gate = x[at], up = x[at + half.columns], s = sigmoid(gate);
+    dx[at + half.columns] = dy[i] * gate * s;
+    dx[at] = dy[i] * up * (s + gate * s * sigmoid(-gate));
+  });
+}
+
+// A NaN stays one: no comparison with it is true.
+void run(const ReluSquaredForwardArgs& args) {
+  check_args(args);
+  const double* const x = args.x.data<double>();
+  double* const y = args.y.data<double>();
+  each(args.x.numel(), [&](int64_t i) {
+    const double positive = x[i] < 0.0 ? 0.0 : x[i];
+    y[i] = positive * positive;
+  });
+}
+
+void run(const ReluSquaredBackwardArgs& args) {
+  check_args(args);
+  const double *const x = args.x.data<double>(), *const dy = args.dy.data<double>();
+  double* const dx = args.dx.data<double>();
+  each(args.x.numel(), [&](int64_t i) { dx[i] = dy[i] * (x[i] < 0.0 ? 0.0 : 2.0 * x[i]); });
+}
+
+void run(const RopeArgs& args) {
+  const Rows rows = check_args(args);
+  const int64_t half = args.head_dim / 2, rotated = args.rotated_heads * args.head_dim;
+  const int64_t positions = std::min(args.sequence_length, rows.rows);
+  const double sign = args.rotation == Rotation::kForward ? 1.0 : -1.0;
+  // By position and pair.
+  std::vector<double> cosines(static_cast<size_t>(positions * half)), sines(cosines.size());
+  each(positions * half, [&](int64_t i) {
+    const double exponent = -2.0 * static_cast<double>(i % half) / static_cast<double>(args.head_dim);
+    const double angle = static_cast<double>(i / half) * std::pow(static_cast<double>(args.base), exponent);
+    cosines[static_cast<size_t>(i)] = std::cos(angle);
+    sines[static_cast<size_t>(i)] = sign * std::sin(angle);
+  });
+  parallel_rows(rows.rows, rows.columns, [&](int64_t row) {
+    const double* const x = args.x.data<double>() + row * rows.columns;
+    double* const y = args.y.data<double>() + row * rows.columns;
+    const int64_t position = row % args.sequence_length;
+    for (int64_t head = 0; head < rotated; head += args.head_dim) {
+      for (int64_t i = 0; i < half; ++i) {
+        const auto at = static_cast<size_t>(position * half + i);
+        const double a = x[head + i], b = x[head + half + i];
+        y[head + i] = a * cosines[at] - b * sines[at];
+        y[head + half + i] = b * cosines[at] + a * sines[at];
+      }
+    }
+    if (x != y) std::copy(x + rotated, x + rows.columns, y + rotated);
+  });
+}
+
+}  // namespace mantissa::cpu::fp64

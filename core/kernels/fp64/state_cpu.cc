@@ -1,0 +1,139 @@
+// Kernels in fp64 on gradients and optimizer state: sums over ranks, statistics, the verdict's record, AdamW. See
+// fp64_cpu.h.
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "core/kernels/fp64/fp64_cpu.h"
+#include "core/kernels/reduction/update_decision.h"
+
+namespace mantissa::cpu::fp64 {
+namespace {
+
+// A double may overflow when it is squared. Elements are therefore examined one by one.
+TensorStats stats_of(const double* x, int64_t begin, int64_t count, int64_t index_offset) {
+  TensorStats stats;
+  for (int64_t i = begin; i < begin + count; ++i) {
+    stats.sum_squares += x[i] * x[i];
+    if (std::isfinite(x[i])) continue;
+    stats.first_bad = std::min(stats.first_bad, index_offset + i);
+    ++(std::isnan(x[i]) ? stats.nan_count : stats.inf_count);
+  }
+  return stats;
+}
+
+// Adds the statistics of x (n) to the record: those of fixed blocks, in order.
+void add_stats(const Tensor& x, const Tensor& record, int64_t index_offset) {
+  std::vector<TensorStats> blocks(static_cast<size_t>(divide_up(x.numel(), kBlockElements)));
+  const double* const data = x.data<double>();
+  parallel_blocks(x.numel(), [&](int64_t begin, int64_t count) {
+    blocks[static_cast<size_t>(begin / kBlockElements)] = stats_of(data, begin, count, index_offset);
+  });
+  auto total = read_record<TensorStats>(record);
+  for (const TensorStats& block : blocks) total += block;
+  write_record(total, record);
+}
+
+Digest digest_of(const Tensor& x) {
+  Digest digest;
+  const auto memory =
+      std::make_shared<Storage>(reinterpret_cast<std::byte*>(&digest), sizeof(digest), x.device(), Storage::Release());
+  cpu::run(DigestArgs{.x = x, .record = Tensor(memory, DType::kU8, {static_cast<int64_t>(sizeof(digest))})});
+  return digest;
+}
+
+// Adds the digests of what an update reads to `read`, or of what it has written to `next`.
+void add_digests(const AdamWArgs& args, Digest (StateDigests::*sums)[StateDigests::kParts], bool is_written) {
+  if (!args.digests.defined()) return;
+  auto digests = read_record<StateDigests>(args.digests);
+  const auto parts = args.parts();
+  for (int part = 0; part < StateDigests::kParts; ++part) {
+    const Tensor& tensor = *parts[static_cast<size_t>(part)];
+    if (tensor.defined() && (is_written || args.is_state(part))) (digests.*sums)[part] += digest_of(tensor);
+  }
+  write_record(digests, args.digests);
+}
+
+bool is_fault(double value) { return is_state_fault(static_cast<float>(value)); }
+
+// m, v and the master of all elements. Whether one of the results is a fault.
+bool update_state(const AdamWArgs& args, const UpdateControl& control) {
+  const double* const gradient = args.gradient.data<double>();
+  double *const master = args.master.data<double>(), *const m = args.m.data<double>(), *const v = args.v.data<double>();
+  const double beta1 = static_cast<double>(args.beta1), beta2 = static_cast<double>(args.beta2);
+  const double decay = control.learning_rate * static_cast<double>(args.weight_decay);
+  const double epsilon = static_cast<double>(args.epsilon);
+  std::atomic<bool> faulty = false;
+  each(args.numel(), [&](int64_t i) {
+    const double g = gradient[i] * control.gradient_multiplier;
+    m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+    v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+    const double root = std::sqrt(v[i] / control.bias_correction2);
+    const double decayed = master[i] - decay * master[i];
+    master[i] = decayed - control.learning_rate * (m[i] / control.bias_correction1) / (root + epsilon);
+    if (is_fault(m[i]) || is_fault(v[i]) || is_fault(master[i])) faulty.store(true, std::memory_order_relaxed);
+  });
+  return faulty;
+}
+
+}  // namespace
+
+void run(const TensorStatsArgs& args) {
+  check_args(args);
+  add_stats(args.x, args.record, args.index_offset);
+}
+
+void run(const SumContributionsArgs& args) {
+  check_args(args);
+  const double* const rows = args.contributions.data<double>();
+  double* const out = args.out.data<double>();
+  const int64_t ranks = args.ranks(), stride = args.stride();
+  const auto scale = static_cast<double>(args.scale);
+  each(args.out.numel(), [&](int64_t i) {
+    double sum = rows[i];
+    for (int64_t rank = 1; rank < ranks; ++rank) sum += rows[rank * stride + i];
+    out[i] = sum * scale;
+  });
+  if (args.record.defined()) add_stats(args.out, args.record, args.index_offset);
+}
+
+void run(const RecordVerdictArgs& args) {
+  const int64_t buckets = check_args(args);
+  std::vector<TensorStats> stats(static_cast<size_t>(buckets));
+  std::memcpy(stats.data(), args.stats.raw(), args.stats.size_bytes());
+  write_record(VerdictRecord{.stats = fold_stats(stats.data(), buckets),
+                             .loss_sum = fold_losses(args.losses.data<double>(), args.losses.numel()),
+                             .stop_request = read_record<UpdatePlan>(args.plan).stop_request,
+                             .state_fault = args.state_faults.defined() ? *args.state_faults.data<int32_t>() : 0},
+               args.record);
+}
+
+void run(const AdamWArgs& args) {
+  check_args(args);
+  const auto control = read_record<UpdateControl>(args.control);
+  if (control.apply == 0) return;
+  if (args.gradient.defined()) {
+    add_digests(args, &StateDigests::read, false);
+    if (update_state(args, control) && args.faults.defined()) {
+      std::atomic_ref(*args.faults.data<int32_t>()).store(1, std::memory_order_relaxed);
+    }
+  }
+  if (args.weight.defined() && args.weight.raw() != args.master.raw()) {
+    std::memcpy(args.weight.raw(), args.master.raw(), args.master.size_bytes());
+  }
+  if (args.gradient.defined()) add_digests(args, &StateDigests::next, true);
+}
+
+void run(const ExponentHistogramArgs& args) {
+  check_args(args);
+  std::vector<float> rounded(static_cast<size_t>(args.x.numel()));
+  const auto memory = std::make_shared<Storage>(reinterpret_cast<std::byte*>(rounded.data()),
+                                                rounded.size() * sizeof(float), args.x.device(), Storage::Release());
+  ExponentHistogramArgs narrow = args;
+  narrow.x = Tensor(memory, DType::kF32, args.x.shape());
+  run(CastArgs{.src = args.x, .dst = narrow.x});
+  cpu::run(narrow);
+}
+
+}  // namespace mantissa::cpu::fp64
