@@ -151,7 +151,8 @@ FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend&
   constexpr BucketDType kGradientDType = [](const BucketLayout::Bucket& bucket) { return wide_of(bucket.dtype); };
   constexpr BucketDType kWeightDType = [](const BucketLayout::Bucket& bucket) { return bucket.dtype; };
   std::shared_ptr<Storage> shared_gradients, shared_weights;
-  if (sent.gradients) shared_gradients = share_buckets(layout_, kGradientDType, *sent.communicator, backend, kGradients);
+  if (sent.gradients)
+    shared_gradients = share_buckets(layout_, kGradientDType, *sent.communicator, backend, kGradients);
   if (sent.weights) shared_weights = share_buckets(layout_, kWeightDType, *sent.communicator, backend, kWeights);
   if (auto common = storage_of_rank_0(shared_weights, sent.communicator)) {
     shared_weights = std::move(common);

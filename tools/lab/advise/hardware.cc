@@ -53,8 +53,8 @@ const std::vector<Hardware>& table() {
       {"t4", "NVIDIA T4", peaks({8.1, 0, 0, 65, 0, 0, 0}),  // link: PCIe 3.0 x16
        16 * kGiga, 320 * kGiga, 16 * kGiga, 70, 26, kGddr, nvidia_fp8(7, 5),
        "NVIDIA T4 Tensor Core GPU data sheet, 2019", "an estimate: what nvidia-smi shows in P0"},
-      {"v100", "NVIDIA V100 SXM2 32 GB", peaks({15.7, 0, 0, 125, 0, 0, 7.8}), 32 * kGiga, 900 * kGiga, 150 * kGiga, 300, 56,
-       kHbm, nvidia_fp8(7, 0), "NVIDIA V100 Tensor Core GPU data sheet, 2020",
+      {"v100", "NVIDIA V100 SXM2 32 GB", peaks({15.7, 0, 0, 125, 0, 0, 7.8}), 32 * kGiga, 900 * kGiga, 150 * kGiga, 300,
+       56, kHbm, nvidia_fp8(7, 0), "NVIDIA V100 Tensor Core GPU data sheet, 2020",
        "an estimate: what nvidia-smi shows in P0"},
       {"a100", "NVIDIA A100 SXM 80 GB", nvidia_peaks("NVIDIA A100-SXM4-80GB", 19.5, 19.5), 80 * kGiga, 2039 * kGiga,
        300 * kGiga, 400, 86, kHbm, nvidia_fp8(8, 0), "NVIDIA A100 80GB Tensor Core GPU data sheet, 2021", kContext},
@@ -64,15 +64,17 @@ const std::vector<Hardware>& table() {
       {"h200", "NVIDIA H200 SXM", nvidia_peaks("NVIDIA H200", 67, 67), 141 * kGiga, 4800 * kGiga, 450 * kGiga, 700, 130,
        kHbm, nvidia_fp8(9, 0), "NVIDIA H200 Tensor Core GPU data sheet, 2024",
        "an estimate: 80 W of an empty GPU, and an H100's 50 W for a context"},
-      {"b200", "NVIDIA B200 (HGX)", nvidia_peaks("NVIDIA B200", 80, 40, 9000), 180 * kGiga, 8000 * kGiga, 900 * kGiga, 1000,
-       194, kHbm, nvidia_fp8(10, 0), "NVIDIA Blackwell Architecture Technical Brief, 2024, and HGX B200 data sheet",
+      {"b200", "NVIDIA B200 (HGX)", nvidia_peaks("NVIDIA B200", 80, 40, 9000), 180 * kGiga, 8000 * kGiga, 900 * kGiga,
+       1000, 194, kHbm, nvidia_fp8(10, 0),
+       "NVIDIA Blackwell Architecture Technical Brief, 2024, and HGX B200 data sheet",
        "an estimate: 192 to 196 W in nvidia-smi listings of loaded, waiting GPUs, 2025"},
       {"tpu-v3", "Google TPU v3 (one chip)", peaks({0, 0, 123, 0, 0, 0, 0}),  // link: four of 656 Gbit/s
        32 * 1.073741824 * kGiga, 900 * kGiga, 4 * 82 * kGiga, 262, 123, kHbm, Fp8GemmSupport::kNone,
        "Google Cloud documentation, TPU v3 (most power measured); links: Jouppi et al., A Domain-Specific "
        "Supercomputer for Training Deep Neural Networks, CACM 2020",
        "Google Cloud documentation, TPU v3 (least power measured)"},
-      {"gaudi2", "Intel Gaudi 2", peaks({0, 0, 432, 0, 865, 0, 0}),  // link: ports of 100 Gbit/s within a server of eight
+      {"gaudi2", "Intel Gaudi 2",
+       peaks({0, 0, 432, 0, 865, 0, 0}),  // link: ports of 100 Gbit/s within a server of eight
        96 * kGiga, 2450 * kGiga, 21 * 12.5 * kGiga, 600, 100, kHbm, Fp8GemmSupport::kTensorScaled,
        "Habana Gaudi2 white paper, 2022; FLOP/s: Intel Gaudi 2 product brief, 2023",
        "an estimate: a sixth of its TDP, as of an H100"},

@@ -106,11 +106,12 @@ TEST(Candidates, KeepAllSettingsThatTheyCanTrainWith) {
 }
 
 TEST(Candidates, UnknownFormatsAreRefused) {
-  EXPECT_EQ(error_of([] {
-              candidates_of(minimal_config(), {"bf16", "fp7"});
-            }),
-            "--formats: expected some of fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, or one of these with a "
-            "pattern as in mxfp8:attention_high, got 'fp7'");
+  EXPECT_EQ(
+      error_of([] {
+        candidates_of(minimal_config(), {"bf16", "fp7"});
+      }),
+      "--formats: expected some of fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, or one of these with a "
+      "pattern as in mxfp8:attention_high, got 'fp7'");
 }
 
 TEST(Candidates, ThoseAskedForKeepTheirOrderAndNames) {
@@ -146,10 +147,9 @@ TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
   const auto refusal = [](const std::vector<std::string>& names) {
     return error_of([&] { chosen_candidates(minimal_config(), names, "--precisions"); });
   };
-  EXPECT_EQ(
-      refusal({"fp7"}),
-      "--precisions: expected some of fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4, one of "
-      "these with a pattern as in mxfp8:attention_high, configured or NAME=FILE, got 'fp7'");
+  EXPECT_EQ(refusal({"fp7"}),
+            "--precisions: expected some of fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4, one of "
+            "these with a pattern as in mxfp8:attention_high, configured or NAME=FILE, got 'fp7'");
   EXPECT_EQ(refusal({"bf16", "bf16"}), "--precisions: expected each precision once, got 'bf16' twice");
   EXPECT_NE(refusal({"=plan.yaml"}).find("expected NAME=FILE"), std::string::npos);
   const TempFolder folder;
