@@ -190,7 +190,7 @@ TEST(CompareVerbOnce, RefusesWhatItCannotDo) {
     EXPECT_NE(output.find(text), std::string::npos) << output;
   };
   const std::string file = small.folder() + "/one";
-  expect({"--precisions", "fp32,fp7"}, "--precisions: expected some of fp32,");
+  expect({"--precisions", "fp32,fp7"}, "--precisions: expected some of fp64,fp32,");
   expect({"--precisions", "fp32,bf16", "--baseline", "fp16"}, "--baseline: expected one of the precisions fp32,bf16");
   expect({"--json", file, "--html", file}, "expected two files, got one");
   expect({"--html", small.config_path()}, "expected two files, got one");
