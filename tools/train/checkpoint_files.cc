@@ -26,12 +26,17 @@ std::vector<std::byte> download(const Tensor& tensor, Backend& backend, Stream& 
   return bytes;
 }
 
+std::vector<int64_t> lengths_of(const Shape& shape) {
+  std::vector<int64_t> extents(static_cast<size_t>(shape.rank()));
+  for (int axis = 0; axis < shape.rank(); ++axis) extents[static_cast<size_t>(axis)] = shape[axis];
+  return extents;
+}
+
 void write_tensors(ByteSink& sink, const std::map<std::string, Tensor>& tensors, Backend& backend, Stream& stream) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& [key, tensor] : tensors) {
-    std::vector<int64_t> shape;
-    for (int axis = 0; axis < tensor.shape().rank(); ++axis) shape.push_back(tensor.dim(axis));
-    entries.push_back({.name = key, .dtype = std::string(safetensors_name(tensor.dtype())), .shape = std::move(shape)});
+    entries.push_back(
+        {.name = key, .dtype = std::string(safetensors_name(tensor.dtype())), .shape = lengths_of(tensor.shape())});
   }
   SafetensorsWriter writer(sink, std::move(entries));
   for (const SafetensorsEntry& entry : writer.order()) {
@@ -244,9 +249,7 @@ void read_model_file(const std::string& path, ParameterSet& parameters, Backend&
   for (int index = 0; index < parameters.size(); ++index) {
     Parameter& parameter = parameters[index];
     const SafetensorsEntry& entry = reader.at(parameter.name);
-    std::vector<int64_t> shape;
-    for (int axis = 0; axis < parameter.shape.rank(); ++axis) shape.push_back(parameter.shape[axis]);
-    if (entry.shape != shape) {
+    if (entry.shape != lengths_of(parameter.shape)) {
       throw CheckpointError(
           fmt::format("{}: '{}' has another shape than the model's {}", path, parameter.name, parameter.shape));
     }
