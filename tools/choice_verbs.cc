@@ -41,8 +41,10 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
       ->capture_default_str();
   compare->add_option("--utility", request->utility,
                       "name the best precision by weights of what it costs: loss=1,time=0.5,memory=0.2,energy=0.1");
-  compare->add_option("--hardware", request->hardware,
-                      "the device whose energy counts, as `mantissa advise` predicts it: t4, v100, a100, ...");
+  compare
+      ->add_option("--hardware", request->hardware,
+                   "the device whose energy counts, as `mantissa advise` predicts it: t4, v100, a100, ...")
+      ->needs("--utility");
   compare->add_option("--html", request->html, "also write the report as a page that needs no network");
   compare->add_option("--json", request->json, "also write the figures to this file");
   compare->add_flag("!--no-products", request->products, "do not measure GEMM speed for these files");

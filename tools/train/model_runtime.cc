@@ -81,13 +81,16 @@ GpuClaim claim_of(const DeviceChoice& choice) {
           .visible_gpus = backend.device_count()};
 }
 
+void require_precision(const Config& config, const DeviceChoice& device) {
+  if (!config.precision.is_fp64() || find_backend(device.backend).computes_on_host) return;
+  throw ConfigError(
+      fmt::format("precision.compute: fp64 is computed only on the CPU, and device: {} chose {}; give device=cpu, or "
+                  "precision.compute=fp32, bf16 or fp16",
+                  config.device, device.backend));
+}
+
 std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device) {
-  if (config.precision.is_fp64() && !find_backend(device.backend).computes_on_host) {
-    throw ConfigError(
-        fmt::format("precision.compute: fp64 is computed only on the CPU, and device: {} chose {}; give device=cpu, or "
-                    "precision.compute=fp32, bf16 or fp16",
-                    config.device, device.backend));
-  }
+  require_precision(config, device);
   auto backend = create_backend(device.backend, device.index);
   backend->set_gemm_options({.selection = config.cuda.gemm, .narrow_math = config.cuda.narrow_math});
   backend->set_attention_choice(config.cuda.attention);

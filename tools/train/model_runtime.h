@@ -36,7 +36,9 @@ void require_known_device(const std::string& device);
 // The claim of a rank on its device, to find ranks that share one.
 GpuClaim claim_of(const DeviceChoice& choice);
 
-// The chosen device, with the settings of the section `cuda`.
+// ConfigError if the device does not compute in the configuration's precision.
+void require_precision(const Config& config, const DeviceChoice& device);
+// The chosen device, with the settings of the section `cuda`. ConfigError as above.
 std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device);
 
 struct ModelRuntime {

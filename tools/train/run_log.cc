@@ -179,9 +179,8 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedSt
   }
   if (step.spike) record["spike"] = *step.spike;
   if (const double before = speed_.gemm_peak_flops; step.applied && peak_watch_.add(step.seconds, speed_)) {
-    log_info(
-        "step {}: MFU is now of {:.3g} TFLOP/s, which steps reach: the peak of {:.3g} was measured on a busy machine",
-        step.step + 1, speed_.gemm_peak_flops * 1e-12, before * 1e-12);
+    log_info("step {}: MFU is now of {:.3g} TFLOP/s, which steps reach: that is more than the measured peak of {:.3g}",
+             step.step + 1, speed_.gemm_peak_flops * 1e-12, before * 1e-12);
     metrics_->write({{"event", "peak"}, {"step", step.step + 1}, {"gemm_peak_flops", speed_.gemm_peak_flops}});
   }
   tell_spike(step, trainer.state().spikes_in_a_row);

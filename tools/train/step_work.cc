@@ -166,7 +166,9 @@ double StepWork::loss_again(const PrecisionPolicy* policy) {
 }
 
 double StepWork::sum_of_squared_norms() {
-  double mine = 0.0;
+  Backend& backend = *runtime_.backend;
+  Stream& stream = *runtime_.stream;
+  const Tensor record = backend.make_stats(stream);
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     runtime_.parameters.forget_gradients();
     {
@@ -176,12 +178,10 @@ double StepWork::sum_of_squared_norms() {
     runtime_.arena->rewind();
     for (int i = 0; i < runtime_.parameters.size(); ++i) {
       const Parameter& parameter = runtime_.parameters[i];
-      if (!parameter.gradient_written) continue;
-      std::vector<float> values(static_cast<size_t>(parameter.numel()));
-      runtime_.backend->download(parameter.gradient, values.data(), *runtime_.stream);
-      for (const float value : values) mine += static_cast<double>(value) * static_cast<double>(value);
+      if (parameter.gradient_written) backend.run(TensorStatsArgs{.x = parameter.gradient, .record = record}, stream);
     }
   }
+  const double mine = backend.read_stats(record, stream).sum_squares;
   runtime_.delayed_scales->forget_records();
   double all = 0.0;
   for (const double sum : all_gather_records(communicator_, mine)) all += sum;

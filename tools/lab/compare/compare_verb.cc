@@ -159,7 +159,7 @@ std::map<std::string, double> energies_on(const Hardware& hardware, const std::s
 void compare(const CompareRequest& request, const Config& config, Communicator& communicator) {
   const bool leads = communicator.rank() == 0;
   OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
-  const bool is_uniform = candidates_of(config).front().name != kAsConfigured;
+  const bool is_uniform = mantissa::is_uniform(config);
   if (leads && !is_uniform && std::ranges::count(request.precisions, "configured") == 0) {
     log_warn(
         "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
@@ -167,7 +167,7 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
   set_up_threads(config, communicator);
   const std::vector<Candidate> candidates = chosen_candidates(config, request.precisions, "--precisions");
   std::map<std::string, double> joules;
-  if (!request.hardware.empty()) {
+  if (!request.utility.empty() && parse_utility(request.utility, kUtilityOption).energy > 0.0) {
     joules = energies_on(find_hardware(request.hardware), request.config, config, candidates, communicator.size());
   }
   const PrecisionComparison comparison =
@@ -233,7 +233,7 @@ std::string comparison_text(const Json& figures) {
   text.paragraph(verdict_line(figures))
       .table(precisions,
              {{"precision", "name"}, {"verdict", "", verdict}, {"difference", "", difference}, {"power", "", power}});
-  text.line("Power: the chance that {} seeds call precisions equal that do not differ", setting["seeds"].size());
+  text.line("Power: the chance that {} seeds find equal precisions equal", setting["seeds"].size());
   for (const Json& precision : precisions) {
     const std::string why = reason(precision);
     if (!why.empty()) text.line("  {}: {}", precision["name"], why);

@@ -134,8 +134,9 @@ std::string too_few_seeds(const MeanDifference& difference, double margin, doubl
   if (difference.pairs < 2) return "one run cannot show how much results vary by chance: use more --seeds";
   if (margin <= 0.0) return "some runs of the baseline did not get below their first loss: nothing is equal to them";
   const int64_t needed = pairs_for_power(difference.stddev, margin, level, kWantedPower);
+  if (needed == 0) return "too few seeds to tell: results vary so much that not even 10,000 would be enough";
   if (needed > difference.pairs) {
-    return fmt::format("too few seeds to tell: about {} would, if there is no difference", needed);
+    return fmt::format("too few seeds to tell: if the precisions do not differ, about {} are needed", needed);
   }
   return "too few seeds to tell: the difference is near the margin";
 }

@@ -86,9 +86,11 @@ std::string evidence(const Json& rated, const PrecisionComparison& comparison, s
 // Why there is no winner; empty if `best` is it.
 std::string too_thin(const PrecisionComparison& comparison, const UtilityWeights& weights, const Rated& best,
                      const std::vector<Rated>& all) {
+  if (comparison.seeds.size() < 2) return "one seed does not show how much results vary by chance: give more seeds";
   if (all.size() < 2) return "there is nothing to choose from: fewer than two precisions were trained with success";
   if (std::isnan(best.mean)) {
-    return "the loss of the baseline does not fall measurably in the second half of its steps: give more steps";
+    return "the loss of the baseline does not fall measurably in the second half of its steps: give more steps or "
+           "seeds";
   }
   const double level = 1.0 - (1.0 - comparison.options.level) / static_cast<double>(all.size() - 1);
   std::vector<std::string> rivals;
@@ -100,7 +102,7 @@ std::string too_thin(const PrecisionComparison& comparison, const UtilityWeights
     if (!interval || !(interval->low > 0.0)) rivals.push_back(fmt::format("{} ({:+.3f})", other.name, other.mean));
   }
   if (!rivals.empty()) {
-    return fmt::format("{} ({:+.3f}) leads {} by no more than chance may: give more seeds", best.name, best.mean,
+    return fmt::format("the lead of {} ({:+.3f}) over {} may be chance: give more seeds", best.name, best.mean,
                        fmt::join(rivals, ", "));
   }
   if (weights.loss == 0.0 || best.index == comparison.baseline) return "";
@@ -162,9 +164,14 @@ Json utility_of(const PrecisionComparison& comparison, const UtilityWeights& wei
   const double base_joules = weights.energy > 0.0 ? energy(baseline.name) : 0.0;
   Json precisions = Json::array();
   std::vector<Rated> all;
+  std::vector<std::string> failed;
   for (size_t index = 0; index < comparison.precisions.size(); ++index) {
     const PrecisionRuns& one = comparison.precisions[index];
-    if (one.runs.empty() || !std::ranges::all_of(one.runs, &TrainingRecord::succeeded)) continue;
+    if (one.runs.empty()) continue;
+    if (!std::ranges::all_of(one.runs, &TrainingRecord::succeeded)) {
+      failed.push_back(one.name);
+      continue;
+    }
     if (!std::ranges::all_of(baseline.runs, &TrainingRecord::succeeded)) continue;
     const double memory = std::log(static_cast<double>(one.runs[0].peak_memory_bytes) /
                                    static_cast<double>(baseline.runs[0].peak_memory_bytes));
@@ -197,8 +204,10 @@ Json utility_of(const PrecisionComparison& comparison, const UtilityWeights& wei
   }
   Json found = {{"weights", weights}, {"nats_per_efold", efold}, {"winner", nullptr}};
   const auto best = std::ranges::max_element(all, {}, &Rated::mean);
-  const std::string why =
-      best == all.end() ? "nothing was trained with success" : too_thin(comparison, weights, *best, all);
+  const bool has_baseline = std::ranges::all_of(baseline.runs, &TrainingRecord::succeeded);
+  const std::string why = !has_baseline       ? fmt::format("{}, the baseline, failed with some seed", baseline.name)
+                          : best == all.end() ? "nothing was trained with success"
+                                              : too_thin(comparison, weights, *best, all);
   if (why.empty()) {
     found["winner"] = best->name;
     const Json& rated = precisions[static_cast<size_t>(best - all.begin())];
@@ -207,6 +216,10 @@ Json utility_of(const PrecisionComparison& comparison, const UtilityWeights& wei
                     evidence(rated, comparison, best->index, weights));
   } else {
     found["sentence"] = fmt::format("By {}, the evidence is too thin to name a winner: {}", describe(weights), why);
+  }
+  if (!failed.empty()) {
+    found["sentence"] =
+        fmt::format("{}. Not rated, since some seed failed: {}", found["sentence"], fmt::join(failed, ", "));
   }
   found["precisions"] = std::move(precisions);
   return found;

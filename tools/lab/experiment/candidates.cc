@@ -135,6 +135,12 @@ std::vector<std::string> candidate_names() {
   return names;
 }
 
+bool is_uniform(const Config& config) {
+  const std::string as_given = to_yaml(config);
+  return std::ranges::any_of(candidate_names(),
+                             [&](const std::string& name) { return to_yaml(configuration(config, name)) == as_given; });
+}
+
 std::vector<std::string> pattern_names(const Config& config) {
   Config uniform = config;
   uniform.precision.pattern = PrecisionPattern::kNone;

@@ -25,6 +25,9 @@ Config in_precision(const Config& config, const PrecisionConfig& precision);
 // "nvfp4" over bf16.
 std::vector<std::string> candidate_names();
 
+// Whether the configuration's precision is one of these.
+bool is_uniform(const Config& config);
+
 // The shipped patterns over the configuration's own uniform precision, or bf16 where that has nothing for patterns to
 // change: "mxfp8:attention_high". "all_low" is one of them only for a recipe.
 std::vector<std::string> pattern_names(const Config& config);

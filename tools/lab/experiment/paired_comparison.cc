@@ -76,10 +76,10 @@ LossMargin parse_loss_margin(const std::string& text, const char* option) {
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   const std::string unit(rest, end);
   const bool is_share = unit == "%" || unit == " %";
-  if (error != std::errc() || !(unit.empty() || is_share) || !std::isfinite(value) || value < 0.0) {
-    throw ConfigError(
-        fmt::format("{}: expected nats, such as 0.01, or per cent of what the baseline learns, such as 0.5%, got '{}'",
-                    option, text));
+  if (error != std::errc() || !(unit.empty() || is_share) || !std::isfinite(value) || value <= 0.0) {
+    throw ConfigError(fmt::format(
+        "{}: expected nats above 0, such as 0.01, or per cent of what the baseline learns, such as 0.5%, got '{}'",
+        option, text));
   }
   return {.value = is_share ? value / 100.0 : value, .is_share = is_share};
 }
@@ -91,7 +91,8 @@ std::string describe(const LossMargin& margin) {
 
 double mean_margin(std::span<const double> margins) {
   const bool all_learnt = std::ranges::all_of(margins, [](double margin) { return margin > 0.0; });
-  return all_learnt && !margins.empty() ? mean_difference(margins, 0.95).mean : 0.0;
+  const double sum = std::accumulate(margins.begin(), margins.end(), 0.0);
+  return all_learnt && !margins.empty() ? sum / static_cast<double>(margins.size()) : 0.0;
 }
 
 std::string_view name(ComparisonVerdict verdict) {
@@ -145,9 +146,9 @@ int64_t pairs_for_power(double stddev, double margin, double level, double power
   constexpr int64_t kMost = 10'000;
   const auto suffices = [&](int64_t pairs) { return equivalence_power(stddev, margin, pairs, level) >= power; };
   int64_t high = 2;
-  while (high < kMost && !suffices(high)) high *= 2;
+  while (high < kMost && !suffices(high)) high = std::min(2 * high, kMost);
   if (!suffices(high)) return 0;
-  int64_t low = high == 2 ? high : high / 2 + 1;
+  int64_t low = 2;
   while (low < high) {
     const int64_t middle = (low + high) / 2;
     if (suffices(middle))

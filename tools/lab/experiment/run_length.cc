@@ -15,13 +15,17 @@ namespace {
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kFewestSteps = 10;
 
-// From the share `begin` of the steps to the share `end`.
+// The mean of finite losses from the share `begin` of the steps to the share `end`.
 double mean_loss(const TrainingRecord& run, double begin, double end) {
   const auto steps = static_cast<double>(run.steps.size());
   const auto first = static_cast<size_t>(begin * steps), last = static_cast<size_t>(std::ceil(end * steps));
-  double sum = 0.0;
-  for (size_t step = first; step < last; ++step) sum += run.steps[step].loss;
-  return sum / static_cast<double>(last - first);
+  double sum = 0.0, count = 0.0;
+  for (size_t step = first; step < last; ++step) {
+    if (!std::isfinite(run.steps[step].loss)) continue;  // a skipped step
+    sum += run.steps[step].loss;
+    count += 1.0;
+  }
+  return sum / count;
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 
 namespace mantissa {
 
+// Losses that are not finite, of steps that were skipped, are left out of all means.
+
 // A run still learns fast if the last quarter of its steps has more than this part of what it has learnt. A loss that
 // falls evenly would have a quarter there.
 inline constexpr double kMostLateLearning = 0.1;
@@ -19,7 +21,7 @@ inline constexpr double kMostLateLearning = 0.1;
 double late_learning(const TrainingRecord& run);
 
 // How much the difference candidate - baseline of training losses grew from the third to the last quarter of the runs,
-// each the mean of the quarter's steps, nats a token. NaN for fewer than 10 steps, or if a loss is not finite.
+// each the mean of the quarter's steps, nats a token. NaN for fewer than 10 steps.
 double late_growth(const TrainingRecord& baseline, const TrainingRecord& candidate);
 
 // Why pairs of runs are too short for "equal"; empty if they are not, and for runs whose losses are the same to the

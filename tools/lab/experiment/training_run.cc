@@ -1,12 +1,15 @@
 #include "tools/lab/experiment/training_run.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -27,9 +30,30 @@ constexpr size_t kWarmUpSteps = 2;
 
 bool rolls_back(const Config& config) { return adapts(config) && config.precision_adaptive.options.rollback; }
 
-// The settings of a training that writes nothing, but for what a rollback returns to.
-Config in_memory(Config config) {
-  config.train.run_dir += ".compared";
+// A folder for the checkpoints of a run, beside its run folder, where all nodes see it. Collective.
+class KeptFolder {
+ public:
+  KeptFolder(const std::string& run_dir, Communicator& communicator) : leads_(communicator.rank() == 0) {
+    static std::atomic<int> count = 0;
+    path_ = fmt::format("{}.compared-{}-{}", run_dir, ::getpid(), count++);
+    path_ = all_gather_text_lists(communicator, {path_})[0][0];
+  }
+  KeptFolder(const KeptFolder&) = delete;
+  KeptFolder& operator=(const KeptFolder&) = delete;
+  ~KeptFolder() {
+    std::error_code ignored;  // nothing may have been saved
+    if (leads_) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const bool leads_;
+};
+
+// The settings of a training that writes nothing, but to `kept` for a rollback to return to.
+Config in_memory(Config config, const KeptFolder* kept) {
+  if (kept != nullptr) config.train.run_dir = kept->path();
   config.checkpoint.keep_last = 1;
   config.probe.enabled &= adapts(config) && config.precision_adaptive.options.underflow_share > 0.0;
   config.profile = false;
@@ -96,7 +120,10 @@ class Recorder final : public TrainObserver {
 class Run {
  public:
   Run(const Config& config, Communicator& communicator)
-      : config_(in_memory(config)), communicator_(communicator), last_(config_.train.last_step()) {
+      : kept_(rolls_back(config) ? std::make_unique<KeptFolder>(config.train.run_dir, communicator) : nullptr),
+        config_(in_memory(config, kept_.get())),
+        communicator_(communicator),
+        last_(config_.train.last_step()) {
     record_.tokens_per_step = config.train.global_batch * config.model.context;
   }
 
@@ -114,9 +141,7 @@ class Run {
       if (communicator_.size() > 1 || error.code() != ExitCode::kMemory) throw;
       record_.failure = error.what();
     }
-    communicator_.barrier();  // nobody reads a checkpoint any more
-    if (rolls_back(config_) && communicator_.rank() == 0) std::filesystem::remove_all(config_.train.run_dir);
-    agree();
+    agree();  // from now on nobody reads a checkpoint
     return std::move(record_);
   }
 
@@ -126,7 +151,7 @@ class Run {
       record_.steps.resize(static_cast<size_t>(session.next_step));
       std::erase_if(record_.validation, [&](const ValidationLoss& one) { return one.step > session.next_step; });
     }
-    if (rolls_back(config_)) observers.push_back(std::make_shared<Keeper>(session, config_));
+    if (kept_) observers.push_back(std::make_shared<Keeper>(session, config_));
     observers.push_back(std::make_shared<Recorder>(record_));
     if (!config_.probe.enabled) return nullptr;
     const auto probes = std::make_shared<ProbeRecorder>(session.config, session.sharded, "", session.next_step);
@@ -163,6 +188,7 @@ class Run {
     record_.memory = all_gather_records(communicator_, record_.memory)[0];
   }
 
+  const std::unique_ptr<const KeptFolder> kept_;
   const Config config_;
   Communicator& communicator_;
   const int64_t last_;
@@ -231,6 +257,7 @@ Config with_seed(Config config, uint64_t seed) {
 void require_trainable(const Config& config, const Communicator& communicator) {
   validate_phases(config);
   validate_for_ranks(config, communicator.size());
+  require_precision(config, choose_device(config.device, communicator.local_rank()));
   predict_memory_tables(config, communicator.size(), expected_path(config, communicator));
 }
 

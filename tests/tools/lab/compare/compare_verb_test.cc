@@ -196,10 +196,10 @@ TEST(CompareVerbOnce, RefusesWhatItCannotDo) {
   expect({"--html", small.config_path()}, "expected two files, got one");
   expect({"--json", small.data_path()}, "expected two files, got one");
   expect({"--json", small.folder()}, "got a folder");
-  expect({"--margin", "-1"}, "--margin: expected nats, such as 0.01, or per cent");
+  expect({"--margin", "-1"}, "--margin: expected nats above 0, such as 0.01, or per cent");
   expect({"--utility", "loss=1,speed=2"}, "--utility: expected weights of 0 or more");
   expect({"--utility", "energy=1"}, "--utility: energy is known for --hardware only");
-  expect({"--hardware", "h1000"}, "h1000");
+  expect({"--utility", "energy=1", "--hardware", "h1000"}, "h1000");
   expect({"--precisions", "fp32,tf32", "--utility", "energy=1", "--hardware", "t4"},
          "--hardware t4: the energy of tf32 is not known");
   expect({"--seeds", "0"}, "--seeds");

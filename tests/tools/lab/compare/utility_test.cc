@@ -102,8 +102,8 @@ TEST(Utility, DifferencesThatChanceMakesNameNoWinner) {
   const auto found = utility(comparison, "loss=1");
   EXPECT_EQ(found["winner"], nullptr);
   EXPECT_EQ(found["sentence"],
-            "By loss=1, the evidence is too thin to name a winner: bf16 (+0.011) leads fp32 (+0.000) by no more than "
-            "chance may: give more seeds");
+            "By loss=1, the evidence is too thin to name a winner: the lead of bf16 (+0.011) over fp32 (+0.000) "
+            "may be chance: give more seeds");
 }
 
 TEST(Utility, ShortRunsNameNoWinnerWhereTheLossCounts) {
@@ -128,7 +128,12 @@ TEST(Utility, PrecisionsThatFailedTakeNoPart) {
   EXPECT_NE(found["sentence"].get<std::string>().find("fewer than two precisions"), std::string::npos);
   const auto nothing = utility(three_seeds({failed, good[1], good[2]}, {{"bf16", good}}), "time=1");
   EXPECT_EQ(nothing["precisions"].size(), 0u);
-  EXPECT_NE(nothing["sentence"].get<std::string>().find("nothing was trained with success"), std::string::npos);
+  EXPECT_NE(nothing["sentence"].get<std::string>().find("fp32, the baseline, failed with some seed"),
+            std::string::npos);
+  EXPECT_NE(found["sentence"].get<std::string>().find("Not rated, since some seed failed: fp16"), std::string::npos);
+  PrecisionComparison single = three_seeds({good[0]}, {{"bf16", {good[0]}}});
+  single.seeds = {1};
+  EXPECT_NE(utility(single, "loss=1")["sentence"].get<std::string>().find("one seed does not show"), std::string::npos);
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ TEST(LossMargin, IsNatsOrAShareOfWhatTheBaselineLearns) {
   EXPECT_DOUBLE_EQ(nats.value, 0.01);
   EXPECT_EQ(describe(share), "0.5 % of what the baseline learns");
   EXPECT_EQ(describe(nats), "0.01 nats");
-  for (const char* wrong : {"", "%", "-1", "-1%", "nan", "inf", "1 nat", "0.5%%", "1,5"}) {
+  for (const char* wrong : {"", "%", "0", "0%", "-1", "-1%", "nan", "inf", "1 nat", "0.5%%", "1,5"}) {
     EXPECT_THROW(parse_loss_margin(wrong, "--margin"), ConfigError) << wrong;
   }
 }
