@@ -65,7 +65,8 @@ exec MANTISSA "${words[@]}" "$@"
 
 // A folder as of a user: configurations, text, tokens, and the program on the PATH.
 std::string user_folder(const std::string& name) {
-  const std::string folder = fresh_folder(name), program = fs::absolute(program_under_test()).string();
+  std::string folder = fresh_folder(name);
+  const std::string program = fs::absolute(program_under_test()).string();
   fs::create_directories(folder + "/my/text");
   fs::create_directories(folder + "/my/tokens");
   fs::create_directories(folder + "/bin");

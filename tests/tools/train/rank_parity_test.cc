@@ -76,7 +76,7 @@ TEST(RankParity, AccumulationInTheWireDtypeStaysClose) {
 TEST(RankParity, RanksOfOneNodeShareGradientsAndWeights) {
   const auto logged = [](const std::string& sharding) {
     const SmallRun run("one_node_" + sharding);
-    const std::string output =
+    std::string output =
         run.train(2, {"train.steps=6", "comm.wire_dtype=bf16", "optimizer.sharding=" + sharding}).output;
     expect_predicted_memory(run, {"weights", "gradients", "masters", "moments"});
     return output;
