@@ -34,7 +34,8 @@ constexpr SignalText kTexts[] = {
     {kUnderflow, "a share of {:.4g} of gradients underflowed", nullptr},
     {kValidation, "{:g} evaluations in a row were no better", "the validation loss was not finite"},
     {kCurvature, "the curvature along the update was {:.4g}", nullptr},
-    {kNoise, "a part of {:.4g} of the gradient was noise of its micro-batches", "the gradient noise was not finite"},
+    {kNoise, "the noise between micro-batches was {:.4g} of the squared gradient norm",
+     "the gradient noise was not finite"},
     {kRoughness, "the last losses were {:.4g} times as rough as the window", nullptr}};
 
 // By nearest rank: one of the values.

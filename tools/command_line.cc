@@ -109,8 +109,7 @@ std::string explain_option(const CLI::App& app, const std::string& word, const s
   return fmt::format("{}: there is no option '{}'; {}", verb.empty() ? kProgram : verb, name, hint);
 }
 
-// The command that the words name, as far as they are verbs, and what is wrong with the word behind it, if that is a
-// verb or an option.
+// The command that the words name, as far as they are verbs, and the error in the first word that is no verb or option.
 struct Reading {
   const CLI::App* command;
   std::string problem{};

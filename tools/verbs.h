@@ -12,7 +12,7 @@ namespace mantissa {
 // Runs when the command line names the command. Returns the exit code.
 struct Verb {
   CLI::App* command;
-  const char* example;  // for its help: what stands behind "mantissa "
+  const char* example;  // for its help: the arguments after `mantissa`
   std::function<int()> run;
 };
 

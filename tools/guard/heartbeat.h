@@ -34,7 +34,7 @@ class Pace {
   std::optional<Point> first_, last_;
 };
 
-// A start found that the run is done: its file says so again, now later than that start.
+// A start found that the run is done: refreshes the file, so that `status` stays at "done".
 void still_done(const std::string& run_dir);
 
 class Heartbeat {

@@ -210,8 +210,7 @@ void RunLog::rolled_back(const Session& session, const Rollback& rollback) {
   } else {
     log_warn(
         "rolled back from step {} to the checkpoint of step {} (rollback {} of {});\n  it goes on with global batch "
-        "{}: "
-        "{}",
+        "{}: {}",
         rollback.from_step, session.next_step, rollback.count, config_.stop_rules.max_rollbacks,
         rollback.next_batch + 1, rollback.cause);
   }

@@ -246,8 +246,7 @@ std::string comparison_text(const Json& figures) {
   if (figures.contains("utility")) {
     text.blank_line().line(
         "Utility: minus the weighted logarithms of the ratios to the baseline; a loss counts as the share of steps "
-        "that "
-        "would make up for it");
+        "that would make up for it");
     text.table(figures["utility"]["precisions"], {{"precision", "name"},
                                                   {"utility", "utility", with_range("{:+.3f}")},
                                                   {"loss", "loss", in_format("{:+.3f}")},

@@ -115,8 +115,8 @@ void require_time_for(const PlanEffort& effort, double seconds_of_step) {
     if (share >= 0.1) text += fmt::format("\n  {:.0f} % for {}: {}", 100.0 * share, part.what, part.options);
   }
   throw ConfigError(
-      fmt::format("advise --budget: {}, which is much.\n"
-                  "Go on with --yes, give a smaller model or train.global_batch, or make smaller what takes most:{}",
+      fmt::format("advise --budget: {}: more than an hour.\n"
+                  "Go on with --yes, give a smaller model or train.global_batch, or reduce one of these:{}",
                   to_text(effort, seconds_of_step), text));
 }
 
