@@ -9,6 +9,7 @@
 #include "core/base/log.h"
 #include "core/io/files.h"
 #include "tools/config/config.h"
+#include "tools/config/data_paths.h"
 
 namespace mantissa {
 
@@ -48,9 +49,16 @@ void OutputFile::write(const nlohmann::json& figures) {
 }
 
 std::vector<NamedFile> files_read(const std::string& path, const Config& config) {
-  std::vector<NamedFile> files = {{"the configuration", path}};
-  const auto add = [&files](const char* setting, const std::vector<std::string>& patterns) {
-    for (const std::string& pattern : patterns) {
+  std::vector<NamedFile> files;
+  std::error_code error;  // then it is no folder
+  if (const std::string file = configuration_file(path); !std::filesystem::is_directory(file, error)) {
+    files.push_back({"the configuration", file});
+  }
+  const auto add = [&](const char* setting, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      if (std::filesystem::is_directory(name, error)) files.push_back({setting, name});
+    }
+    for (const std::string& pattern : in_folders(names, config.data.format)) {
       for (const std::string& file : expand_glob(pattern)) files.push_back({setting, file});
     }
   };
@@ -66,7 +74,14 @@ void require_different_files(const std::vector<NamedFile>& written, const std::v
     return failed ? std::filesystem::path(path) : whole;
   };
   const auto require_different = [&](const NamedFile& one, const NamedFile& other) {
-    if (other.path.empty() || canonical(one.path) != canonical(other.path)) return;
+    if (other.path.empty()) return;
+    std::error_code error;  // then it is no folder
+    if (std::filesystem::is_directory(other.path, error) &&
+        canonical(one.path).parent_path() == canonical(other.path)) {
+      throw ConfigError(fmt::format("{} {}: expected a file outside the folder {}, whose files are all {}", one.name,
+                                    one.path, other.path, other.name));
+    }
+    if (canonical(one.path) != canonical(other.path)) return;
     throw ConfigError(fmt::format("{} {} and {} {}: expected two files, got one: choose another path for {}", one.name,
                                   one.path, other.name, other.path, one.name));
   };

@@ -43,12 +43,12 @@ struct NamedFile {
   std::string path;  // empty: none
 };
 
-// The files that a verb reads: the configuration (a run folder can never be an output file) and the texts that it
-// names.
+// The files that a verb reads: the configuration, in a run folder if `path` is one, and the data that it names, with
+// folders that stand for their files. DataError as in_folders().
 std::vector<NamedFile> files_read(const std::string& path, const Config& config);
 
-// ConfigError if an output file is also another output or an input, however the paths are written. Several outputs may
-// share something that is not a regular file (/dev/stdout).
+// ConfigError if an output file is also another output or an input, or would lie in a folder of inputs, however the
+// paths are written. Several outputs may share something that is not a regular file (/dev/stdout).
 void require_different_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
 }  // namespace mantissa
