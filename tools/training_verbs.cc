@@ -46,6 +46,9 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
   return run_reported([&] {
     ConfigOrigins origins;
     const Config config = load_config(path, overrides, &origins);
+    Config shared = config;
+    shared.test = {};  // its faults may name ranks of the job that it is for
+    validate_for_ranks(shared, memory.ranks, origins);
     std::vector<MemoryTable> tables;
     try {
       require_known_names(config);
@@ -118,7 +121,8 @@ void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs) {
   config->add_flag("--memory", memory->table, "also print the predicted memory of a rank by category");
   config->add_option("--ranks", memory->ranks, "of how many ranks")
       ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs("--memory");
   verbs.push_back({config, "config configs/gpt_small_bf16.yaml train.steps=2000 --memory",
                    [printed, memory] { return config_verb(printed->path, printed->overrides, *memory); }});
   add_generate(app, verbs);

@@ -25,6 +25,16 @@ TEST(BadInput, UnknownKeyWithPlaceAndSuggestion) {
   EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
 }
 
+TEST(BadInput, RanksThatCannotShareABatch) {
+  const SmallRun run("ranks_of_memory");
+  const auto config = [&](const std::vector<std::string>& options) {
+    return run_program(0, with({"config", run.config_path()}, options));
+  };
+  expect_refused(config({"--memory", "--ranks", "5"}), 2, {"is not a multiple of ranks × micro-batch = 5 × 2"});
+  expect_refused(config({"--ranks", "2"}), 2, {"--ranks requires --memory"});
+  expect_refused(config({"--memory", "--ranks", "2", "test.faults=[{step: 2, rank: 7, kind: exit}]"}), 0, {"of 2"});
+}
+
 // Only the program, or the model, knows these names.
 TEST(BadInput, UnknownNamesWithTheirPlace) {
   SmallRun run("unknown_names");
