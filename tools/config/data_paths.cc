@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "tools/config/wrapped_text.h"
 
 namespace mantissa {
 namespace {
@@ -33,11 +34,16 @@ void require_one_kind(const std::string& folder, const std::vector<std::string>&
         fmt::format("'{}' holds text files ({}) and token files ({}): expected one kind; give '{}/*{}', or name files",
                     folder, *text_file, *token_file, folder, kTokenSuffix));
   }
-  const bool wants_tokens = format == DataFormat::kTokens;
-  if (wants_tokens == (token_file != files.end())) return;
-  throw DataError(fmt::format("'{}' holds {} files ({}), but data.format is {}: give data.format={}", folder,
-                              wants_tokens ? "text" : "token", files.front(), wants_tokens ? "tokens" : "bytes",
-                              wants_tokens ? "bytes" : "tokens"));
+  if (format == DataFormat::kTokens && token_file == files.end()) {
+    throw DataError(
+        fmt::format("'{}' holds no token files ({}), but {}, and data.format is tokens: if that has tokens, too, give "
+                    "the pattern '{}/*{}', if it has text, give data.format=bytes",
+                    folder, kTokenSuffix, files.front(), folder, fs::path(files.front()).extension().string()));
+  }
+  if (format == DataFormat::kBytes && token_file != files.end()) {
+    throw DataError(fmt::format("'{}' holds token files ({}), but data.format is bytes: give data.format=tokens",
+                                folder, files.front()));
+  }
 }
 
 // The folder without symbolic links and without a slash at its end; as it is where the system does not tell.
@@ -111,7 +117,7 @@ bool is_config_of_run(const fs::path& file) {
     std::error_code error;  // then it does not
     return fs::exists(file.parent_path() / name, error);
   };
-  return file.filename() == kRunConfig && (holds("lock") || holds("metrics.jsonl") || holds("checkpoints"));
+  return file.filename() == kRunConfig && (holds("lock") || holds("metrics.jsonl"));
 }
 
 void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& origins) {
@@ -120,6 +126,21 @@ void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& o
     return origin != origins.end() && origin->second.starts_with("command line");
   };
   const fs::path here = real_path(run_folder), given = config.train.run_dir;
+  const auto warn_of_lost = [&](const char* setting, const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) {
+      if (is_given_now(setting) || fs::path(path).is_absolute() || is_there(path)) continue;
+      constexpr size_t kLevel = std::string_view("warning: ").size();
+      log_warn("{}",
+               wrapped(fmt::format("{}: '{}' is not here. It begins where the run was started, and train.run_dir, "
+                                   "which is absolute, does not tell where that was: start there, or give {}=...",
+                                   setting, path, setting),
+                       kLevel, Paths::kPassOver));
+    }
+  };
+  if (given.is_absolute()) {
+    warn_of_lost("data.train", config.data.train);
+    warn_of_lost("data.validation", config.data.validation);
+  }
   if (is_given_now("train.run_dir") || here == real_path(given)) return;
   // Where paths began, and where that place is now.
   fs::path from, to;
@@ -141,7 +162,8 @@ void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& o
       if (old.is_absolute() != given.is_absolute() || (old.is_absolute() && is_there(old))) continue;
       const fs::path rest = old.is_absolute() ? old.lexically_relative(from) : old;
       const fs::path moved = to / rest;
-      if (rest.empty() || *rest.begin() == ".." || !is_there(moved)) continue;
+      if (rest.empty() || !is_there(moved)) continue;
+      if (old.is_absolute() && *rest.begin() == "..") continue;  // it was not within what has moved
       log_info("{}: '{}' is taken as {}, from where the run was started", setting, path, moved.string());
       path = moved.string();
     }

@@ -10,7 +10,8 @@
 namespace mantissa {
 
 // The names and patterns in which each folder is replaced by the pattern of its files, "text" by "text/*". DataError
-// for a folder without files, with text and token files (.bin), or with files that `format` does not mean.
+// for a folder without files, with text and token files (.bin), or with files that `format` does not mean; a pattern
+// can name token files of another ending.
 std::vector<std::string> in_folders(const std::vector<std::string>& names, DataFormat format);
 
 // ConfigError for the folder of a model of another program.
@@ -25,7 +26,8 @@ bool is_config_of_run(const std::filesystem::path& file);
 // For settings that `run_folder` keeps: paths in them are as they were given, and begin where the run was started. That
 // place follows from train.run_dir and the folder's own place. If this process was started elsewhere, or the folder has
 // moved with its data, its paths become absolute. Settings of the command line are left as they are. A folder of
-// another name than train.run_dir changes nothing, and is worth a warning.
+// another name than train.run_dir changes nothing, and is worth a warning, as are relative paths that are not here
+// where train.run_dir is absolute.
 void relocate(Config& config, const std::filesystem::path& run_folder, const ConfigOrigins& origins);
 
 }  // namespace mantissa

@@ -69,6 +69,9 @@ TEST(DataFolders, OfMixedFilesAreRefused) {
   Room::write("tokens/a.bin");
   EXPECT_NE(error_of("text", DataFormat::kTokens).find("give data.format=bytes"), std::string::npos);
   EXPECT_NE(error_of("tokens", DataFormat::kBytes).find("give data.format=tokens"), std::string::npos);
+  Room::write("raw/a.u16");
+  const std::string raw = error_of("raw", DataFormat::kTokens);
+  EXPECT_NE(raw.find("give the pattern 'raw/*.u16'"), std::string::npos) << raw;
 }
 
 Config config_of(const std::string& run_dir, const std::vector<std::string>& data) {
@@ -96,6 +99,47 @@ TEST(Relocation, FindsWhatTheRunFoundWhereItWasStarted) {
   relocate(config, "./runs/x/", {});
   EXPECT_EQ(config.train.run_dir, "runs/x");
   EXPECT_EQ(config.data.train, Paths{"data/*.txt"});
+}
+
+TEST(Relocation, FindsDataBesideTheFolderOfTheStart) {
+  const Room room("relocation_beside");
+  Room::write("text/a.txt");
+  Room::write("work/runs/a/config.yaml");
+  Config config = config_of("runs/a", {"../text", "../text/*.txt"});
+  relocate(config, "work/runs/a", {});
+  ASSERT_EQ(config.data.train.size(), 2u);
+  EXPECT_EQ(fs::weakly_canonical(config.data.train[0]), room.path() / "text");
+  EXPECT_EQ(config.data.train[1], (room.path() / "work/../text/*.txt").string());
+}
+
+TEST(Relocation, WarnsOfRelativeDataWhereTheStartIsNotKnown) {
+  const Room room("relocation_lost");
+  Room::write("a.txt");
+  Room::write("runs/x/config.yaml");
+  const auto warnings = [&](const std::vector<std::string>& data, const ConfigOrigins& origins) {
+    Config config = config_of((room.path() / "runs/x").string(), data);
+    ::testing::internal::CaptureStdout();
+    relocate(config, "runs/x", origins);
+    EXPECT_EQ(config.data.train, data);
+    return ::testing::internal::GetCapturedStdout();
+  };
+  const std::string lost = warnings({"a.txt", "lost.txt"}, {});
+  EXPECT_NE(lost.find("data.train: 'lost.txt' is not here."), std::string::npos) << lost;
+  EXPECT_EQ(lost.find("'a.txt'"), std::string::npos) << lost;
+  EXPECT_EQ(warnings({"lost.txt"}, {{"data.train", "command line: data.train=lost.txt"}}), "");
+}
+
+TEST(Runs, AreKnownByWhatARunWritesFirst) {
+  const Room room("runs_known");
+  Room::write("other/config.yaml");
+  Room::write("other/checkpoints/step");  // of another program, perhaps
+  EXPECT_FALSE(is_config_of_run("other/config.yaml"));
+  for (const char* file : {"lock", "metrics.jsonl"}) {
+    Room::write(std::string(file) + "/config.yaml");
+    Room::write(std::string(file) + "/" + file);
+    EXPECT_TRUE(is_config_of_run(std::string(file) + "/config.yaml"));
+    EXPECT_FALSE(is_config_of_run(std::string(file) + "/other.yaml"));
+  }
 }
 
 TEST(Relocation, FollowsAFolderThatMovedWithItsData) {
