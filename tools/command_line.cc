@@ -103,7 +103,8 @@ std::string explain_option(const CLI::App& app, const std::string& word, const s
   const bool is_setting = app.get_option_no_throw("overrides") != nullptr && word.find('=') != std::string::npos &&
                           name.find('.') != std::string::npos;
   const std::string verb = path_of(app), near = nearest(name, option_names(app));
-  const std::string hint = is_setting      ? fmt::format("settings have no dashes: {}", word.substr(2))
+  const std::string hint = is_setting
+                               ? fmt::format("settings have no dashes: {}", word.substr(word.find_first_not_of('-')))
                            : !near.empty() ? fmt::format("did you mean '{}'?", near)
                                            : fmt::format("there are: {}", fmt::join(option_names(app), ", "));
   return fmt::format("{}: there is no option '{}'; {}", verb.empty() ? kProgram : verb, name, hint);
@@ -121,7 +122,7 @@ Reading read_words(const CLI::App& app, const std::vector<std::string>& words) {
     const std::string& word = words[i];
     const std::vector<const CLI::App*> commands = commands_of(*reading.command);
     if (word == "--") break;
-    if (word.starts_with("--")) {
+    if (word.starts_with('-') && word.size() > 1) {
       const std::string name = word.substr(0, word.find('='));
       const CLI::Option* const option = reading.command->get_option_no_throw(name);
       if (option == nullptr) {

@@ -93,6 +93,9 @@ TEST(CommandLine, MistypedWordsGetTheNearestOnes) {
   expect({"generate", "run", "--promt", "a"}, "generate: there is no option '--promt'; did you mean '--prompt'?");
   expect({"analyze", "formats", "--samples", "5", "--ful"}, "'--ful'; did you mean '--full'?");
   expect({"--versoin"}, "mantissa: there is no option '--versoin'; did you mean '--version'?");
+  expect({"-v"}, "mantissa: there is no option '-v'; there are: --help, --version");
+  expect({"analyze", "-x"}, "analyze: there is no option '-x'; there are: --help");
+  expect({"train", "x.yaml", "-optimizer.lr=3e-4"}, "settings have no dashes: optimizer.lr=3e-4");
   expect({"train", "x.yaml", "--optimizer.lr=3e-4"}, "settings have no dashes: optimizer.lr=3e-4");
   expect({"train"}, "train: config is required\nmantissa train --help: ");
   expect({"generate", "run", "--prompt", "a", "--tokens", "-1"}, "generate: --tokens: ");
