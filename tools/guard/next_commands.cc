@@ -34,10 +34,10 @@ std::string next_commands(const Config& run, int ranks) {
   std::string text;
   if (run.model.name == "gpt")
     text = fmt::format("to generate: {} generate {} --prompt \"{}\"\n", program(), folder, prompt);
-  text += fmt::format("to analyse:  {} analyze model {}\n", program(), folder);
+  text += fmt::format("to analyze:  {} analyze model {}\n", program(), folder);
   const std::string longer =
       stops_early(run) ? "train.stop_at_step=0" : fmt::format("train.steps={}", 2 * run.train.steps);
-  return text + fmt::format("to go on:    {}{} train {} {}", launcher(ranks), program(), config, longer);
+  return text + fmt::format("to continue: {}{} train {} {}", launcher(ranks), program(), config, longer);
 }
 
 std::string finished_text(const Config& run) {

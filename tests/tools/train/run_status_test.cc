@@ -80,7 +80,7 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
     const Outcome first = run.train(ranks, settings);
     const std::string generate = command("\nto generate: ", first.output);
     EXPECT_EQ(run_shell(generate + " --tokens 5").exit_code, 0) << generate;
-    const std::string resume = command("\nto go on:    ", first.output);
+    const std::string resume = command("\nto continue: ", first.output);
     EXPECT_TRUE(resume.ends_with(fmt::format("/config.yaml train.steps={}", 20 * ranks))) << resume;
     EXPECT_EQ(resume.starts_with("mpirun -np 2 "), ranks == 2) << resume;
 
@@ -89,7 +89,7 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
     EXPECT_NE(again.output.find(fmt::format("already finished: {0} of {0} steps in ", 10 * ranks)), std::string::npos)
         << again.output;
     EXPECT_NE(again.output.find("give a larger train.steps to go on"), std::string::npos) << again.output;
-    EXPECT_EQ(command("\nto go on:    ", again.output), resume);
+    EXPECT_EQ(command("\nto continue: ", again.output), resume);
     EXPECT_LE(count_of(again.output, "\n"), 6u) << again.output;
     EXPECT_EQ(read_file(run.run_dir() + "/metrics.jsonl"), before);
     EXPECT_EQ(status(run).exit_code, 0) << status(run).output;
@@ -100,7 +100,7 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
   stopped.train(1, {"train.steps=30", "train.stop_at_step=20"});
   const Outcome early = stopped.train(1, {"train.steps=30", "train.stop_at_step=20"});
   EXPECT_NE(early.output.find("already finished: 20 of 30 steps in "), std::string::npos) << early.output;
-  const std::string longer = command("\nto go on:    ", early.output);
+  const std::string longer = command("\nto continue: ", early.output);
   EXPECT_TRUE(longer.ends_with("/config.yaml train.stop_at_step=0")) << longer;
   EXPECT_EQ(run_shell(longer).exit_code, 0) << longer;
   EXPECT_TRUE(stopped.has_checkpoint(30));
