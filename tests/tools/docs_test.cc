@@ -186,10 +186,19 @@ test: {faults: [{step: 3, rank: 0, kind: nan, parameter: blocks.0.mlp.up.weight}
   EXPECT_EQ(run.try_train(1, {"train.eval_interval=5", "train.steps=1000", "train.max_minutes=0.001"}).exit_code, 75);
   add_fields(run, written);
   // Written by few runs. Their own tests know them.
-  const std::set<std::string> seldom = {
-      "step.curvature",     "step.spike",     "precision.from_level", "precision.to_level",
-      "precision.signals",  "rollback.step",  "rollback.from_step",   "rollback.skipped_batches",
-      "rollback.rollbacks", "rollback.cause", "peak.gemm_peak_flops", "peak.step"};
+  const std::set<std::string> seldom = {"step.curvature",
+                                        "step.gradient_noise",
+                                        "step.spike",
+                                        "precision.from_level",
+                                        "precision.to_level",
+                                        "precision.signals",
+                                        "rollback.step",
+                                        "rollback.from_step",
+                                        "rollback.skipped_batches",
+                                        "rollback.rollbacks",
+                                        "rollback.cause",
+                                        "peak.gemm_peak_flops",
+                                        "peak.step"};
   for (const std::string& field : seldom) EXPECT_TRUE(written.insert(field).second) << field << " is not so seldom";
   EXPECT_EQ(documented_fields(), written);
 }
