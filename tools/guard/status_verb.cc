@@ -20,12 +20,11 @@
 #include "core/base/process.h"
 #include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
+#include "tools/config/wrapped_text.h"
 #include "tools/guard/heartbeat.h"
 
 namespace mantissa {
 namespace {
-
-constexpr size_t kColumns = 120;
 
 struct HealthName {
   const char* name;
@@ -190,7 +189,7 @@ std::string to_text(const RunStatus& status, double now) {
                                           ago(status.checkpoint->time, now))
                             : "last checkpoint: none\n";
   text += fmt::format("warnings: {}\n", status.warnings);
-  for (const std::string& warning : status.last_warnings) text += "  " + as_shown(warning, kColumns - 2) + "\n";
+  for (const std::string& warning : status.last_warnings) text += "  " + as_shown(warning, kTextColumns - 2) + "\n";
   return text;
 }
 

@@ -53,7 +53,6 @@ std::string scale_text(float scale) {
 }  // namespace
 
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time) {
-  constexpr size_t kColumns = 120;
   const double norm = std::abs(report.grad_norm);  // NaN may have a sign
   std::string numbers =
       fmt::format("step {}/{} | loss {:.4f}, norm {}, lr {:.1e}", report.step + 1, steps, report.loss,
@@ -71,7 +70,7 @@ std::string step_line(const StepReport& report, int64_t steps, const SpeedContex
   for (const auto& [before, behind] :
        std::initializer_list<std::pair<std::string, std::string>>{{duration, mfu}, {"", mfu}, {"", ""}}) {
     line = fmt::format("{} | {}{}{} | {}", numbers, before, rate, behind, time);
-    if (line.size() <= kColumns) break;
+    if (line.size() <= kTextColumns) break;
   }
   return line;
 }
