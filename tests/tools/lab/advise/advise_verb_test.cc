@@ -147,7 +147,7 @@ TEST(Advise, RefusesWhatItCannotDo) {
     EXPECT_NE(outcome.output.find(reason), std::string::npos) << outcome.output;
   };
   refused({"--hardware", "h101"}, "did you mean 'h100'?");
-  refused({"--hardware", "t4", "--formats", "fp9"}, "--formats: expected some of fp32,tf32");
+  refused({"--hardware", "t4", "--formats", "fp9"}, "--formats: expected some of fp64,fp32,tf32");
   refused({"--hardware", "t4", "--ranks", "0"}, "--ranks");
   refused({"--hardware", "t4", "--ranks", "3"}, "3");
   refused({"--ranks", "2"}, "--ranks: one rank of this device is measured, got 2");
