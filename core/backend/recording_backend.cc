@@ -86,7 +86,7 @@ void RecordingBackend::call(const Args& args, Stream& stream) {
 }
 
 std::shared_ptr<Storage> RecordingBackend::reserve(size_t bytes) {
-  auto* const mark = reinterpret_cast<std::byte*>(next_address_);  // never read
+  auto* const mark = reinterpret_cast<std::byte*>(next_address_);  // NOLINT(performance-no-int-to-ptr): never read
   next_address_ += (bytes / kPageBytes + 1) * kPageBytes;
   return std::make_shared<Storage>(mark, bytes, Device{}, nullptr);
 }

@@ -50,7 +50,7 @@ Var rope(Tape& tape, Var qkv, const AttentionShape& shape, float base) {
                 .base = base};
   const auto in_place_or_copy = [](Tape& t, RopeArgs& rope_args, Tensor& tensor) {
     rope_args.x = rope_args.y = Tensor();
-    const Tensor y = tensor.unique() ? tensor : t.allocate(tensor.dtype(), tensor.shape());
+    Tensor y = tensor.unique() ? tensor : t.allocate(tensor.dtype(), tensor.shape());
     rope_args.x = tensor;
     rope_args.y = y;
     t.backend().run(rope_args, t.stream());
