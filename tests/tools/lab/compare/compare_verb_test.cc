@@ -177,6 +177,20 @@ TEST(CompareVerbOnce, RatesWhatWasTrainedByWeights) {
   EXPECT_EQ(utility.at("winner"), "plan");
 }
 
+TEST(CompareVerbOnce, ShowsTheRoundingOfFp32AgainstFp64) {
+  const SmallRun small("compare_fp64");
+  const std::string path = small.folder() + "/report.json";
+  const Outcome outcome =
+      run_program(1, {"compare", small.config_path(), "optimizer.first_moment=8bit", "--precisions", "fp64,fp32",
+                      "--baseline", "fp64", "--steps", "8", "--seeds", "1", "--no-products", "--json", path});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const json report = json::parse(read_file(path));
+  const json &fp64 = precision_of(report, "fp64"), &fp32 = precision_of(report, "fp32");
+  for (const json* one : {&fp64, &fp32}) EXPECT_EQ(one->at("summary").at("succeeded"), 1);
+  EXPECT_NE(fp64.at("runs")[0].at("steps").at("loss"), fp32.at("runs")[0].at("steps").at("loss"));
+  EXPECT_LT(fp32.at("summary").at("memory_ratio").get<double>(), 0.7);
+}
+
 TEST(CompareVerbOnce, RefusesWhatItCannotDo) {
   const SmallRun small("compare_refuses");
   const auto refusal = [&](std::vector<std::string> arguments) {
