@@ -17,17 +17,19 @@
 #include "tools/train/dry_run.h"
 #include "tools/train/generator.h"
 #include "tools/train/precision_table.h"
+#include "tools/train/training.h"
 
 namespace mantissa {
 namespace {
 
-// Removes the records after `last_step`, and a line that a crash cut off.
+// Removes the records after `last_step`, and a line that a crash cut off. The first weights are evaluated anew.
 void keep_records(const std::string& path, int64_t last_step) {
   std::ifstream old(path);
   std::string kept;
   for (std::string line; std::getline(old, line);) {
     const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
-    if (record.is_object() && record.value("step", int64_t{0}) <= last_step) kept += line + '\n';
+    if (!record.is_object() || record.value("step", int64_t{0}) > last_step) continue;
+    if (last_step > 0 || record.value("event", "") != "validation") kept += line + '\n';
   }
   replace_file(path, kept);
 }
@@ -96,12 +98,12 @@ nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, si
   return record;
 }
 
-MetricsFile::MetricsFile(const std::string& path, int64_t next_step) : path_(path) {
+MetricsFile::MetricsFile(const std::string& path, std::optional<int64_t> steps) : path_(path) {
   std::error_code ignored;  // a failure to write shows in write()
-  if (next_step == 0) {
+  if (!steps) {
     std::filesystem::rename(path, path + ".previous", ignored);
   } else if (std::filesystem::exists(path, ignored)) {
-    keep_records(path, next_step);
+    keep_records(path, *steps);
   }
   const int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (descriptor >= 0) file_.reset(fdopen(descriptor, "a"));
@@ -116,15 +118,18 @@ void MetricsFile::write(const nlohmann::json& record) {
   }
 }
 
-RunLog::RunLog(Session& session, const PrecisionSwitch* by_switch, Heartbeat* heartbeat)
+RunLog::RunLog(Session& session, const SessionStart& start, Heartbeat* heartbeat)
     : config_(session.config),
       speed_(measure_speed_context(session.config, session.device, session.runtime, session.communicator)),
       heartbeat_(heartbeat) {
-  if (session.communicator.rank() == 0) begin(session, by_switch);
+  if (session.communicator.rank() == 0) begin(session, start);
 }
 
-void RunLog::begin(const Session& session, const PrecisionSwitch* by_switch) {
-  metrics_.emplace(config_.train.run_dir + "/metrics.jsonl", session.next_step);
+void RunLog::begin(const Session& session, const SessionStart& start) {
+  const PrecisionSwitch* const by_switch = start.by_switch;
+  const bool continues = session.next_step > 0 || start.rollback != nullptr;
+  metrics_.emplace(config_.train.run_dir + "/metrics.jsonl",
+                   continues ? std::optional<int64_t>(session.next_step) : std::nullopt);
   if (by_switch != nullptr) {
     log_info("step {}: {} changes the precision from the next step on:\n  {}", session.next_step, by_switch->cause,
              fmt::join(by_switch->changes, "\n  "));

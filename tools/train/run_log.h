@@ -13,6 +13,8 @@
 
 namespace mantissa {
 
+struct SessionStart;
+
 // "step 5/100 | loss 7.6201, norm 2.100, lr 3.0e-04, scale 65536 | 12.3 ms, 90.0k tok/s, MFU 45% | 14:02, ends 14:05".
 // A loss scale of 1 is left out. MFU is of the GEMM peak, or else of the data sheet, if one is known. At most 120
 // columns: a line that would be longer leaves out the time of the step, then MFU.
@@ -24,9 +26,9 @@ nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, si
 // followed.
 class MetricsFile {
  public:
-  // Continues the file of a run at `next_step`: records of later steps, of a run that was cut off, are removed. The
-  // file of another run (next_step 0) is kept as PATH.previous.
-  MetricsFile(const std::string& path, int64_t next_step);
+  // Continues the file of a run that has done `steps`, also 0 after a rollback: records of later steps are removed.
+  // Nothing: a run begins, and the file of another one is kept as PATH.previous.
+  MetricsFile(const std::string& path, std::optional<int64_t> steps);
   void write(const nlohmann::json& record);
 
  private:
@@ -37,9 +39,8 @@ class MetricsFile {
 
 class RunLog final : public TrainObserver {
  public:
-  // `by_switch`: why this session continues the run of another; nullptr: it does not. `heartbeat`: of rank 0; it must
-  // outlive the object. Collective.
-  RunLog(Session& session, const PrecisionSwitch* by_switch, Heartbeat* heartbeat);
+  // `heartbeat`: of rank 0; it must outlive the object. Collective.
+  RunLog(Session& session, const SessionStart& start, Heartbeat* heartbeat);
 
   void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
   void after_validation(Trainer& trainer, double loss) override;
@@ -55,7 +56,7 @@ class RunLog final : public TrainObserver {
  private:
   void tell(const StepReport& step, size_t memory_bytes);
   void tell_spike(const StepReport& step, int spikes_before) const;
-  void begin(const Session& session, const PrecisionSwitch* by_switch);
+  void begin(const Session& session, const SessionStart& start);
   void sample(Session& session);
   void summarise(Trainer& trainer, Ending ending);
   std::string tell_memory(const Session& session);

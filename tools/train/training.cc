@@ -291,7 +291,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
         2.0 + static_cast<double>(session.sharded.optimizer.master_bytes() + session.sharded.optimizer.moment_bytes()) /
                   kSlowWrite);
     const std::string& run_dir = run.train.run_dir;
-    const auto log = std::make_shared<RunLog>(session, start.by_switch, heartbeat ? &*heartbeat : nullptr);
+    const auto log = std::make_shared<RunLog>(session, start, heartbeat ? &*heartbeat : nullptr);
     if (start.rollback != nullptr) {
       log->rolled_back(session, *start.rollback);
       box.note(BlackBoxEvent::Kind::kNotice, "rollback", static_cast<double>(start.rollback->from_step));

@@ -188,6 +188,8 @@ TEST(AdaptiveOnce, ARollbackPassesOverUneasyCheckpoints) {
   anew.train(1, with(settings, {"checkpoint.interval=0"}));
   ASSERT_EQ(anew.records("rollback").size(), 1u);
   EXPECT_EQ(anew.records("rollback")[0].at("step"), 0);
+  EXPECT_EQ(anew.records("start").size(), 2u);
+  EXPECT_FALSE(std::filesystem::exists(anew.run_dir() + "/metrics.jsonl.previous"));
   plain.train(1, {"model.dropout=0.1"});
   EXPECT_EQ(anew.losses(), plain.losses());
   EXPECT_EQ(anew.hashes(20), plain.hashes(20));
