@@ -63,6 +63,23 @@ std::map<std::string, std::string> resolved_settings(const Config& config) {
   return settings;
 }
 
+// Data files may move; TokenData::fingerprint() compares their contents.
+constexpr std::array<std::string_view, 6> kReporting = {"data.train",    "data.validation", "train.eval_",
+                                                        "train.sample_", "probe.",          "profile"};
+
+// "optimizer.lr: 0.0003 -> 0.0001" for each of these settings that differs.
+template <typename Include>
+std::vector<std::string> differences(const Config& saved, const Config& now, Include include) {
+  auto before = resolved_settings(saved), after = resolved_settings(now);
+  std::vector<std::string> found;
+  for (const auto& [path, value] : before) after.try_emplace(path, "(absent)");
+  for (const auto& [path, value] : after) {
+    const std::string& old = before.try_emplace(path, "(absent)").first->second;
+    if (old != value && include(path)) found.push_back(fmt::format("{}: {} -> {}", path, old, value));
+  }
+  return found;
+}
+
 template <typename Include>
 uint64_t hash_settings(const Config& config, Include include) {
   std::string text;
@@ -120,16 +137,14 @@ std::string model_fingerprint(const Config& config) {
 }
 
 std::vector<std::string> training_differences(const Config& saved, const Config& now) {
-  // Data files may move; TokenData::fingerprint() compares their contents.
-  // clang-format off
-  static constexpr std::array<std::string_view, 27> kFree = {
-      "device",        "data.train",    "data.validation", "train.stop_at_step", "train.log_interval", "train.eval_",
-      "train.sample_", "train.run_dir", "train.threads",   "train.micro_batch",  "comm.backend",       "checkpoint.",
-      "faults.",       "test.",         "comm.bucket_mib", "cuda.",
-      "profile",       "train.recompute",   "train.pin_threads",   "train.packed_weights", "comm.gather",
-      "probe.",        "train.measure_peak", "train.max_minutes", "watchdog.",
-      "integrity.",   "straggler."};
-  // clang-format on
+  static constexpr std::array<std::string_view, 21> kOfAStart = {
+      "device",          "train.stop_at_step", "train.log_interval",
+      "train.run_dir",   "train.threads",      "train.micro_batch",
+      "comm.backend",    "checkpoint.",        "faults.",
+      "test.",           "comm.bucket_mib",    "cuda.",
+      "train.recompute", "train.pin_threads",  "train.packed_weights",
+      "comm.gather",     "train.measure_peak", "train.max_minutes",
+      "watchdog.",       "integrity.",         "straggler."};
   const bool tail_changes = sets_tail_aside(saved) != sets_tail_aside(now);
   const AdaptiveOptions& watched = now.precision_adaptive.options;
   const auto shapes_training = [&](const std::string& path) {
@@ -138,18 +153,18 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
                                   (watched.underflow_share > 0.0 && path == "probe.interval") ||
                                   (watched.gradient_noise > 0.0 && path == "train.micro_batch");
     return path == "data.validation_fraction" || (tail_changes && decides_on_tail) || decides_on_level ||
-           !starts_with_any(path, kFree);
+           !(starts_with_any(path, kOfAStart) || starts_with_any(path, kReporting));
   };
-  auto before = resolved_settings(saved), after = resolved_settings(now);
-  std::vector<std::string> differences;
-  for (const auto& [path, value] : before) after.try_emplace(path, "(absent)");
-  for (const auto& [path, value] : after) {
-    const std::string& old = before.try_emplace(path, "(absent)").first->second;
-    if (old != value && shapes_training(path)) {
-      differences.push_back(fmt::format("{}: {} -> {}", path, old, value));
-    }
-  }
-  return differences;
+  return differences(saved, now, shapes_training);
+}
+
+std::vector<std::string> reporting_differences(const Config& saved, const Config& now, const ConfigOrigins& origins) {
+  return differences(saved, now, [&](const std::string& path) {
+    const auto origin = origins.find(path);
+    const bool is_given_now = origin != origins.end() && origin->second.starts_with("command line");
+    const bool may_have_moved = path.starts_with("data.") && saved.train.run_dir != now.train.run_dir;
+    return starts_with_any(path, kReporting) && (is_given_now || !may_have_moved);
+  });
 }
 
 bool steers_training(std::string_view path) {

@@ -299,6 +299,10 @@ std::string model_fingerprint(const Config& config);
 // "optimizer.lr: 0.0003 -> 0.0001" for each setting that shapes the training and differs, with `auto` resolved. Others,
 // such as intervals, paths and injected faults, may change between the parts of a run.
 std::vector<std::string> training_differences(const Config& saved, const Config& now);
+// The same for settings that do not shape the training, but what a run tells: its data files, evaluation, samples,
+// probes and profile. Data files count if train.run_dir is the same, or if `now` has them from the command line: from
+// elsewhere, the same files have other paths.
+std::vector<std::string> reporting_differences(const Config& saved, const Config& now, const ConfigOrigins& origins);
 // Whether a user changes this setting as a training goes on: its length, learning rate, clipping and stop rules. A
 // resumed run takes the new value with a notice.
 bool steers_training(std::string_view path);

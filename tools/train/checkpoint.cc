@@ -192,7 +192,8 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   return resume_point_on_all_ranks(config, chosen, communicator);
 }
 
-bool is_finished(const Config& run, const ResumePoint& point, Communicator& communicator) {
+bool is_finished(const Config& run, const ConfigOrigins& origins, const ResumePoint& point, Communicator& communicator,
+                 std::vector<std::string>& unused) {
   bool finished = false;
   if (communicator.rank() == 0 && point.step == run.train.last_step()) {
     namespace fs = std::filesystem;
@@ -200,8 +201,10 @@ bool is_finished(const Config& run, const ResumePoint& point, Communicator& comm
     const bool is_own =
         fs::equivalent(fs::absolute(point.folder).parent_path(), checkpoint_root(run.train.run_dir), error);
     const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
+    const Config saved = saved_config(open_checkpoint(point.folder));
     finished = is_own && figures && parse_prometheus(*figures).progress == RunProgress::kDone &&
-               training_differences(saved_config(open_checkpoint(point.folder)), run).empty();
+               training_differences(saved, run).empty();
+    unused = reporting_differences(saved, run, origins);
   }
   return all_gather_records(communicator, int32_t{finished})[0] != 0;
 }

@@ -63,8 +63,10 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
                                              const std::vector<std::string>& passed_over = {});
 
 // Whether the run has done its last step and ended well, and would be trained no other way with these settings: the
-// point is its own last checkpoint. Rank 0 decides for all. Collective.
-bool is_finished(const Config& run, const ResumePoint& point, Communicator& communicator);
+// point is its own last checkpoint. Rank 0 decides for all; there, `unused` receives what reporting_differences()
+// finds. Collective.
+bool is_finished(const Config& run, const ConfigOrigins& origins, const ResumePoint& point, Communicator& communicator,
+                 std::vector<std::string>& unused);
 
 // The checkpoint to which a rollback to this point returns: that of the point, or if it is damaged, the one that was
 // saved before it at checkpoint.interval. CheckpointError if there is none. Rank 0 decides for all. Collective.

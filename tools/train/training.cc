@@ -1,6 +1,6 @@
 #include "tools/train/training.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -248,8 +248,12 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
   const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
   if (checkpoint) require_steps_left(run, *checkpoint);
-  if (checkpoint && is_finished(run, *checkpoint, communicator)) {
+  std::vector<std::string> unused;  // on rank 0
+  if (checkpoint && is_finished(run, origins, *checkpoint, communicator, unused)) {
     open_log(run, communicator);
+    if (!unused.empty()) {
+      log_warn("not used, because no step is left (saved -> now):\n  {}", fmt::join(unused, "\n  "));
+    }
     log_info("{}\n{}", finished_text(run), next_commands(run, communicator.size()));
     if (folder) still_done(run.train.run_dir);
     return ExitCode::kOk;

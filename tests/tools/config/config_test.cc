@@ -215,6 +215,19 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
                           "precision.rules[0].role: (absent) -> any"));
 }
 
+TEST(Config, ReportingDifferencesShapeNoTraining) {
+  const Config a = minimal_config();
+  Config b = minimal_config({"optimizer.lr=0.001", "train.threads=3", "profile=true", "probe.enabled=true",
+                             "train.eval_interval=7", "data.train=[moved.txt]"});
+  const auto findings = [&](const ConfigOrigins& origins) { return reporting_differences(a, b, origins); };
+  EXPECT_THAT(findings({}), ElementsAre("data.train: [a.txt] -> [moved.txt]", "probe.enabled: false -> true",
+                                        "profile: false -> true", "train.eval_interval: 100 -> 7"));
+  b.train.run_dir = "/elsewhere/" + a.train.run_dir;
+  EXPECT_THAT(findings({}),
+              ElementsAre("probe.enabled: false -> true", "profile: false -> true", "train.eval_interval: 100 -> 7"));
+  EXPECT_EQ(findings({{"data.train", "command line: data.train=moved.txt"}}).size(), 4u);
+}
+
 TEST(Config, LengthRateClippingAndStopRulesSteerTheTraining) {
   for (const char* path :
        {"train.steps", "optimizer.lr", "optimizer.final_lr", "optimizer.schedule", "optimizer.warmup_steps",

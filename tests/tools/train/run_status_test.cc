@@ -94,6 +94,12 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
     EXPECT_EQ(read_file(run.run_dir() + "/metrics.jsonl"), before);
     EXPECT_EQ(status(run).exit_code, 0) << status(run).output;
   }
+  EXPECT_EQ(run.train(1, {"train.steps=20", "train.threads=1"}).output.find("not used"), std::string::npos);
+  const Outcome unused = run.train(1, {"train.steps=20", "probe.enabled=true", "train.sample_tokens=7"});
+  EXPECT_NE(unused.output.find("not used, because no step is left (saved -> now):\n"
+                               "  probe.enabled: false -> true\n  train.sample_tokens: "),
+            std::string::npos)
+      << unused.output;
   // Where other settings are given, it is another training: the answer is that of a start that would go on.
   EXPECT_EQ(run.try_train(1, {"train.steps=20", "optimizer.weight_decay=0.5"}).exit_code, 2);
   const SmallRun stopped("finished_early");
