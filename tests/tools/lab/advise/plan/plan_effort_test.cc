@@ -74,8 +74,7 @@ TEST(PlanEffort, AsksWhereItIsMuch) {
   EXPECT_EQ(error_of([&] { require_time_for(effort, 3.6); }), "") << "an hour";
   const std::string error = error_of([&] { require_time_for(effort, 7.2); });
   EXPECT_EQ(error,
-            "advise --budget: about 1000 steps of 7.2 s, 2 GiB of memory, 2:00:00 (h:mm:ss): more than an hour, or "
-            "than the memory of this machine.\n"
+            "advise --budget: about 1000 steps of 7.2 s, 2 GiB of memory, 2:00:00 (h:mm:ss): more than an hour.\n"
             "Go on with --yes, give a smaller model or train.global_batch, or reduce one of these:\n"
             "  90 % for damages of layers: --batches, --recipes none");
   EXPECT_EQ(error_of([&] { require_memory_for(effort, 2048.0 * 1048576); }), "");
