@@ -188,8 +188,6 @@ void check_fp64(const Config& c, Problems& p) {
   }
   p.refuse_if(c.device != "auto" && c.device != "cpu", "{} is computed only on the CPU, and not by {}; give device=cpu",
               p.setting("precision.compute"), p.setting("device"));
-  p.refuse_if(c.device != "auto" && c.device != "cpu", "{} is computed only on the CPU, and not by {}; give device=cpu",
-              p.setting("precision.compute"), p.setting("device"));
   p.refuse_if(!c.precision.rules.empty(), "precision.rules name formats of layers, and {} is that of all; remove them",
               p.setting("precision.compute"));
 }
