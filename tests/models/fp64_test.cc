@@ -71,7 +71,7 @@ struct Instance {
     for (int i = 0; i < test.parameters.size(); ++i) {
       Parameter& parameter = test.parameters[i];
       const bool gain = parameter.init.kind == Init::Kind::kOnes;
-      const auto seed = static_cast<uint64_t>(100 + i);
+      const uint64_t seed = 100 + static_cast<uint64_t>(i);
       std::vector<float> values = testing::normal_values(parameter.numel(), seed, gain ? 0.2f : 0.5f);
       if (gain) {
         for (float& value : values) value += 1.0f;

@@ -44,17 +44,17 @@ class TapeHost {
 
   // A tensor outside of the arena, rounded to `dtype`.
   Tensor tensor(const std::vector<float>& values, Shape shape, DType dtype = DType::kF32) {
-    const Tensor wide = backend_->make_tensor(DType::kF32, shape, "test");
+    Tensor wide = backend_->make_tensor(DType::kF32, shape, "test");
     MANTISSA_CHECK(wide.numel() == static_cast<int64_t>(values.size()), "[test] {} values for {}", values.size(),
                    shape);
     backend_->upload(values.data(), wide, *stream_);
     if (dtype == DType::kF32) return wide;
-    const Tensor narrow = backend_->make_tensor(dtype, shape, "test");
+    Tensor narrow = backend_->make_tensor(dtype, shape, "test");
     backend_->run(CastArgs{.src = wide, .dst = narrow}, *stream_);
     return narrow;
   }
   Tensor tensor(const std::vector<int32_t>& values) {
-    const Tensor result = backend_->make_tensor(DType::kI32, {static_cast<int64_t>(values.size())}, "test");
+    Tensor result = backend_->make_tensor(DType::kI32, {static_cast<int64_t>(values.size())}, "test");
     backend_->upload(values.data(), result, *stream_);
     return result;
   }
@@ -62,7 +62,7 @@ class TapeHost {
   Tensor step(int32_t number) { return tensor(std::vector<int32_t>{number}); }
   // Any float dtype, widened.
   std::vector<float> values(const Tensor& tensor) {
-    const Tensor wide = backend_->make_tensor(DType::kF32, tensor.shape(), "test");
+    Tensor wide = backend_->make_tensor(DType::kF32, tensor.shape(), "test");
     backend_->run(CastArgs{.src = tensor, .dst = wide}, *stream_);
     std::vector<float> result(static_cast<size_t>(tensor.numel()));
     backend_->download(wide, result.data(), *stream_);

@@ -28,7 +28,7 @@ PlacementScope::PlacementScope(Placement placement) : before_(std::exchange(curr
 PlacementScope::~PlacementScope() { current_placement = before_; }
 
 Tensor make_tensor(DType dtype, Shape shape, const std::vector<double>& values) {
-  const Tensor tensor = make_view(dtype, shape);
+  Tensor tensor = make_view(dtype, shape);
   MANTISSA_CHECK(static_cast<int64_t>(values.size()) == tensor.numel(), "[test_tensor] {} values for shape {}",
                  values.size(), shape);
   if (dtype == DType::kF64) {
@@ -44,7 +44,7 @@ Tensor make_tensor(DType dtype, Shape shape, const std::vector<double>& values) 
 }
 
 Tensor make_unwritten(DType dtype, Shape shape) {
-  const Tensor tensor = make_view(dtype, shape);
+  Tensor tensor = make_view(dtype, shape);
   const std::vector<std::byte> bytes(tensor.size_bytes(), std::byte{0xff});  // a NaN in every format
   write_bytes(tensor, bytes.data());
   return tensor;
