@@ -7,10 +7,12 @@
 // small embeddings: 7.6e-4 of the gradient at h = 0.02, hence 5e-5 of it at h = 0.01. A wrong derivative is off by a
 // tenth of its norm or more.
 #include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "core/base/thread_team.h"
+#include "tests/models/tiny_models.h"
 #include "tests/models/training_pass.h"
 #include "tests/testing/values.h"
 
@@ -20,48 +22,12 @@ namespace {
 constexpr float kStep = 0.01f;
 constexpr double kNoise = 1e-4, kTruncation = 1e-4;
 
-ModelConfig small(const std::string& name) {
-  ModelConfig config;
-  config.name = name;
-  config.layers = 1;
-  config.width = 8;
-  config.heads = 2;
-  config.context = 5;
-  config.vocab = 7;
-  config.mlp_width = 10;
-  return config;
-}
-
-ModelConfig gpt() {
-  ModelConfig config = small("gpt");
-  config.layers = 2;
-  config.dropout = 0.2f;
-  return config;
-}
-
-ModelConfig llama() {
-  ModelConfig config = small("gpt");
-  config.kv_heads = 1;
-  config.bias = false;
-  config.tie_head = false;
-  config.norm = NormKind::kRmsNorm;
-  config.activation = Activation::kSwiglu;
-  config.position = Position::kRope;
-  return config;
-}
-
-ModelConfig encoder() {
-  ModelConfig config = small("encoder");
-  config.activation = Activation::kGeluErf;
-  config.dropout = 0.1f;
-  return config;
-}
-
 class FiniteDifference : public ::testing::TestWithParam<std::pair<const char*, ModelConfig>> {};
 
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifference,
-                         ::testing::Values(std::pair("Gpt", gpt()), std::pair("Llama", llama()),
-                                           std::pair("Encoder", encoder())),
+                         ::testing::Values(std::pair("Gpt", testing::tiny_gpt()),
+                                           std::pair("Llama", testing::tiny_llama()),
+                                           std::pair("Encoder", testing::tiny_encoder())),
                          [](const auto& info) { return info.param.first; });
 
 TEST_P(FiniteDifference, EveryElementOfEveryParameter) {
@@ -72,15 +38,10 @@ TEST_P(FiniteDifference, EveryElementOfEveryParameter) {
   std::vector<std::vector<float>> weights;
   for (int i = 0; i < test.parameters.size(); ++i) {
     const Parameter& parameter = test.parameters[i];
-    const bool gain = parameter.init.kind == Init::Kind::kOnes;
-    weights.push_back(testing::normal_values(parameter.numel(), static_cast<uint64_t>(100 + i), gain ? 0.2f : 0.5f));
-    if (gain) {
-      for (float& value : weights.back()) value += 1.0f;
-    }
+    weights.push_back(testing::tiny_weights(parameter));
     host.set_weight(test.parameters[i], weights.back());
   }
-  testing::MicroBatch batch{testing::random_tokens(15, 7, 1), testing::random_tokens(15, 7, 2), 5};
-  for (const size_t ignored : {1u, 7u, 14u}) batch.targets[ignored] = kIgnoreIndex;
+  const testing::MicroBatch batch = testing::tiny_batch();
   const UniformPrecision fp32;
   // Forward only, with the dropout of a training pass; the tape is dropped.
   const auto loss = [&] {

@@ -13,50 +13,13 @@
 
 #include "amp/autocast_policy.h"
 #include "core/base/thread_team.h"
-#include "tests/models/training_pass.h"
+#include "tests/models/tiny_models.h"
 #include "tests/testing/values.h"
 
 namespace mantissa {
 namespace {
 
 constexpr double kStep = 0x1p-12, kNoise = 1e-11, kTruncation = 1e-10;
-
-ModelConfig tiny(const std::string& name) {
-  ModelConfig config;
-  config.name = name;
-  config.layers = 1;
-  config.width = 8;
-  config.heads = 2;
-  config.context = 5;
-  config.vocab = 7;
-  config.mlp_width = 10;
-  return config;
-}
-
-ModelConfig tiny_gpt() {
-  ModelConfig config = tiny("gpt");
-  config.layers = 2;
-  config.dropout = 0.2f;
-  return config;
-}
-
-ModelConfig tiny_llama() {
-  ModelConfig config = tiny("gpt");
-  config.kv_heads = 1;
-  config.bias = false;
-  config.tie_head = false;
-  config.norm = NormKind::kRmsNorm;
-  config.activation = Activation::kSwiglu;
-  config.position = Position::kRope;
-  return config;
-}
-
-ModelConfig tiny_encoder() {
-  ModelConfig config = tiny("encoder");
-  config.activation = Activation::kGeluErf;
-  config.dropout = 0.1f;
-  return config;
-}
 
 AutocastPolicy policy_of(DType compute) {
   const PrecisionConfig config{.compute = compute};
@@ -70,16 +33,8 @@ struct Instance {
     host.bind(test.parameters);
     for (int i = 0; i < test.parameters.size(); ++i) {
       Parameter& parameter = test.parameters[i];
-      const bool gain = parameter.init.kind == Init::Kind::kOnes;
-      const uint64_t seed = 100 + static_cast<uint64_t>(i);
-      std::vector<float> values = testing::normal_values(parameter.numel(), seed, gain ? 0.2f : 0.5f);
-      if (gain) {
-        for (float& value : values) value += 1.0f;
-      }
-      host.set_weight(parameter, values);
+      host.set_weight(parameter, testing::tiny_weights(parameter));
     }
-    batch = {testing::random_tokens(15, 7, 1), testing::random_tokens(15, 7, 2), 5};
-    for (const size_t ignored : {1u, 7u, 14u}) batch.targets[ignored] = kIgnoreIndex;
   }
 
   std::vector<double> download(const Tensor& tensor) {
@@ -110,7 +65,7 @@ struct Instance {
   AutocastPolicy policy;
   testing::TapeHost host;
   testing::TestModel test;
-  testing::MicroBatch batch;
+  testing::MicroBatch batch = testing::tiny_batch();
 };
 
 double norm_of(const std::vector<double>& values) {
@@ -126,8 +81,9 @@ double relative_difference(const std::vector<double>& found, const std::vector<d
 class Fp64Model : public ::testing::TestWithParam<std::pair<const char*, ModelConfig>> {};
 
 INSTANTIATE_TEST_SUITE_P(Models, Fp64Model,
-                         ::testing::Values(std::pair("Gpt", tiny_gpt()), std::pair("Llama", tiny_llama()),
-                                           std::pair("Encoder", tiny_encoder())),
+                         ::testing::Values(std::pair("Gpt", testing::tiny_gpt()),
+                                           std::pair("Llama", testing::tiny_llama()),
+                                           std::pair("Encoder", testing::tiny_encoder())),
                          [](const auto& info) { return info.param.first; });
 
 TEST_P(Fp64Model, EveryGradientIsThatOfFiniteDifferences) {

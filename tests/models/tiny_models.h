@@ -1,0 +1,69 @@
+// Models so small that each gradient can be compared with finite differences, with weights and a batch for them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/autograd/parameter.h"
+#include "models/model.h"
+#include "tests/models/training_pass.h"
+#include "tests/testing/values.h"
+
+namespace mantissa::testing {
+
+inline ModelConfig tiny_model(const std::string& name) {
+  ModelConfig config;
+  config.name = name;
+  config.layers = 1;
+  config.width = 8;
+  config.heads = 2;
+  config.context = 5;
+  config.vocab = 7;
+  config.mlp_width = 10;
+  return config;
+}
+
+inline ModelConfig tiny_gpt() {
+  ModelConfig config = tiny_model("gpt");
+  config.layers = 2;
+  config.dropout = 0.2f;
+  return config;
+}
+
+inline ModelConfig tiny_llama() {
+  ModelConfig config = tiny_model("gpt");
+  config.kv_heads = 1;
+  config.bias = false;
+  config.tie_head = false;
+  config.norm = NormKind::kRmsNorm;
+  config.activation = Activation::kSwiglu;
+  config.position = Position::kRope;
+  return config;
+}
+
+inline ModelConfig tiny_encoder() {
+  ModelConfig config = tiny_model("encoder");
+  config.activation = Activation::kGeluErf;
+  config.dropout = 0.1f;
+  return config;
+}
+
+// Random; gains of norms are near 1.
+inline std::vector<float> tiny_weights(const Parameter& parameter) {
+  const bool is_gain = parameter.init.kind == Init::Kind::kOnes;
+  const uint64_t seed = 100 + static_cast<uint64_t>(parameter.index);
+  std::vector<float> values = normal_values(parameter.numel(), seed, is_gain ? 0.2f : 0.5f);
+  if (is_gain) {
+    for (float& value : values) value += 1.0f;
+  }
+  return values;
+}
+
+// Three samples of five tokens, some of whose targets are ignored.
+inline MicroBatch tiny_batch() {
+  MicroBatch batch{random_tokens(15, 7, 1), random_tokens(15, 7, 2), 5};
+  for (const size_t ignored : {1u, 7u, 14u}) batch.targets[ignored] = kIgnoreIndex;
+  return batch;
+}
+
+}  // namespace mantissa::testing
