@@ -10,16 +10,6 @@ std::string_view name(ProductFormat format) {
   return kNames[static_cast<size_t>(format)];
 }
 
-double KernelCall::fp32_bytes() const {
-  double all = 0.0, fp32 = 0.0;
-  for (const Operand& operand : operands) {
-    const auto bytes = static_cast<double>(operand.bytes());
-    all += bytes;
-    if (operand.defined && operand.dtype == DType::kF32) fp32 += bytes;
-  }
-  return all > 0.0 ? work.bytes * fp32 / all : 0.0;
-}
-
 std::string KernelCall::signature() const {
   std::string text = fmt::format("{} {}", op, variant);
   for (size_t index = 0; index < operands.size(); ++index) {

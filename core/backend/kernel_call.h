@@ -39,8 +39,6 @@ struct KernelCall {
   // Makes the call with these tensors in place of the operands. Undefined operands need undefined tensors.
   std::function<void(Backend& backend, Stream& stream, std::span<const Tensor> tensors)> run;
 
-  // The part of work.bytes that belongs to fp32 operands.
-  double fp32_bytes() const;
   // Equal for calls that take the same time: op, variant, dtypes, shapes, and which operands are the same memory.
   std::string signature() const;
 };

@@ -294,8 +294,6 @@ TEST(KernelCall, SignaturesTellCallsOfDifferentTimeApart) {
   EXPECT_NE(one.signature(), in_place.signature());
   narrow.operands[0].dtype = DType::kF16;
   EXPECT_NE(one.signature(), narrow.signature());
-  one.work.bytes = 36;
-  EXPECT_DOUBLE_EQ(one.fp32_bytes(), 24.0);  // 24 of 36 bytes of operands
 }
 
 // ---- Advice.
