@@ -146,7 +146,6 @@ void add_losses(const PrecisionComparison& comparison, const std::vector<Trainin
   const double level = comparison.options.level;
   const std::vector<double> losses = losses_of(runs, &TrainingRecord::final_loss);
   std::vector<double> differences, margins;
-  std::vector<TrainingRecord> ours, theirs;
   bool only_ours_failed = false, only_theirs_failed = false;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
     const bool is_ours = runs[seed].succeeded(), is_theirs = baseline[seed].succeeded();
@@ -155,8 +154,6 @@ void add_losses(const PrecisionComparison& comparison, const std::vector<Trainin
     if (!is_ours || !is_theirs) continue;
     differences.push_back(runs[seed].final_loss() - baseline[seed].final_loss());
     margins.push_back(comparison.options.margin.of(baseline[seed].first_loss(), baseline[seed].final_loss()));
-    ours.push_back(runs[seed]);
-    theirs.push_back(baseline[seed]);
   }
   std::optional<MeanDifference> difference;
   found["power"] = nullptr;
@@ -169,7 +166,7 @@ void add_losses(const PrecisionComparison& comparison, const std::vector<Trainin
     const double margin = mean_margin(margins);
     verdict = *judge(differences, margins, level, MorePairs::kNone);
     if (verdict == ComparisonVerdict::kEqual) {
-      why = too_short(theirs, ours, margin, level);
+      why = too_short(baseline, runs, margin, level);
       if (!why.empty()) verdict = ComparisonVerdict::kInconclusive;
     } else if (verdict == ComparisonVerdict::kInconclusive) {
       why = too_few_seeds(*difference, margin, level);

@@ -46,17 +46,18 @@ double late_growth(const TrainingRecord& baseline, const TrainingRecord& candida
 
 std::string too_short(std::span<const TrainingRecord> baseline, std::span<const TrainingRecord> candidate,
                       double margin, double level) {
-  double learning = 0.0, difference = 0.0;
-  std::vector<double> growths;
+  std::vector<double> learnings, differences, growths;
   bool is_same = true;  // to the bit, so far; nothing shows that a longer run would differ
   for (size_t pair = 0; pair < baseline.size(); ++pair) {
-    learning += late_learning(baseline[pair]) / static_cast<double>(baseline.size());
-    difference += (candidate[pair].final_loss() - baseline[pair].final_loss()) / static_cast<double>(baseline.size());
+    if (!baseline[pair].succeeded() || !candidate[pair].succeeded()) continue;
+    learnings.push_back(late_learning(baseline[pair]));
+    differences.push_back(candidate[pair].final_loss() - baseline[pair].final_loss());
     growths.push_back(late_growth(baseline[pair], candidate[pair]));
     is_same = is_same && std::ranges::equal(baseline[pair].steps, candidate[pair].steps, {}, &TrainedStep::loss,
                                             &TrainedStep::loss);
   }
   if (is_same) return "";
+  const double learning = mean_difference(learnings, level).mean;
   const std::string advice = "give more steps";
   if (!(learning <= kMostLateLearning)) {
     return std::isnan(learning)
@@ -67,7 +68,7 @@ std::string too_short(std::span<const TrainingRecord> baseline, std::span<const 
                      100.0 * learning, advice);
   }
   const MeanDifference growth = mean_difference(growths, level);
-  const double of_twice_the_length = difference + 4.0 * growth.mean;  // four more quarters
+  const double of_twice_the_length = mean_difference(differences, level).mean + 4.0 * growth.mean;  // 4 more quarters
   if (growth.interval && growth.interval->low > 0.0 && of_twice_the_length > margin) {
     return fmt::format("too few steps to tell: the difference grows by {:.2g} nats a quarter of the run; {}",
                        growth.mean, advice);

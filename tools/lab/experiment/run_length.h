@@ -29,7 +29,7 @@ double late_growth(const TrainingRecord& baseline, const TrainingRecord& candida
 //   - the baseline learns fast to the end: late_learning() above kMostLateLearning, in the mean over its runs;
 //   - the difference grows, as the interval of late_growth() shows, and would exceed the margin in runs of twice the
 //     length, if it grew on evenly.
-// As many runs of each, of the same seeds. `margin`: the mean over pairs.
+// As many runs of each, of the same seeds; pairs of which one failed are left out. `margin`: the mean over pairs.
 std::string too_short(std::span<const TrainingRecord> baseline, std::span<const TrainingRecord> candidate,
                       double margin, double level);
 
