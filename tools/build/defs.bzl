@@ -152,7 +152,7 @@ def _options(kwargs):
     headers = _kind() + "_headers"
     kwargs["copts"] = _copts(_kind()) + kwargs.pop("copts", []) + select({
         "//tools/build:not_precompiled": [],
-        "//conditions:default": ["-Winvalid-pch", "-include", "tools/build/%s.h" % headers],
+        "//conditions:default": ["-Winvalid-pch", "-fpch-deps", "-include", "tools/build/%s.h" % headers],
     })
     kwargs["linkopts"] = LINKOPTS + kwargs.pop("linkopts", [])
     kwargs["deps"] = kwargs.pop("deps", []) + ["//tools/build:" + headers]

@@ -6,6 +6,8 @@ precompiled_header(name, includes, copts, deps, headers_of)
     Makes NAME.h, which includes `includes`, and NAME.h.gch from it. A target that depends on it and has the options
     ["-include", "PACKAGE/NAME.h"] and exactly these `copts` reads the second. GCC checks that the options agree: with
     -Winvalid-pch a difference is a warning, and so an error here. Such targets link `deps`, but not `headers_of`.
+    With -fpch-deps, GCC names the headers within NAME.h.gch among the files that a target has read (it knows them from -MD
+    here), so that Bazel compiles the target again when one of them changes.
 """
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
@@ -30,14 +32,15 @@ def _precompiled_header_impl(ctx):
         preprocessor_defines = context.defines,
     )
     compiled = ctx.actions.declare_file(ctx.label.name + ".h.gch")
+    included = ctx.actions.declare_file(ctx.label.name + ".d")
     options = dict(feature_configuration = features, action_name = CPP_COMPILE_ACTION_NAME)
     ctx.actions.run(
         executable = cc_common.get_tool_for_action(**options),
         arguments = cc_common.get_memory_inefficient_command_line(variables = variables, **options) +
-                    ["-x", "c++-header", "-c", header.path, "-o", compiled.path],
+                    ["-x", "c++-header", "-c", header.path, "-o", compiled.path, "-MD", "-MF", included.path],
         env = cc_common.get_environment_variables(variables = variables, **options),
         inputs = depset([header], transitive = [context.headers, toolchain.all_files]),
-        outputs = [compiled],
+        outputs = [compiled, included],
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling the headers %s" % ctx.label,
     )
