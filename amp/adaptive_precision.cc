@@ -130,6 +130,7 @@ void AdaptivePrecision::go_on_as(const AdaptivePrecision& now, int64_t steps) {
   state_.skips.clear();
   state_.stalled = 0;
   state_.bad.clear();
+  state_.uneasy.clear();
   state_.changed_at = state_.uneasy_at = steps;
 }
 
@@ -144,6 +145,16 @@ void AdaptivePrecision::compare(const char* signal, int64_t step, double value, 
   } else if (!std::isfinite(value) && std::isfinite(known->value)) {
     *known = bad;  // keeps the first of each kind, but prefers one that is not finite
   }
+}
+
+void AdaptivePrecision::compare_seldom(const char* signal, int64_t step, double value, double threshold) {
+  const double ease = options_.band * threshold;
+  if (value < ease) {
+    state_.uneasy.erase(signal);
+  } else {
+    state_.uneasy.insert(signal);
+  }
+  compare(signal, step, value, threshold, ease);
 }
 
 void AdaptivePrecision::applied(int64_t step, double loss, double norm) {
@@ -184,7 +195,7 @@ void AdaptivePrecision::skipped(int64_t step, double loss, double norm) {
 
 void AdaptivePrecision::underflowed(int64_t step, double share) {
   if (options_.underflow_share == 0.0) return;
-  compare(kUnderflow, step, share, options_.underflow_share, options_.band * options_.underflow_share);
+  compare_seldom(kUnderflow, step, share, options_.underflow_share);
 }
 
 void AdaptivePrecision::evaluated(int64_t step, double loss) {
@@ -194,18 +205,17 @@ void AdaptivePrecision::evaluated(int64_t step, double loss) {
   if (std::isfinite(loss) && better) state_.best_validation = loss;
   // A loss that is not finite is bad at once.
   const double value = std::isfinite(loss) ? state_.stalled : std::numeric_limits<double>::quiet_NaN();
-  const double threshold = options_.stalled_evaluations;
-  compare(kValidation, step, value, threshold, options_.band * threshold);
+  compare_seldom(kValidation, step, value, options_.stalled_evaluations);
 }
 
 void AdaptivePrecision::curved(int64_t step, double curvature) {
   if (options_.curvature == 0.0) return;
-  compare(kCurvature, step, curvature, options_.curvature, options_.band * options_.curvature);
+  compare_seldom(kCurvature, step, curvature, options_.curvature);
 }
 
 void AdaptivePrecision::noisy(int64_t step, double gradient_noise) {
   if (options_.gradient_noise == 0.0) return;
-  compare(kNoise, step, gradient_noise, options_.gradient_noise, options_.band * options_.gradient_noise);
+  compare_seldom(kNoise, step, gradient_noise, options_.gradient_noise);
 }
 
 std::optional<double> AdaptivePrecision::relative_roughness() const {
@@ -243,6 +253,7 @@ AdaptivePrecision::Switch AdaptivePrecision::go_to(int level, int64_t step) {
   state_.skips.clear();
   state_.stalled = 0;
   state_.bad.clear();
+  state_.uneasy.clear();
   state_.level = level;
   state_.highest = std::min(state_.highest, level);
   state_.changed_at = step;

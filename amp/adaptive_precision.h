@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -91,10 +92,11 @@ class AdaptivePrecision {
     int level = 0;
     int highest = 0;  // the smallest number of a level so far
     int switches = 0;
-    int returns = 0;          // switches down after a rise: each doubles the wait for the next, up to 64 times
-    bool raised = false;      // whether it has gone up
-    int64_t changed_at = -1;  // steps done at the last switch; -1: none
-    int64_t uneasy_at = 0;    // steps done at the last uneasy signal
+    int returns = 0;                 // switches down after a rise: each doubles the wait for the next, up to 64 times
+    bool raised = false;             // whether it has gone up
+    int64_t changed_at = -1;         // steps done at the last switch; -1: none
+    int64_t uneasy_at = 0;           // steps done at the last uneasy signal
+    std::set<std::string> uneasy{};  // signals that are not measured at each step: uneasy when they last were
     std::deque<double> losses{}, norms{};     // of applied steps, within the window
     std::deque<int64_t> skips{};              // steps, within the window
     std::optional<double> best_validation{};  // loss
@@ -115,8 +117,8 @@ class AdaptivePrecision {
   int level() const { return state_.level; }
   const State& state() const { return state_; }
 
-  // Whether no signal has been uneasy after so many steps.
-  bool is_calm_since(int64_t steps) const { return state_.uneasy_at <= steps; }
+  // Whether no signal has been uneasy after so many steps, nor was when it was last measured.
+  bool is_calm_since(int64_t steps) const { return state_.uneasy_at <= steps && state_.uneasy.empty(); }
   // Takes the level and the counts of switches from `now`: of a state after so many steps, from which the level of
   // `now` trains on. Losses and norms are forgotten, as with every rise.
   void go_on_as(const AdaptivePrecision& now, int64_t steps);
@@ -142,6 +144,8 @@ class AdaptivePrecision {
   std::optional<double> relative_roughness() const;
   // Compares a value that is bad from `threshold` on, and uneasy from `ease` on.
   void compare(const char* signal, int64_t step, double value, double threshold, double ease);
+  // The same for a signal that is not measured at each step, with `band` of its threshold.
+  void compare_seldom(const char* signal, int64_t step, double value, double threshold);
   bool may_switch(int64_t step) const;
   bool is_steady(int64_t step) const;
   Switch go_to(int level, int64_t step);

@@ -173,6 +173,23 @@ TEST(AdaptivePrecision, AnEarlierStateGoesOnOnTheLevelOfNow) {
   EXPECT_TRUE(then.is_calm_since(9));
 }
 
+// Between evaluations nothing is known: checkpoints are as doubtful as the last one.
+TEST(AdaptivePrecision, ASeldomMeasuredSignalIsUneasyUntilItIsMeasuredAgain) {
+  AdaptivePrecision adaptive(watching({.loss_rise = 0.5, .stalled_evaluations = 2}), 3);
+  adaptive.evaluated(10, 3.0);
+  adaptive.evaluated(20, 3.1);
+  calm(adaptive, 21, 29);
+  EXPECT_FALSE(adaptive.is_calm_since(25));
+  adaptive.evaluated(30, 2.9);
+  EXPECT_TRUE(adaptive.is_calm_since(25));
+  EXPECT_FALSE(adaptive.is_calm_since(19)) << "it was uneasy after 20 steps";
+  adaptive.evaluated(40, 3.1);
+  EXPECT_FALSE(AdaptivePrecision(adaptive.options(), 3, adaptive.state()).is_calm_since(45)) << "part of the state";
+  adaptive.evaluated(50, 3.1);
+  EXPECT_EQ(level_after(adaptive, 50), 1);
+  EXPECT_TRUE(adaptive.is_calm_since(50)) << "a new level begins without doubt";
+}
+
 TEST(AdaptivePrecision, ValidationThatDoesNotImproveEnoughIsBad) {
   AdaptivePrecision adaptive(watching({.stalled_evaluations = 2, .min_improvement = 0.1}), 3);
   adaptive.evaluated(10, 3.0);

@@ -33,7 +33,7 @@ void from_json(const nlohmann::json& j, RollbackPoint& point) {
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdaptivePrecision::State, level, highest, switches, returns, raised, changed_at,
-                                   uneasy_at, losses, norms, skips, best_validation, stalled, bad)
+                                   uneasy_at, uneasy, losses, norms, skips, best_validation, stalled, bad)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpikeDetector::Sample, step, loss, norm)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PrecisionFallback::Layer, levels, returns, since, overflows)
 

@@ -52,8 +52,8 @@ void continue_from(const TrainingState& state, Session& session);
 void continue_scales(const TrainingState& state, const DelayedScales::State& scales, Session& session);
 
 // The checkpoint that a rollback (Rollback) returns to. Only saves at checkpoint.interval count, for
-// precision.adaptive.rollback only those without an uneasy signal since the save before, and the
-// checkpoint of another run with which this one began: an early stop must not change where a run returns to.
+// precision.adaptive.rollback only those without an uneasy signal since the save before or at its last measurement, and
+// the checkpoint of another run with which this one began: an early stop must not change where a run returns to.
 struct RollbackPoint {
   int64_t step = 0;
   std::string folder{};  // of another run; empty: of this run
