@@ -119,10 +119,10 @@ double underflow_share(const ProbedStep& step) {
   return values > 0 ? static_cast<double>(underflowed) / static_cast<double>(values) : kNone;
 }
 
-ProbeLog::ProbeLog(const std::string& path, int64_t next_step) : path_(path) {
-  if (next_step > 0 && fs::exists(path)) {
+ProbeLog::ProbeLog(const std::string& path, std::optional<int64_t> steps) : path_(path) {
+  if (steps && fs::exists(path)) {
     try {
-      database_ = continue_file(path, next_step);
+      database_ = continue_file(path, *steps);
     } catch (const DataError& error) {
       log_warn("{}; it is kept as {}", error.what(), keep_as_previous(path));
     }

@@ -68,10 +68,10 @@ struct ProbedStep {
 
 class ProbeLog {
  public:
-  // Continues the file of a run that has done `next_step` steps, without the rows of later steps. The file of another
-  // run (next_step 0) and a damaged one are kept as PATH.previous, or as the first of PATH.previous.2, PATH.previous.3,
-  // ... that does not exist yet. DataError if the file cannot be written.
-  ProbeLog(const std::string& path, int64_t next_step);
+  // Continues the file of a run that has done `steps`, also 0 after a rollback: rows of later steps are removed.
+  // Nothing: a run begins. The file of another run, and a damaged one, are kept as PATH.previous, or as the first of
+  // PATH.previous.2, PATH.previous.3, ... that does not exist yet. DataError if the file cannot be written.
+  ProbeLog(const std::string& path, std::optional<int64_t> steps);
   ~ProbeLog();
   ProbeLog(const ProbeLog&) = delete;
   ProbeLog& operator=(const ProbeLog&) = delete;

@@ -19,15 +19,16 @@ int linear_layers(const Config& config) {
 
 }  // namespace
 
-RunProbe make_probe(const Config& config, ShardedState& state) {
-  return RunProbe(config, linear_layers(config), state);
+RunProbe make_probe(const Config& config, ShardedState& state, DType reference) {
+  return RunProbe(config, linear_layers(config), state, reference);
 }
 
-ProbeRecorder::ProbeRecorder(const Config& config, ShardedState& state, const std::string& path, int64_t next_step)
+ProbeRecorder::ProbeRecorder(const Config& config, ShardedState& state, const std::string& path,
+                             std::optional<int64_t> steps)
     : probe_(make_probe(config, state)), path_(path) {
   if (state.communicator.rank() != 0 || path.empty()) return;
   try {
-    log_.emplace(path_, next_step);
+    log_.emplace(path_, steps);
   } catch (const std::exception& error) {
     log_warn("probes are not written: {}", error.what());
   }

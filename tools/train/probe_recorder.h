@@ -9,14 +9,14 @@
 
 namespace mantissa {
 
-// `config`: of the session that the state belongs to. The state must outlive the probe.
-RunProbe make_probe(const Config& config, ShardedState& state);
+// `config`: of the session that the state belongs to. `reference`: see ProductProbe. The state must outlive the probe.
+RunProbe make_probe(const Config& config, ShardedState& state, DType reference = DType::kF32);
 
 class ProbeRecorder final : public TrainObserver {
  public:
   // Rank 0 opens `path`, unless it is empty; if it cannot, it warns and the run continues without the file. The
-  // state must outlive the object. `next_step`: rows of later steps are removed from the file.
-  ProbeRecorder(const Config& config, ShardedState& state, const std::string& path, int64_t next_step);
+  // state must outlive the object. `steps`: see ProbeLog.
+  ProbeRecorder(const Config& config, ShardedState& state, const std::string& path, std::optional<int64_t> steps);
 
   RunProbe& probe() { return probe_; }
   void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;

@@ -127,9 +127,7 @@ RunLog::RunLog(Session& session, const SessionStart& start, Heartbeat* heartbeat
 
 void RunLog::begin(const Session& session, const SessionStart& start) {
   const PrecisionSwitch* const by_switch = start.by_switch;
-  const bool continues = session.next_step > 0 || start.rollback != nullptr;
-  metrics_.emplace(config_.train.run_dir + "/metrics.jsonl",
-                   continues ? std::optional<int64_t>(session.next_step) : std::nullopt);
+  metrics_.emplace(config_.train.run_dir + "/metrics.jsonl", start.kept_steps(session.next_step));
   if (by_switch != nullptr) {
     log_info("step {}: {} changes the precision from the next step on:\n  {}", session.next_step, by_switch->cause,
              fmt::join(by_switch->changes, "\n  "));

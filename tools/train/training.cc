@@ -310,8 +310,8 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     }
     RunProbe* probe = nullptr;
     if (run.probe.enabled) {
-      const auto recorder =
-          std::make_shared<ProbeRecorder>(session.config, session.sharded, run_dir + "/probes.mtp", session.next_step);
+      const auto recorder = std::make_shared<ProbeRecorder>(session.config, session.sharded, run_dir + "/probes.mtp",
+                                                            start.kept_steps(session.next_step));
       observers.push_back(recorder);
       probe = &recorder->probe();
     }

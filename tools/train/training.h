@@ -16,6 +16,11 @@ struct SessionStart {
   const PrecisionSwitch* by_switch = nullptr;  // why it continues another one; nullptr: it is the first
   const Rollback* rollback = nullptr;          // why it returns to a checkpoint
   bool resumed = false;                        // from a checkpoint
+
+  // The steps whose records a file of the run keeps; nothing where a run begins, which leaves other runs' files aside.
+  std::optional<int64_t> kept_steps(int64_t next_step) const {
+    return next_step > 0 || rollback != nullptr ? std::optional<int64_t>(next_step) : std::nullopt;
+  }
 };
 
 struct TrainingHooks {

@@ -50,7 +50,7 @@ ProbeRow update_row() {
 
 TEST(ProbeLog, HoldsWhatRowsSay) {
   const std::string path = fresh_folder("probe_log_rows") + "/probes.mtp";
-  ProbeLog log(path, 0);
+  ProbeLog log(path, std::nullopt);
   log.append({.step = 0, .loss_scale = 256.0f, .rows = {tensor_row(0.5f), product_row(), update_row()}});
   log.append({.step = 10, .loss_scale = 128.0f, .rows = {tensor_row(2.0f)}});
 
@@ -82,7 +82,7 @@ TEST(ProbeLog, HoldsWhatRowsSay) {
 TEST(ProbeLog, GoesOnBehindACheckpoint) {
   const std::string path = fresh_folder("probe_log_resume") + "/probes.mtp";
   {
-    ProbeLog log(path, 0);
+    ProbeLog log(path, std::nullopt);
     for (const int64_t step : {0, 10, 20, 30}) log.append({.step = step, .rows = {tensor_row(1.0f)}});
   }
   ProbeLog log(path, 20);  // steps 0 to 19 are part of the checkpoint
@@ -94,7 +94,7 @@ TEST(ProbeLog, AKilledRunLeavesWholeSteps) {
   const std::string path = fresh_folder("probe_log_killed") + "/probes.mtp";
   const pid_t child = ::fork();
   if (child == 0) {
-    ProbeLog log(path, 0);
+    ProbeLog log(path, std::nullopt);
     for (const int64_t step : {0, 10, 20}) log.append({.step = step, .rows = {tensor_row(1.0f), product_row()}});
     ::raise(SIGKILL);
   }
@@ -110,7 +110,7 @@ TEST(ProbeLog, AKilledRunLeavesWholeSteps) {
 // A truncated copy is refused or set aside, wherever it ends. No step is mistaken for another.
 TEST(ProbeLog, ACutFileIsKeptAside) {
   const std::string path = fresh_folder("probe_log_cut") + "/probes.mtp";
-  { ProbeLog(path, 0).append({.step = 0, .rows = {tensor_row(1.0f)}}); }
+  { ProbeLog(path, std::nullopt).append({.step = 0, .rows = {tensor_row(1.0f)}}); }
   const std::string whole = testing::read_file(path);
   for (size_t bytes = 0; bytes < whole.size(); bytes += 777) {
     const std::string cut = fresh_folder("probe_log_cut_at") + "/probes.mtp";
@@ -123,7 +123,7 @@ TEST(ProbeLog, ACutFileIsKeptAside) {
 
 TEST(ProbeLog, AFinishedFileStandsAlone) {
   const std::string folder = fresh_folder("probe_log_alone"), path = folder + "/probes.mtp";
-  { ProbeLog(path, 0).append({.step = 0, .rows = {tensor_row(1.0f)}}); }
+  { ProbeLog(path, std::nullopt).append({.step = 0, .rows = {tensor_row(1.0f)}}); }
   for (const auto& entry : std::filesystem::directory_iterator(folder)) EXPECT_EQ(entry.path(), path);
   EXPECT_EQ(ProbeRows(path).rows(), 1);
 }
@@ -160,7 +160,7 @@ void damage(const std::string& path) {
 TEST(ProbeLog, KeepsAFileWithADamagedPage) {
   const std::string path = fresh_folder("probe_log_damaged_page") + "/probes.mtp";
   {
-    ProbeLog log(path, 0);
+    ProbeLog log(path, std::nullopt);
     for (int64_t step = 0; step < 3; ++step) log.append({.step = step, .rows = {tensor_row(1.0f)}});
   }
   damage(path);
@@ -182,7 +182,7 @@ TEST(ProbeLog, KeepsEveryFileThatItTakesThePlaceOf) {
   const std::string page = testing::read_file(path);
   { const ProbeLog log(path, 40); }
   const std::string whole = testing::read_file(path);
-  { const ProbeLog log(path, 0); }
+  { const ProbeLog log(path, std::nullopt); }
   EXPECT_EQ(testing::read_file(path + ".previous"), "first");
   EXPECT_EQ(testing::read_file(path + ".previous.2"), "second");
   EXPECT_EQ(testing::read_file(path + ".previous.3"), page) << "a page was damaged";
@@ -192,7 +192,7 @@ TEST(ProbeLog, KeepsEveryFileThatItTakesThePlaceOf) {
 
 TEST(ProbeLog, DriftOfGradientsLeavesTheLossScaleOut) {
   const std::string path = fresh_folder("probe_log_drift") + "/probes.mtp";
-  ProbeLog log(path, 0);
+  ProbeLog log(path, std::nullopt);
   log.append({.step = 0, .loss_scale = 64.0f, .rows = {tensor_row(1.0f)}});
   log.append({.step = 1, .loss_scale = 32.0f, .rows = {tensor_row(1.0f)}});
   EXPECT_EQ(ProbeRows(path).reals("drift")[1], 1.0);
@@ -200,8 +200,8 @@ TEST(ProbeLog, DriftOfGradientsLeavesTheLossScaleOut) {
 
 TEST(ProbeLog, ANewRunKeepsTheFileOfTheLast) {
   const std::string path = fresh_folder("probe_log_new") + "/probes.mtp";
-  { ProbeLog(path, 0).append({.step = 5, .rows = {tensor_row(1.0f)}}); }
-  const ProbeLog log(path, 0);
+  { ProbeLog(path, std::nullopt).append({.step = 5, .rows = {tensor_row(1.0f)}}); }
+  const ProbeLog log(path, std::nullopt);
   EXPECT_EQ(ProbeRows(path).rows(), 0);
   EXPECT_EQ(ProbeRows(path + ".previous").rows(), 1);
 }

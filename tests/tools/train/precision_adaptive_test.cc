@@ -176,7 +176,7 @@ TEST(AdaptiveOnce, ARollbackPassesOverUneasyCheckpoints) {
       with(kLadder,
            {"precision.adaptive.curvature=1e3", "precision.adaptive.curvature_interval=3",
             "precision.adaptive.band=1e-9", "precision.adaptive.norm_factor=1e6", "precision.adaptive.stable_steps=0",
-            "precision.adaptive.rollback=true", "checkpoint.interval=3", "checkpoint.keep_last=0",
+            "precision.adaptive.rollback=true", "checkpoint.interval=3", "checkpoint.keep_last=0", "probe.enabled=true",
             "test.faults=[{kind: flip, step: 11, rank: 0, parameter: blocks.0.mlp.up.weight, "
             "element: 5, bit: 30}]"});
   SmallRun run("uneasy"), plain("uneasy_plain");
@@ -189,7 +189,10 @@ TEST(AdaptiveOnce, ARollbackPassesOverUneasyCheckpoints) {
   ASSERT_EQ(anew.records("rollback").size(), 1u);
   EXPECT_EQ(anew.records("rollback")[0].at("step"), 0);
   EXPECT_EQ(anew.records("start").size(), 2u);
-  EXPECT_FALSE(std::filesystem::exists(anew.run_dir() + "/metrics.jsonl.previous"));
+  for (const char* const file : {"/metrics.jsonl", "/probes.mtp"}) {
+    EXPECT_TRUE(std::filesystem::exists(anew.run_dir() + file));
+    EXPECT_FALSE(std::filesystem::exists(anew.run_dir() + file + ".previous"));
+  }
   plain.train(1, {"model.dropout=0.1"});
   EXPECT_EQ(anew.losses(), plain.losses());
   EXPECT_EQ(anew.hashes(20), plain.hashes(20));

@@ -154,7 +154,7 @@ class Run {
     if (kept_) observers.push_back(std::make_shared<Keeper>(session, config_));
     observers.push_back(std::make_shared<Recorder>(record_));
     if (!config_.probe.enabled) return nullptr;
-    const auto probes = std::make_shared<ProbeRecorder>(session.config, session.sharded, "", session.next_step);
+    const auto probes = std::make_shared<ProbeRecorder>(session.config, session.sharded, "", std::nullopt);
     observers.push_back(probes);
     return &probes->probe();
   }
