@@ -58,12 +58,13 @@ void add_model(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->check(CLI::Range(int64_t{1}, int64_t{10000}))
       ->capture_default_str();
   model
-      ->add_option("--percentile", request->loss_scale.percentile,
-                   "per cent of the gradients that the recommended loss scale keeps from overflow")
+      ->add_option(
+          "--percentile", request->loss_scale.percentile,
+          "per cent of the gradients that the recommended loss scale keeps from overflow: above 0, at most 100")
       ->capture_default_str();
   model
       ->add_option("--headroom", request->loss_scale.headroom,
-                   "factor that gradients may grow by before they overflow at that scale")
+                   "factor that gradients may grow by before they overflow at that scale: from 2^-64 to 2^64")
       ->capture_default_str();
   model->add_option("--html", outputs->html, "also write the report as a page that needs no network");
   model->add_option("--json", outputs->json, kJson);

@@ -34,7 +34,7 @@ struct ProbeRow {
   // Magnitudes of a tensor before scaling and rounding to the format in use, and the losses of that format.
   ExponentHistogram histogram{};
   FormatLosses losses{};
-  // Errors of a product against fp32, or of summed gradients against their fp32 sum.
+  // Errors of a product against fp32 (or fp64: see ProductProbe), or of summed gradients against their fp32 sum.
   ErrorSums error{};
   // For a weight gradient: squared difference between the gradients of two halves of the rows. An unbiased estimate of
   // the variance that the choice of samples gives their sum.

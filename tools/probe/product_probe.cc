@@ -135,6 +135,12 @@ Tensor ProductProbe::numbers_of(const ObservedOperand& operand, int place) {
   return numbers;
 }
 
+Tensor ProductProbe::widened(const Tensor& values, int place) {
+  Tensor wide = scratch_.get(place, DType::kF64, values.shape());
+  backend_.run(CastArgs{.src = values, .dst = wide}, stream_);
+  return wide;
+}
+
 ProductProbe::Sample ProductProbe::sample_of(int64_t rows, bool in_groups) const {
   const int64_t unit = in_groups ? kHadamardLength : 1;
   const int64_t pair = 2 * options_.context;
@@ -183,15 +189,24 @@ void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
     made = rounded;
   }
   // The reference.
-  Tensor reference = scratch_.get(2, DType::kF32, shape);
+  const DType exact = options_.reference;
+  Tensor reference = scratch_.get(2, exact, shape);
+  const auto refer = [&](const Tensor& to, int64_t begin, int64_t count) {
+    GemmArgs args = product_of(a.given, b.given, to, begin, count);
+    if (exact == DType::kF64) {
+      args.a = widened(args.a, 4);  // x and y are not needed any more
+      args.b = widened(args.b, 5);
+    }
+    backend_.run(args, stream_);
+  };
   if (is_weight_gradient && sample.half > 0) {
-    const Tensor other = scratch_.get(3, DType::kF32, shape);
-    backend_.run(product_of(a.given, b.given, reference, 0, sample.half), stream_);
-    backend_.run(product_of(a.given, b.given, other, sample.half, sample.rows - sample.half), stream_);
+    const Tensor other = scratch_.get(3, exact, shape);
+    refer(reference, 0, sample.half);
+    refer(other, sample.half, sample.rows - sample.half);
     backend_.run(CompareArgs{.x = reference, .reference = other, .record = halves_[record / kProducts]}, stream_);
     backend_.run(AddArgs{.a = reference, .b = other, .y = reference}, stream_);
   } else {
-    backend_.run(product_of(a.given, b.given, reference, 0, sample.rows), stream_);
+    refer(reference, 0, sample.rows);
   }
   backend_.run(CompareArgs{.x = made, .reference = reference, .record = errors_[record]}, stream_);
 }

@@ -1,8 +1,8 @@
 // ProductProbe: examines the operands and the products of the linear layers of one pass.
 //
 // For each layer it takes histograms of x, W, dy, y and dx, the losses of the formats in use for the first three, and
-// the error of each product against fp32: the unrounded operands multiplied and summed in fp32. It computes this error
-// on some of the rows: on an even number of whole samples, at least two, or on the beginning of a single sample.
+// the error of each product: against the unrounded operands multiplied and summed in fp32, or in fp64. It computes this
+// error on some of the rows: on an even number of whole samples, at least two, or on the beginning of a single sample.
 #pragma once
 
 #include <deque>
@@ -21,6 +21,8 @@ class ProductProbe final : public ProductObserver {
     int64_t context = 1;         // rows of a sample
     int max_layers = 0;          // in the passes
     bool counts_weights = true;  // on one rank, since all have the same weights
+    DType reference =
+        DType::kF32;  // of products; kF64 on a CPU only, several times as slow: also shows fp32's own rounding
   };
   // Larger products are not compared: it would take as much memory as a large model's head.
   static constexpr int64_t kMaxProductElements = int64_t{1} << 26;
@@ -63,6 +65,7 @@ class ProductProbe final : public ProductObserver {
   void examine(Layer& layer, Role role, const ObservedOperand& operand);
   // The values that the product multiplies. If it reads codes, writes the values of the codes to the scratch.
   Tensor numbers_of(const ObservedOperand& operand, int place);
+  Tensor widened(const Tensor& values, int place);  // to fp64
   void compare(int64_t record, const ObservedProduct& shown);
 
   Options options_;

@@ -6,13 +6,14 @@
 
 namespace mantissa {
 
-RunProbe::RunProbe(const Config& config, int linear_layers, ShardedState& state)
+RunProbe::RunProbe(const Config& config, int linear_layers, ShardedState& state, DType reference)
     : config_(config.probe),
       communicator_(state.communicator),
       products_({.rows = config.probe.rows,
                  .context = config.model.context,
                  .max_layers = linear_layers,
-                 .counts_weights = state.communicator.rank() == 0},
+                 .counts_weights = state.communicator.rank() == 0,
+                 .reference = reference},
                 state.backend, state.stream),
       gradients_(state.buckets, state.reducer, state.communicator, state.backend, state.stream),
       updates_(state.parameters(), state.optimizer, config.optimizer.adamw.master, state.backend, state.stream) {}

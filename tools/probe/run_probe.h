@@ -18,8 +18,8 @@ namespace mantissa {
 
 class RunProbe {
  public:
-  // linear_layers: their number in a pass. The state must outlive the object.
-  RunProbe(const Config& config, int linear_layers, ShardedState& state);
+  // linear_layers: their number in a pass. reference: see ProductProbe. The state must outlive the object.
+  RunProbe(const Config& config, int linear_layers, ShardedState& state, DType reference);
 
   bool due(int64_t step) const { return step % config_.interval == 0; }
   ProductObserver* products() { return &products_; }

@@ -53,8 +53,9 @@ void run(const TensorStatsArgs& args);
 void run(const SumContributionsArgs& args);
 void run(const RecordVerdictArgs& args);
 void run(const AdamWArgs& args);
-void run(const ExponentHistogramArgs& args);                 // of x rounded to fp32
-inline void run(const DigestArgs& args) { cpu::run(args); }  // takes any dtype
+void run(const ExponentHistogramArgs& args);                  // of x rounded to fp32
+inline void run(const DigestArgs& args) { cpu::run(args); }   // takes any dtype
+inline void run(const CompareArgs& args) { cpu::run(args); }  // of any x with an fp64 reference
 
 template <typename Args>
 bool is_meant(const Args& args) {

@@ -47,8 +47,8 @@ struct RoundingLossesArgs {
   static auto operands(auto& args) { return std::array{&args.src, &args.scale, &args.record}; }
 };
 
-// Sums the differences of x (float, any shape) from reference (fp32, equal numel). Each device adds in its own order,
-// which is the same in every run.
+// Sums the differences of x (float, any shape) from reference (fp32, on a CPU also fp64; equal numel). Each device adds
+// in its own order, which is the same in every run.
 struct CompareArgs {
   static constexpr std::string_view kName = "compare";
   Tensor x{}, reference{};

@@ -39,7 +39,8 @@ Rows check_args(const RoundingLossesArgs& args) {
 
 void check_args(const CompareArgs& args) {
   check_float("compare", "x", args.x);
-  check_tensor("compare", "reference", args.reference, DType::kF32, args.x.numel());
+  const bool is_fp64 = args.reference.defined() && args.reference.dtype() == DType::kF64;
+  check_tensor("compare", "reference", args.reference, is_fp64 ? DType::kF64 : DType::kF32, args.x.numel());
   check_record<ErrorSums>("compare", "record", args.record);
 }
 

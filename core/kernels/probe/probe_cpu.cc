@@ -166,13 +166,22 @@ void run(const CompareArgs& args) {
   check_args(args);
   const int64_t numel = args.x.numel();
   std::vector<ErrorSums> blocks(static_cast<size_t>(divide_up(numel, kBlockElements)));
-  const float* const reference = args.reference.data<float>();
-  dispatch(args.x.dtype(), [&]<typename T>() {
-    const T* const x = args.x.data<T>();
+  const auto compare = [&]<typename X, typename Reference>(const X* x, const Reference* reference) {
     parallel_blocks(numel, [&](int64_t begin, int64_t count) {
       ErrorSums& sums = blocks[static_cast<size_t>(begin / kBlockElements)];
-      for (int64_t i = begin; i < begin + count; ++i) sums.add(to_float(x[i]), reference[i]);
+      for (int64_t i = begin; i < begin + count; ++i) {
+        if constexpr (std::is_same_v<X, double>) {
+          sums.add(x[i], reference[i]);
+        } else {
+          sums.add(to_float(x[i]), reference[i]);
+        }
+      }
     });
+  };
+  dispatch_with_fp64(args.x.dtype(), [&]<typename X>() {
+    const X* const x = args.x.data<X>();
+    if (args.reference.dtype() == DType::kF64) return compare(x, args.reference.data<double>());
+    compare(x, args.reference.data<float>());
   });
   ErrorSums total;
   if (args.mode == GradientMode::kAccumulate) total = read_record<ErrorSums>(args.record);

@@ -108,6 +108,23 @@ TEST(Fp64State, DigestsFindAnyFlippedBit) {
   }
 }
 
+// Where x is fp32, a reference that was rounded to fp32 would show no error.
+TEST(Fp64State, ComparesAnyDTypeWithAnFp64Reference) {
+  constexpr int64_t kCount = 20000;
+  const Values reference_values = random_values(kCount, 5);
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+    const Tensor x = make_tensor(dtype, {kCount}, reference_values), record = make_record(ErrorSums());
+    run(CompareArgs{.x = x, .reference = fp64({kCount}, reference_values), .record = record});
+    const ErrorSums sums = fetch_record<ErrorSums>(record);
+    double expected = 0.0;
+    const Values rounded = values_of(x);
+    for (size_t i = 0; i < rounded.size(); ++i) expected += std::pow(rounded[i] - reference_values[i], 2);
+    EXPECT_EQ(sums.elements, kCount);
+    EXPECT_NEAR(sums.error_squares, expected, 1e-12 * expected) << name(dtype);
+    EXPECT_EQ(sums.error_squares == 0.0, dtype == DType::kF64);
+  }
+}
+
 TEST(Fp64State, SumsOfRanksAndTheirStatistics) {
   const Values rows = random_values(3 * 500, 1);
   Values expected(500);

@@ -110,8 +110,9 @@ class ProductProbeTest : public ::testing::Test {
   }
 
   std::map<std::string, ProbeRow> look(const LinearFormats& formats, int64_t rows,
-                                       Fp32Products products = Fp32Products::kFp32) {
-    ProductProbe probe({.rows = rows, .context = kContext, .max_layers = 1}, host_.backend(), host_.stream());
+                                       Fp32Products products = Fp32Products::kFp32, DType reference = DType::kF32) {
+    ProductProbe probe({.rows = rows, .context = kContext, .max_layers = 1, .reference = reference}, host_.backend(),
+                       host_.stream());
     probe.begin();
     pass(formats, &probe, products);
     std::map<std::string, ProbeRow> found;
@@ -288,6 +289,26 @@ TEST_F(ProductProbeTest, ErrorsOfSplitProductsAreThoseOfTheirParts) {
   const ProbeRow six = look({}, kRows, Fp32Products::kBf16x6).at("fprop");
   EXPECT_EQ(six.error.elements, three.error.elements);
   EXPECT_LT(six.error.error_squares, 0x1p-40 * signal);
+}
+
+// The gradients are products in fp32 of the same operands. Sums of the reference are 2^-29 nearer than theirs.
+TEST_F(ProductProbeTest, ReferencesInFp64ShowTheRoundingOfFp32) {
+  const auto found = look({}, kRows, Fp32Products::kFp32, DType::kF64);
+  const auto noise_of = [](const Values& made, const std::vector<double>& exact) {
+    return squares(difference(std::vector<double>(made.begin(), made.end()), exact));
+  };
+  const double dgrad = noise_of(host_.values(x_.gradient), product(dy_, w(), kRows, kOutputs, kInputs));
+  const double wgrad = noise_of(host_.values(weight_.gradient),
+                                product(transposed(dy_, kRows, kOutputs), x(), kOutputs, kRows, kInputs));
+  EXPECT_GT(dgrad, 0.0);
+  EXPECT_NEAR(found.at("dgrad").error.error_squares, dgrad, 1e-6 * dgrad);
+  EXPECT_NEAR(found.at("wgrad").error.error_squares, wgrad, 1e-6 * wgrad);
+  EXPECT_GT(found.at("wgrad").batch_noise, 0.0);
+
+  // Six parts in bf16 omit less than fp32 rounds away: their error shows as well.
+  const ProbeRow six = look({}, kRows, Fp32Products::kBf16x6, DType::kF64).at("fprop");
+  EXPECT_GT(signal_to_noise_db(six.error), 120.0);
+  EXPECT_LT(signal_to_noise_db(six.error), 160.0);
 }
 
 // From the gradients of the samples' first and second halves.

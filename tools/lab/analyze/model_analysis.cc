@@ -121,7 +121,9 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
   Session session(config, communicator);  // reads the schedule from `config`, which changes below
   if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
   ScheduleOptions& schedule = config.optimizer.schedule;
-  RunProbe probe = make_probe(session.config, session.sharded);
+  // Every step is examined, and there are few: a CPU can afford to show the rounding of fp32 itself.
+  const DType reference = find_backend(session.device.backend).computes_on_host ? DType::kF64 : DType::kF32;
+  RunProbe probe = make_probe(session.config, session.sharded, reference);
   TrainStep step(session, &probe);
   Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = {}};
   step.calibrate();
