@@ -137,10 +137,11 @@ void try_document(const std::string& document) {
 
 TEST(Documents, CommandsOfTheReadmeRun) { try_document("README.md"); }
 TEST(Documents, CommandsOfTheGuideRun) { try_document("docs/guide.md"); }
+TEST(Documents, CommandsOfTheProductionPageRun) { try_document("docs/production.md"); }
 
 // Pages that every newcomer reads fit a terminal, except for links and tables.
 TEST(Documents, FirstPagesFitATerminal) {
-  for (const char* document : {"README.md", "docs/guide.md", "docs/metrics.md"}) {
+  for (const char* document : {"README.md", "docs/guide.md", "docs/metrics.md", "docs/production.md"}) {
     std::istringstream lines(read_file(document));
     int number = 0;
     for (std::string line; std::getline(lines, line);) {

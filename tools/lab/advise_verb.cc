@@ -13,6 +13,7 @@
 #include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/advise/plan/score_allocation.h"
 #include "tools/lab/advise/present_device.h"
+#include "tools/lab/advise/recommendation_report.h"
 #include "tools/lab/report/output_file.h"
 #include "tools/train/launch.h"
 
@@ -25,6 +26,9 @@ struct AdviseRequest {
   std::string hardware;  // empty: the present device
   std::vector<std::string> formats;
   std::string json;  // empty: none
+
+  // The comparison whose damage counts, and the configuration to write; empty: none.
+  std::string measured, output;
 
   // Only with a budget, but for run.ranks and run.rounds. Recipes and state may be {"none"}, which stands for an empty
   // list; plan() fills in run.plan.budget and run.hardware.
@@ -71,6 +75,37 @@ bool plan(const AdviseRequest& request, const Config& config) {
   return !found.misses_budget();
 }
 
+std::vector<std::string> hardware_names(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream parts(text);
+  for (std::string name; std::getline(parts, name, ',');) names.push_back(name);
+  return names;
+}
+
+void recommend(const AdviseRequest& request, const Config& config) {
+  std::vector<NamedFile> read = files_read(request.config, config);
+  read.push_back({"--measured", request.measured});
+  require_different_files({{"--output", request.output}, {"--json", request.json}}, read);
+  OutputFile json("--json", request.json), yaml("--output", request.output);
+  std::vector<const Hardware*> hardware;
+  for (const std::string& name : hardware_names(request.hardware)) hardware.push_back(&find_hardware(name));
+  Measurement measurement = read_measurement(request.measured, config);
+  const std::vector<Candidate> candidates = candidates_of(config, measurement);
+  std::vector<Advice> devices;
+  for (const Hardware* const one : hardware) {
+    Roofline roofline(*one);
+    devices.push_back(advise(request.config, config, candidates, request.run.ranks, absent_target(*one, roofline)));
+  }
+  if (hardware.empty()) {
+    devices.push_back(advise_present_device(request.config, config, candidates, request.run.rounds).advice);
+  }
+  const RecommendationReport report =
+      report_recommendations(request.config, config, std::move(measurement), std::move(devices));
+  print(to_text(report).text());
+  if (json.is_wanted()) json.write(to_json(report));
+  if (yaml.is_wanted()) yaml.write(to_production_yaml(report));
+}
+
 // Returns the exit code.
 int run(const AdviseRequest& request) {
   if (launcher_size() > 1) {
@@ -97,6 +132,10 @@ int run(const AdviseRequest& request) {
   }
   validate_for_ranks(config, request.run.ranks);
   if (!request.budget.empty()) return plan(request, config) ? 0 : kBudgetMissed;
+  if (!request.measured.empty()) {
+    recommend(request, config);
+    return 0;
+  }
   const std::vector<Candidate> candidates = candidates_of(config, request.formats);
   require_different_files({{"--json", request.json}}, files_read(request.config, config));
   OutputFile json("--json", request.json);
@@ -140,7 +179,7 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   option(
       "--hardware", request->hardware,
       "predict for a device by its data sheet: t4, v100, a100, h100, h200, b200, tpu-v3, gaudi2; without it, measure "
-      "the device of this machine");
+      "the device of this machine; with --measured several, separated by commas");
   option("--ranks", request->run.ranks, "number of devices in one node, one rank each")->check(CLI::Range(1, 1 << 20));
   advise
       .add_option("--formats", request->formats,
@@ -151,6 +190,12 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   option("--rounds", request->run.rounds, "rounds of timing kernels and steps by turns on this machine's device")
       ->check(CLI::Range(1, 1000));
   option("--json", request->json, "also write the figures to this file");
+  option("--measured", request->measured,
+         "recommend the fastest precision that did no damage in this file of `mantissa compare --json`, and say how to "
+         "run it in production")
+      ->excludes("--formats");
+  option("--output", request->output, "also write a configuration for production to this file, for one --hardware")
+      ->needs("--measured");
   option("--budget", request->budget,
          "plan the precision of each layer, optimizer state and gradients on the wire under a budget: time=12ms, "
          "time=90%, memory=1.5GiB, loss=0.01, or with --hardware energy=80% or energy=12J");
@@ -181,6 +226,7 @@ std::function<int()> add_advise_options(CLI::App& advise) {
       ->check(zero_or(StepTimeOptions().first_look, 1000));
   advise.add_flag("--yes", request->run.accepts_much,
                   "go on where a plan takes more than an hour by estimate, or more memory than there is");
+  advise.get_option("--measured")->excludes("--budget");
   for (const char* const of_plans : {"--solver", "--compare-solvers", "--damage", "--recipes", "--state", "--plan",
                                      "--warm-up", "--batches", "--seeds", "--steps", "--time-pairs", "--yes"}) {
     advise.get_option(of_plans)->needs(advise.get_option("--budget"));

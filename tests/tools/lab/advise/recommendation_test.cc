@@ -1,0 +1,308 @@
+// Recommendations from prepared comparisons and step times: small numbers by hand, and all cases against the rule
+// written in another way.
+#include "tools/lab/advise/recommendation_report.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <regex>
+
+#include "tests/testing/error_of.h"
+#include "tests/tools/lab/advise/prepared_comparison.h"
+#include "tools/config/config_binding.h"
+
+namespace mantissa {
+namespace {
+
+using testing::error_of;
+using testing::kBf16;
+using testing::kFp16;
+using testing::kFp32;
+using testing::kTf32;
+using testing::measured;
+using testing::measurement_of_all;
+using testing::minimal_config;
+using testing::prepared_comparison;
+using testing::recipe;
+using testing::wanted_config;
+using testing::written;
+
+struct Step {
+  const char* name;
+  double ms;
+  Support support = Support::kNative;
+  bool fits = true;
+};
+
+Advice prepared_advice(const std::vector<Step>& steps) {
+  Advice advice{
+      .model = "wanted.yaml", .device = "a device", .hardware = &find_hardware("h100"), .parameters = 2500000};
+  for (const Step& step : steps) {
+    EvaluatedPrecision& one = advice.evaluations.emplace_back(EvaluatedPrecision{.name = step.name});
+    one.support = step.support;
+    one.prediction.kernel_seconds = 1e-3 * step.ms;
+    one.fits = step.fits;
+  }
+  std::ranges::stable_sort(advice.evaluations, {},
+                           [](const EvaluatedPrecision& one) { return one.prediction.step_seconds(); });
+  return advice;
+}
+
+Recommendation recommend(const std::vector<Step>& steps) {
+  return recommend(prepared_advice(steps), measurement_of_all(), 3);
+}
+
+using Names = std::vector<std::string>;
+
+// ---- The rule.
+
+TEST(Recommendation, IsTheFastestOfThoseThatDidNoDamage) {
+  const Recommendation found = recommend({{"fp32", 100},
+                                          {"tf32", 60},
+                                          {"bf16", 50},
+                                          {"fp16", 50},
+                                          {"delayed", 40},
+                                          {"current", 38},
+                                          {"nvfp4", 30},
+                                          {"block", 35},
+                                          {"bf16:attention_high", 55},
+                                          {"mxfp8", 52, Support::kEmulated}});
+  EXPECT_EQ(found.chosen, "bf16") << "as fast as fp16, and with more range";
+  EXPECT_EQ(found.fastest, "bf16");
+  EXPECT_EQ(found.above, "tf32");
+  EXPECT_EQ(found.unclear, Names{"delayed"});
+  EXPECT_EQ(found.damaged, (Names{"nvfp4", "current"})) << "a failure, and a higher loss";
+  EXPECT_EQ(found.unmeasured, Names{"block"}) << "the pattern is slower";
+  EXPECT_EQ(found.emulated, Names{"mxfp8"});
+}
+
+// 60 ms over 56.1 ms is a gain of 1.0695, over 56.0 ms one of 1.0714.
+TEST(Recommendation, StaysWithMorePrecisionBelowAGainOfSevenPerCent) {
+  const Recommendation below = recommend({{"fp32", 100}, {"tf32", 60}, {"bf16", 56.1}, {"delayed", 56.1}});
+  EXPECT_EQ(below.chosen, "tf32");
+  EXPECT_EQ(below.fastest, "bf16");
+  EXPECT_EQ(below.above, "fp32");
+  EXPECT_EQ(below.unclear, Names{}) << "delayed gains no more";
+  const Recommendation beyond = recommend({{"fp32", 100}, {"tf32", 60}, {"bf16", 56.0}, {"delayed", 52.0}});
+  EXPECT_EQ(beyond.chosen, "bf16");
+  EXPECT_EQ(beyond.unclear, Names{"delayed"});
+  EXPECT_EQ(recommend({{"fp32", 100}, {"fp16", 99}, {"bf16", 98}, {"mxfp8", 97}}).chosen, "fp32");
+}
+
+TEST(Recommendation, EqualButSlowerIsNotRecommended) {
+  const Recommendation found = recommend({{"fp32", 100}, {"bf16", 120, Support::kEmulated}, {"fp16", 30}});
+  EXPECT_EQ(found.chosen, "fp16");
+  EXPECT_EQ(found.above, "bf16") << "fp16 overflows first";
+  EXPECT_EQ(found.emulated, Names{"bf16"});
+}
+
+TEST(Recommendation, TakesOnlyWhatRunsAndFits) {
+  const Recommendation found = recommend({{"fp32", 100},
+                                          {"tf32", 0, Support::kUnavailable},
+                                          {"bf16", 50, Support::kNative, /*fits=*/false},
+                                          {"fp16", 0, Support::kRefused},
+                                          {"delayed", 40, Support::kNative, /*fits=*/false},
+                                          {"mxfp8", 60}});
+  EXPECT_EQ(found.chosen, "mxfp8");
+  EXPECT_EQ(found.above, "fp32");
+  EXPECT_EQ(found.unclear, Names{});
+  const Recommendation none = recommend({{"fp32", 100, Support::kNative, false}, {"delayed", 40}, {"block", 30}});
+  EXPECT_EQ(none.chosen, "");
+  EXPECT_EQ(none.above, "");
+  EXPECT_EQ(none.unclear, Names{"delayed"}) << "all that run are listed";
+  EXPECT_EQ(none.unmeasured, Names{"block"});
+}
+
+TEST(Recommendation, NothingClimbsToFp16ThatHasMoreRange) {
+  EXPECT_EQ(recommend({{"fp32", 100}, {"fp16", 50}, {"mxfp8", 30}}).above, "fp32");
+}
+
+// Times and which precisions run are drawn. A ladder of precision, written out here, and a sort decide again.
+TEST(Recommendation, AgreesWithTheRuleInAnotherForm) {
+  const std::vector<std::string> ladder = {"fp32", "tf32", "bf16", "fp16", "mxfp8"};  // those that do no damage
+  const Measurement measurement = measurement_of_all();
+  std::mt19937 random(7);
+  int lower = 0, stayed = 0;
+  for (int draw = 0; draw < 500; ++draw) {
+    std::vector<Step> steps;
+    for (const char* name : {"fp32", "tf32", "bf16", "fp16", "mxfp8", "delayed", "current", "nvfp4", "block"}) {
+      const double ms = 50.0 + static_cast<double>(random() % 1000) / 50.0;
+      steps.push_back({name, ms, random() % 5 == 0 ? Support::kUnavailable : Support::kNative, random() % 7 != 0});
+    }
+    std::map<std::string, double> fitting, harmless;
+    for (const Step& step : steps) {
+      if (step.support == Support::kUnavailable || !step.fits) continue;
+      fitting[step.name] = step.ms;
+      if (std::ranges::count(ladder, step.name) > 0) harmless[step.name] = step.ms;
+    }
+    // The first of the ladder that nothing below it, or above it, beats by 7 %.
+    std::string expected;
+    for (const std::string& name : ladder) {
+      const bool is_beaten = std::ranges::any_of(harmless, [&](const auto& other) {
+        return harmless.contains(name) && harmless[name] / other.second >= 1.07;
+      });
+      if (expected.empty() && harmless.contains(name) && !is_beaten) expected = name;
+    }
+    const Recommendation found = recommend(prepared_advice(steps), measurement, 3);
+    ASSERT_EQ(found.chosen, expected) << draw;
+    const auto faster = [&](const std::vector<std::string>& names) {
+      std::vector<std::pair<double, std::string>> list;
+      for (const std::string& name : names) {
+        if (!fitting.contains(name)) continue;
+        if (expected.empty() || fitting[expected] / fitting[name] >= 1.07) list.emplace_back(fitting[name], name);
+      }
+      std::ranges::sort(list);
+      Names sorted;
+      for (const auto& [ms, name] : list) sorted.push_back(name);
+      return sorted;
+    };
+    EXPECT_EQ(found.unclear, faster({"delayed"}));
+    EXPECT_EQ(found.damaged, faster({"current", "nvfp4"}));
+    EXPECT_EQ(found.unmeasured, faster({"block"}));
+    if (expected.empty()) continue;
+    lower += expected != "fp32" ? 1 : 0;
+    stayed += found.fastest != found.chosen ? 1 : 0;
+  }
+  EXPECT_GT(lower, 100);
+  EXPECT_GT(stayed, 100);
+}
+
+TEST(Recommendation, PrecisionsHaveAnOrder) {
+  const std::vector<std::vector<std::string>> falling = {
+      {"precision.compute=fp64"},
+      kFp32,
+      kTf32,
+      {"precision.compute=bf16", "precision.pattern=attention_high"},
+      kBf16,
+      kFp16,
+      {"precision.recipe=delayed", "precision.rules=[{match: blocks.0, format: bf16}]"},
+      recipe("mxfp8"),
+      recipe("nvfp4")};
+  int before = -1;
+  for (const std::vector<std::string>& settings : falling) {
+    const int own = coarseness(minimal_config(settings).precision, 6);
+    EXPECT_GT(own, before) << settings.front();
+    before = own;
+  }
+  EXPECT_EQ(coarseness(minimal_config(recipe("current")).precision, 6),
+            coarseness(minimal_config({"precision.recipe=mxfp8", "precision.pattern=all_low"}).precision, 6));
+}
+
+// ---- Comparisons.
+
+// A byte model of L layers and width W: 256 W + 128 W of embeddings, 12 W² + 13 W in a block, and the last norm's 2 W.
+TEST(Measurement, SaysWhatWasMeasured) {
+  const Measurement found = measurement_of_all();
+  EXPECT_EQ(found.parameters, 384 * 128 + 2 * (12 * 128 * 128 + 13 * 128) + 2 * 128);
+  EXPECT_EQ(found.tokens_per_step, 1024);
+  EXPECT_EQ(found.differences, (Names{"model.heads: 2 -> 4", "model.layers: 2 -> 3", "model.width: 128 -> 256",
+                                      "train.steps: 400 -> 4000"}));
+  EXPECT_EQ(found.find("fp32")->damage, Damage::kNone) << "the baseline";
+  EXPECT_EQ(found.find("fp16")->damage, Damage::kNone) << "better";
+  EXPECT_EQ(found.find("delayed")->damage, Damage::kUnclear);
+  EXPECT_EQ(found.find("current")->damage, Damage::kSome);
+  EXPECT_EQ(found.find("nvfp4")->damage, Damage::kSome);
+  EXPECT_EQ(found.find("nvfp4")->why, "2 of 6 runs failed: stopped after 3 faults");
+  EXPECT_EQ(found.find("block"), nullptr);
+}
+
+TEST(Measurement, LeavesOutWhatWasNotTrainedOrHasNoOneSpeed) {
+  Json refused = measured("block", recipe("block"), "equal");
+  refused.erase("summary");
+  const Json adaptive = measured("configured", {"precision.schedule=[{after_step: 5, compute: fp32}]"}, "equal");
+  const Json all = {measured("fp32", kFp32, ""), refused, adaptive};
+  const Measurement found =
+      read_measurement(written("left_out.json", prepared_comparison(all).dump()), wanted_config());
+  ASSERT_EQ(found.precisions.size(), 1u);
+  EXPECT_EQ(found.precisions[0].name, "fp32");
+}
+
+TEST(Measurement, ABaselineThatFailedIsNotRecommended) {
+  Json fp32 = measured("fp32", kFp32, "");
+  fp32["summary"]["succeeded"] = 5;
+  const Measurement found = read_measurement(
+      written("failed.json", prepared_comparison({fp32, measured("bf16", kBf16, "better")}).dump()), wanted_config());
+  EXPECT_EQ(found.find("fp32")->damage, Damage::kSome);
+  EXPECT_EQ(found.find("bf16")->damage, Damage::kNone);
+}
+
+TEST(Measurement, RefusesOtherFilesAndOtherTasks) {
+  const auto error = [](const std::string& path, const Config& config) {
+    return error_of([&] { read_measurement(path, config); });
+  };
+  const auto expect_part = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const std::string good = written("good.json", prepared_comparison(Json::array({measured("fp32", kFp32, "")})).dump());
+  expect_part(error("/no/such.json", wanted_config()), "--measured: /no/such.json cannot be opened");
+  for (const std::string text : {"precision: bf16", "[1, 2]", R"({"model": "a", "verdict": "b"})"}) {
+    expect_part(error(written("other.json", text), wanted_config()), "expected what `mantissa compare CONFIG --json");
+  }
+  Json part = prepared_comparison(Json::array({measured("fp32", kFp32, "")}));
+  part["precisions"][0]["summary"].erase("succeeded");
+  expect_part(error(written("part.json", part.dump()), wanted_config()), "expected all figures that");
+  expect_part(error(good, wanted_config({"model.context=256"})),
+              "expected a comparison of a gpt with model.context=256, as the configuration has it, got a gpt with 128");
+  expect_part(error(good, wanted_config({"model.name=encoder"})), "expected a comparison of a encoder");
+  EXPECT_EQ(error(good, wanted_config()), "");
+}
+
+// ---- Candidates.
+
+TEST(Recommendation, CandidatesAreTheMeasuredPrecisionsOfThisModelAndOthers) {
+  const Json all = {measured("fp32", kFp32, ""), measured("fp8", recipe("delayed"), "equal"),
+                    measured("plan", {"precision.rules=[{match: blocks.0, format: fp32}]"}, "equal")};
+  const Config config = wanted_config({"optimizer.lr=0.5"});
+  const Measurement measurement = read_measurement(written("fp8.json", prepared_comparison(all).dump()), config);
+  Names names;
+  for (const Candidate& one : candidates_of(config, measurement)) {
+    names.push_back(one.name);
+    EXPECT_EQ(one.config.model, config.model);
+    EXPECT_EQ(flatten(one.config).at("optimizer.lr"), "0.5");
+    EXPECT_EQ(one.is_configured, one.name == "bf16");
+  }
+  EXPECT_EQ(names, (Names{"fp32", "fp8", "plan", "tf32", "bf16", "fp16", "current", "block", "mxfp8", "nvfp4",
+                          "bf16:fp32_ends_low_core", "bf16:attention_high", "bf16:first_last_k_high"}))
+      << "delayed is fp8, under another name";
+}
+
+// ---- Report.
+
+TEST(RecommendationReport, BeginsWithTheVerdictAndSaysWhatIsNotKnown) {
+  const RecommendationReport report = report_recommendations("wanted.yaml", wanted_config(), measurement_of_all(),
+                                                             {prepared_advice({{"fp32", 100},
+                                                                               {"bf16", 50},
+                                                                               {"delayed", 40},
+                                                                               {"current", 38},
+                                                                               {"block", 25},
+                                                                               {"mxfp8", 51, Support::kEmulated}})});
+  const std::string text = to_text(report).text(), words = std::regex_replace(text, std::regex("\\s+"), " ");
+  for (const std::string part :
+       {"a device: bf16, at least 50 ms a step; equal to fp32 faster, but inconclusive: delayed (1.25 x bf16): too few "
+        "seeds to tell: if the precisions do not differ, about 14 are needed faster, but worse: current (1.32 x bf16) "
+        "faster, but not measured: block (2.00 x bf16) emulated here, without a gain: mxfp8",
+        "Damage was measured on gpt: 2 layers, width 128, context 128 (0.45 million parameters), 400 steps of 1024 "
+        "tokens, 6 seeds, against fp32; equal within 0.008 nats. This model has 2.50 million: damage may not "
+        "extrapolate to it, nor to longer runs. Not as here: model.heads, model.layers, model.width, train.steps.",
+        "* 50", "e 51", "bf16 in production, with fp32 above it"}) {
+    EXPECT_NE(words.find(part), std::string::npos) << part << "\n" << text;
+  }
+  EXPECT_EQ(text.find("a device: bf16"), 0u) << "the verdict is first";
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
+}
+
+TEST(RecommendationReport, AConfigurationIsForOneDeviceWithARecommendation) {
+  const auto error_for = [](std::vector<Advice> devices) {
+    const RecommendationReport report =
+        report_recommendations("wanted.yaml", wanted_config(), measurement_of_all(), std::move(devices));
+    return error_of([&] { to_production_yaml(report); });
+  };
+  const Advice good = prepared_advice({{"fp32", 100}, {"bf16", 50}}), bad = prepared_advice({{"delayed", 40}});
+  EXPECT_EQ(error_for({good}), "");
+  EXPECT_NE(error_for({good, good}).find("give one --hardware, got 2"), std::string::npos);
+  EXPECT_NE(error_for({bad}).find("there is nothing to write: a device: nothing to recommend"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,118 @@
+#include "tools/lab/advise/measurement.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "tools/config/precision_phases.h"
+#include "tools/lab/experiment/candidates.h"
+
+namespace mantissa {
+namespace {
+
+Json comparison_in(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw ConfigError(fmt::format("--measured: {} cannot be opened", path));
+  const Json found = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto has = [&](const char* key) { return found.is_object() && found.contains(key); };
+  if (has("setting") && has("baseline") && has("precisions")) return found;
+  throw ConfigError(
+      fmt::format("--measured: expected what `mantissa compare CONFIG --json {}` writes, got another file", path));
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+void judge_damage(const std::string& baseline, MeasuredPrecision& found) {
+  const Json& summary = found.summary;
+  found.verdict = found.name == baseline ? "baseline" : summary.at("verdict").get<std::string>();
+  const int64_t runs = summary.at("runs"), succeeded = summary.at("succeeded");
+  if (succeeded < runs) {
+    found.why = first_line(fmt::format("{} of {} runs failed: {}", runs - succeeded, runs, summary.at("failure")));
+  } else if (found.verdict == "inconclusive") {
+    found.damage = Damage::kUnclear;
+    found.why = first_line(summary.at("why"));
+  } else if (found.verdict != "worse") {
+    found.damage = Damage::kNone;
+  }
+}
+
+void require_same_task(const std::string& path, const ModelConfig& measured, const ModelConfig& wanted) {
+  if (measured.name == wanted.name && measured.context == wanted.context) return;
+  throw ConfigError(
+      fmt::format("--measured {}: expected a comparison of a {} with model.context={}, as the configuration has it, "
+                  "got a {} with {}: "
+                  "damage depends on both",
+                  path, wanted.name, wanted.context, measured.name, measured.context));
+}
+
+// The settings beside the precision.
+Config in_fp32(const Config& config) {
+  Config plain = in_precision(config, {.compute = DType::kF32});
+  plain.precision_fallback = {};
+  return plain;
+}
+
+int level_of(const RuleFormat& format) {
+  if (const auto* dtype = std::get_if<DType>(&format)) {
+    return *dtype == DType::kF32 ? 1 : *dtype == DType::kBF16 ? 4 : *dtype == DType::kF16 ? 5 : 0;
+  }
+  if (const auto* products = std::get_if<Fp32Products>(&format)) {
+    return *products == Fp32Products::kTf32 ? 3 : *products == Fp32Products::kBf16x3 ? 2 : 1;
+  }
+  const auto* recipe = std::get_if<Recipe>(&format);
+  return recipe == nullptr ? 0 : format_for(*recipe, Role::kWeight).format == Format::kE2M1 ? 7 : 6;
+}
+
+Measurement measurement_of(const Json& comparison, const std::string& path, const Config& config) {
+  Measurement found{.path = path, .baseline = comparison.at("baseline"), .setting = comparison.at("setting")};
+  for (const Json& entry : comparison.at("precisions")) {
+    const std::string name = entry.at("name");
+    if (!entry.contains("summary")) continue;
+    const Config trained = parse_config(entry.at("config"), fmt::format("--measured {}, {}", path, name));
+    if (name == found.baseline) {
+      require_same_task(path, trained.model, config.model);
+      found.parameters = predict_memory_table(in_fp32(trained), DryRunOptions{}).parameters;
+      found.tokens_per_step = trained.train.global_batch * trained.model.context;
+      found.differences = training_differences(in_fp32(trained), in_fp32(config));
+    }
+    if (phase_count(trained) > 1) {
+      log_info("--measured: {} is left out, since its precision changes during the run: its steps have several speeds",
+               name);
+      continue;
+    }
+    MeasuredPrecision& one = found.precisions.emplace_back(
+        MeasuredPrecision{.name = name, .precision = trained.precision, .summary = entry.at("summary")});
+    one.runs = entry.at("runs");
+    judge_damage(found.baseline, one);
+  }
+  return found;
+}
+
+}  // namespace
+
+const MeasuredPrecision* Measurement::find(const std::string& name) const {
+  const auto found = std::ranges::find(precisions, name, &MeasuredPrecision::name);
+  return found == precisions.end() ? nullptr : &*found;
+}
+
+Measurement read_measurement(const std::string& path, const Config& config) {
+  const Json comparison = comparison_in(path);
+  try {
+    return measurement_of(comparison, path, config);
+  } catch (const Json::exception& error) {
+    throw ConfigError(fmt::format("--measured {}: expected all figures that `mantissa compare --json` writes: {}", path,
+                                  error.what()));
+  }
+}
+
+int coarseness(const PrecisionConfig& precision, int64_t model_blocks) {
+  if (precision.is_fp64()) return 0;
+  int lowest = 0;
+  for (const PrecisionRule& rule : expand(precision, model_blocks)) lowest = std::max(lowest, level_of(*rule.format));
+  const bool lifts_layers = !precision.rules.empty() || (precision.pattern != PrecisionPattern::kNone &&
+                                                         precision.pattern != PrecisionPattern::kAllLow);
+  return 2 * lowest - (lifts_layers ? 1 : 0);
+}
+
+}  // namespace mantissa

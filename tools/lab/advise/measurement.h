@@ -1,0 +1,50 @@
+// Measurement: a comparison of precisions as `mantissa compare --json` wrote it, to choose a precision by.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/config/config.h"
+#include "tools/lab/report/report.h"
+
+namespace mantissa {
+
+enum class Damage : uint8_t {
+  kNone,     // the baseline, or found equal or better
+  kUnclear,  // inconclusive
+  kSome,     // worse, or a run failed
+};
+
+struct MeasuredPrecision {
+  std::string name{};  // in the comparison
+  PrecisionConfig precision{};
+  Damage damage = Damage::kSome;
+  std::string verdict{};      // "baseline", "equal", "worse", …
+  std::string why{};          // one line: what is missing to know, or how a run failed; empty: nothing
+  Json summary{};             // summary_of() in tools/lab/compare/precision_comparison.h
+  Json runs = Json::array();  // with their steps
+};
+
+struct Measurement {
+  std::string path{};
+  std::string baseline{};
+  Json setting{};          // of the comparison: model, steps, seeds, level, margin, …
+  int64_t parameters = 0;  // of the measured model
+  int64_t tokens_per_step = 0;
+  std::vector<MeasuredPrecision> precisions{};
+  // Settings beside the precision that shape a training and are not those of the comparison: "model.width: 128 -> 768".
+  std::vector<std::string> differences{};
+
+  const MeasuredPrecision* find(const std::string& name) const;  // nullptr: not measured
+};
+
+// Leaves out precisions that could not be trained, which are not measured, and those that change during a run, whose
+// steps have several speeds. ConfigError for a file that is no such comparison, and for one of another model family or
+// sequence length than the configuration's.
+Measurement read_measurement(const std::string& path, const Config& config);
+
+// By the lowest precision of any layer; more is less precise. fp16 is below bf16, as for precision.fallback. Formats of
+// 8 bits are alike. A precision with rules or a pattern that keeps layers high is above the same one throughout.
+int coarseness(const PrecisionConfig& precision, int64_t model_blocks);
+
+}  // namespace mantissa

@@ -1,0 +1,219 @@
+#include "tools/lab/advise/production_guide.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/config/config_binding.h"
+#include "tools/config/precision_phases.h"
+#include "tools/lab/experiment/candidates.h"
+
+namespace mantissa {
+namespace {
+
+constexpr int64_t kLooks = 20;  // evaluations, probed steps and checkpoints in a run, at least
+// Of configs/adaptive.yaml, with which runs that underflow are found and rescued (docs/results/adaptive.md).
+constexpr double kUnderflowThreshold = 0.5;
+constexpr double kLeastRise = 0.05, kLeastFactor = 1.5;  // of thresholds: less is chance in runs that are longer
+constexpr double kMostRise = 1e6;
+
+// Shortens an interval, or turns it on, so that a run has kLooks; in a long run one that was off becomes `usual`.
+void look_often(int64_t& interval, int64_t steps, int64_t usual) {
+  const int64_t longest = std::max<int64_t>(steps / kLooks, 1);
+  if (interval == 0 || interval > longest) interval = std::min(longest, usual);
+}
+
+bool stays_calm(const Json& runs, const AdaptiveOptions& options) {
+  return std::ranges::all_of(runs, [&](const Json& run) {
+    const Json& steps = run.at("steps");
+    AdaptivePrecision ladder(options, 2);
+    for (size_t i = 0; i < steps.at("loss").size(); ++i) {
+      if (steps.at("result")[i] != "applied") continue;
+      ladder.applied(static_cast<int64_t>(i) + 1, number_of(steps.at("loss")[i]), number_of(steps.at("grad_norm")[i]));
+    }
+    return ladder.is_calm_since(0);
+  });
+}
+
+// The least value of the threshold at which runs stay calm, rounded up to two digits.
+double calm_threshold(const Json& runs, double AdaptiveOptions::*threshold, double least) {
+  const auto is_calm = [&](double value) {
+    AdaptiveOptions options;
+    options.*threshold = value;
+    return stays_calm(runs, options);
+  };
+  if (is_calm(least)) return least;
+  double low = least, high = 2.0 * least;
+  while (high < kMostRise && !is_calm(high)) low = std::exchange(high, 2.0 * high);
+  while (high > 1.001 * low) {
+    const double middle = 0.5 * (low + high);
+    (is_calm(middle) ? high : low) = middle;
+  }
+  const double digits = std::pow(10.0, 1.0 - std::floor(std::log10(high)));
+  return std::ceil(high * digits) / digits;
+}
+
+bool rounds_operands(const PrecisionConfig& precision, int64_t blocks) {
+  return std::ranges::any_of(expand(precision, blocks),
+                             [](const PrecisionRule& rule) { return std::holds_alternative<Recipe>(*rule.format); });
+}
+
+Config production_config(const Config& given, const MeasuredPrecision& chosen, const MeasuredPrecision* above,
+                         const SignalThresholds& thresholds) {
+  // In both, one after the other, so that settings which the upper level needs stay: masters for fp16.
+  Config config = in_precision(above == nullptr ? given : in_precision(given, above->precision), chosen.precision);
+  const int64_t steps = config.train.steps;
+  const bool has_text = !config.data.validation.empty() || config.data.validation_fraction > 0.0;
+  if (has_text) look_often(config.train.eval_interval, steps, TrainConfig().eval_interval);
+  look_often(config.checkpoint.interval, steps, CheckpointConfig().interval);
+  if (config.precision.is_fp64()) return config;  // without probes and lifts
+  config.probe.enabled = true;
+  look_often(config.probe.interval, steps, ProbeConfig().interval);
+  const bool is_narrow = rounds_operands(config.precision, config.model.layers);
+  const bool is_low = is_narrow || config.precision.uses_fp16();
+  if (is_low && config.precision_fallback.overflows == 0) config.precision_fallback.overflows = 2;
+  FloorPolicy& floor = config.scaler.scaler.floor_policy;
+  if (config.precision.uses_fp16() && floor == FloorPolicy::kFault) floor = FloorPolicy::kLift;
+  if (above == nullptr) return config;
+  config.precision_adaptive.levels = {above->precision, config.precision};
+  AdaptiveOptions& options = config.precision_adaptive.options;
+  options = {.start = 1, .stable_steps = std::max(AdaptiveOptions().stable_steps, config.probe.interval)};
+  options.rollback = true;
+  options.loss_rise = thresholds.loss_rise;
+  options.norm_factor = thresholds.norm_factor;
+  if (is_narrow) options.underflow_share = kUnderflowThreshold;
+  return config;
+}
+
+std::string share_text(const Json& share) { return per_cent(share) + " %"; }
+
+Json monitor_of(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
+                const SignalThresholds& thresholds) {
+  const AdaptiveOptions& window = AdaptiveOptions();
+  const Json& summary = chosen.summary;
+  const std::string source = thresholds.are_measured
+                                 ? fmt::format("half of which no step of {} measured runs reached", chosen.runs.size())
+                                 : std::string("from docs/precision.md, since the measured runs are too short");
+  Json monitor = Json::array();
+  const auto add = [&](const char* fields, const std::string& watch) {
+    monitor.push_back({{"fields", fields}, {"watch", watch}});
+  };
+  add("step.loss, mantissa_loss",
+      fmt::format("alarm at {:g} nats above the median of {} steps, {} (of batches of {} tokens: chance is less in "
+                  "larger ones)",
+                  thresholds.loss_rise, window.window, source, measurement.tokens_per_step));
+  add("step.grad_norm, mantissa_gradient_norm",
+      fmt::format("alarm at {:g} times the {:g} quantile of {} steps", thresholds.norm_factor, window.norm_quantile,
+                  window.window));
+  add("step.applied, step.skip_reason, mantissa_skipped_steps_total",
+      fmt::format("{} of the measured steps were skipped for the loss scale, {} by faults; each fault is news",
+                  share_text(summary.at("overflow_share")), share_text(summary.at("fault_share"))));
+  if (config.precision.uses_fp16()) {
+    add("step.scale, mantissa_loss_scale",
+        fmt::format("alarm below {:g}, the least of the measured runs: it comes down where gradients overflow",
+                    summary.at("smallest_scale")));
+  }
+  add("validation.loss, mantissa_validation_loss",
+      fmt::format("slow damage shows in no signal: measured were {} nats beside {}; compare again on this model",
+                  with_range("{:+.4f}")(summary.at("loss_difference")), measurement.baseline));
+  if (config.probe.enabled) {
+    add("probes.underflowed, probes.overflowed, probes.snr_db",
+        "alarm where half of a gradient's values round to 0, or any overflows; `mantissa analyze model` judges the "
+        "rest");
+  }
+  add("precision.cause, rollback.cause", "the ladder or a lift acted: find out why before the next one");
+  add("mantissa_warnings_total, mantissa_heartbeat_timestamp_seconds", "alarm at a rise, and where it stands still");
+  return monitor;
+}
+
+}  // namespace
+
+SignalThresholds thresholds_of(const Json& runs) {
+  SignalThresholds found;
+  const auto is_long = [](const Json& run) {
+    return run.at("steps").at("loss").size() > static_cast<size_t>(AdaptiveOptions().warmup);
+  };
+  Json healthy = Json::array();
+  std::ranges::copy_if(runs, std::back_inserter(healthy),
+                       [&](const Json& run) { return run.at("failure").is_null() && is_long(run); });
+  if (healthy.empty()) return found;
+  return {.loss_rise = calm_threshold(healthy, &AdaptiveOptions::loss_rise, kLeastRise),
+          .norm_factor = calm_threshold(healthy, &AdaptiveOptions::norm_factor, kLeastFactor),
+          .are_measured = true};
+}
+
+ProductionGuide production_guide(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
+                                 const MeasuredPrecision* above) {
+  const SignalThresholds thresholds = thresholds_of(chosen.runs);
+  ProductionGuide guide{.config = production_config(config, chosen, above, thresholds)};
+  const Config& production = guide.config;
+  validate_phases(production);
+  const std::map<std::string, std::string> settings = flatten(production);
+  const auto add = [&](Json& list, const char* setting, const std::string& why) {
+    list.push_back({{"setting", setting}, {"value", settings.at(setting)}, {"why", why}});
+  };
+  const int64_t blocks = production.model.layers, steps = production.train.steps;
+  const bool is_narrow = rounds_operands(production.precision, blocks), is_fp16 = production.precision.uses_fp16();
+  Json practices = Json::array(), fallbacks = Json::array();
+  add(practices, "optimizer.master", "an update is mostly below half a step of 16 bits: fp32 masters add them up");
+  add(practices, "comm.wire_dtype", "rounds each rank's gradient once; sums are fp32 (comm.accumulate)");
+  if (is_narrow) {
+    add(practices, "precision.recipe",
+        "leaves head, attention, norms, embedding and loss out; they reach the loss at once");
+  } else {
+    add(practices, "precision.weights", "norms, softmax, residual stream and loss are fp32 in any case");
+  }
+  if (is_fp16) {
+    add(practices, "scaler.mode", "auto is a dynamic loss scale: without one, gradients below 6e-8 are 0");
+    add(practices, "scaler.growth_interval", "clean steps until the scale is tried at twice its value");
+    add(practices, "scaler.floor",
+        "lift raises a layer that overflows at the least scale; fault counts towards the end");
+  }
+  add(practices, "train.eval_interval", "the validation loss is the only sign of slow damage");
+  if (production.probe.enabled) {
+    add(practices, "probe.interval",
+        fmt::format("{} probed steps of {}; every hundredth takes 1 to 3 % of the time (docs/results/probes.md)",
+                    (steps + production.probe.interval - 1) / production.probe.interval, steps));
+  }
+  add(practices, "checkpoint.interval", "a small part of the run: a fallback returns to the last good one");
+  add(practices, "checkpoint.keep_last", "beside these, the one to which a rollback returns stays");
+  if (above != nullptr) {
+    add(fallbacks, "precision.adaptive.start",
+        fmt::format("level 1 is {}; a bad signal goes up to level 0, {}", chosen.name, above->name));
+    add(fallbacks, "precision.adaptive.rollback", "and trains again from before the damage");
+    for (const char* const signal : {"precision.adaptive.loss_rise", "precision.adaptive.norm_factor"}) {
+      add(fallbacks, signal, "the alarm above; NaN and Inf go up at once");
+    }
+    if (is_narrow) add(fallbacks, "precision.adaptive.underflow_share", "of the gradients' values, by probes");
+  }
+  if (production.precision_fallback.overflows > 0) {
+    add(fallbacks, "precision.fallback.overflows", "overflows of one layer that lift this layer alone");
+  }
+  add(fallbacks, "stop_rules.action", "the answer to spikes of single batches; `rollback` leaves these batches out");
+  add(fallbacks, "faults.max_consecutive", "faults end the run; `mantissa postmortem` names the first cause");
+  guide.figures = {{"precision", chosen.name},
+                   {"above", above == nullptr ? Json() : Json(above->name)},
+                   {"measured_thresholds", thresholds.are_measured},
+                   {"monitor", monitor_of(production, measurement, chosen, thresholds)},
+                   {"practices", practices},
+                   {"fallbacks", fallbacks}};
+  return guide;
+}
+
+void add_guide(const Json& figures, ReportText& text) {
+  const Json& above = figures.at("above");
+  text.line("{} in production, with {}", figures.at("precision"),
+            above.is_null() ? std::string("nothing above it: no more precise one was measured to be no worse")
+                            : fmt::format("{} above it", above));
+  text.line(" Monitor (fields of metrics.jsonl, of metrics.prom, and columns of probes.mtp):");
+  for (const Json& one : figures.at("monitor")) text.line("  {}: {}", one.at("fields"), one.at("watch"));
+  const auto list = [&](const char* heading, const char* key) {
+    text.line(" {}:", heading);
+    for (const Json& one : figures.at(key)) {
+      text.line("  {}={}: {}", one.at("setting"), one.at("value"), one.at("why"));
+    }
+  };
+  list("Keep to", "practices");
+  list("Fall back by", "fallbacks");
+}
+
+}  // namespace mantissa

@@ -1,0 +1,238 @@
+#include "tools/lab/advise/recommendation_report.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "core/base/error.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kMillion = 1e-6;
+
+const EvaluatedPrecision& evaluated(const Advice& advice, const std::string& name) {
+  return *std::ranges::find(advice.evaluations, name, &EvaluatedPrecision::name);
+}
+
+std::string times_as_fast(const Recommendation& device, const std::string& name) {
+  if (device.chosen.empty()) return "";
+  const double gain = evaluated(device.advice, device.chosen).prediction.step_seconds() /
+                      evaluated(device.advice, name).prediction.step_seconds();
+  return fmt::format(" ({:.2f} x {})", gain, device.chosen);
+}
+
+std::string chosen_line(const Recommendation& device, const Measurement& measurement) {
+  const Advice& advice = device.advice;
+  if (device.chosen.empty()) {
+    return fmt::format("{}: nothing to recommend: none of the precisions that do no damage runs or fits there",
+                       advice.device);
+  }
+  const EvaluatedPrecision& chosen = evaluated(advice, device.chosen);
+  std::string text =
+      fmt::format("{}: {}, {}{} ms a step", advice.device, chosen.name, advice.hardware == nullptr ? "" : "at least ",
+                  in_three_digits(1e3 * chosen.prediction.step_seconds()));
+  if (chosen.speedup > 0.0 && chosen.name != "fp32") text += fmt::format(", {:.2f} x fp32", chosen.speedup);
+  const std::string& verdict = measurement.find(chosen.name)->verdict;
+  text += verdict == "baseline" ? "; it is the baseline" : fmt::format("; {} to {}", verdict, measurement.baseline);
+  if (device.fastest != device.chosen) {
+    text += fmt::format("; {}, no worse either, gains less than {:.0f} %{}", device.fastest, 100.0 * (kLeastGain - 1.0),
+                        times_as_fast(device, device.fastest));
+  }
+  return text;
+}
+
+std::vector<std::string> verdict_lines(const Recommendation& device, const Measurement& measurement) {
+  std::vector<std::string> lines = {chosen_line(device, measurement)};
+  std::vector<std::string> damaged, unmeasured;
+  if (!device.unclear.empty()) {
+    const std::string& name = device.unclear.front();
+    lines.push_back(fmt::format("faster, but inconclusive: {}{}: {}", name, times_as_fast(device, name),
+                                measurement.find(name)->why));
+  }
+  for (const std::string& name : device.damaged) damaged.push_back(name + times_as_fast(device, name));
+  for (const std::string& name : device.unmeasured) unmeasured.push_back(name + times_as_fast(device, name));
+  if (!damaged.empty()) lines.push_back(fmt::format("faster, but worse: {}", fmt::join(damaged, ", ")));
+  if (!unmeasured.empty()) lines.push_back(fmt::format("faster, but not measured: {}", fmt::join(unmeasured, ", ")));
+  if (!device.emulated.empty()) {
+    lines.push_back(fmt::format("emulated here, without a gain: {}", fmt::join(device.emulated, ", ")));
+  }
+  return lines;
+}
+
+Json precision_figures(const EvaluatedPrecision& one, const Measurement& measurement) {
+  Json figures = {{"name", one.name},
+                  {"verdict", nullptr},
+                  {"runs", name(one.support)},
+                  {"fits", one.fits},
+                  {"reason", one.reason}};
+  if (const MeasuredPrecision* const measured = measurement.find(one.name)) {
+    figures["verdict"] = measured->verdict;
+    figures["why"] = measured->why;
+    figures["difference"] = measured->summary.at("loss_difference");
+  }
+  if (one.runs()) figures["step_seconds"] = one.prediction.step_seconds();
+  if (one.speedup > 0.0) figures["speedup"] = one.speedup;
+  return figures;
+}
+
+// How far the measurement is from the training that is to come.
+std::string distance_line(const Json& json) {
+  const Json& measured = json.at("measured");
+  const double own = json.at("parameters"), theirs = measured.at("parameters");
+  std::string text = fmt::format(
+      "Damage was measured on {} ({:.2f} million parameters), {} steps of {} tokens, {} seeds, "
+      "against {}; equal within {:.2g} nats.",
+      measured.at("model"), theirs * kMillion, measured.at("steps"), measured.at("tokens_per_step"),
+      measured.at("seeds"), measured.at("baseline"), measured.at("margin"));
+  std::vector<std::string> names;
+  for (const Json& difference : measured.at("differences")) {
+    const std::string line = difference;
+    names.push_back(line.substr(0, line.find(':')));
+  }
+  if (names.empty()) return text + " It is this training.";
+  if (own != theirs) {
+    text += fmt::format(" This model has {:.2f} million: damage may not extrapolate to it, nor to longer runs.",
+                        own * kMillion);
+  }
+  return text + fmt::format(" Not as here: {}.", fmt::join(names, ", "));
+}
+
+// Rows: precisions; a column of times for each device.
+void add_matrix(const Json& json, ReportText& text) {
+  Json rows = Json::array();
+  std::vector<Column> columns = {
+      {"precision", "name"}, {"damage", "damage"}, {"nats beside the baseline", "difference", with_range("{:+.4f}")}};
+  for (size_t index = 0; index < json.at("devices").size(); ++index) {
+    const Json& device = json.at("devices")[index];
+    const std::string heading = device.at("hardware").is_null() ? "here" : device.at("hardware").get<std::string>();
+    columns.push_back({"ms\n" + heading, fmt::format("ms/{}", index)});
+    for (const Json& one : device.at("precisions")) {
+      auto row = std::ranges::find(rows, one.at("name"), [](const Json& known) { return known.at("name"); });
+      if (row == rows.end()) {
+        const bool is_measured = !one.at("verdict").is_null();
+        rows.push_back({{"name", one.at("name")},
+                        {"damage", is_measured ? one.at("verdict") : Json("not measured")},
+                        {"difference", is_measured && one.at("verdict") != "baseline" ? one.at("difference") : Json()},
+                        {"ms", Json::array()}});
+        row = std::prev(rows.end());
+      }
+      std::string cell = "-";
+      if (one.contains("step_seconds")) cell = in_three_digits(1e3 * one.at("step_seconds").get<double>());
+      if (one.at("runs") == name(Support::kEmulated)) cell = "e " + cell;
+      if (!one.at("fits").get<bool>()) cell = "m " + cell;
+      if (one.at("name") == device.at("chosen")) cell = "* " + cell;
+      (*row)["ms"][index] = cell;
+    }
+  }
+  text.table(rows, columns);
+  text.line("*: recommended; e: emulated; m: needs more memory than there is; -: the device or this model has it not");
+}
+
+}  // namespace
+
+RecommendationReport report_recommendations(const std::string& title, const Config& config, Measurement measurement,
+                                            std::vector<Advice> devices) {
+  RecommendationReport report{.title = title, .measurement = std::move(measurement)};
+  const Measurement& measured = report.measurement;
+  for (Advice& advice : devices) {
+    Recommendation& device = report.devices.emplace_back(recommend(std::move(advice), measured, config.model.layers));
+    const bool is_known = std::ranges::any_of(report.devices, [&](const Recommendation& other) {
+      return &other != &device && other.chosen == device.chosen && other.above == device.above;
+    });
+    if (device.chosen.empty() || is_known) continue;
+    report.guides.push_back(
+        production_guide(config, measured, *measured.find(device.chosen), measured.find(device.above)));
+  }
+  return report;
+}
+
+Json to_json(const RecommendationReport& report) {
+  const Measurement& measurement = report.measurement;
+  const Advice& first = report.devices.front().advice;
+  Json json = {{"model", report.title},
+               {"parameters", first.parameters},
+               {"ranks", first.ranks},
+               {"least_gain", kLeastGain},
+               {"measured",
+                {{"file", measurement.path},
+                 {"model", measurement.setting.at("model")},
+                 {"parameters", measurement.parameters},
+                 {"tokens_per_step", measurement.tokens_per_step},
+                 {"steps", measurement.setting.at("steps")},
+                 {"seeds", measurement.setting.at("seeds").size()},
+                 {"baseline", measurement.baseline},
+                 {"margin", measurement.setting.at("margin")},
+                 {"differences", measurement.differences}}},
+               {"devices", Json::array()},
+               {"guides", Json::array()}};
+  for (const Recommendation& device : report.devices) {
+    const auto optional = [](const std::string& name) { return name.empty() ? Json() : Json(name); };
+    Json precisions = Json::array();
+    for (const EvaluatedPrecision& one : device.advice.evaluations) {
+      precisions.push_back(precision_figures(one, measurement));
+    }
+    json["devices"].push_back({{"hardware", device.advice.hardware ? Json(device.advice.hardware->name) : Json()},
+                               {"title", device.advice.device},
+                               {"chosen", optional(device.chosen)},
+                               {"above", optional(device.above)},
+                               {"fastest", optional(device.fastest)},
+                               {"unclear", device.unclear},
+                               {"damaged", device.damaged},
+                               {"unmeasured", device.unmeasured},
+                               {"emulated", device.emulated},
+                               {"verdict", verdict_lines(device, measurement)},
+                               {"precisions", std::move(precisions)}});
+  }
+  for (const ProductionGuide& guide : report.guides) json["guides"].push_back(guide.figures);
+  return json;
+}
+
+ReportText to_text(const RecommendationReport& report) {
+  const Json json = to_json(report);
+  ReportText text;
+  for (const Json& device : json.at("devices")) {
+    const char* indent = "";
+    for (const Json& line : device.at("verdict")) text.line("{}{}", std::exchange(indent, "  "), line);
+  }
+  text.blank_line().paragraph(distance_line(json));
+  text.line("A lower precision counts as faster from {:.0f} % on: predicted steps were within that of measured ones.",
+            100.0 * (kLeastGain - 1.0));
+  text.blank_line();
+  add_matrix(json, text);
+  for (const EvaluatedPrecision& one : report.devices.front().advice.evaluations) {
+    const MeasuredPrecision* const measured = report.measurement.find(one.name);
+    if (measured != nullptr && !measured->why.empty()) text.line("{}: {}", one.name, measured->why);
+  }
+  text.blank_line();
+  if (report.devices.size() == 1 && !report.guides.empty()) {
+    add_guide(report.guides.front().figures, text);
+  } else if (!report.guides.empty()) {
+    text.line("With one --hardware there is a guide to production: what to monitor, to keep to and to fall back on");
+  }
+  return text;
+}
+
+std::string to_production_yaml(const RecommendationReport& report) {
+  if (report.devices.size() > 1) {
+    throw ConfigError(
+        fmt::format("--output: a configuration is for one device: give one --hardware, got {}", report.devices.size()));
+  }
+  if (report.guides.empty()) {
+    throw ConfigError("--output: there is nothing to write: " +
+                      chosen_line(report.devices.front(), report.measurement));
+  }
+  const ProductionGuide& guide = report.guides.front();
+  ReportText text;
+  for (const std::string& line : verdict_lines(report.devices.front(), report.measurement)) text.paragraph(line);
+  text.paragraph(distance_line(to_json(report))).blank_line();
+  add_guide(guide.figures, text);
+  std::string yaml =
+      fmt::format("# A configuration for production, made of {} by `mantissa advise --measured`.\n#\n", report.title);
+  std::istringstream lines(text.text());
+  for (std::string line; std::getline(lines, line);) yaml += line.empty() ? "#\n" : "# " + line + "\n";
+  return yaml + "\n" + to_yaml(guide.config);
+}
+
+}  // namespace mantissa
