@@ -65,6 +65,7 @@ Config production_config(const Config& given, const MeasuredPrecision& chosen, c
   const bool has_text = !config.data.validation.empty() || config.data.validation_fraction > 0.0;
   if (has_text) look_often(config.train.eval_interval, steps, TrainConfig().eval_interval);
   look_often(config.checkpoint.interval, steps, CheckpointConfig().interval);
+  if (config.checkpoint.resume == "none") config.checkpoint.resume = "auto";
   if (config.precision.is_fp64()) return config;  // without probes and lifts
   config.probe.enabled = true;
   look_often(config.probe.interval, steps, ProbeConfig().interval);
@@ -176,6 +177,7 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
   }
   add(practices, "checkpoint.interval", "a small part of the run: a fallback returns to the last good one");
   add(practices, "checkpoint.keep_last", "beside these, the one to which a rollback returns stays");
+  add(practices, "checkpoint.resume", "the same command continues an interrupted run, to the same bits");
   if (above != nullptr) {
     add(fallbacks, "precision.adaptive.start",
         fmt::format("level 1 is {}; a bad signal goes up to level 0, {}", chosen.name, above->name));

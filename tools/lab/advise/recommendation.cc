@@ -15,8 +15,8 @@ std::vector<Candidate> candidates_of(const Config& config, const Measurement& me
   }
   for (Candidate& other : candidates_of(config)) {
     const std::string own = to_yaml(other.config);
-    const bool is_known =
-        std::ranges::any_of(candidates, [&](const Candidate& one) { return to_yaml(one.config) == own; });
+    const bool is_known = std::ranges::any_of(
+        candidates, [&](const Candidate& one) { return one.name == other.name || to_yaml(one.config) == own; });
     if (!is_known) candidates.push_back(std::move(other));
   }
   return candidates;

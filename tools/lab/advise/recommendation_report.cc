@@ -91,7 +91,7 @@ std::string distance_line(const Json& json) {
     const std::string line = difference;
     names.push_back(line.substr(0, line.find(':')));
   }
-  if (names.empty()) return text + " It is this training.";
+  if (names.empty()) return text + " Its settings are those here.";
   if (own != theirs) {
     text += fmt::format(" This model has {:.2f} million: damage may not extrapolate to it, nor to longer runs.",
                         own * kMillion);

@@ -13,7 +13,7 @@
 namespace mantissa::testing {
 
 inline const std::vector<std::string> kMeasuredModel = {"model.layers=2",    "model.width=128", "model.heads=2",
-                                                 "model.context=128", "train.steps=400", "train.global_batch=8"};
+                                                        "model.context=128", "train.steps=400", "train.global_batch=8"};
 
 inline Config wanted_config(std::vector<std::string> more = {}) {
   more.insert(more.begin(), {"model.layers=3", "model.width=256", "model.heads=4", "model.context=128",
@@ -34,7 +34,7 @@ inline Json measured_run(double odd_loss = 3.2, double odd_norm = 3.0, size_t st
 
 // The rest as `mantissa compare --json` writes it.
 inline Json measured(const std::string& name, const std::vector<std::string>& precision, const std::string& verdict,
-              const std::string& why = "") {
+                     const std::string& why = "") {
   std::vector<std::string> settings = kMeasuredModel;
   settings.insert(settings.end(), precision.begin(), precision.end());
   return {{"name", name},
@@ -54,8 +54,8 @@ inline Json measured(const std::string& name, const std::vector<std::string>& pr
 }
 
 inline const std::vector<std::string> kFp32 = {"precision.compute=fp32"}, kBf16 = {"precision.compute=bf16"},
-                               kFp16 = {"precision.compute=fp16"},
-                               kTf32 = {"precision.compute=fp32", "precision.fp32_products=tf32"};
+                                      kFp16 = {"precision.compute=fp16"},
+                                      kTf32 = {"precision.compute=fp32", "precision.fp32_products=tf32"};
 
 inline std::vector<std::string> recipe(const std::string& name) { return {"precision.recipe=" + name}; }
 

@@ -43,7 +43,8 @@ ProductionGuide guide_of(const std::string& chosen, const std::string& above, co
 }
 
 TEST(ProductionGuide, WritesALadderWithLooksAtLeastTwentyTimes) {
-  const Config found = guide_of("mxfp8", "fp32", wanted_config({"checkpoint.interval=0"})).config;
+  const Config found =
+      guide_of("mxfp8", "fp32", wanted_config({"checkpoint.interval=0", "checkpoint.resume=none"})).config;
   ASSERT_EQ(found.precision_adaptive.levels.size(), 2u);
   EXPECT_EQ(found.precision_adaptive.levels[0].compute, DType::kF32);
   EXPECT_EQ(found.precision_adaptive.levels[1].recipe, parse_recipe("mxfp8"));
@@ -59,6 +60,7 @@ TEST(ProductionGuide, WritesALadderWithLooksAtLeastTwentyTimes) {
   EXPECT_EQ(found.probe.interval, 100);
   EXPECT_EQ(found.train.eval_interval, 100);
   EXPECT_EQ(found.checkpoint.interval, 200) << "4000 steps, twenty times";
+  EXPECT_EQ(found.checkpoint.resume, "auto");
   EXPECT_EQ(flatten(parse_config(to_yaml(found), "written")), flatten(found));
 }
 

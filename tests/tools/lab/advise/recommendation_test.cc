@@ -299,6 +299,9 @@ TEST(RecommendationReport, AConfigurationIsForOneDeviceWithARecommendation) {
     return error_of([&] { to_production_yaml(report); });
   };
   const Advice good = prepared_advice({{"fp32", 100}, {"bf16", 50}}), bad = prepared_advice({{"delayed", 40}});
+  EXPECT_EQ(report_recommendations("wanted.yaml", wanted_config(), measurement_of_all(), {good, good}).guides.size(),
+            1u)
+      << "one for both";
   EXPECT_EQ(error_for({good}), "");
   EXPECT_NE(error_for({good, good}).find("give one --hardware, got 2"), std::string::npos);
   EXPECT_NE(error_for({bad}).find("there is nothing to write: a device: nothing to recommend"), std::string::npos);
