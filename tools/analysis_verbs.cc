@@ -94,6 +94,18 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
   sensitivity->add_option("--probes", request->probes, "probes of the Hessian, over all batches; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{100000}))
       ->capture_default_str();
+  CLI::Option* const interval =
+      sensitivity
+          ->add_option("--hessian-interval", request->hessian_interval,
+                       "add probes until the 95 % interval of each Hessian score is no wider than ± this part of the "
+                       "score: 50%")
+          ->transform([](const std::string& text) {
+            return text.ends_with('%') ? text.substr(0, text.size() - 1) + "e-2" : text;
+          });
+  sensitivity->add_option("--max-probes", request->max_probes, "probes to add at most, those of --probes included")
+      ->check(CLI::Range(int64_t{2}, int64_t{100000}))
+      ->capture_default_str()
+      ->needs(interval);
   sensitivity->add_option("--rows", request->rows, "rows of a micro-batch to sample from each product")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();

@@ -26,6 +26,21 @@ double smaller_or_nan(double a, double b) { return std::isnan(a) || a < b ? a : 
 
 }  // namespace
 
+std::vector<int64_t> HessianGoal::looks() const {
+  if (first == 0) return {};
+  std::vector<int64_t> counts = {first};
+  while (share > 0.0 && counts.back() < most) counts.push_back(std::min(most, 2 * counts.back()));
+  return counts;
+}
+
+double HessianGoal::level() const {
+  return 1.0 - (1.0 - kConfidence) / static_cast<double>(std::max<size_t>(1, looks().size()));
+}
+
+bool HessianGoal::is_met(const Estimate& score) const {
+  return std::isnan(score.mean) || score.half_width <= share * std::abs(score.mean);
+}
+
 std::vector<std::vector<float>> hessian_product(LoweredPasses& passes, const TrainingPoint::Direction& direction) {
   std::vector<std::vector<float>> gradients[2];
   for (const int side : {0, 1}) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tools/lab/analyze/sensitivity/passes.h"
+#include "tools/lab/analyze/sensitivity/statistics.h"
 
 namespace mantissa {
 
@@ -22,6 +23,22 @@ inline constexpr double kHessianStep = 1e-3;
 struct HessianProbes {
   std::vector<std::vector<double>> traces;    // [probe][parameter]
   std::vector<std::vector<double>> diagonal;  // [part of this rank's gradient_shard()][element], summed over probes
+};
+
+// How many probes to make. Without a wanted interval: `first`. With one, until every score has it: `first`, then twice
+// as many each time, at most `most`.
+//
+// Probes that end as soon as an interval looks narrow enough end too early in the cases in which chance made it narrow.
+// All possible looks therefore share the error of 5 % equally (Bonferroni), as in SequentialComparison: the interval of
+// the last look misses its mean in at most 5 % of cases, whenever that look was.
+struct HessianGoal {
+  double share = 0.0;  // wanted half width of a score's interval, of the score's magnitude; 0: none is wanted
+  int64_t first = 0, most = 0;
+
+  std::vector<int64_t> looks() const;  // numbers of probes, rising; empty for no probes
+  double level() const;                // of the intervals at a look
+  // Whether the interval is narrow enough. No probe makes a score known that is not finite: it counts as met.
+  bool is_met(const Estimate& score) const;
 };
 
 // The diagonal of D, by parameter. Collective.

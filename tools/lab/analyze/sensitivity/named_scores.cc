@@ -31,7 +31,7 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
       column("hessian",
              [&](const DecisionScores& one) {
                const double score = std::abs(one.hessian.mean);
-               if (request.probes == 0) return kUnknown;
+               if (probes == 0) return kUnknown;
                return lowers_forward_product(one.decision) ? if_seen(one, score) : worst(score);
              }),
       column("gradient", [&](const DecisionScores& one) { return worst(one.gradient_change.mean); }),

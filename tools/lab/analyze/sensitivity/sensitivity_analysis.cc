@@ -3,331 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <memory>
 
-#include "amp/autocast_policy.h"
-#include "core/base/error.h"
 #include "core/base/log.h"
+#include "tools/lab/analyze/sensitivity/decision_passes.h"
 #include "tools/lab/analyze/sensitivity/hessian.h"
 
 namespace mantissa {
 namespace {
 
-constexpr double kFp16Headroom = 16.0;
-
-// Effects of one decision on one batch; the numbers are as in DecisionScores, NaN if not finite.
-struct DecisionPass {
-  std::string refusal;
-  double loss = 0.0, update_loss = 0.0, gradient_change = 0.0, parameter_change = 0.0;
-  std::vector<double> change_squares;  // of each parameter, see DecisionScores::hessian; NaN: not known
-  double fisher = 0.0;                 // NaN: not known
-  LocalScore local{};                  // of all ranks
-};
-
-bool is_backward(const PrecisionDecision& decision) {
-  return decision.product && *decision.product != Product::kForward;
-}
-
-bool is_fp16(const PrecisionDecision& decision) { return decision.format == "fp16"; }
-
-// The largest magnitude of the gradients that linear layers receive.
-class LargestGradient final : public ProductObserver {
- public:
-  explicit LargestGradient(const ShardedState& state)
-      : state_(state), record_(state.backend.make_record<QuantizeRecord>("sensitivity: amax")) {}
-
-  void on_product(const ObservedProduct& shown) override {
-    if (shown.product != Product::kWeightGradient) return;
-    state_.backend.run(AmaxArgs{.x = shown.a.given, .record = record_}, state_.stream);
-  }
-  // The same on all ranks. Collective.
-  float value() {
-    QuantizeRecord mine;
-    state_.backend.download(record_, &mine, state_.stream);
-    const auto all = all_gather_records(state_.communicator, mine);
-    return std::bit_cast<float>(fold_records(all.data(), static_cast<int64_t>(all.size()), 1).amax);
-  }
-
- private:
-  const ShardedState& state_;
-  Tensor record_;
-};
-
-// |x' - x| / |x|, where the sums are of x' times `scale`.
-double relative_change(const ErrorSums& sums, double scale) {
-  if (sums.non_finite > 0) return kUnknown;
-  const double squares = sums.squares / scale / scale - 2.0 * sums.products / scale + sums.reference_squares;
-  return std::sqrt(std::max(0.0, scale == 1.0 ? sums.error_squares : squares) / sums.reference_squares);
-}
-
-// Tries every decision on one batch after the other.
-class DecisionPasses {
- public:
-  // Collective.
-  DecisionPasses(const SensitivityRequest& request, Session& session)
-      : decisions(decisions_of(session.config, request.formats, request.layers)),
-        passes(session),
-        config_(session.config),
-        runtime_(session.runtime),
-        state_(session.sharded),
-        scores_layers_(!request.score.empty()),
-        options_{.rows = request.rows, .max_elements = request.max_elements} {
-    for (const PrecisionDecision& decision : decisions) {
-      Lowered& made = lowered_.emplace_back();
-      try {
-        const Config config = lowered(config_, decision);
-        passes.make_room(config);
-        made.policy = std::make_unique<AutocastPolicy>(config.precision_rules());
-      } catch (const ConfigError& error) {
-        made.refusal = error.what();
-      }
-    }
-    const Shard masters = master_shard(state_);
-    start_ = allocate_like(masters, state_.backend);
-    updated_ = allocate_like(masters, state_.backend);
-    copy(masters, start_, state_);
-    results.resize(decisions.size());
-  }
-
-  // The batch of one training step, which stays loaded. Leaves the session at the point. Collective.
-  void run(int64_t step);
-  // After all batches. Collective.
-  std::vector<ParameterScores> parameter_scores(const HessianProbes& probes);
-  // Scores of the linear layers among the decisions, the largest first. `parameters`: parameter_scores().
-  std::vector<LayerScore> layer_scores(const ScoreWeights& weights,
-                                       const std::vector<ParameterScores>& parameters) const;
-
-  const std::vector<PrecisionDecision> decisions;
-  LoweredPasses passes;
-  // The loss scale of passes in fp16: the power of two that leaves the largest gradient of the first batch a factor of
-  // kFp16Headroom. 1 if nothing is lowered to fp16.
-  double fp16_scale = 1.0;
-  std::vector<double> losses;                      // exact, of each batch
-  std::vector<std::vector<DecisionPass>> results;  // by decision, then batch
-
- private:
-  struct Lowered {
-    std::unique_ptr<AutocastPolicy> policy;
-    std::string refusal;
-    float loss_scale = 1.0f;
-  };
-  // Losses of the exact passes: at the point, and after an update.
-  struct ExactLoss {
-    double before = 0.0, after = 0.0;
-  };
-
-  void start_local_scores();
-  ExactLoss run_exact(int64_t step);
-  DecisionPass lower(size_t index, const ExactLoss& exact);
-  std::vector<LocalScore> local_scores();
-  double fisher_of_update(const Shard& masters);
-
-  const Config& config_;
-  ModelRuntime& runtime_;
-  const ShardedState& state_;
-  const bool scores_layers_;
-  LocalScores::Options options_;
-  std::vector<Lowered> lowered_;
-  std::unique_ptr<LocalScores> local_;
-  Shard gradient_, gradient_sum_, start_, updated_;  // exact: gradient, its sum over batches; masters before and after
-  std::vector<std::vector<double>> gradient_squares_;  // of each batch, by parameter
-  std::vector<std::vector<double>> step_squares_;      // of their change by a step
-};
-
-void DecisionPasses::start_local_scores() {
-  if (std::any_of(decisions.begin(), decisions.end(), is_fp16)) {
-    LargestGradient largest(state_);
-    passes.run(nullptr, 1.0f, &largest);
-    const double amax = largest.value();
-    if (amax > 0.0) fp16_scale = std::exp2(std::floor(std::log2(65504.0 / kFp16Headroom / amax)));
-    for (size_t i = 0; i < decisions.size(); ++i) {
-      if (is_fp16(decisions[i])) lowered_[i].loss_scale = static_cast<float>(fp16_scale);
-    }
-  }
-  options_.loss_scale = fp16_scale;
-  local_ = std::make_unique<LocalScores>(decisions, options_, config_, runtime_);
-}
-
-DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
-  passes.load(step);
-  if (!local_) start_local_scores();
-  ExactLoss exact{.before = passes.run(nullptr, 1.0f, local_.get())};
-  const Shard gradient = gradient_shard(state_);
-  if (gradient_.empty()) {
-    gradient_ = allocate_like(gradient, state_.backend);
-    gradient_sum_ = allocate_like(gradient, state_.backend);
-  }
-  copy(gradient, gradient_, state_);
-  accumulate(gradient, gradient_sum_, state_);
-  std::vector<double>& squares = gradient_squares_.emplace_back();
-  for (const ErrorSums& sum : compare(gradient, gradient, state_)) {
-    squares.push_back(sum.non_finite > 0 ? kUnknown : sum.squares);
-  }
-  if (!passes.update(1.0f)) {
-    throw FaultError(fmt::format(
-        "the gradients of step {} are not finite in fp32, so there is nothing to compare lower precision with: run "
-        "`mantissa train` with the same device and data to find the op",
-        step + 1));
-  }
-  copy(master_shard(state_), updated_, state_);
-  exact.after = passes.loss(nullptr);
-  if (scores_layers_) {
-    passes.run(nullptr, 1.0f);
-    std::vector<double>& step_change = step_squares_.emplace_back();
-    for (const ErrorSums& sum : compare(gradient_shard(state_), gradient_, state_)) {
-      step_change.push_back(sum.non_finite > 0 ? kUnknown : sum.error_squares);
-    }
-  }
-  passes.point().restore();
-  return exact;
-}
-
-void DecisionPasses::run(int64_t step) {
-  const ExactLoss exact = run_exact(step);
-  losses.push_back(exact.before);
-  const std::vector<LocalScore> local = local_scores();
-  for (size_t i = 0; i < decisions.size(); ++i) {
-    const PrecisionDecision& decision = decisions[i];
-    DecisionPass pass = lower(i, exact);
-    pass.local = local[i];
-    if (!is_backward(decision)) pass.fisher = local[i].seen ? local[i].fisher : kUnknown;
-    if (lowers_forward_product(decision)) {
-      // A forward product changes the weight that it multiplies, by a rounding that was sampled or is unknown.
-      for (int p = 0; p < state_.parameters().size(); ++p) {
-        const Parameter& parameter = state_.parameters()[p];
-        const bool is_its_weight = parameter.shape.rank() == 2 && parameter.precision_layer() == decision.layer;
-        pass.change_squares[static_cast<size_t>(p)] = !is_its_weight  ? 0.0
-                                                      : local[i].seen ? local[i].weight_error_squares
-                                                                      : kUnknown;
-      }
-    }
-    results[i].push_back(std::move(pass));
-  }
-}
-
-DecisionPass DecisionPasses::lower(size_t index, const ExactLoss& exact) {
-  const Lowered& lowered = lowered_[index];
-  DecisionPass pass{.refusal = lowered.refusal, .change_squares = {}};
-  pass.change_squares.resize(static_cast<size_t>(state_.parameters().size()));
-  if (!lowered.policy) return pass;
-  pass.loss = passes.run(lowered.policy.get(), lowered.loss_scale) - exact.before;
-  pass.gradient_change = relative_change(total(compare(gradient_shard(state_), gradient_, state_)), lowered.loss_scale);
-  if (!passes.update(lowered.loss_scale)) {
-    pass.loss = pass.update_loss = pass.parameter_change = pass.fisher = kUnknown;
-    std::fill(pass.change_squares.begin(), pass.change_squares.end(), kUnknown);
-    passes.point().restore();
-    return pass;
-  }
-  const Shard masters = master_shard(state_);
-  const auto changes = compare(masters, updated_, state_);
-  const ErrorSums update = total(compare(updated_, start_, state_));
-  pass.parameter_change = std::sqrt(total(changes).error_squares / update.error_squares);
-  for (size_t i = 0; i < changes.size(); ++i) pass.change_squares[i] = changes[i].error_squares;
-  const bool backward = is_backward(decisions[index]);
-  if (backward) pass.fisher = fisher_of_update(masters);
-  pass.update_loss = passes.loss(nullptr) - exact.after;
-  if (backward) pass.loss = pass.update_loss;
-  passes.point().restore();
-  return pass;
-}
-
-// Sum over all weights of (g dw)^2: dw is their change by an update with lowered gradients beyond the exact one.
-double DecisionPasses::fisher_of_update(const Shard& masters) {
-  const auto gradient = read(gradient_, state_), lowered = read(masters, state_), exact = read(updated_, state_);
-  double mine = 0.0;
-  for (size_t part = 0; part < gradient.size(); ++part) {
-    MANTISSA_CHECK(gradient_[part].parameter == masters[part].parameter && gradient_[part].begin == masters[part].begin,
-                   "[sensitivity] gradients and masters are laid out differently");
-    for (size_t i = 0; i < gradient[part].size(); ++i) {
-      const double change = static_cast<double>(lowered[part][i]) - static_cast<double>(exact[part][i]);
-      const double effect = static_cast<double>(gradient[part][i]) * change;
-      mine += effect * effect;
-    }
-  }
-  return sum_over_ranks({mine}, state_.communicator)[0];
-}
-
-std::vector<LocalScore> DecisionPasses::local_scores() {
-  struct Record {  // as it travels between ranks
-    int64_t rows;
-    double fisher, entropy, information;
-    OperandRisk risk;
-  };
-  std::vector<LocalScore> scores = local_->take();
-  const double all_rows = static_cast<double>(config_.train.global_batch * config_.model.context);
-  for (LocalScore& score : scores) {
-    const auto records = all_gather_records(
-        state_.communicator, Record{score.rows, score.fisher, score.entropy, score.information, score.risk});
-    const double part = 1.0 / static_cast<double>(records.size());
-    score.rows = 0;
-    score.fisher = score.entropy = score.information = 0.0;
-    score.risk = {};
-    for (const Record& record : records) {
-      score.rows += record.rows;
-      score.fisher += record.fisher;
-      score.entropy += part * record.entropy;
-      score.information += part * record.information;
-      score.risk.overflow += part * record.risk.overflow;
-      score.risk.underflow += part * record.risk.underflow;
-      score.risk.precision += part * record.risk.precision;
-    }
-    if (score.seen) score.fisher *= all_rows / static_cast<double>(score.rows);  // the sample stands for all rows
-  }
-  return scores;
-}
-
-std::vector<ParameterScores> DecisionPasses::parameter_scores(const HessianProbes& probes) {
-  const ParameterSet& parameters = state_.parameters();
-  const auto batches = static_cast<double>(gradient_squares_.size());
-  const std::vector<ErrorSums> sums = compare(gradient_sum_, gradient_sum_, state_);
-  const auto range = diagonal_range(probes, gradient_sum_, state_);
-  std::vector<ParameterScores> scores;
-  for (size_t i = 0; i < static_cast<size_t>(parameters.size()); ++i) {
-    const Parameter& parameter = parameters[static_cast<int>(i)];
-    const auto elements = static_cast<double>(parameter.numel());
-    std::vector<double> roots, traces;
-    double squares = 0.0;
-    for (const auto& of_batch : gradient_squares_) {
-      roots.push_back(std::sqrt(of_batch[i] / elements));
-      squares += of_batch[i];
-    }
-    for (const auto& of_probe : probes.traces) traces.push_back(of_probe[i]);
-    const double variance = (squares - sums[i].squares / batches) / (batches - 1.0) / elements;
-    scores.push_back({.name = parameter.name,
-                      .elements = parameter.numel(),
-                      .gradient_rms = estimate(roots),
-                      .gradient_variance = batches < 2.0 ? kUnknown : std::max(0.0, variance),
-                      .trace = estimate(traces),
-                      .smallest_diagonal = range[i].first,
-                      .largest_diagonal = range[i].second});
-  }
-  return scores;
-}
-
-std::vector<LayerScore> DecisionPasses::layer_scores(const ScoreWeights& weights,
-                                                     const std::vector<ParameterScores>& parameters) const {
-  std::vector<LayerScore> layers;
-  for (const PrecisionDecision& decision : decisions) {
-    if (decision.op != Op::kLinear || std::ranges::count(layers, decision.layer, &LayerScore::layer) > 0) continue;
-    LayerGradients gradients{.squares = std::vector<double>(step_squares_.size())};
-    gradients.step_squares = gradients.squares;
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const Parameter& parameter = state_.parameters()[static_cast<int>(i)];
-      if (parameter.precision_layer() != decision.layer && parameter.layer() != decision.layer) continue;
-      gradients.elements += parameters[i].elements;
-      gradients.variances += parameters[i].gradient_variance * static_cast<double>(parameters[i].elements);
-      for (size_t batch = 0; batch < step_squares_.size(); ++batch) {
-        gradients.squares[batch] += gradient_squares_[batch][i];
-        gradients.step_squares[batch] += step_squares_[batch][i];
-      }
-    }
-    layers.push_back(score_of(decision.layer, gradients));
-  }
-  rank_layers(weights, layers);
-  return layers;
-}
-
-Estimate hessian_score(const std::vector<DecisionPass>& passes, const HessianProbes& probes,
+Estimate hessian_score(const std::vector<DecisionPass>& passes, const HessianProbes& probes, double level,
                        const ParameterSet& parameters) {
   std::vector<double> changes(static_cast<size_t>(parameters.size()));
   for (const DecisionPass& pass : passes) {
@@ -343,7 +27,32 @@ Estimate hessian_score(const std::vector<DecisionPass>& passes, const HessianPro
     }
     values.push_back(sum);
   }
-  return estimate(values);
+  return estimate(values, level);
+}
+
+// Every batch gets as many of the probes up to each look. Collective.
+HessianProbes probe_until_known(const HessianGoal& goal, int64_t batches, DecisionPasses& found, Session& session) {
+  HessianProbes probes;
+  const std::vector<double> steps = hessian_steps(session.sharded);
+  const auto is_wide = [&](const std::vector<DecisionPass>& passes) {
+    return passes.front().refusal.empty() &&
+           !goal.is_met(hessian_score(passes, probes, goal.level(), session.runtime.parameters));
+  };
+  int64_t made = 0;
+  for (const int64_t look : goal.looks()) {
+    for (int64_t batch = 0; batch < batches; ++batch) {
+      const int64_t begin = made + (look - made) * batch / batches, end = made + (look - made) * (batch + 1) / batches;
+      if (begin == end) continue;
+      found.passes.load(session.next_step + batch);
+      probe_hessian(found.passes, steps, static_cast<int>(begin), static_cast<int>(end), probes);
+    }
+    made = look;
+    const auto wide = static_cast<double>(std::ranges::count_if(found.results, is_wide));
+    log_info("sensitivity: {} probes of the Hessian", made);
+    // Equal on all ranks already; the sum makes it impossible that one of them goes on alone.
+    if (sum_over_ranks({wide}, session.sharded.communicator)[0] == 0.0) break;
+  }
+  return probes;
 }
 
 DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<DecisionPass>& passes,
@@ -362,7 +71,7 @@ DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<De
   scores.gradient_change = over_batches([](const DecisionPass& pass) { return pass.gradient_change; });
   scores.parameter_change = over_batches([](const DecisionPass& pass) { return pass.parameter_change; });
   scores.fisher = over_batches([](const DecisionPass& pass) { return pass.fisher; });
-  scores.hessian = hessian_score(passes, probes, parameters);
+  scores.hessian = hessian_score(passes, probes, request.hessian_goal().level(), parameters);
   if (!passes.front().local.seen) return scores;
   scores.entropy = over_batches([](const DecisionPass& pass) { return pass.local.entropy; });
   scores.information = over_batches([](const DecisionPass& pass) { return pass.local.information; });
@@ -379,17 +88,14 @@ DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<De
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session) {
   using Clock = std::chrono::steady_clock;
   DecisionPasses found(request, session);
-  const std::vector<double> steps = hessian_steps(session.sharded);
-  HessianProbes probes;
   for (int64_t batch = 0; batch < request.batches; ++batch) {
     const auto begin = Clock::now();
     found.run(session.next_step + batch);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    probe_hessian(found.passes, steps, static_cast<int>(request.probes * batch / request.batches),
-                  static_cast<int>(request.probes * (batch + 1) / request.batches), probes);
     log_info("sensitivity: batch {} of {}: loss {:.4f}, {} decisions in {:.1f} s", batch + 1, request.batches,
              found.losses.back(), found.decisions.size(), seconds);
   }
+  const HessianProbes probes = probe_until_known(request.hessian_goal(), request.batches, found, session);
   SensitivityAnalysis analysis{.title = request.target,
                                .config = session.config,
                                .ranks = session.ranks(),
@@ -397,9 +103,10 @@ SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Sessi
                                .request = request,
                                .learning_rate = found.passes.learning_rate(),
                                .fp16_scale = found.fp16_scale,
+                               .probes = static_cast<int64_t>(probes.traces.size()),
                                .loss = estimate(found.losses),
                                .decisions = {},
-                               .parameters = found.parameter_scores(probes)};
+                               .parameters = found.parameter_scores(probes, request.hessian_goal().level())};
   if (!request.score.empty()) {
     analysis.layers = found.layer_scores(parse_score_weights(request.score), analysis.parameters);
   }

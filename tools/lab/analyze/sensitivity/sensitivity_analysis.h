@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tools/lab/analyze/sensitivity/decisions.h"
+#include "tools/lab/analyze/sensitivity/hessian.h"
 #include "tools/lab/analyze/sensitivity/layer_scores.h"
 #include "tools/lab/analyze/sensitivity/local_scores.h"
 #include "tools/train/session.h"
@@ -23,6 +24,10 @@ struct SensitivityRequest {
   double low_risk = 0.01, high_risk = 0.1;
   std::vector<double> score{};  // also ranks layers by their gradients, with these weights; empty: does not
   int64_t top_k = 0;            // layers of this ranking to print; 0: all
+  double hessian_interval = 0;  // HessianGoal::share: adds probes, up to max_probes
+  int64_t max_probes = 512;
+
+  HessianGoal hessian_goal() const { return {.share = hessian_interval, .first = probes, .most = max_probes}; }
 };
 
 // By OperandRisk::sum(): below low_risk, up to high_risk, above.
@@ -45,7 +50,7 @@ struct DecisionScores {
   Estimate fisher{};
   // 1/2 sum over parameters of mean curvature (trace / elements) times the squared change, in nats, as HAWQ-V2 weighs
   // layers (Dong et al. 2020). The change is the rounding of the weights for a sampled forward product, else that of
-  // the update.
+  // the update. Over probes: the interval is one of the mean Hessian of these batches.
   Estimate hessian{};
   Estimate entropy{}, information{};               // bits
   OperandRisk risk{kUnknown, kUnknown, kUnknown};  // mean
@@ -74,6 +79,7 @@ struct SensitivityAnalysis {
   int64_t step = 0;  // steps done at the analysed point
   SensitivityRequest request;
   double learning_rate = 0.0, fp16_scale = 1.0;
+  int64_t probes = 0;                     // of the Hessian, as made
   Estimate loss{};                        // of the exact passes
   std::vector<DecisionScores> decisions;  // in the order of the layers
   std::vector<ParameterScores> parameters;

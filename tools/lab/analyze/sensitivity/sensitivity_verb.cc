@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 
 #include "core/base/error.h"
 #include "tools/config/validation.h"
 #include "tools/lab/analyze/model_analysis.h"
+#include "tools/lab/analyze/sensitivity/verdict_lines.h"
 #include "tools/lab/report/output_file.h"
 #include "tools/lab/report/report.h"
 #include "tools/train/checkpoint.h"
@@ -73,7 +73,9 @@ Json to_json(const SensitivityAnalysis& analysis) {
                {"ranks", analysis.ranks},
                {"step", analysis.step},
                {"batches", request.batches},
-               {"probes", request.probes},
+               {"probes", analysis.probes},
+               {"hessian_interval", request.hessian_interval},
+               {"max_probes", request.max_probes},
                {"rows", request.rows},
                {"max_elements", request.max_elements},
                {"low_risk", request.low_risk},
@@ -171,31 +173,21 @@ void add_layers(const Json& figures, ReportText& text) {
                     {"elements", "elements"}});
 }
 
-std::string bands_line(const Json& figures, const Json& order) {
-  std::map<std::string, int> bands;
-  int attentions = 0, too_large = 0;
-  for (const Json& one : order) {
-    if (one["band"].is_string()) {
-      ++bands[one["band"].get<std::string>()];
-    } else {
-      ++(one["op"] == name(Op::kAttention) ? attentions : too_large);
-    }
-  }
-  std::string text = fmt::format(
-      "By the share of elements at risk (below {} low, up to {} mixed, above fp32): {} low, {} mixed, {} fp32",
-      figures["low_risk"], figures["high_risk"], bands["low"], bands["mixed"], bands["fp32"]);
-  if (attentions > 0) text += fmt::format(", {} attentions, which have no operands to sample", attentions);
-  if (too_large > 0) {
-    text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);
-  }
-  return text + ".";
-}
-
 Config analysed_config(const SensitivityRequest& request, const std::string& json) {
   if (!(request.low_risk >= 0.0 && request.high_risk >= request.low_risk)) {
     throw ConfigError(
         fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
                     request.low_risk, request.high_risk));
+  }
+  if (!(request.hessian_interval >= 0.0 && request.hessian_interval <= 10.0)) {
+    throw ConfigError(
+        fmt::format("--hessian-interval: expected a part of the score up to 1000%, such as 50%, got {:g}%",
+                    100.0 * request.hessian_interval));
+  }
+  if (request.hessian_interval > 0.0 && !(request.probes >= 2 && request.probes <= request.max_probes)) {
+    throw ConfigError(fmt::format(
+        "--hessian-interval: expected --probes from 2, which an interval needs, to --max-probes, got {} and {}",
+        request.probes, request.max_probes));
   }
   if (!request.score.empty() && parse_score_weights(request.score)[1] > 0.0 && request.batches < 2) {
     throw ConfigError("--score: expected --batches 2 or more for the weight of the variance over batches, got 1");
@@ -246,6 +238,7 @@ std::string sensitivity_text(const Json& figures) {
       "{}: weights of step {}, {} batches, {} probes of the Hessian, loss {}, learning rate {:.3g}, {} rank{}",
       figures["target"], figures["step"], figures["batches"], figures["probes"], with_interval(figures["loss"]),
       figures["learning_rate"], figures["ranks"], figures["ranks"] == 1 ? "" : "s");
+  if (const std::string hessian = hessian_line(figures, order); !hessian.empty()) text.paragraph(hessian);
   text.blank_line().line("The effect of lowering one product alone, against fp32 (means over batches, ± 95 %):");
   text.table(order, {{"decision", "name"},
                      {"loss, nats", "loss", with_interval},

@@ -59,10 +59,9 @@ int64_t occupied(std::span<const int64_t> counts) {
 
 }  // namespace
 
-Estimate estimate(std::span<const double> values) {
-  constexpr double kLevel = 0.95;
+Estimate estimate(std::span<const double> values, double level) {
   if (values.empty() || !all_finite(values)) return {};
-  const MeanDifference mean = mean_difference(values, kLevel);
+  const MeanDifference mean = mean_difference(values, level);
   if (!mean.interval) return {.mean = mean.mean};
   return {.mean = mean.mean,
           .half_width = (mean.interval->high - mean.interval->low) / 2.0,

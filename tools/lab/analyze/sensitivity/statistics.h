@@ -10,12 +10,13 @@ namespace mantissa {
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // The mean of repeated measurements. All are unknown if a value is not finite.
+inline constexpr double kConfidence = 0.95;
 struct Estimate {
   double mean = kUnknown;
-  double half_width = kUnknown;  // of the 95 % confidence interval by Student's t; unknown for fewer than two values
+  double half_width = kUnknown;  // of the confidence interval by Student's t; unknown for fewer than two values
   double error = kUnknown;       // standard error of the mean; unknown for fewer than two values
 };
-Estimate estimate(std::span<const double> values);
+Estimate estimate(std::span<const double> values, double level = kConfidence);
 
 // Spearman's rank correlation, -1 to 1: Pearson's for the ranks, where equal values share their mean rank. Leaves out
 // pairs with a NaN; Inf ranks above all numbers. NaN for fewer than three pairs, and if all values of one variable are

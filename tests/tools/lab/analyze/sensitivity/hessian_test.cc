@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "comm/local/local_communicator.h"
+#include "core/tensor/philox.h"
 #include "tests/tools/train/program.h"
 #include "tools/lab/analyze/sensitivity/decisions.h"
 #include "tools/train/train_step.h"
@@ -123,12 +124,63 @@ double standard_error(const std::vector<double>& values, double mean) {
   return std::sqrt(squares / (n - 1.0) / n);
 }
 
+// Probes in their order until a look finds the interval narrow enough, as the analysis makes them.
+Estimate estimate_by(const HessianGoal& goal, double level, std::span<const double> probes) {
+  Estimate found;
+  for (const int64_t look : goal.looks()) {
+    found = estimate(probes.first(static_cast<size_t>(look)), level);
+    if (goal.is_met(found)) break;
+  }
+  return found;
+}
+
+bool misses(const Estimate& found, double truth) { return std::abs(found.mean - truth) > found.half_width; }
+
+TEST(HessianGoal, LooksTwiceAsLateEachTimeAndSharesTheError) {
+  const HessianGoal goal{.share = 0.5, .first = 8, .most = 100};
+  EXPECT_EQ(goal.looks(), (std::vector<int64_t>{8, 16, 32, 64, 100}));
+  EXPECT_DOUBLE_EQ(goal.level(), 0.99);
+  EXPECT_TRUE(goal.is_met({.mean = -2.0, .half_width = 1.0}));
+  EXPECT_FALSE(goal.is_met({.mean = -2.0, .half_width = 1.01}));
+  EXPECT_FALSE(goal.is_met({.mean = 2.0}));
+  EXPECT_TRUE(goal.is_met({}));
+  const HessianGoal fixed{.first = 8, .most = 100};
+  EXPECT_EQ(fixed.looks(), std::vector<int64_t>{8});
+  EXPECT_DOUBLE_EQ(fixed.level(), 0.95);
+  EXPECT_TRUE(HessianGoal{}.looks().empty());
+}
+
+// Against known means. Intervals of 95 % at each look would miss them too often.
+TEST(HessianGoal, IntervalsMissTheMeanInAtMostATwentiethOfCases) {
+  constexpr uint32_t kTrials = 4000;
+  const HessianGoal goal{.share = 0.5, .first = 8, .most = 512};
+  double worst_of_single_looks = 0.0;
+  for (const double mean : {0.1, 0.3, 0.6, 1.0}) {
+    int missed = 0, missed_by_single_looks = 0;
+    for (uint32_t trial = 0; trial < kTrials; ++trial) {
+      std::vector<double> probes;
+      for (uint32_t i = 0; i < 256; ++i) {
+        const PhiloxCounter words = philox(21, {i, trial, 0, 0});
+        const auto [a, b] = normal_pair(words[0], words[1]);
+        probes.insert(probes.end(), {mean + a, mean + b});
+      }
+      missed += misses(estimate_by(goal, goal.level(), probes), mean);
+      missed_by_single_looks += misses(estimate_by(goal, 0.95, probes), mean);
+    }
+    EXPECT_LE(missed, 0.05 * kTrials) << mean;
+    worst_of_single_looks = std::max(worst_of_single_looks, missed_by_single_looks / static_cast<double>(kTrials));
+  }
+  EXPECT_GT(worst_of_single_looks, 0.07) << "looks need not share the error";
+}
+
 TEST(Hessian, TracesElementsAndRangesAgreeWithTheDenseDiagonal) {
   const SmallRun run("hessian");
   LocalGroup group(1);
   const Found found = find(tiny_config(run), group.rank(0), kProbes, true);
   std::vector<double> all(kProbes);
   double dense_of_all = 0.0, largest = 0.0, clearest = 0.0;
+  const HessianGoal goal{.share = 0.5, .first = 8, .most = 256};
+  int repetitions = 0, missed = 0, known = 0;
   for (size_t parameter = 0; parameter < found.names.size(); ++parameter) {
     std::vector<double> traces;
     for (size_t probe = 0; probe < kProbes; ++probe) {
@@ -141,6 +193,12 @@ TEST(Hessian, TracesElementsAndRangesAgreeWithTheDenseDiagonal) {
     // Over about twenty parameters, chance exceeds four standard errors in one of a thousand such tests.
     largest = std::max(largest, dense / standard_error(traces, mean));
     EXPECT_NEAR(mean, dense, 4.0 * standard_error(traces, mean)) << found.names[parameter];
+    for (size_t begin = 0; begin < traces.size(); begin += static_cast<size_t>(goal.most), ++repetitions) {
+      const auto part = std::span<const double>(traces).subspan(begin, static_cast<size_t>(goal.most));
+      const Estimate until_known = estimate_by(goal, goal.level(), part);
+      missed += misses(until_known, dense);
+      known += goal.is_met(until_known);
+    }
     const std::vector<double>&elements = found.diagonal[parameter], &errors = found.errors[parameter];
     ASSERT_EQ(elements.size(), found.dense[parameter].size());
     const auto [low, high] = std::minmax_element(found.dense[parameter].begin(), found.dense[parameter].end());
@@ -158,6 +216,10 @@ TEST(Hessian, TracesElementsAndRangesAgreeWithTheDenseDiagonal) {
   }
   const double mean = std::accumulate(all.begin(), all.end(), 0.0) / kProbes;
   EXPECT_NEAR(mean, dense_of_all, 4.0 * standard_error(all, mean));
+  // Parameters share probes, so that misses come together.
+  EXPECT_LE(missed, 0.05 * repetitions);
+  EXPECT_GT(known, 0.3 * repetitions) << "few probes were enough for no trace";
+  EXPECT_LT(known, repetitions);
   EXPECT_GT(largest, 20.0) << "nothing was compared";
   EXPECT_GT(clearest, 4.0) << "no elements were compared";
 }

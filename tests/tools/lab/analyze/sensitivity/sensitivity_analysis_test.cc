@@ -1,6 +1,7 @@
 // A model with one deliberately sensitive layer.
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -168,6 +169,36 @@ TEST_F(Sensitivity, WhatWasNotLookedAtIsNotKnownAndCountsInNoCorrelation) {
   EXPECT_NE(text.find(", 2 attentions, which have no operands to sample, 4 not sampled (products of more than 10000 "
                       "elements)."),
             std::string::npos)
+      << text;
+}
+
+TEST_F(Sensitivity, MakesProbesUntilTheHessianScoresAreKnown) {
+  SensitivityRequest asked = request({"nvfp4"}, "blocks.1.mlp");
+  asked.batches = 2;
+  asked.probes = 4;
+  const auto wide = [](const SensitivityAnalysis& analysis, double share) {
+    return std::ranges::count_if(analysis.decisions, [&](const DecisionScores& one) {
+      return !(one.hessian.half_width <= share * std::abs(one.hessian.mean));
+    });
+  };
+  const SensitivityAnalysis fixed = analyze_sensitivity(asked, session_);
+  EXPECT_EQ(fixed.probes, 4);
+  EXPECT_GT(wide(fixed, 0.8), 0) << "four probes must be too few, or the rest shows nothing";
+  EXPECT_NE(unwrapped(sensitivity_text(to_json(fixed))).find("scores include 0. --hessian-interval 50% adds probes"),
+            std::string::npos);
+  asked.hessian_interval = 0.8;
+  const SensitivityAnalysis known = analyze_sensitivity(asked, session_);
+  EXPECT_EQ(wide(known, 0.8), 0);
+  EXPECT_GT(known.probes, 4);
+  EXPECT_LT(known.probes, 512) << "no more than are needed";
+  EXPECT_NE(unwrapped(sensitivity_text(to_json(known)))
+                .find(fmt::format("Hessian: 6 of 6 scores are known to ±80 % after {} probes.", known.probes)),
+            std::string::npos);
+  asked.max_probes = 6;
+  const SensitivityAnalysis limited = analyze_sensitivity(asked, session_);
+  EXPECT_EQ(limited.probes, 6);
+  const std::string text = unwrapped(sensitivity_text(to_json(limited)));
+  EXPECT_NE(text.find("after 6 probes, the most that --max-probes allows. Wider are blocks.1.mlp."), std::string::npos)
       << text;
 }
 

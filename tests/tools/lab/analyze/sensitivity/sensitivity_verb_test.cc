@@ -28,13 +28,17 @@ nlohmann::json analyse(int ranks, const std::string& target, const std::string& 
 TEST(SensitivityVerb, SaysTheSameOnOneRankAndOnTwo) {
   const SmallRun run("sensitivity_verb");
   run.train(1, {"train.steps=20", "train.stop_at_step=10"});
-  const std::vector<std::string> options = {"--formats", "bf16,current", "--layers", "blocks.0.mlp", "--batches",
-                                            "2",         "--probes",     "2"};
+  const std::vector<std::string> options = {
+      "--formats", "bf16,current",       "--layers", "blocks.0.mlp", "--batches", "2", "--probes",
+      "2",         "--hessian-interval", "100%",     "--max-probes", "64"};
   const nlohmann::json one = analyse(1, run.run_dir(), run.folder() + "/one.json", options);
   const nlohmann::json two = analyse(2, run.run_dir(), run.folder() + "/two.json", options);
   EXPECT_EQ(one.at("step"), 10);
   EXPECT_EQ(two.at("ranks"), 2);
   ASSERT_EQ(one.at("decisions").size(), 2u * 4u);
+  EXPECT_EQ(one.at("probes"), two.at("probes")) << "chosen by the same intervals";
+  EXPECT_GT(one.at("probes"), 2);
+  EXPECT_EQ(one.at("hessian_interval"), 1.0);
   for (size_t i = 0; i < one.at("decisions").size(); ++i) {
     const nlohmann::json &a = one.at("decisions")[i], &b = two.at("decisions")[i];
     EXPECT_EQ(a.at("name"), b.at("name"));
@@ -61,6 +65,10 @@ TEST(SensitivityVerb, RefusesWhatMakesNoSense) {
       {{"--formats", "delayed"}, "use current"},
       {{"--layers", "blocks.7.mlp"}, "leaves nothing to lower"},
       {{"--risk-low", "0.5", "--risk-high", "0.1"}, "the second at least the first"},
+      {{"--hessian-interval", "-50%"}, "--hessian-interval: expected a part of the score"},
+      {{"--hessian-interval", "50%", "--probes", "1"}, "expected --probes from 2"},
+      {{"--hessian-interval", "50%", "--probes", "8", "--max-probes", "4"}, "to --max-probes, got 8 and 4"},
+      {{"--max-probes", "4"}, "--max-probes requires --hessian-interval"},
       {{"--score", "1,1"}, "--score: expected three weights"},
       {{"--score", "1,1,1", "--batches", "1"}, "--batches 2 or more"},
       {{"--top-k", "3"}, "--top-k requires --score"},

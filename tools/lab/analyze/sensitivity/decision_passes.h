@@ -1,0 +1,73 @@
+// DecisionPasses: every decision of a model, tried alone on one batch after the other.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "amp/autocast_policy.h"
+#include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
+
+namespace mantissa {
+
+// Effects of one decision on one batch; the numbers are as in DecisionScores, NaN if not finite.
+struct DecisionPass {
+  std::string refusal;
+  double loss = 0.0, update_loss = 0.0, gradient_change = 0.0, parameter_change = 0.0;
+  std::vector<double> change_squares;  // of each parameter, see DecisionScores::hessian; NaN: not known
+  double fisher = 0.0;                 // NaN: not known
+  LocalScore local{};                  // of all ranks
+};
+
+// Tries every decision on one batch after the other.
+class DecisionPasses {
+ public:
+  // Collective.
+  DecisionPasses(const SensitivityRequest& request, Session& session);
+
+  // The batch of one training step, which stays loaded. Leaves the session at the point. Collective.
+  void run(int64_t step);
+  // After all batches; `level` is that of the traces' intervals. Collective.
+  std::vector<ParameterScores> parameter_scores(const HessianProbes& probes, double level);
+  // Scores of the linear layers among the decisions, the largest first. `parameters`: parameter_scores().
+  std::vector<LayerScore> layer_scores(const ScoreWeights& weights,
+                                       const std::vector<ParameterScores>& parameters) const;
+
+  const std::vector<PrecisionDecision> decisions;
+  LoweredPasses passes;
+  // The loss scale of passes in fp16: the power of two that leaves the largest gradient of the first batch a factor of
+  // kFp16Headroom. 1 if nothing is lowered to fp16.
+  double fp16_scale = 1.0;
+  std::vector<double> losses;                      // exact, of each batch
+  std::vector<std::vector<DecisionPass>> results;  // by decision, then batch
+
+ private:
+  struct Lowered {
+    std::unique_ptr<AutocastPolicy> policy;
+    std::string refusal;
+    float loss_scale = 1.0f;
+  };
+  // Losses of the exact passes: at the point, and after an update.
+  struct ExactLoss {
+    double before = 0.0, after = 0.0;
+  };
+
+  void start_local_scores();
+  ExactLoss run_exact(int64_t step);
+  DecisionPass lower(size_t index, const ExactLoss& exact);
+  std::vector<LocalScore> local_scores();
+  double fisher_of_update(const Shard& masters);
+
+  const Config& config_;
+  ModelRuntime& runtime_;
+  const ShardedState& state_;
+  const bool scores_layers_;
+  LocalScores::Options options_;
+  std::vector<Lowered> lowered_;
+  std::unique_ptr<LocalScores> local_;
+  Shard gradient_, gradient_sum_, start_, updated_;  // exact: gradient, its sum over batches; masters before and after
+  std::vector<std::vector<double>> gradient_squares_;  // of each batch, by parameter
+  std::vector<std::vector<double>> step_squares_;      // of their change by a step
+};
+
+}  // namespace mantissa

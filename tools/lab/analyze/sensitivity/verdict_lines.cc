@@ -1,0 +1,66 @@
+#include "tools/lab/analyze/sensitivity/verdict_lines.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tools/lab/analyze/sensitivity/hessian.h"
+
+namespace mantissa {
+
+std::string hessian_line(const Json& figures, const Json& decisions) {
+  constexpr size_t kMostNames = 5;
+  const double wanted = number_of(figures["hessian_interval"]);
+  const HessianGoal goal{.share = wanted > 0.0 ? wanted : 1.0, .first = 0, .most = 0};
+  std::vector<std::string> wide;
+  int64_t known = 0;
+  for (const Json& one : decisions) {
+    const double mean = number_of(one["hessian"]["mean"]), half_width = number_of(one["hessian"]["half_width"]);
+    if (std::isnan(mean) || std::isnan(half_width)) continue;
+    ++known;
+    if (!goal.is_met({.mean = mean, .half_width = half_width})) wide.push_back(one["name"].get<std::string>());
+  }
+  if (known == 0) return "";
+  if (wanted == 0.0) {
+    if (wide.empty()) return "";
+    return fmt::format(
+        "Hessian: the intervals of {} of {} scores include 0. --hessian-interval 50% adds probes until they are "
+        "narrower.",
+        wide.size(), known);
+  }
+  std::string text = fmt::format("Hessian: {} of {} scores are known to ±{:g} % after {} probes",
+                                 known - static_cast<int64_t>(wide.size()), known, 100.0 * wanted, figures["probes"]);
+  if (wide.empty()) return text + ".";
+  text += fmt::format(
+      ", the most that --max-probes allows. Wider are {}",
+      fmt::join(wide.begin(), wide.begin() + static_cast<std::ptrdiff_t>(std::min(kMostNames, wide.size())), ", "));
+  if (wide.size() > kMostNames) text += fmt::format(" and {} more", wide.size() - kMostNames);
+  return text + ".";
+}
+
+std::string bands_line(const Json& figures, const Json& order) {
+  std::map<std::string, int> bands;
+  int attentions = 0, too_large = 0;
+  for (const Json& one : order) {
+    if (one["band"].is_string()) {
+      ++bands[one["band"].get<std::string>()];
+    } else {
+      ++(one["op"] == name(Op::kAttention) ? attentions : too_large);
+    }
+  }
+  std::string text = fmt::format(
+      "By the share of elements at risk (below {} low, up to {} mixed, above fp32): {} low, {} mixed, {} fp32",
+      figures["low_risk"], figures["high_risk"], bands["low"], bands["mixed"], bands["fp32"]);
+  if (attentions > 0) text += fmt::format(", {} attentions, which have no operands to sample", attentions);
+  if (too_large > 0) {
+    text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);
+  }
+  return text + ".";
+}
+
+}  // namespace mantissa
