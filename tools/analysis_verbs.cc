@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "tools/lab/analyze/evidence.h"
 #include "tools/lab/analyze/formats_verb.h"
 #include "tools/lab/analyze/model_verb.h"
 #include "tools/lab/analyze/probes_verb.h"
@@ -129,6 +130,17 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
                    [request, json] { return sensitivity_verb(*request, *json); }});
 }
 
+void add_evidence(CLI::App* analyze, std::vector<Verb>& verbs) {
+  CLI::App* evidence = analyze->add_subcommand(
+      "evidence", "Weigh what compare, analyze sensitivity and analyze model found about precisions of one training");
+  const auto files = std::make_shared<std::vector<std::string>>();
+  const auto json = std::make_shared<std::string>();
+  evidence->add_option("files", *files, "files that these verbs wrote with --json")->required();
+  evidence->add_option("--json", *json, kJson);
+  verbs.push_back({evidence, "analyze evidence compare.json sensitivity.json model.json",
+                   [files, json] { return evidence_verb(*files, *json); }});
+}
+
 void add_postmortem(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* postmortem = app.add_subcommand("postmortem", "Show how a run ended, by the black boxes of its ranks");
   const auto request = std::make_shared<PostmortemRequest>();
@@ -154,6 +166,7 @@ void add_analysis_verbs(CLI::App& app, std::vector<Verb>& verbs) {
   add_probes(analyze, verbs);
   add_model(analyze, verbs);
   add_sensitivity(analyze, verbs);
+  add_evidence(analyze, verbs);
   add_postmortem(app, verbs);
 }
 

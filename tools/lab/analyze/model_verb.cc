@@ -112,6 +112,16 @@ static void to_json(Json& json, const CheckpointFindings& found) {
   json["updates"] = updates.stagnation;
 }
 
+// As `compare` names it: "bf16", "mxfp8"; "configured" for one with rules, patterns, phases or other products.
+static std::string name_of_precision(const Config& config) {
+  const PrecisionConfig& given = config.precision;
+  const bool is_uniform = given.rules.empty() && given.pattern == PrecisionPattern::kNone &&
+                          given.fp32_products == Fp32Products::kFp32 && config.precision_schedule.empty() &&
+                          config.precision_adaptive.levels.empty();
+  if (!is_uniform) return "configured";
+  return given.recipe ? name(*given.recipe) : std::string(name(given.compute));
+}
+
 Json to_json(const ModelAnalysis& analysis) {
   const Config& config = analysis.config;
   const ModelVerdict verdict = verdict_of(analysis);
@@ -122,9 +132,12 @@ Json to_json(const ModelAnalysis& analysis) {
         {{"name", f.name}, {"max", f.max}, {"min_normal", f.min_normal}, {"min_subnormal", f.min_subnormal}});
   }
   return {{"version", 1},
+          {"verb", "analyze model"},
           {"title", analysis.title},
+          {"training", training_settings(config)},
           {"setting",
-           {{"compute", name(config.precision.compute)},
+           {{"precision", name_of_precision(config)},
+            {"compute", name(config.precision.compute)},
             {"recipe", config.precision.recipe ? Json(name(*config.precision.recipe)) : Json()},
             {"wire", name(config.wire())},
             {"ranks", analysis.ranks},

@@ -265,7 +265,9 @@ Json to_json(const PrecisionComparison& comparison) {
     }
   }
   return {{"version", 1},
+          {"verb", "compare"},
           {"title", comparison.options.title},
+          {"training", training_settings(comparison.config)},
           {"setting",
            {{"model", describe_model(comparison.config.model)},
             {"device", comparison.device},

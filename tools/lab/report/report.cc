@@ -1,6 +1,7 @@
 #include "tools/lab/report/report.h"
 
 #include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "core/base/check.h"
 #include "tools/config/config.h"
+#include "tools/config/config_binding.h"
 
 fmt::appender fmt::formatter<nlohmann::json>::format(const nlohmann::json& figure, format_context& context) const {
   const double number = mantissa::number_of(figure);
@@ -76,6 +78,18 @@ Json share_of(int64_t part, int64_t whole) {
 
 std::string describe_model(const ModelConfig& model) {
   return fmt::format("{}: {} layers, width {}, context {}", model.name, model.layers, model.width, model.context);
+}
+
+Json training_settings(const Config& config) {
+  constexpr std::string_view kOfPrecision[] = {"optimizer.first_moment", "optimizer.second_moment", "optimizer.master",
+                                               "optimizer.weight_rounding", "optimizer.sharding"};
+  Json settings = Json::object();
+  for (const auto& [path, value] : flatten(config)) {
+    const bool shapes_training = path.starts_with("model.") || path.starts_with("data.") ||
+                                 path.starts_with("optimizer.") || path == "train.global_batch";
+    if (shapes_training && std::ranges::count(kOfPrecision, path) == 0) settings[path] = value;
+  }
+  return settings;
 }
 
 CellText in_format(std::string format, double unit) {

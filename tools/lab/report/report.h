@@ -32,6 +32,7 @@ struct fmt::formatter<nlohmann::json> {
 
 namespace mantissa {
 
+struct Config;
 struct ModelConfig;
 
 using Json = nlohmann::json;
@@ -43,6 +44,10 @@ Json share_of(int64_t part, int64_t whole);
 
 // "gpt: 4 layers, width 320, context 256".
 std::string describe_model(const ModelConfig& model);
+
+// The settings that tell a training from others, whatever its precision and length: "model.width": "128". Figures of
+// verbs have them as "training", so that those of different trainings are not taken for one.
+Json training_settings(const Config& config);
 
 // How a table's column prints a value.
 using CellText = std::function<std::string(const Json&)>;

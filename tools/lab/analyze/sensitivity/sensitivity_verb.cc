@@ -69,7 +69,9 @@ Json to_json(const SensitivityAnalysis& analysis) {
   for (const NamedScore& a : scores) {
     for (const NamedScore& b : scores) correlations[a.name][b.name] = rank_correlation(a.values, b.values);
   }
-  Json json = {{"target", analysis.title},
+  Json json = {{"verb", "analyze sensitivity"},
+               {"target", analysis.title},
+               {"training", training_settings(analysis.config)},
                {"ranks", analysis.ranks},
                {"step", analysis.step},
                {"batches", request.batches},

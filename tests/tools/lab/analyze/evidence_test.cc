@@ -1,0 +1,177 @@
+// Evidence of several verbs, on prepared figures.
+#include "tools/lab/analyze/evidence.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "core/base/error.h"
+#include "tests/tools/lab/report/unwrapped.h"
+
+namespace mantissa::testing {
+namespace {
+
+const Json kSettings = {{"model.layers", "2"}, {"model.width", "128"}, {"optimizer.lr", "0.002"}};
+
+struct Compared {
+  std::string name, verdict;
+  double difference = 0.0, half_width = 0.0;
+  std::string why{};
+};
+
+Json compared(const std::vector<Compared>& precisions) {
+  Json figures = {{"verb", "compare"},
+                  {"training", kSettings},
+                  {"title", "model.yaml"},
+                  {"baseline", "fp32"},
+                  {"setting", {{"seeds", {1, 2, 3, 4, 5}}, {"steps", 400}, {"margin", 0.0083}}},
+                  {"precisions", {{{"name", "fp32"}, {"summary", Json::object()}}}}};
+  for (const Compared& one : precisions) {
+    const Json interval = {{"low", one.difference - one.half_width}, {"high", one.difference + one.half_width}};
+    figures["precisions"].push_back(
+        {{"name", one.name},
+         {"summary",
+          {{"verdict", one.verdict},
+           {"why", one.why},
+           {"loss_difference", {{"pairs", 5}, {"mean", one.difference}, {"interval", interval}}}}}});
+  }
+  return figures;
+}
+
+struct Lowered {
+  std::string name, format;
+  Json loss, half_width;
+  std::string band{};
+};
+
+Json lowered(const std::vector<Lowered>& decisions) {
+  Json figures = {
+      {"verb", "analyze sensitivity"}, {"training", kSettings}, {"target", "model.yaml"}, {"decisions", Json::array()}};
+  for (const Lowered& one : decisions) {
+    figures["decisions"].push_back({{"name", one.name + " " + one.format},
+                                    {"format", one.format},
+                                    {"loss", {{"mean", one.loss}, {"half_width", one.half_width}}},
+                                    {"band", one.band.empty() ? Json() : Json(one.band)}});
+  }
+  return figures;
+}
+
+Json counted(const std::string& precision, const std::string& level) {
+  return {{"verb", "analyze model"},
+          {"training", kSettings},
+          {"title", "model.yaml"},
+          {"setting", {{"precision", precision}}},
+          {"verdict", {{"level", level}}}};
+}
+
+const Json& row(const Json& figures, const std::string& precision) {
+  const Json& rows = figures.at("precisions");
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [&](const Json& one) { return one["precision"] == precision; });
+  if (found == rows.end()) throw std::runtime_error("no row of " + precision);
+  return *found;
+}
+
+// The case that made three verbs contradict each other.
+TEST(Evidence, OfTrainingCountsMoreThanThatOfOneStepAndCounts) {
+  const Json figures =
+      weigh_evidence({{"counts.json", counted("nvfp4", "good")},
+                      {"step.json", lowered({{"head fprop", "nvfp4", 0.0054, 0.0024, "fp32"},
+                                             {"blocks.0.mlp.up fprop", "nvfp4", 0.0001, 0.0002, "fp32"},
+                                             {"head fprop", "current", 0.00002, 0.00001, "low"}})},
+                      {"training.json", compared({{"fp4", "equal", 0.0021, 0.0019},
+                                                  {"current", "worse", 0.02, 0.01},
+                                                  {"bf16", "equal", 0.0, 0.0001}})}});
+  EXPECT_EQ(row(figures, "nvfp4").at("answer"), "no harm");
+  EXPECT_EQ(row(figures, "nvfp4").at("by"), "training");
+  EXPECT_EQ(row(figures, "current").at("answer"), "harm");
+  const std::string text = evidence_text(figures), flat = unwrapped(text);
+  EXPECT_TRUE(text.starts_with("As good in training: nvfp4, bf16. Worse in training: current.\n")) << text;
+  EXPECT_NE(flat.find("nvfp4: training says no harm (equal +0.0021 ±0.0019), one step harm (1 of 2 harm; most by head "
+                      "fprop nvfp4, +0.0054 nats). Training counts: it lowers all products together"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(
+      flat.find("nvfp4: training says no harm (equal +0.0021 ±0.0019), counts are above thresholds (2 of 2 at risk)"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(flat.find("current: training says harm (worse +0.0200 ±0.0100), one step no harm (0 of 1 harm)"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("To know more"), std::string::npos) << text;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 130u) << "± takes two bytes: " << line;
+}
+
+TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
+  const Json figures =
+      weigh_evidence({{"training.json", compared({{"nvfp4", "inconclusive", 0.0076, 0.02, "too few seeds to tell"}})},
+                      {"step.json", lowered({{"head fprop", "nvfp4", 0.0054, 0.0024, "fp32"},
+                                             {"head fprop", "mxfp8", 0.0001, 0.0004, "fp32"},
+                                             {"head fprop", "block", 0.0009, 0.0004, "low"},
+                                             {"head fprop", "fp16", nullptr, nullptr, "low"}})}});
+  EXPECT_EQ(row(figures, "nvfp4").at("by"), "one_step");
+  EXPECT_EQ(row(figures, "nvfp4").at("answer"), "harm");
+  EXPECT_EQ(row(figures, "mxfp8").at("answer"), "no harm");
+  EXPECT_EQ(row(figures, "block").at("answer"), "open") << "the interval has parts above and below what matters";
+  EXPECT_TRUE(row(figures, "block").at("by").is_null());
+  EXPECT_EQ(row(figures, "fp16").at("answer"), "harm") << "not finite";
+  const std::string text = unwrapped(evidence_text(figures));
+  EXPECT_TRUE(
+      text.starts_with("Harmed in one step, training not known: nvfp4, fp16. Not harmed in one step, training "
+                       "not known: mxfp8. Harm not known: block."))
+      << text;
+  EXPECT_NE(text.find("mxfp8: one step says no harm (0 of 1 harm), counts are above thresholds (1 of 1 at risk). One "
+                      "step counts: it measures a loss"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("fp16: one step says harm (1 of 1 harm; most by head fprop fp16, not finite)"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("nvfp4: too few seeds to tell"), std::string::npos) << text;
+  EXPECT_NE(text.find("mantissa compare model.yaml --precisions fp32,nvfp4,mxfp8,block,fp16 --json FILE"),
+            std::string::npos)
+      << text;
+}
+
+TEST(Evidence, OfCountsAloneTellsNoHarm) {
+  const Json figures =
+      weigh_evidence({{"a.json", counted("delayed", "attention")}, {"b.json", counted("bf16", "good")}});
+  for (const char* precision : {"delayed", "bf16"}) {
+    EXPECT_EQ(row(figures, precision).at("answer"), "open");
+    EXPECT_TRUE(row(figures, precision).at("by").is_null());
+  }
+  const std::string text = unwrapped(evidence_text(figures));
+  EXPECT_TRUE(text.starts_with("Harm not known: delayed, bf16.")) << text;
+  EXPECT_NE(text.find("mantissa analyze sensitivity model.yaml --formats current,bf16 --json FILE"), std::string::npos)
+      << "delayed scaling has no history in one step: " << text;
+}
+
+TEST(Evidence, OfDifferentTrainingsIsRefused) {
+  Json other = counted("bf16", "good");
+  other["training"]["model.width"] = "64";
+  const auto refusal = [](const std::vector<EvidenceFile>& files) -> std::string {
+    try {
+      weigh_evidence(files);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal({{"a.json", lowered({})}, {"b.json", other}}),
+            "b.json: another model or training than a.json: model.width is 64 here and 128 there");
+  Json more = counted("bf16", "good");
+  more["training"].erase("optimizer.lr");
+  EXPECT_NE(refusal({{"a.json", lowered({})}, {"b.json", more}}).find("optimizer.lr is absent here and 0.002 there"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"a.json", compared({{"nvfp4", "equal"}})}, {"b.json", compared({{"fp4", "worse"}})}})
+                .find("b.json: an earlier file of this verb has fp32 as well: give one of the two"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"a.json", Json::array()}}).find("a.json: expected a file that"), std::string::npos);
+  Json damaged = compared({{"nvfp4", "equal"}});
+  damaged["precisions"][1]["summary"].erase("verdict");
+  EXPECT_NE(refusal({{"a.json", damaged}}).find("a.json: damaged"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mantissa::testing

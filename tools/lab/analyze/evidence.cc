@@ -1,0 +1,339 @@
+#include "tools/lab/analyze/evidence.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/io/files.h"
+#include "tools/lab/report/output_file.h"
+
+namespace mantissa {
+namespace {
+
+// Answers to "does this precision harm?"
+constexpr const char *kHarm = "harm", *kNoHarm = "no harm", *kOpen = "open";
+// Counts do not answer it. They are above thresholds, or not.
+constexpr const char *kAbove = "above thresholds", *kBelow = "below thresholds";
+
+struct EvidenceKind {
+  const char *key, *name;  // in a row of the figures, and in sentences
+  const char* strength;    // over weaker kinds
+};
+constexpr EvidenceKind kTraining = {"training", "training",
+                                    "it lowers all products together, and errors act on through all steps"};
+constexpr EvidenceKind kOneStep = {
+    "one_step", "one step", "it measures a loss; counts show how many values a format loses, not what that does"};
+
+constexpr double kByChance = 0.025;  // part of harmless products whose 95 % interval is above 0
+
+Json training_evidence(const Json& precision, const Json& baseline) {
+  if (!precision.contains("summary")) {
+    return {{"answer", kOpen}, {"text", "not trained"}, {"why", precision.at("refusal")}};
+  }
+  if (precision.at("name") == baseline) return {{"answer", kNoHarm}, {"text", "baseline"}, {"why", ""}};
+  const Json& summary = precision.at("summary");
+  const std::string verdict = summary.at("verdict");
+  const bool is_harmless = verdict == "equal" || verdict == "better";
+  Json found = {{"answer", verdict == "worse" ? kHarm
+                           : is_harmless      ? kNoHarm
+                                              : kOpen},
+                {"text", verdict},
+                {"why", summary.at("why")}};
+  const Json& difference = summary.at("loss_difference");
+  if (difference.is_null()) return found;
+  found["difference"] = difference;
+  found["text"] = fmt::format("{} {:+.4f}", verdict, number_of(difference.at("mean")));
+  if (const Json& interval = difference.at("interval"); !interval.is_null()) {
+    found["text"] = fmt::format("{} ±{:.4f}", found["text"],
+                                (number_of(interval.at("high")) - number_of(interval.at("low"))) / 2.0);
+  }
+  return found;
+}
+
+// `decisions`: those of one format that were tried.
+Json one_step_evidence(const std::vector<Json>& decisions) {
+  int64_t harms = 0, harmless = 0;
+  const Json* worst = nullptr;
+  double largest = -HUGE_VAL;
+  for (const Json& one : decisions) {
+    double loss = number_of(one.at("loss").at("mean"));
+    const double half_width = number_of(one.at("loss").at("half_width"));
+    if (std::isnan(loss)) loss = HUGE_VAL;  // of gradients or a loss that are not finite
+    harms += loss == HUGE_VAL || (loss >= kHarmNats && loss > half_width);
+    harmless += loss + half_width < kHarmNats;
+    if (loss > largest) largest = loss, worst = &one;
+  }
+  const auto all = static_cast<int64_t>(decisions.size());
+  const bool is_harm = static_cast<double>(harms) > kByChance * static_cast<double>(all);
+  Json found = {{"answer", is_harm           ? kHarm
+                           : harmless == all ? kNoHarm
+                                             : kOpen},
+                {"products", all},
+                {"harmed", harms},
+                {"shown_harmless", harmless},
+                {"worst", worst->at("name")},
+                {"worst_loss", worst->at("loss")},
+                {"text", fmt::format("{} of {} harm", harms, all)}};
+  if (!is_harm && harmless < all) found["text"] = fmt::format("{} of {} open", all - harmless, all);
+  return found;
+}
+
+// By bands alone; null if nothing was sampled.
+Json band_evidence(const std::vector<Json>& decisions) {
+  int64_t sampled = 0, high = 0;
+  for (const Json& one : decisions) {
+    if (!one.at("band").is_string()) continue;
+    ++sampled;
+    high += one.at("band") == "fp32";
+  }
+  if (sampled == 0) return nullptr;
+  return {{"answer", high > 0 ? kAbove : kBelow}, {"text", fmt::format("{} of {} at risk", high, sampled)}};
+}
+
+Json model_evidence(const Json& verdict) {
+  const char* const answer = verdict.at("level") == "good" ? kBelow : kAbove;
+  return {{"answer", answer}, {"text", verdict.at("level") == "bad" ? "Inf or NaN" : answer}};
+}
+
+// "fp8" and "fp4" are other names.
+std::string without_alias(const std::string& name) {
+  return name == "fp8" ? "delayed" : name == "fp4" ? "nvfp4" : name;
+}
+
+class Weighing {
+ public:
+  void add(const EvidenceFile& file) {
+    try {
+      const Json& figures = file.figures;
+      if (!figures.is_object() || !figures.contains("verb") || !figures.contains("training")) {
+        throw ConfigError(fmt::format(
+            "{}: expected a file that this version of compare, analyze sensitivity or analyze model writes with --json",
+            file.name));
+      }
+      check_training(file);
+      const std::string verb = figures.at("verb");
+      if (verb == "compare") return add_trainings(file);
+      if (verb == "analyze sensitivity") return add_decisions(file);
+      if (verb == "analyze model") {
+        return set(file, figures.at("setting").at("precision"), "counts", model_evidence(figures.at("verdict")));
+      }
+      throw ConfigError(fmt::format("{}: no evidence on precisions: `{}` wrote it", file.name, verb));
+    } catch (const Json::exception& error) {
+      throw ConfigError(
+          fmt::format("{}: damaged, or from another version of the program: {}", file.name, error.what()));
+    }
+  }
+
+  Json weighed() {
+    Json missing = Json::array(), disagreements = Json::array();
+    std::vector<std::string> untrained, unmeasured;
+    for (Json& row : rows_) {
+      conclude(row, disagreements);
+      if (row["by"] == "training" || row["precision"] == baseline_) continue;
+      const std::string name = row["precision"];
+      untrained.push_back(name);
+      if (row["one_step"].is_null()) unmeasured.push_back(name == "delayed" ? "current" : name);
+      if (!row["training"].is_null()) missing.push_back(fmt::format("{}: {}", name, row["training"]["why"]));
+    }
+    if (!untrained.empty()) {
+      missing.push_back(fmt::format("trained pairs: mantissa compare {} --precisions fp32,{} --json FILE", target_,
+                                    fmt::join(untrained, ",")));
+    }
+    if (!unmeasured.empty()) {
+      missing.push_back(
+          fmt::format("cheaper, the loss of one step: mantissa analyze sensitivity {} --formats {} --json FILE",
+                      target_, fmt::join(unmeasured, ",")));
+    }
+    return {{"verb", "analyze evidence"}, {"target", target_},     {"training", training_},
+            {"harm_nats", kHarmNats},     {"baseline", baseline_}, {"precisions", rows_},
+            {"trainings", trainings_},    {"missing", missing},    {"disagreements", disagreements}};
+  }
+
+ private:
+  void check_training(const EvidenceFile& file) {
+    const Json& given = file.figures.at("training");
+    if (first_.empty()) {
+      first_ = file.name;
+      training_ = given;
+      target_ = file.figures.contains("target") ? file.figures.at("target") : file.figures.at("title");
+      return;
+    }
+    Json all = training_;
+    all.update(given);
+    for (const auto& [key, value] : all.items()) {
+      const std::string here = given.value(key, "absent"), there = training_.value(key, "absent");
+      if (here == there) continue;
+      throw ConfigError(fmt::format("{}: another model or training than {}: {} is {} here and {} there", file.name,
+                                    first_, key, here, there));
+    }
+  }
+
+  void set(const EvidenceFile& file, const std::string& given, const char* kind, const Json& found) {
+    const std::string precision = without_alias(given);
+    auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Json& one) { return one["precision"] == precision; });
+    if (row == rows_.end()) {
+      rows_.push_back({{"precision", precision}, {"training", nullptr}, {"one_step", nullptr}, {"counts", nullptr}});
+      row = rows_.end() - 1;
+    }
+    Json& place = (*row)[kind];
+    // Counts come from two verbs; those of `analyze model` are of all layers together, as they train.
+    if (!place.is_null() && std::string_view(kind) != "counts") {
+      throw ConfigError(
+          fmt::format("{}: an earlier file of this verb has {} as well: give one of the two", file.name, precision));
+    }
+    if (place.is_null() || place.at("answer") == kBelow) place = found;
+  }
+
+  void add_trainings(const EvidenceFile& file) {
+    baseline_ = without_alias(file.figures.at("baseline"));
+    const Json& setting = file.figures.at("setting");
+    trainings_.push_back(fmt::format("{} seeds, {} steps, equal within {:.2g} nats of {}", setting.at("seeds").size(),
+                                     setting.at("steps"), number_of(setting.at("margin")), baseline_));
+    for (const Json& precision : file.figures.at("precisions")) {
+      set(file, precision.at("name"), "training", training_evidence(precision, file.figures.at("baseline")));
+    }
+  }
+
+  void add_decisions(const EvidenceFile& file) {
+    std::vector<std::string> formats;
+    std::vector<std::vector<Json>> decisions;
+    for (const Json& one : file.figures.at("decisions")) {
+      if (one.contains("refusal")) continue;
+      const std::string format = one.at("format");
+      const auto found = std::find(formats.begin(), formats.end(), format);
+      const auto place = static_cast<size_t>(found - formats.begin());
+      if (found == formats.end()) {
+        formats.push_back(format);
+        decisions.emplace_back();
+      }
+      decisions[place].push_back(one);
+    }
+    for (size_t i = 0; i < formats.size(); ++i) {
+      set(file, formats[i], "one_step", one_step_evidence(decisions[i]));
+      if (const Json bands = band_evidence(decisions[i]); !bands.is_null()) set(file, formats[i], "counts", bands);
+    }
+  }
+
+  static void conclude(Json& row, Json& disagreements) {
+    const auto answer = [&](const char* kind) {
+      return row[kind].is_null() ? std::string(kOpen) : row[kind]["answer"].get<std::string>();
+    };
+    const std::string training = answer("training"), one_step = answer("one_step"), counts = answer("counts");
+    const bool is_trained = training != kOpen;
+    row["answer"] = is_trained ? training : one_step;
+    row["by"] = is_trained ? Json("training") : one_step != kOpen ? Json("one_step") : Json();
+    if (row["by"].is_null()) return;
+    const EvidenceKind& deciding = is_trained ? kTraining : kOneStep;
+    const auto disagree = [&](const char* kind, const char* name) {
+      disagreements.push_back(fmt::format("{}: {} says {}, {} {}. {} counts: {}.", row["precision"], deciding.name,
+                                          said(row[deciding.key]), name, said(row[kind]),
+                                          is_trained ? "Training" : "One step", deciding.strength));
+    };
+    if (is_trained && one_step != kOpen && one_step != training) disagree("one_step", "one step");
+    if (counts == (row["answer"] == kHarm ? kBelow : kAbove)) disagree("counts", "counts are");
+  }
+
+  // "harm (1 of 27 harm; most by head fprop nvfp4, +0.0054 nats)"
+  static std::string said(const Json& found) {
+    std::string text = found["answer"];
+    if (found["text"] != text) text += fmt::format(" ({})", found["text"]);
+    if (found["answer"] != kHarm || !found.contains("worst")) return text;
+    text.back() = ';';
+    const double loss = number_of(found["worst_loss"]["mean"]);
+    return fmt::format("{} most by {}, {})", text, found["worst"],
+                       std::isnan(loss) ? "not finite" : fmt::format("{:+.4f} nats", loss));
+  }
+
+  std::string first_, target_, baseline_;
+  Json training_, rows_ = Json::array(), trainings_ = Json::array();
+};
+
+// "As good in training: bf16, current. Not known: nvfp4."
+std::string verdict_line(const Json& figures) {
+  const auto group = [](const Json& row) {
+    const bool is_harm = row["answer"] == kHarm;
+    if (row["by"] == "training") return is_harm ? "Worse in training" : "As good in training";
+    if (row["by"].is_null()) return "Harm not known";
+    return is_harm ? "Harmed in one step, training not known" : "Not harmed in one step, training not known";
+  };
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  for (const Json& row : figures["precisions"]) {
+    if (row["precision"] == figures["baseline"]) continue;
+    const std::string name = group(row);
+    auto found = std::ranges::find(groups, name, &decltype(groups)::value_type::first);
+    if (found == groups.end()) found = groups.insert(found, {name, {}});
+    found->second.push_back(row["precision"]);
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [name, precisions] : groups) {
+    sentences.push_back(fmt::format("{}: {}.", name, fmt::join(precisions, ", ")));
+  }
+  return sentences.empty() ? "Nothing to weigh: the files have no precision beside the baseline."
+                           : fmt::format("{}", fmt::join(sentences, " "));
+}
+
+Json json_in(const std::string& path) {
+  const MappedFile file = map_file<DataError>(path);
+  const auto* const begin = reinterpret_cast<const char*>(file.bytes().data());
+  try {
+    return Json::parse(begin, begin + file.bytes().size());
+  } catch (const Json::exception& error) {
+    throw ConfigError(fmt::format("{}: expected a file that a verb wrote with --json: {}", path, error.what()));
+  }
+}
+
+}  // namespace
+
+Json weigh_evidence(const std::vector<EvidenceFile>& files) {
+  Weighing weighing;
+  for (const EvidenceFile& file : files) weighing.add(file);
+  return weighing.weighed();
+}
+
+std::string evidence_text(const Json& figures) {
+  const auto cell = [](const Json& found) { return found.is_null() ? "-" : found["text"].get<std::string>(); };
+  const auto weighed = [&](const Json& row) -> std::string {
+    if (row["precision"] == figures["baseline"]) return "";
+    if (row["by"].is_null()) return "not known";
+    return fmt::format("{}, by {}", row["answer"], row["by"] == "training" ? kTraining.name : kOneStep.name);
+  };
+  ReportText text;
+  text.paragraph(verdict_line(figures)).blank_line();
+  text.line("{}: evidence, the strongest first:", figures["target"]);
+  text.table(figures["precisions"], {{"precision", "precision"},
+                                     {"training, pairs of runs\nfinal loss beside the baseline", "training", cell},
+                                     {"one step\nproducts alone", "one_step", cell},
+                                     {"counts", "counts", cell},
+                                     {"weighed", "", weighed}});
+  for (const Json& line : figures["trainings"]) text.line("Training: {}", line);
+  if (!figures["precisions"].empty()) {
+    text.line("One step: harm is a rise of {:g} nats or more that its 95 % interval tells from 0",
+              figures["harm_nats"]);
+  }
+  if (!figures["disagreements"].empty()) text.blank_line().line("Where they disagree:");
+  for (const Json& line : figures["disagreements"]) text.line("  {}", line);
+  if (!figures["missing"].empty()) text.blank_line().line("To know more:");
+  for (const Json& line : figures["missing"]) text.line("  {}", line);
+  return text.text();
+}
+
+int evidence_verb(const std::vector<std::string>& files, const std::string& json) {
+  return run_reported([&] {
+    std::vector<NamedFile> read;
+    for (const std::string& file : files) read.push_back({"FILE", file});
+    require_different_files({{"--json", json}}, read);
+    OutputFile output("--json", json);
+    std::vector<EvidenceFile> evidence;
+    for (const std::string& file : files) evidence.push_back({.name = file, .figures = json_in(file)});
+    const Json figures = weigh_evidence(evidence);
+    print(evidence_text(figures));
+    output.write(figures);
+  });
+}
+
+}  // namespace mantissa
