@@ -110,10 +110,14 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
   sensitivity->add_option("--rows", request->rows, "rows of a micro-batch to sample from each product")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  sensitivity->add_option("--risk-low", request->low_risk, "largest share of elements at risk for low precision")
-      ->capture_default_str();
-  sensitivity->add_option("--risk-high", request->high_risk, "share of elements at risk above which fp32 is needed")
-      ->capture_default_str();
+  CLI::Option* const low =
+      sensitivity->add_option("--risk-low", request->low_risk,
+                              "share of elements at risk below which a product may have low precision; default: as "
+                              "measured for the format, where shares tell harm");
+  CLI::Option* const high = sensitivity->add_option("--risk-high", request->high_risk,
+                                                    "share of elements at risk above which fp32 is needed");
+  low->needs(high);
+  high->needs(low);
   CLI::Option* const weights =
       sensitivity
           ->add_option("--score", request->score,

@@ -83,16 +83,16 @@ Json one_step_evidence(const std::vector<Json>& decisions) {
   return found;
 }
 
-// By bands alone; null if nothing was sampled.
+// By bands alone; null if shares of nothing are rated.
 Json band_evidence(const std::vector<Json>& decisions) {
-  int64_t sampled = 0, high = 0;
+  int64_t rated = 0, high = 0;
   for (const Json& one : decisions) {
-    if (!one.at("band").is_string()) continue;
-    ++sampled;
+    if (!one.at("band").is_string() || one.at("band") == "unrated") continue;
+    ++rated;
     high += one.at("band") == "fp32";
   }
-  if (sampled == 0) return nullptr;
-  return {{"answer", high > 0 ? kAbove : kBelow}, {"text", fmt::format("{} of {} at risk", high, sampled)}};
+  if (rated == 0) return nullptr;
+  return {{"answer", high > 0 ? kAbove : kBelow}, {"text", fmt::format("{} of {} at risk", high, rated)}};
 }
 
 Json model_evidence(const Json& verdict) {

@@ -174,6 +174,12 @@ std::string advice(Problem problem, const Place& at, const Config& config) {
   return "";
 }
 
+double underflow_threshold(const TensorFindings& found) {
+  if (found.format.ends_with(info(Format::kE2M1).name)) return kUnderflowShareE2M1;
+  const bool is_scaled = in_use(found.format).scaling.has_value();
+  return is_scaled && has_loss_scale(found.role) ? kUnderflowShareScaled : kUnderflowShare;
+}
+
 // Findings of one problem with the same advice: their number and the worst one.
 struct Kind {
   std::string advice;
@@ -247,7 +253,7 @@ class Findings {
     };
     add_share(Problem::kSaturated, losses.overflowed, kSaturatedShare);
     add_share(is_gradient ? Problem::kUnderflowedGradients : Problem::kUnderflowed, losses.underflowed,
-              found.format.ends_with(info(Format::kE2M1).name) ? kUnderflowShareE2M1 : kUnderflowShare);
+              underflow_threshold(found));
     // Formats of 8 and 4 bits have most of their numbers there.
     if (found.format == info(Format::kF16).name) add_share(Problem::kSubnormal, losses.subnormal, kSubnormalShare);
   }
@@ -295,12 +301,13 @@ std::string conclusion(const ModelAnalysis& analysis, VerdictLevel level) {
   const bool has_counts = std::any_of(points.begin(), points.end(), [](const CheckpointFindings& one) {
     return one.steps.empty() || one.applied() > 0;
   });
-  if (level == VerdictLevel::kGood) return "Nothing here asks for another precision";
+  constexpr const char* kMeasuresHarm = "`analyze sensitivity` and `compare` measure what that does to the loss";
+  if (level == VerdictLevel::kGood) return fmt::format("No count or error is above its threshold; {}", kMeasuresHarm);
   if (level == VerdictLevel::kBad) {
     return fmt::format("{} values are not finite: this precision does not hold the model",
                        has_counts ? "Some" : "No step could be used, since some");
   }
-  return has_counts ? "Some tensors lose more than they need to"
+  return has_counts ? fmt::format("Some counts or errors are above their thresholds; {}", kMeasuresHarm)
                     : "No step could be used, since all were skipped: what tensors lose is unknown";
 }
 

@@ -110,6 +110,8 @@ TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
                       {"step.json", lowered({{"head fprop", "nvfp4", 0.0054, 0.0024, "fp32"},
                                              {"head fprop", "mxfp8", 0.0001, 0.0004, "fp32"},
                                              {"head fprop", "block", 0.0009, 0.0004, "low"},
+                                             {"head dgrad", "block", 0.0, 0.0, "unrated"},
+                                             {"head wgrad", "current", 0.0, 0.0, "unrated"},
                                              {"head fprop", "fp16", nullptr, nullptr, "low"}})}});
   EXPECT_EQ(row(figures, "nvfp4").at("by"), "one_step");
   EXPECT_EQ(row(figures, "nvfp4").at("answer"), "harm");
@@ -117,10 +119,12 @@ TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
   EXPECT_EQ(row(figures, "block").at("answer"), "open") << "the interval has parts above and below what matters";
   EXPECT_TRUE(row(figures, "block").at("by").is_null());
   EXPECT_EQ(row(figures, "fp16").at("answer"), "harm") << "not finite";
+  EXPECT_EQ(row(figures, "block").at("counts").at("text"), "0 of 1 at risk") << "an unrated share tells nothing";
+  EXPECT_TRUE(row(figures, "current").at("counts").is_null());
   const std::string text = unwrapped(evidence_text(figures));
   EXPECT_TRUE(
       text.starts_with("Harmed in one step, training not known: nvfp4, fp16. Not harmed in one step, training "
-                       "not known: mxfp8. Harm not known: block."))
+                       "not known: mxfp8, current. Harm not known: block."))
       << text;
   EXPECT_NE(text.find("mxfp8: one step says no harm (0 of 1 harm), counts are above thresholds (1 of 1 at risk). One "
                       "step counts: it measures a loss"),
@@ -129,7 +133,7 @@ TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
   EXPECT_NE(text.find("fp16: one step says harm (1 of 1 harm; most by head fprop fp16, not finite)"), std::string::npos)
       << text;
   EXPECT_NE(text.find("nvfp4: too few seeds to tell"), std::string::npos) << text;
-  EXPECT_NE(text.find("mantissa compare model.yaml --precisions fp32,nvfp4,mxfp8,block,fp16 --json FILE"),
+  EXPECT_NE(text.find("mantissa compare model.yaml --precisions fp32,nvfp4,mxfp8,block,current,fp16 --json FILE"),
             std::string::npos)
       << text;
 }

@@ -1,4 +1,4 @@
-// Readings of an analysis: bands of precision, and the values that decisions are ranked by.
+// The values that decisions of an analysis are ranked by.
 
 #include <cmath>
 #include <limits>
@@ -6,11 +6,6 @@
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
 namespace mantissa {
-
-const char* name(PrecisionBand band) {
-  constexpr const char* kNames[] = {"low", "mixed", "fp32"};
-  return kNames[static_cast<size_t>(band)];
-}
 
 std::vector<NamedScore> SensitivityAnalysis::scores() const {
   const auto column = [this](const char* title, auto&& of) {
@@ -39,11 +34,6 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
       column("information lost", [&](const DecisionScores& one) { return if_seen(one, -one.information.mean); }),
       column("risk", [&](const DecisionScores& one) { return if_seen(one, one.risk.sum()); }),
   };
-}
-
-PrecisionBand band_of(const OperandRisk& risk, const SensitivityRequest& request) {
-  if (risk.sum() < request.low_risk) return PrecisionBand::kLow;
-  return risk.sum() <= request.high_risk ? PrecisionBand::kMixed : PrecisionBand::kFp32;
 }
 
 }  // namespace mantissa

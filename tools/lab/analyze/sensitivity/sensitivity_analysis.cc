@@ -79,7 +79,9 @@ DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<De
     return over_batches([share](const DecisionPass& pass) { return pass.local.risk.*share; }).mean;
   };
   scores.risk = {mean(&OperandRisk::overflow), mean(&OperandRisk::underflow), mean(&OperandRisk::precision)};
-  scores.band = band_of(scores.risk, request);
+  const auto given = request.low_risk ? std::optional(RiskThresholds{*request.low_risk, *request.high_risk})
+                                      : measured_thresholds(decision);
+  scores.band = band_of(scores.risk, given);
   return scores;
 }
 

@@ -1,6 +1,7 @@
 // SensitivityAnalysis: the effect on training of lowering each product of a model's layers alone.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "tools/lab/analyze/sensitivity/hessian.h"
 #include "tools/lab/analyze/sensitivity/layer_scores.h"
 #include "tools/lab/analyze/sensitivity/local_scores.h"
+#include "tools/lab/analyze/sensitivity/risk_bands.h"
 #include "tools/train/session.h"
 
 namespace mantissa {
@@ -21,7 +23,7 @@ struct SensitivityRequest {
   int64_t probes = 8;                                       // of the Hessian, over all batches; 0: none
   int64_t rows = 512;                                       // to sample of a product
   int64_t max_elements = LocalScores::kMaxProductElements;  // larger products are not sampled
-  double low_risk = 0.01, high_risk = 0.1;
+  std::optional<double> low_risk{}, high_risk{};            // in the place of measured_thresholds(): both or none
   std::vector<double> score{};  // also ranks layers by their gradients, with these weights; empty: does not
   int64_t top_k = 0;            // layers of this ranking to print; 0: all
   double hessian_interval = 0;  // HessianGoal::share: adds probes, up to max_probes
@@ -29,11 +31,6 @@ struct SensitivityRequest {
 
   HessianGoal hessian_goal() const { return {.share = hessian_interval, .first = probes, .most = max_probes}; }
 };
-
-// By OperandRisk::sum(): below low_risk, up to high_risk, above.
-enum class PrecisionBand : uint8_t { kLow, kMixed, kFp32 };
-const char* name(PrecisionBand band);
-PrecisionBand band_of(const OperandRisk& risk, const SensitivityRequest& request);
 
 // Scores of one decision over all batches; unknown if not measured.
 struct DecisionScores {
@@ -54,7 +51,7 @@ struct DecisionScores {
   Estimate hessian{};
   Estimate entropy{}, information{};               // bits
   OperandRisk risk{kUnknown, kUnknown, kUnknown};  // mean
-  PrecisionBand band = PrecisionBand::kFp32;
+  PrecisionBand band = PrecisionBand::kUnrated;
 };
 
 struct ParameterScores {

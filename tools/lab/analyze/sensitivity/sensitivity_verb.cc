@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/base/error.h"
+#include "core/io/optional_json.h"
 #include "tools/config/validation.h"
 #include "tools/lab/analyze/model_analysis.h"
 #include "tools/lab/analyze/sensitivity/verdict_lines.h"
@@ -176,10 +177,10 @@ void add_layers(const Json& figures, ReportText& text) {
 }
 
 Config analysed_config(const SensitivityRequest& request, const std::string& json) {
-  if (!(request.low_risk >= 0.0 && request.high_risk >= request.low_risk)) {
+  if (request.low_risk && !(*request.low_risk >= 0.0 && *request.high_risk >= *request.low_risk)) {
     throw ConfigError(
         fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
-                    request.low_risk, request.high_risk));
+                    *request.low_risk, *request.high_risk));
   }
   if (!(request.hessian_interval >= 0.0 && request.hessian_interval <= 10.0)) {
     throw ConfigError(

@@ -43,19 +43,25 @@ std::string hessian_line(const Json& figures, const Json& decisions) {
   return text + ".";
 }
 
-std::string bands_line(const Json& figures, const Json& order) {
+std::string bands_line(const Json& figures, const Json& decisions) {
   std::map<std::string, int> bands;
   int attentions = 0, too_large = 0;
-  for (const Json& one : order) {
+  for (const Json& one : decisions) {
     if (one["band"].is_string()) {
       ++bands[one["band"].get<std::string>()];
     } else {
       ++(one["op"] == name(Op::kAttention) ? attentions : too_large);
     }
   }
-  std::string text = fmt::format(
-      "By the share of elements at risk (below {} low, up to {} mixed, above fp32): {} low, {} mixed, {} fp32",
-      figures["low_risk"], figures["high_risk"], bands["low"], bands["mixed"], bands["fp32"]);
+  const std::string by = figures["low_risk"].is_null() ? ", as measured for each format"
+                                                       : fmt::format(" (below {} low, up to {} mixed, above fp32)",
+                                                                     figures["low_risk"], figures["high_risk"]);
+  std::string text = fmt::format("By the share of elements at risk{}: {} low, {} mixed, {} fp32", by, bands["low"],
+                                 bands["mixed"], bands["fp32"]);
+  if (const int unrated = bands["unrated"]; unrated > 0) {
+    text += fmt::format(
+        ", {} unrated (that share tells no harm in backward products, and in formats that were not measured)", unrated);
+  }
   if (attentions > 0) text += fmt::format(", {} attentions, which have no operands to sample", attentions);
   if (too_large > 0) {
     text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);

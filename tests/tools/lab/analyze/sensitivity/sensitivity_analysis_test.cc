@@ -66,6 +66,36 @@ TEST_F(Sensitivity, EveryScoreRanksThePlantedLayerFirst) {
   EXPECT_GT(planted.loss.mean - planted.loss.half_width, 0.0) << "the loss rises, surely";
   EXPECT_GT(planted.risk.underflow, 0.5);
   EXPECT_EQ(planted.band, PrecisionBand::kFp32);
+  for (const DecisionScores& one : analysis.decisions) {
+    EXPECT_EQ(one.band == PrecisionBand::kUnrated, !lowers_forward_product(one.decision)) << name(one.decision);
+    EXPECT_NE(one.band, PrecisionBand::kLow) << "no share of nvfp4 shows that it is harmless";
+  }
+}
+
+TEST_F(Sensitivity, TakesThresholdsOfRiskFromTheRequestIfThatHasSome) {
+  SensitivityRequest asked = quick(request({"nvfp4"}, "blocks.0.mlp.up"));
+  const SensitivityAnalysis measured = analyze_sensitivity(asked, session_);
+  const double share = measured.decisions.front().risk.sum();
+  ASSERT_GT(share, 0.01);
+  ASSERT_LT(share, 0.5);
+  EXPECT_EQ(to_json(measured)["decisions"][0]["band"], "mixed");
+  const std::string text = unwrapped(sensitivity_text(to_json(measured)));
+  EXPECT_NE(
+      text.find("By the share of elements at risk, as measured for each format: 0 low, 1 mixed, 0 fp32, 2 unrated "
+                "(that share tells no harm in backward products, and in formats that were not measured)."),
+      std::string::npos)
+      << text;
+  const struct {
+    double low, high;
+    const char* band;
+  } cases[] = {{share * 1.01, 1.0, "low"}, {share * 0.99, share * 1.01, "mixed"}, {0.0, share * 0.99, "fp32"}};
+  for (const auto& [low, high, band] : cases) {
+    asked.low_risk = low;
+    asked.high_risk = high;
+    const nlohmann::json figures = to_json(analyze_sensitivity(asked, session_));
+    EXPECT_EQ(figures["decisions"][0]["band"], band);
+    EXPECT_EQ(figures["high_risk"], high);
+  }
 }
 
 TEST_F(Sensitivity, WithoutThePlantThatLayerIsNotFirst) {
@@ -200,6 +230,26 @@ TEST_F(Sensitivity, MakesProbesUntilTheHessianScoresAreKnown) {
   const std::string text = unwrapped(sensitivity_text(to_json(limited)));
   EXPECT_NE(text.find("after 6 probes, the most that --max-probes allows. Wider are blocks.1.mlp."), std::string::npos)
       << text;
+}
+
+// Shares of tools/bench/risk_bands, docs/results/risk_bands.md.
+TEST(RiskBands, AreThoseOfTheFormatInForwardProducts) {
+  const auto band = [](const std::string& format, std::optional<Product> product, double share) {
+    const PrecisionDecision decision{.layer = "blocks.0.mlp.up", .product = product, .format = format};
+    return std::string(
+        name(band_of({.underflow = share / 2.0, .precision = share / 2.0}, measured_thresholds(decision))));
+  };
+  EXPECT_EQ(band("current", Product::kForward, 0.07), "low");
+  EXPECT_EQ(band("current", Product::kForward, 0.2), "mixed");
+  EXPECT_EQ(band("current", Product::kForward, 0.3), "fp32");
+  EXPECT_EQ(band("mxfp8", Product::kForward, 0.17), "low");
+  EXPECT_EQ(band("mxfp8", Product::kForward, 1.0), "mixed") << "no share was harmful in nine of ten products";
+  EXPECT_EQ(band("nvfp4", Product::kForward, 0.0), "mixed") << "no share was harmless";
+  EXPECT_EQ(band("nvfp4", Product::kForward, 0.51), "fp32");
+  EXPECT_EQ(band("fp16", std::nullopt, 0.09), "low");
+  EXPECT_EQ(band("nvfp4", Product::kInputGradient, 0.9), "unrated");
+  EXPECT_EQ(band("current", Product::kWeightGradient, 0.0), "unrated");
+  EXPECT_EQ(band("current:e5m2", Product::kForward, 0.0), "unrated");
 }
 
 // The gradients of each batch, before and after a step, element by element, by this program's passes alone.

@@ -69,6 +69,7 @@ TEST(SensitivityVerb, RefusesWhatMakesNoSense) {
       {{"--hessian-interval", "50%", "--probes", "1"}, "expected --probes from 2"},
       {{"--hessian-interval", "50%", "--probes", "8", "--max-probes", "4"}, "to --max-probes, got 8 and 4"},
       {{"--max-probes", "4"}, "--max-probes requires --hessian-interval"},
+      {{"--risk-low", "0.5"}, "--risk-low requires --risk-high"},
       {{"--score", "1,1"}, "--score: expected three weights"},
       {{"--score", "1,1,1", "--batches", "1"}, "--batches 2 or more"},
       {{"--top-k", "3"}, "--top-k requires --score"},

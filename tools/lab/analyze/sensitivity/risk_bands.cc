@@ -1,0 +1,43 @@
+#include "tools/lab/analyze/sensitivity/risk_bands.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <string_view>
+
+namespace mantissa {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// For forward products, and for whole layers in a dtype.
+struct MeasuredThresholds {
+  std::string_view format;
+  RiskThresholds thresholds;
+};
+constexpr MeasuredThresholds kMeasured[] = {
+    {"bf16", {0.0051, kNever}},      {"fp16", {0.095, kNever}}, {"current", {0.078, 0.29}},
+    {"current:e4m3", {0.078, 0.29}},  // the same formats in forward products
+    {"block", {0.29, 0.29}},         {"mxfp8", {0.18, kNever}}, {"nvfp4", {0.0, 0.5}},
+};
+
+}  // namespace
+
+const char* name(PrecisionBand band) {
+  constexpr const char* kNames[] = {"low", "mixed", "fp32", "unrated"};
+  return kNames[static_cast<size_t>(band)];
+}
+
+std::optional<RiskThresholds> measured_thresholds(const PrecisionDecision& decision) {
+  const auto* const found = std::ranges::find(kMeasured, decision.format, &MeasuredThresholds::format);
+  if (!lowers_forward_product(decision) || found == std::end(kMeasured)) return std::nullopt;
+  return found->thresholds;
+}
+
+PrecisionBand band_of(const OperandRisk& risk, const std::optional<RiskThresholds>& thresholds) {
+  if (!thresholds) return PrecisionBand::kUnrated;
+  if (risk.sum() < thresholds->low) return PrecisionBand::kLow;
+  return risk.sum() <= thresholds->high ? PrecisionBand::kMixed : PrecisionBand::kFp32;
+}
+
+}  // namespace mantissa
