@@ -105,6 +105,12 @@ std::string without_alias(const std::string& name) {
   return name == "fp8" ? "delayed" : name == "fp4" ? "nvfp4" : name;
 }
 
+// Whether sensitivity can lower a product to it, or, in the place of delayed scaling, to the same formats.
+bool is_lowered(const std::string& name) {
+  constexpr std::string_view kLowered[] = {"bf16", "fp16", "delayed", "current", "block", "mxfp8", "nvfp4"};
+  return std::ranges::count(kLowered, name) > 0;
+}
+
 class Weighing {
  public:
   void add(const EvidenceFile& file) {
@@ -136,9 +142,11 @@ class Weighing {
       conclude(row, disagreements);
       if (row["by"] == "training" || row["precision"] == baseline_) continue;
       const std::string name = row["precision"];
-      untrained.push_back(name);
-      if (row["one_step"].is_null()) unmeasured.push_back(name == "delayed" ? "current" : name);
-      if (!row["training"].is_null()) missing.push_back(fmt::format("{}: {}", name, row["training"]["why"]));
+      const bool was_compared = !row["training"].is_null();
+      // compare takes a recipe with a format, such as current:e5m2, from a file only.
+      untrained.push_back(was_compared || name.find(':') == std::string::npos ? name : "NAME=FILE");
+      if (row["one_step"].is_null() && is_lowered(name)) unmeasured.push_back(name == "delayed" ? "current" : name);
+      if (was_compared) missing.push_back(fmt::format("{}: {}", name, row["training"]["why"]));
     }
     if (!untrained.empty()) {
       missing.push_back(fmt::format("trained pairs: mantissa compare {} --precisions fp32,{} --json FILE", target_,

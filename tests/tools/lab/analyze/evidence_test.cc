@@ -139,16 +139,20 @@ TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
 }
 
 TEST(Evidence, OfCountsAloneTellsNoHarm) {
-  const Json figures =
-      weigh_evidence({{"a.json", counted("delayed", "attention")}, {"b.json", counted("bf16", "good")}});
+  const Json figures = weigh_evidence({{"a.json", counted("delayed", "attention")},
+                                       {"b.json", counted("bf16", "good")},
+                                       {"c.json", counted("current:e5m2", "good")}});
   for (const char* precision : {"delayed", "bf16"}) {
     EXPECT_EQ(row(figures, precision).at("answer"), "open");
     EXPECT_TRUE(row(figures, precision).at("by").is_null());
   }
   const std::string text = unwrapped(evidence_text(figures));
-  EXPECT_TRUE(text.starts_with("Harm not known: delayed, bf16.")) << text;
+  EXPECT_TRUE(text.starts_with("Harm not known: delayed, bf16, current:e5m2.")) << text;
   EXPECT_NE(text.find("mantissa analyze sensitivity model.yaml --formats current,bf16 --json FILE"), std::string::npos)
       << "delayed scaling has no history in one step: " << text;
+  EXPECT_NE(text.find("mantissa compare model.yaml --precisions fp32,delayed,bf16,NAME=FILE --json FILE"),
+            std::string::npos)
+      << text;
 }
 
 TEST(Evidence, OfDifferentTrainingsIsRefused) {
