@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "tools/config/config_binding.h"
 #include "tools/config/validation.h"
 
 namespace mantissa {
@@ -152,8 +153,24 @@ std::string phase_path(const Config& config, int phase) {
   return phase == 0 ? "precision" : fmt::format("precision.schedule[{}]", phase - 1);
 }
 
+std::vector<std::string> phase_names(const Config& config) {
+  std::vector<std::string> names;
+  for (int phase = 0; phase < phase_count(config); ++phase) {
+    const PrecisionConfig& precision = precision_of(config, phase);
+    std::string& text = names.emplace_back(precision.recipe ? name(*precision.recipe) : name(precision.compute));
+    for (const auto& [pattern, value] : config_names::kPattern) {
+      if (value == precision.pattern && value != PrecisionPattern::kNone) text += fmt::format(":{}", pattern);
+    }
+  }
+  std::vector<std::string> distinct = names;
+  for (size_t phase = 0; phase < names.size(); ++phase) {
+    if (std::ranges::count(names, names[phase]) > 1) distinct[phase] = phase_path(config, static_cast<int>(phase));
+  }
+  return distinct;
+}
+
 std::string phase_title(const Config& config, int phase) {
-  if (adapts(config)) return fmt::format(", level {} of precision.adaptive", phase);
+  if (adapts(config)) return ", with " + phase_path(config, phase);
   return phase == 0 ? "" : fmt::format(", after step {}", phase_begin(config, phase));
 }
 

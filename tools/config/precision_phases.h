@@ -24,7 +24,10 @@ inline Config at_step(const Config& config, int64_t steps) { return in_phase(con
 
 // "precision.schedule[0]", or "precision" for phase 0, or "precision.adaptive.levels[0]".
 std::string phase_path(const Config& config, int phase);
-// For headings after "for this model": "", ", after step 500", ", level 1 of precision.adaptive".
+// Short names of all phases, for messages: "bf16", "delayed", "mxfp8:attention_high"; phase_path() for phases that
+// would share a name.
+std::vector<std::string> phase_names(const Config& config);
+// For headings after "for this model": "", ", after step 500", ", with precision.adaptive.levels[1]".
 std::string phase_title(const Config& config, int phase);
 // The places at which the settings of a phase were written, by their names in the phase's own configuration.
 ConfigOrigins origins_in_phase(const Config& config, int phase, const ConfigOrigins& origins);

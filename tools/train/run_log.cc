@@ -129,7 +129,7 @@ void RunLog::begin(const Session& session, const SessionStart& start) {
   const PrecisionSwitch* const by_switch = start.by_switch;
   metrics_.emplace(config_.train.run_dir + "/metrics.jsonl", start.kept_steps(session.next_step));
   if (by_switch != nullptr) {
-    log_info("step {}: {} changes the precision from the next step on:\n  {}", session.next_step, by_switch->cause,
+    log_info("step {}: the precision changes with the next step, by {}:\n  {}", session.next_step, by_switch->cause,
              fmt::join(by_switch->changes, "\n  "));
     nlohmann::json record = {{"event", "precision"},
                              {"step", session.next_step},

@@ -250,7 +250,7 @@ void PrecisionControl::before_step(Trainer& trainer, int64_t step) {
       trainer.request_switch("precision.fallback.clean_steps")
           .changes.push_back(layer == PrecisionFallback::kWholeModel
                                  ? std::string("what was fp16 computes in fp16 again")
-                                 : fmt::format("layer '{}' goes back by a level", layer));
+                                 : fmt::format("layer '{}' takes the next lower precision again", layer));
     }
   }
   if (const auto& adaptive = trainer.state().adaptive; adaptive && adaptive->is_due(step)) {
@@ -317,9 +317,10 @@ void PrecisionControl::lift(Trainer& trainer, const std::string& layer, const st
 void PrecisionControl::change_level(Trainer& trainer, int64_t steps) {
   const auto change = trainer.state().adaptive->decide(steps);
   if (!change) return;
+  const auto level = [&](int number) { return levels_.at(static_cast<size_t>(number)); };
   std::string cause =
-      fmt::format("precision.adaptive goes {} from level {} to {}: ", change->to < change->from ? "up" : "down",
-                  change->from, change->to);
+      fmt::format("precision.adaptive {} the precision from {} to {} after step {}: ",
+                  change->to < change->from ? "raises" : "lowers", level(change->from), level(change->to), steps);
   for (const BadSignal& bad : change->causes) cause += (&bad == &change->causes[0] ? "" : ", ") + describe(bad);
   if (change->causes.empty()) cause += fmt::format("{} steps without an uneasy signal", change->steady_steps);
   PrecisionSwitch& asked = trainer.request_switch(cause);

@@ -145,8 +145,10 @@ constexpr bool is_due(int64_t interval, int64_t steps) { return interval > 0 && 
 // precision.adaptive moves along a ladder of levels.
 class PrecisionControl final : public TrainObserver {
  public:
-  // `evaluated_at`: steps done at an evaluation that the state has seen, before a checkpoint; -1: none.
-  explicit PrecisionControl(int64_t evaluated_at) : evaluated_at_(evaluated_at) {}
+  // `evaluated_at`: steps done at an evaluation that the state has seen, before a checkpoint; -1: none. `levels`: the
+  // names of the ladder's levels.
+  PrecisionControl(int64_t evaluated_at, std::vector<std::string> levels)
+      : evaluated_at_(evaluated_at), levels_(std::move(levels)) {}
 
   void before_step(Trainer& trainer, int64_t step) override;
   void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
@@ -158,6 +160,7 @@ class PrecisionControl final : public TrainObserver {
   void change_level(Trainer& trainer, int64_t steps);
 
   const int64_t evaluated_at_;
+  const std::vector<std::string> levels_;
 };
 
 }  // namespace mantissa

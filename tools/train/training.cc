@@ -77,7 +77,7 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
     } else if (from.rollback) {
       session.skipped_batches = from.rollback->next_batch - session.next_step;
     }
-    TrainObservers observers = {std::make_shared<PrecisionControl>(from.checkpoint ? begin : -1)};
+    TrainObservers observers = {std::make_shared<PrecisionControl>(from.checkpoint ? begin : -1, phase_names(run))};
     const SessionStart start{.by_switch = by_switch,
                              .rollback = from.rollback ? &*from.rollback : nullptr,
                              .resumed = from.checkpoint.has_value()};

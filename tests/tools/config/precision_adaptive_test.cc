@@ -40,7 +40,7 @@ TEST(PrecisionAdaptive, LevelsAreThePhasesOfTheRun) {
   EXPECT_EQ(phase_at(config, 99), 2);
   EXPECT_EQ(phase_end(config, 2), 100);
   EXPECT_EQ(phase_path(config, 1), "precision.adaptive.levels[1]");
-  EXPECT_EQ(phase_title(config, 1), ", level 1 of precision.adaptive");
+  EXPECT_EQ(phase_title(config, 1), ", with precision.adaptive.levels[1]");
   const Config top = in_phase(config, 0), bottom = in_phase(config, 2);
   EXPECT_EQ(top.precision.compute, DType::kF32);
   EXPECT_EQ(bottom.precision.recipe, parse_recipe("delayed"));
@@ -49,6 +49,18 @@ TEST(PrecisionAdaptive, LevelsAreThePhasesOfTheRun) {
   EXPECT_EQ(bottom.precision.delayed.margin, 2);
   EXPECT_FALSE(adapts(top));
   EXPECT_EQ(top.precision_adaptive.options, config.precision_adaptive.options);
+}
+
+TEST(PrecisionAdaptive, LevelsHaveShortNames) {
+  const auto names = [](const std::string& levels) {
+    return phase_names(configured({"precision.adaptive.levels=" + levels, kSignal}));
+  };
+  EXPECT_EQ(phase_names(configured({kLevels, kStart, kSignal})), (std::vector<std::string>{"fp32", "bf16", "delayed"}));
+  EXPECT_EQ(names("[{compute: bf16}, {recipe: current, pattern: attention_high}]"),
+            (std::vector<std::string>{"bf16", "current:attention_high"}));
+  EXPECT_EQ(names("[{compute: bf16}, {recipe: delayed, delayed: {margin: 2}}, {recipe: delayed}]"),
+            (std::vector<std::string>{"bf16", "precision.adaptive.levels[1]", "precision.adaptive.levels[2]"}))
+      << "a name would not tell them apart";
 }
 
 TEST(PrecisionAdaptive, LevelsHaveTheLossScalerThatTheyNeed) {

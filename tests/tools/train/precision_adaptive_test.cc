@@ -47,8 +47,10 @@ TEST_P(Adaptive, GoesUpBehindAFaultAtOnceAndDownAfterStableSteps) {
   const auto switches = run.records("precision");
   ASSERT_EQ(switches.size(), 2u) << outcome.output;
   EXPECT_EQ(switches[0].at("step"), 5);
-  EXPECT_EQ(switches[0].at("cause"),
-            "precision.adaptive goes up from level 1 to 0: the loss was not finite (step 5; threshold 5)");
+  EXPECT_EQ(
+      switches[0].at("cause"),
+      "precision.adaptive raises the precision from delayed to bf16 after step 5: the loss was not finite (step 5; "
+      "threshold 5)");
   EXPECT_EQ(switches[0].at("changes"), nlohmann::json({"precision.recipe: delayed -> none"}));
   EXPECT_EQ(switches[0].at("to_level"), 0);
   ASSERT_EQ(switches[0].at("signals").size(), 1u);
@@ -57,8 +59,9 @@ TEST_P(Adaptive, GoesUpBehindAFaultAtOnceAndDownAfterStableSteps) {
   EXPECT_EQ(switches[0].at("signals")[0].at("threshold"), 5.0);
   // Six steps behind step 5, at the next decision.
   EXPECT_EQ(switches[1].at("step"), 12);
-  EXPECT_EQ(switches[1].at("cause"),
-            "precision.adaptive goes down from level 0 to 1: 7 steps without an uneasy signal");
+  EXPECT_EQ(
+      switches[1].at("cause"),
+      "precision.adaptive lowers the precision from bf16 to delayed after step 12: 7 steps without an uneasy signal");
   EXPECT_EQ(run.records("step").size(), 20u);
 }
 
@@ -99,7 +102,9 @@ TEST_P(Adaptive, StoppedAndResumedWithEverySignalEqualsTheWholeBitForBit) {
   ASSERT_FALSE(switches.empty()) << outcome.output;
   EXPECT_EQ(
       switches[0].at("cause"),
-      "precision.adaptive goes up from level 1 to 0: 2 evaluations in a row were no better (step 9; threshold 2)");
+      "precision.adaptive raises the precision from delayed to bf16 after step 10: 2 evaluations in a row were no "
+      "better "
+      "(step 9; threshold 2)");
   int curved = 0, compared = 0;
   for (const auto& step : straight.records("step")) {
     curved += step.contains("curvature") ? 1 : 0;
