@@ -1,5 +1,7 @@
 #include "tools/lab/analyze/model_findings.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -75,9 +77,10 @@ LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps, const Static
   for (const ProbedStep& step : steps) {
     if (step.applied) add(all, by_step.emplace_back(unscaled_gradients(step)));
   }
-  LossScaleFindings found{LossScaleCurve(all.histogram, Format::kF16), options};
+  LossScaleFindings found{LossScaleCurve(all.histogram, Format::kF16), {}, options};
   found.skipped = static_cast<int64_t>(steps.size() - by_step.size());
-  found.recommended = recommended_scale(all.histogram, Format::kF16, options);
+  if (found.losses.front().elements == 0) return found;
+  static_cast<ScaleAdvice&>(found) = advise_scale(all.histogram, Format::kF16, options);
   if (!found.recommended) return found;
   found.headroom = headroom_left(all.histogram, found.recommended->exponent, options);
   for (const ProbeRow& step : by_step) {
@@ -104,8 +107,32 @@ LossScaleCurve::LossScaleCurve(const ExponentHistogram& histogram, Format format
   }
 }
 
-Json to_json(const LossScaleCurve& curve, const std::optional<StaticScale>& recommended,
-             const StaticScaleOptions& options) {
+ScaleAdvice advise_scale(const ExponentHistogram& histogram, Format format, const StaticScaleOptions& options) {
+  const auto best = recommended_scale(histogram, format, options);
+  const FormatLosses all = best ? best->losses : format_losses(histogram, format, 0);
+  const auto per_cent = [&](int64_t count) { return 100.0 * all.share(count); };
+  if (best && 2 * all.underflowed <= all.elements) return {.recommended = best, .why_none = ""};
+  if (best) {
+    return {.recommended = std::nullopt,
+            .why_none = fmt::format("{:.3g} % of the gradients of activations become 0 in {} even at 2^{}, and larger "
+                                    "scales leave no room for the largest ones",
+                                    per_cent(all.underflowed), info(format).name, best->exponent)};
+  }
+  if (all.zeros == all.elements) return {.recommended = std::nullopt, .why_none = "all gradients of activations are 0"};
+  if (all.non_finite > 0 && per_cent(all.elements - all.non_finite) < options.percentile) {
+    return {
+        .recommended = std::nullopt,
+        .why_none = fmt::format("{:.3g} % of the gradients of activations are not finite", per_cent(all.non_finite))};
+  }
+  return {
+      .recommended = std::nullopt,
+      .why_none = fmt::format("{:.3g} % of the gradients of activations are 0, and so is their percentile {:g}: use "
+                              "a larger --percentile",
+                              per_cent(all.zeros), options.percentile)};
+}
+
+Json to_json(const LossScaleCurve& curve, const ScaleAdvice& advice, const StaticScaleOptions& options) {
+  const auto& recommended = advice.recommended;
   const auto underflow = [](const FormatLosses& losses) { return share_of(losses.underflowed, losses.elements); };
   const auto overflow = [](const FormatLosses& losses) { return share_of(losses.overflowed, losses.elements); };
   Json json = {{"exponents", Json::array()}, {"underflow", Json::array()}, {"overflow", Json::array()}};
@@ -115,6 +142,7 @@ Json to_json(const LossScaleCurve& curve, const std::optional<StaticScale>& reco
     json["overflow"].push_back(overflow(losses));
   }
   json["recommended"] = nullptr;
+  json["why_none"] = advice.why_none.empty() ? Json() : Json(advice.why_none);
   if (recommended) {
     json["recommended"] = {{"exponent", recommended->exponent},
                            {"percentile", options.percentile},

@@ -40,9 +40,18 @@ struct LossScaleCurve {
   LossScaleCurve(const ExponentHistogram& histogram, Format format);
   const FormatLosses& at(int exponent) const { return losses.at(static_cast<size_t>(exponent - kMinExponent)); }
 };
-// {exponents, underflow, overflow, recommended: {exponent, percentile, headroom, underflow, overflow} or null}.
-nlohmann::json to_json(const LossScaleCurve& curve, const std::optional<StaticScale>& recommended,
-                       const StaticScaleOptions& options);
+
+// A static loss scale, or the reason why none is recommended: "all gradients of activations are 0".
+struct ScaleAdvice {
+  std::optional<StaticScale> recommended{};
+  std::string why_none{};
+};
+// recommended_scale(), unless more than half of the gradients would become 0 with it. There are elements.
+ScaleAdvice advise_scale(const ExponentHistogram& histogram, Format format, const StaticScaleOptions& options);
+
+// {exponents, underflow, overflow, recommended: {exponent, percentile, headroom, underflow, overflow} or null,
+// why_none}.
+nlohmann::json to_json(const LossScaleCurve& curve, const ScaleAdvice& advice, const StaticScaleOptions& options);
 
 // By default the static loss scale is chosen for all gradients, since one overflow costs a whole step. The headroom
 // covers gradients that these batches do not show: in one step out of 40, the largest gradient of a small GPT was 8
@@ -50,9 +59,8 @@ nlohmann::json to_json(const LossScaleCurve& curve, const std::optional<StaticSc
 inline constexpr StaticScaleOptions kLossScaleOptions{.percentile = 100.0, .headroom = 16.0};
 
 // Losses of fp16 for the gradients of activations.
-struct LossScaleFindings : LossScaleCurve {
+struct LossScaleFindings : LossScaleCurve, ScaleAdvice {
   StaticScaleOptions options = kLossScaleOptions;
-  std::optional<StaticScale> recommended{};  // none: nothing to scale, or too many gradients are not finite
   // The factor by which the percentile may grow at that scale: as requested, if rounding down left less than twice
   // that. Otherwise the rest, because the formula's scale is no normal fp32 number and the nearest one is recommended.
   double headroom = 0.0;

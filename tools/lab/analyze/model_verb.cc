@@ -74,7 +74,7 @@ static void to_json(Json& json, const ProductFindings& found) {
 }
 
 static void to_json(Json& json, const LossScaleFindings& found) {
-  json = to_json(found, found.recommended, {.percentile = found.options.percentile, .headroom = found.headroom});
+  json = to_json(found, found, {.percentile = found.options.percentile, .headroom = found.headroom});
   json["skipped"] = found.skipped;
   if (!found.recommended) return;
   Json& by_step = json["recommended"]["underflow_by_step"] = Json::array();

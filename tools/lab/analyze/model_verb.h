@@ -29,7 +29,7 @@ struct ModelOutputs {
 //       snr_db_of_all, noise_ratio (variance of rounding over that of mini-batches), equivalent_batch_loss
 //     wire: of each parameter, snr_db and cosine against the sum in fp32
 //     loss_scale: exponents, underflow, overflow; recommended {exponent, percentile, headroom, underflow,
-//       underflow_by_step, underflow_largest, overflow}; skipped
+//       underflow_by_step, underflow_largest, overflow} or null and why_none; skipped
 //     updates, wire_total: the stagnant shares, and format, snr_db and cosine, of all parameters together
 nlohmann::json to_json(const ModelAnalysis& analysis);
 // The verdict, then tables by layer for each checkpoint.

@@ -311,32 +311,17 @@ std::string conclusion(const ModelAnalysis& analysis, VerdictLevel level) {
                     : "No step could be used, since all were skipped: what tensors lose is unknown";
 }
 
-// Why no scale follows from the gradients.
-std::string why_no_scale(const LossScaleFindings& found) {
-  const FormatLosses& all = found.losses.front();
-  const auto per_cent = [&](int64_t count) { return 100.0 * all.share(count); };
-  if (all.zeros == all.elements) return "since all gradients of activations are 0";
-  if (all.non_finite > 0 && per_cent(all.elements - all.non_finite) < found.options.percentile) {
-    return fmt::format("since {:.3g} % of the gradients of activations are not finite", per_cent(all.non_finite));
-  }
-  return fmt::format(
-      "since {:.3g} % of the gradients of activations are 0, and so is their percentile {:g}: use a larger "
-      "--percentile",
-      per_cent(all.zeros), found.options.percentile);
-}
-
 // Empty if there were no gradients.
 std::string no_scale_line(const ModelAnalysis& analysis) {
-  constexpr const char* kNone = "No loss scale for fp16 is recommended, ";
+  constexpr const char* kNone = "No loss scale for fp16 is recommended, since ";
   int64_t skipped = 0, steps = 0;
   for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
     skipped += checkpoint.loss_scale.skipped;
     steps += static_cast<int64_t>(checkpoint.steps.size());
   }
-  if (steps > 0 && skipped == steps) return fmt::format("{}since every step was skipped", kNone);
+  if (steps > 0 && skipped == steps) return fmt::format("{}every step was skipped", kNone);
   for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
-    const LossScaleFindings& found = checkpoint.loss_scale;
-    if (!found.losses.empty() && found.losses.front().elements > 0) return kNone + why_no_scale(found);
+    if (!checkpoint.loss_scale.why_none.empty()) return kNone + checkpoint.loss_scale.why_none;
   }
   return "";
 }

@@ -203,11 +203,11 @@ Json gradient_underflow(const ExponentHistogram& histogram, int64_t steps) {
   for (const Format format : {Format::kF16, Format::kBF16, Format::kE4M3, Format::kE5M2, Format::kE2M1}) {
     const LossScaleCurve curve(histogram, format);
     const FormatLosses& unscaled = curve.at(0);
-    const auto recommended = unscaled.underflowed + unscaled.overflowed == 0
-                                 ? StaticScale{.exponent = 0, .losses = unscaled}
-                                 : recommended_scale(histogram, format, kLossScaleOptions);
+    const ScaleAdvice advice = unscaled.underflowed + unscaled.overflowed == 0
+                                   ? ScaleAdvice{.recommended = StaticScale{.exponent = 0, .losses = unscaled}}
+                                   : advise_scale(histogram, format, kLossScaleOptions);
     elements = unscaled.elements;
-    formats.push_back(to_json(curve, recommended, kLossScaleOptions));
+    formats.push_back(to_json(curve, advice, kLossScaleOptions));
     formats.back()["format"] = info(format).name;
   }
   return {{"steps", steps}, {"elements", elements}, {"formats", formats}};

@@ -112,7 +112,43 @@ TEST(ModelFindings, TellsTheHeadroomThatIsLeft) {
   };
   EXPECT_EQ(left(1.0f, 16.0), std::pair(11, 16.0));
   EXPECT_EQ(left(0x1p-100f, 0x1p-64), std::pair(127, 65504.0 * 0x1p-27)) << "more than was asked for";
-  EXPECT_EQ(left(0x1p100f, 0x1p64), std::pair(-126, 65504.0 * 0x1p26)) << "less";
+  EXPECT_EQ(left(0x1p104f, 0x1p64), std::pair(-126, 65504.0 * 0x1p22)) << "less";
+}
+
+TEST(ModelFindings, RecommendsNoScaleWithWhichMostGradientsVanish) {
+  const auto advice = [](const std::vector<float>& gradients, const StaticScaleOptions& options) -> ScaleAdvice {
+    return findings_of({}, {step_of(gradients)}, options).loss_scale;
+  };
+  // fp16 reaches from 2^-25 (half of its smallest number) to 2^15: 40 powers of two.
+  std::vector<float> gradients(100, 0x1p-20f);
+  gradients[0] = 0x1p21f;
+  const StaticScaleOptions all{.percentile = 100.0, .headroom = 1.0};
+  const ScaleAdvice none = advice(gradients, all);
+  EXPECT_FALSE(none.recommended.has_value());
+  EXPECT_EQ(
+      none.why_none,
+      "99 % of the gradients of activations become 0 in fp16 even at 2^-6, and larger scales leave no room for the "
+      "largest ones");
+  for (size_t i = 0; i < 50; ++i) gradients[i] = 0x1p21f;
+  EXPECT_EQ(advice(gradients, all).recommended.value().losses.underflowed, 50) << "as many survive";
+  EXPECT_EQ(advice(gradients, all).why_none, "");
+  gradients[50] = 0x1p-20f, gradients[49] = 0x1p-20f;
+  EXPECT_FALSE(advice(gradients, all).recommended.has_value()) << "most vanish";
+}
+
+TEST(ModelFindings, SaysWhyNoScaleFollows) {
+  const auto why = [](const std::vector<float>& gradients, double percentile) {
+    return findings_of({}, {step_of(gradients)}, {.percentile = percentile, .headroom = 1.0}).loss_scale.why_none;
+  };
+  std::vector<float> gradients(100, 1.0f);
+  EXPECT_EQ(why(gradients, 100.0), "");
+  for (size_t i = 0; i < 5; ++i) gradients[i] = 0.0f;
+  EXPECT_EQ(why(gradients, 1e-9),
+            "5 % of the gradients of activations are 0, and so is their percentile 1e-09: use a larger --percentile");
+  for (size_t i = 5; i < 7; ++i) gradients[i] = INFINITY;
+  EXPECT_EQ(why(gradients, 99.0), "2 % of the gradients of activations are not finite");
+  EXPECT_NE(why(gradients, 3.0).find("are 0, and so is their percentile 3"), std::string::npos);
+  EXPECT_EQ(why(std::vector<float>(100, 0.0f), 100.0), "all gradients of activations are 0");
 }
 
 // A single step differs from the mean, so the report also names the largest.

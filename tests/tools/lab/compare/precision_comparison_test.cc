@@ -225,5 +225,17 @@ TEST(GradientUnderflow, AFormatThatLosesNothingNeedsNoScale) {
   EXPECT_EQ(bf16["recommended"]["underflow"], 0.0);
 }
 
+TEST(GradientUnderflow, AFormatThatLosesMostGradientsHasNoScale) {
+  ExponentHistogram histogram{};
+  add(histogram, -30, 99);
+  add(histogram, -4, 1);
+  const Json e2m1 = gradient_underflow(histogram, 1)["formats"][4];
+  EXPECT_EQ(e2m1["recommended"], nullptr);
+  EXPECT_EQ(
+      e2m1["why_none"],
+      "100 % of the gradients of activations become 0 in e2m1 even at 2^2, and larger scales leave no room for the "
+      "largest ones");
+}
+
 }  // namespace
 }  // namespace mantissa

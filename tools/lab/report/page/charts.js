@@ -233,7 +233,8 @@ function lossScaleChart(name, curve, width) {
   const options = {xText: power, text: share, log: true, least: 1e-9, ends: [1e-4, 1], dots: 'marks'};
   if (chosen !== null) options.upright = {x: chosen, text: `recommended: ${power(chosen)}`};
   const drawn = lineChart(name, series, options, width);
-  if (chosen === null) return [...drawn, note('No scale is recommended here.')];
+  if (chosen === null)
+    return [...drawn, note(`Recommended: none${curve.why_none ? `, since ${textOf(curve.why_none)}` : ''}.`)];
   if (chosen === 0 && recommended.underflow === 0 && recommended.overflow === 0)
     return [...drawn, note('Nothing is lost without a scale.')];
   return [
