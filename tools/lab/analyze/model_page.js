@@ -339,17 +339,18 @@ function driftChart(role, drawn, width) {
       stepColumns((checkpoint) => Math.max(0, ...drawn.map(({at}) => amaxesOf(at(checkpoint)).length)));
   const movers =
       [...drawn].sort((a, b) => movement(b) - movement(a)).filter((tensor) => movement(tensor) > 1).slice(0, 5);
+  const styleOf = (tensor) =>
+      movers.includes(tensor) ? {color: 'var(--ink)', dash: kDashes[movers.indexOf(tensor)]} : {};
   const linesOf = (tensor) =>
       shownCheckpoints().filter((c) => numbersOf(amaxesOf(tensor.at(c))).length).map((checkpoint) => {
         const own = columns.filter((column) => column.checkpoint === checkpoint);
         const points = own.map(({x, i}) => ({x: x + 0.5, mean: amaxesOf(tensor.at(checkpoint))[i]}));
-        const index = movers.includes(tensor) ? movers.indexOf(tensor) + 1 : null;
-        return {name: `${tensor.layer}, ${checkpoint.name}`, index, points};
+        return {name: `${tensor.layer}, ${checkpoint.name}`, ...styleOf(tensor), points};
       });
   const series = [...drawn.filter((one) => !movers.includes(one)), ...[...movers].reverse()].flatMap(linesOf);
-  const names = movers.map((tensor, i) => {
+  const names = movers.map((tensor) => {
     const name = `× ${figure(movement(tensor), 2)}  ${shortened(tensor.layer, width - 100)}`;
-    return html('li', {title: tensor.layer}, lineSample(i + 1), name);
+    return html('li', {title: tensor.layer}, lineSample(styleOf(tensor)), name);
   });
   const options = {axis, log: true, height: 222};
   return [lineChart(`${role} (${count(drawn.length)})`, series, options, width), html('ul', {class: 'movers'}, names)];
@@ -460,7 +461,8 @@ function drawStagnation(body, legend) {
 function drawUnderflow(body) {
   const compute = textOf(setting.compute);
   if (checkpoints.some((checkpoint) => checkpoint.loss_scale && listOf(checkpoint.loss_scale.exponents).length))
-    return facetGrid(body, 420, shownCheckpoints().map((c) => (width) => lossScaleChart(c.name, c.loss_scale, width)));
+    return facetGrid(
+        body, 420, shownCheckpoints().map((c) => (width) => lossScaleChart(c.name, 'fp16', c.loss_scale, width)));
   return compute && compute !== 'fp16' ?
       `There is no curve: a loss scale is for gradients in fp16, and this model computes in ${
           compute}, which has the range of fp32.` :
@@ -545,7 +547,7 @@ startPage('precision analysis', Object.fromEntries(kAbout.map((key) => [key, tex
   panel(
       'drift', 'Drift', 'Drift of the largest magnitude',
       'Each line is the largest magnitude (amax) of one tensor by step; a format with a fixed scale needs room for its whole ' +
-          'height. The tensors that moved most are in colour, the others in grey.',
+          'height. The tensors that moved most are dark, the others pale.',
       drawDrift, ['horizontal: training step', 'vertical: amax, no unit, logarithmic']),
   panel(
       'snr', 'SNR of products', 'Signal-to-noise ratio of the products',

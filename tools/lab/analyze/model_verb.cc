@@ -16,7 +16,7 @@
 
 namespace mantissa {
 
-extern const std::string_view kModelPage;  // written by embedded_text()
+extern const std::string_view kModelPage;  // written by page_scripts()
 
 // Counts by exponent, from the first that is not 0 to the last.
 static Json histogram_json(const ExponentHistogram& histogram) {

@@ -20,7 +20,7 @@
 
 namespace mantissa {
 
-extern const std::string_view kComparisonPage;  // written by embedded_text()
+extern const std::string_view kComparisonPage;  // written by page_scripts()
 
 namespace {
 

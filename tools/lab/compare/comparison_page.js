@@ -1,21 +1,7 @@
 // The page of `mantissa compare`; compare_verb.h describes its figures.
 
-// A precision has one colour on the whole page, and its format has the same; other names take the free ones.
-const kColors = ['fp32', 'bf16', 'fp16', 'fp8 delayed current e4m3', 'mxfp8 e5m2', 'nvfp4 fp4 e2m1', 'tf32', 'block'];
-function colored(list, nameOf) {
-  const taken = new Set();
-  const take = (index) => taken.add(index) && index;
-  const named = list.map((item, i) => ({...item, name: textOf(nameOf(item)) || `no. ${i + 1}`}));
-  const own = named.map(({name}) => {
-    const index = kColors.findIndex((names) => names.split(' ').includes(name));
-    return index < 0 || taken.has(index) ? null : take(index);
-  });
-  const free = () => kColors.findIndex((_, index) => !taken.has(index));
-  return named.map((item, i) => ({...item, index: own[i] ?? take(free() < 0 ? i % kColors.length : free())}));
-}
-
 // A precision that was not trained has no runs.
-const precisions = colored(recordsOf(figures.precisions), (one) => one.name)
+const precisions = styled(recordsOf(figures.precisions), (one) => one.name)
                        .map((one) => ({...one, summary: one.summary || {}, runs: recordsOf(one.runs)}));
 const baseline = precisions.find((one) => one.name === textOf(figures.baseline)) || null;
 const trained = precisions.filter((one) => one.runs.length > 0);
@@ -35,14 +21,14 @@ function spread(values) {
 // A series of every run as a line of at most kMostPoints points, each the mean of `every` steps, with its spread over
 // seeds.
 const kMostPoints = 160;
-function curveOf({name, index}, runs) {
+function curveOf({name, color, dash}, runs) {
   const length = Math.max(0, ...runs.map((run) => run.length));
   const every = Math.max(1, Math.ceil(length / kMostPoints));
   const points = Array.from({length: Math.ceil(length / every)}, (_, i) => {
     const [first, last] = [i * every, Math.min((i + 1) * every, length)];
     return {x: (first + 1 + last) / 2, ...spread(runs.map((run) => spread(run.slice(first, last)).mean))};
   });
-  return {name, index, points, every};
+  return {name, color, dash, points, every};
 }
 const curves = (series) => trained.map((one) => curveOf(one, one.runs.map((run) => stepsOf(run, series))));
 
@@ -66,8 +52,8 @@ function rangeText(value, text) {
   return range ? `${text(value.mean)} (${text(range.low)} to ${text(range.high)})` : text(value.mean);
 }
 
-const nameCell = (precision) => html('td', {class: 'text'}, seriesLegend([precision]));
-const rowOf = ({name, index}, value, text, more) => ({name, index, value, text: value === null ? '–' : text, ...more});
+const nameCell = ({name, color}) => keyed(name, color);
+const rowOf = ({name}, value, text, more) => ({name, value, text: value === null ? '–' : text, ...more});
 const bars = (title, rows, options) => (width) => barChart(title, rows, options || {}, width);
 const lines = (title, series, options) => (width) => lineChart(title, series, options, width);
 
@@ -76,7 +62,10 @@ function verdictHow() {
   const level = numberOf(setting.level) === null ? '' : `${figure(100 * setting.level, 2)} % `;
   return 'The final loss of each precision minus that of the baseline with the same seed, in nats a token, with its ' +
       `${level}interval: to the left is better. Losses within ±${figure(margin, 2)} (shaded) count as equal: ` +
-      `${textOf(setting.margin_text)}. Power is the chance that so many seeds call precisions equal that do not differ.`;
+      `${
+             textOf(
+                 setting
+                     .margin_text)}. Power is the chance that so many seeds call precisions equal that do not differ.`;
 }
 
 function badge(precision) {
@@ -101,13 +90,17 @@ function drawVerdict(body) {
   const endsOf = ({mean, interval}) => (interval ? [interval.low, interval.high] : [mean, mean]);
   const ends = recordsOf(precisions.map(differenceOf)).flatMap(endsOf);
   const reach = 1.08 * Math.max(1e-9, 1.2 * margin, ...ends.map(Math.abs));
-  const width = Math.max(200, Math.min(720, body.clientWidth - 540));
-  const x = linearScale(-reach, reach, 8, width - 8, 4, (value) => figure(value, 2).replace('-', '−'));
   const digits = Math.max(2, Math.min(6, 2 - Math.floor(Math.log10(reach))));
   const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(digits)}`;
+  // The rest of the table's width: names and ranges, and what has the same width in every comparison.
+  const texts_px = 1.1 *
+      (widest_px(precisions.map((one) => one.name)) +
+       widest_px(precisions.map((one) => rangeText(differenceOf(one), signed))));
+  const width = Math.max(200, Math.min(720, body.clientWidth - texts_px - 360));
+  const x = linearScale(-reach, reach, 8, width - 8, width / 90, (value) => figure(value, 2).replace('-', '−'));
   const interval = (precision, found) => {
     const marks = [{kind: 'bar', style: 'margin', from: -margin, to: margin}];
-    const fill = colorOf(precision.index);
+    const fill = precision.color;
     if (found) {
       const [from, to] = endsOf(found);
       marks.push({kind: 'line', style: 'whisker', from, to, fill});
@@ -122,10 +115,13 @@ function drawVerdict(body) {
     const power = precision === baseline ? null : precision.summary.power;
     const cells = [rangeText(found, signed), interval(precision, found), share(numberOf(power))].map(
         (content) => html('td', {}, content));
-    return html('tr', {}, nameCell(precision), html('td', {class: 'text'}, badge(precision)), cells);
+    return html(
+        'tr', {}, html('td', {class: 'text'}, nameCell(precision)), html('td', {class: 'text'}, badge(precision)),
+        cells);
   });
   const axis = svg('svg', {width, height: 18}, bottomLabels(x, 12, width));
-  const head = [['text', 'Precision'], ['text', 'Verdict'], ['', 'Difference of the final loss'], ['', axis], ['', 'Power']];
+  const head =
+      [['text', 'Precision'], ['text', 'Verdict'], ['', 'Difference of the final loss'], ['', axis], ['', 'Power']];
   body.append(
       html('div', {class: 'table'}, table(head.map(([kind, title]) => html('th', {class: kind}, title)), rows)));
   if (figures.utility) body.append(note(html('strong', {}, textOf(figures.utility.sentence))));
@@ -148,19 +144,15 @@ const kColumns = {
 };
 
 function drawFigures(body) {
-  const cells = ({runs, summary, refusal}) => runs.length ?
-      Object.values(kColumns).map((text) => html('td', {}, text(summary))) :
-      html('td', {class: 'reason', colspan: Object.keys(kColumns).length}, `not trained: ${textOf(refusal)}`);
-  const head = [html('th', {class: 'text'}, 'Precision'), Object.keys(kColumns).map((name) => html('th', {}, name))];
-  const rows = precisions.map((one) => html('tr', {}, nameCell(one), cells(one)));
-  body.append(html('div', {class: 'table'}, table(head, rows)));
+  const columns = Object.entries(kColumns).map(([heading, text]) => [heading, ({summary}) => text(summary)]);
+  body.append(figureTable(trained, {'Precision': nameCell, ...Object.fromEntries(columns)}));
 }
 
-function validationOf({name, index, runs}) {
+function validationOf({name, color, dash, runs}) {
   const all = runs.flatMap((run) => recordsOf(run.validation));
   const steps = [...new Set(numbersOf(all.map((one) => one.step)))].sort((a, b) => a - b);
   const lossesAt = (step) => all.filter((one) => one.step === step).map((one) => one.loss);
-  return {name, index, points: steps.map((x) => ({x, ...spread(lossesAt(x))}))};
+  return {name, color, dash, points: steps.map((x) => ({x, ...spread(lossesAt(x))}))};
 }
 
 function drawCurves(body, legend) {
@@ -174,13 +166,13 @@ function drawCurves(body, legend) {
     charts.push(lines(`Difference to ${baseline.name} with the same seed, nats`, paired, {xTitle: 'step', zero: true}));
   }
   const validation = drawn(trained.map(validationOf));
-  const options = {xTitle: 'steps done', dots: true};
+  const options = {xTitle: 'steps done', dots: 'beside'};
   if (validation.length) charts.push(lines('Validation loss, nats a token', validation, options));
   facetGrid(body, 380, charts);
 }
 
 function drawSuccess(body, legend) {
-  legend.append(...seriesLegend(trained));
+  legend.append(keyed('faults', 'var(--bad)'));
   const success = trained.map((precision) => {
     const {succeeded, runs} = precision.summary;
     return rowOf(precision, numberOf(succeeded / runs), `${count(succeeded)} of ${count(runs)}`);
@@ -188,8 +180,8 @@ function drawSuccess(body, legend) {
   const skipped = trained.map((precision) => {
     const {overflow_share: overflow, fault_share: fault} = precision.summary;
     const parts = [
-      {value: numberOf(overflow) ?? 0, fill: colorOf(precision.index), tip: `overflow: ${share(overflow)}`},
-      {value: numberOf(fault) ?? 0, fill: 'var(--vermilion)', tip: `faults: ${share(fault)}`},
+      {value: numberOf(overflow) ?? 0, fill: precision.color, tip: `overflow: ${share(overflow)}`},
+      {value: numberOf(fault) ?? 0, fill: 'var(--bad)', tip: `faults: ${share(fault)}`},
     ];
     const text = fault > 0 ? `${share(overflow)} overflow, ${share(fault)} faults` : share(overflow);
     return rowOf(precision, parts[0].value + parts[1].value, text, {parts});
@@ -213,11 +205,8 @@ function drawScales(body, legend) {
   if (scaled.length === 0) body.append(note('No run scaled its loss: none of these precisions needs a loss scale.'));
 }
 
-// In the order of their colours.
-const kMemory = ['packed', 'weights', 'gradients', 'moments', 'activations', 'buffers', 'masters'];
-
 function drawCost(body, legend) {
-  legend.append(...seriesLegend(kMemory.map((name, index) => ({name, index}))));
+  legend.append(...memoryLegend());
   const time = trained.map((precision) => {
     const {step_seconds: seconds, time_ratio: ratio} = precision.summary;
     const times = precision === baseline || !ratio ? '' : `, ${ratio.mean.toFixed(2)} times`;
@@ -225,20 +214,13 @@ function drawCost(body, legend) {
     return rowOf(
         precision, seconds ? 1e3 * seconds.mean : null, `${milliseconds(seconds && seconds.mean)}${times}`, {runs});
   });
-  const memory = trained.map((precision) => {
-    const parts = kMemory.map((key, color) => {
-      const bytes = numberOf((precision.runs[0].memory || {})[key]) ?? 0;
-      return {value: bytes / 2 ** 20, fill: colorOf(color), tip: `${precision.name}, ${key}: ${mebibytes(bytes)}`};
-    });
-    const total = sum(parts.map((part) => part.value));
-    return rowOf(precision, total > 0 ? total : null, mebibytes(total * 2 ** 20), {parts});
-  });
-  facetGrid(body, 420, [bars('Step time, milliseconds', time), bars('Memory of a rank, MiB', memory)]);
+  const memory = trained.map(({name, runs}) => ({name, memory: runs[0].memory}));
+  facetGrid(body, 420, [bars('Step time, milliseconds', time), memoryChart('Memory of a rank, MiB', memory)]);
 }
 
 function drawSaving(body, legend) {
   if (!baseline || others.length === 0) return 'There is nothing beside the baseline to compare with it.';
-  legend.append(...seriesLegend(others), word(`100 %: nothing is left of what ${baseline.name} takes`));
+  legend.append(word(`100 %: nothing is left of what ${baseline.name} takes`));
   const saved = (title, key) => bars(
       title, others.map((precision) => {
         const [ours, theirs] = [numberOf(precision.summary[key]), numberOf(baseline.summary[key])];
@@ -253,35 +235,6 @@ function drawSaving(body, legend) {
   if (!sends) body.append(note('One rank sends nothing.'));
 }
 
-// From the smallest number of each format to its largest; paler where a number has fewer bits.
-const rangeRow = ({name, index, range}) => {
-  const [least, normal, most] = [range.min_positive, range.min_normal, range.max].map(Math.log10);
-  const tip = `${name}: ${figure(range.min_positive)} … ${figure(range.max)}, epsilon ${figure(range.epsilon)}`;
-  const bar = (style, from, to) => ({kind: 'bar', style, from, to, fill: colorOf(index), tip});
-  return {name, marks: [bar('faded', least, normal), bar('mark', normal, most)]};
-};
-
-const deviceFormats = figures.device_formats || {};
-function drawFormats(body, legend) {
-  const formats = colored(recordsOf(deviceFormats.formats), (format) => format.name);
-  if (formats.length === 0) return 'The formats were not tried on this device.';
-  const [unscaled, scaled] = [formats.filter((format) => format.range), formats.filter((format) => !format.range)];
-  legend.append(...lineLegend(unscaled));
-  const decades = (exponent) => `10${raised(exponent)}`;
-  const options = {xTitle: 'magnitude of the value', xText: decades, log: true, text: share, least: 1e-9};
-  const pointOf = (row) => ({x: row.decade, mean: row.mean});
-  const errors = (list) => list.map(({name, index, errors}) => ({name, index, points: recordsOf(errors).map(pointOf)}));
-  const axis = (left, right) => linearScale(-48, 40, left, right, 8, decades);
-  const ranges = unscaled.map(rangeRow);
-  facetGrid(body, 380, [
-    lines('Mean relative error', errors(unscaled), options),
-    (width) => rowChart('Range (paler: with fewer bits)', ranges, {axis, row_px: 30}, width),
-    (width) =>
-        [...lineChart('Mean relative error, with scales', errors(scaled), options, width),
-         html('p', {class: 'legend'}, lineLegend(scaled))],
-  ]);
-}
-
 const gradients = figures.gradients || {};
 function underflowHow() {
   const how = 'To the left gradients vanish, to the right they overflow; a good loss scale lies in the valley between.';
@@ -293,25 +246,12 @@ function underflowHow() {
 function drawUnderflow(body) {
   const list = recordsOf(gradients.formats);
   if (list.length === 0) return 'The gradients of the model were not counted.';
-  facetGrid(body, 380, list.map((format) => (width) => lossScaleChart(textOf(format.format), format, width)));
+  facetGrid(
+      body, 380,
+      list.map((format) => (width) => lossScaleChart(textOf(format.format), textOf(format.format), format, width)));
 }
 
-function drawGemm(body, legend) {
-  const timed = colored(recordsOf(deviceFormats.gemm), (one) => one.dtype).map((one) => {
-    const aligned = recordsOf(one.products).filter(({size}) => size % 64 === 0);
-    return {...one, points: aligned.map((product) => ({...product, x: product.size, mean: 1e-9 * product.flops}))};
-  });
-  if (timed.length === 0) return 'Products were not timed on this device.';
-  legend.append(...lineLegend(timed));
-  const fastest = timed.map((one) => {
-    const best = one.points.reduce((a, b) => (a.mean >= b.mean ? a : b), {mean: null});
-    const peak = numberOf(best.share_of_peak) === null ? '' : `, ${wholePercent(best.share_of_peak)} of the peak`;
-    return rowOf(one, best.mean, `${figure(best.mean)} (${best.x}³${peak})`);
-  });
-  const options = {xTitle: 'rows, columns and depth', xLog: true, zero: true, dots: true};
-  facetGrid(body, 420, [bars('Fastest product, GFLOP/s', fastest), lines('By size, GFLOP/s', timed, options)]);
-}
-
+const deviceFormats = figures.device_formats || {};
 startPage(
     'comparison of precisions', {
       model: textOf(setting.model),
@@ -351,17 +291,9 @@ startPage(
       panel(
           'saving', 'Saving', 'Saving against the baseline',
           'How much less a precision takes than the baseline: to the right is better.', ifTrained(drawSaving)),
-      panel(
-          'format-error', 'Formats', 'Error and range of the formats',
-          'The cost of storing a value, tried with values of every size on this device: flat where a format has its full ' +
-              'precision, rising to the left where it runs out of exponents.',
-          drawFormats),
+      formatErrorPanel(deviceFormats),
       panel(
           'underflow', 'Underflow', 'Underflow of this model’s gradients by format', underflowHow(), drawUnderflow,
           kLossScaleLegend),
-      panel(
-          'gemm', 'GEMM', 'Throughput of matrix products by format',
-          'Square products on this device, as linear layers make them. Formats that it cannot multiply are multiplied in one ' +
-              'that it can.',
-          drawGemm),
+      gemmPanel(deviceFormats),
     ]);

@@ -6,7 +6,6 @@ const shown = recordsOf(figures.shown).map((one) => ({...one, spans: recordsOf(o
 const hidden = numberOf(figures.hidden) ?? 0;
 const others = hidden > 0 ? [note(`${count(hidden)} other ranks: --rank R adds the events of rank R.`)] : [];
 
-const heading = (name, kind = '') => html('th', {class: kind, style: 'padding: 0.35rem 0.65rem'}, name);
 const signed = withDefault((seconds) => `${seconds < 0 ? '−' : '+'}${Math.abs(seconds).toFixed(3)} s`);
 
 const kLevels = {
@@ -39,16 +38,14 @@ const kColumns = {
 };
 function drawRanks(body) {
   if (ranks.length === 0) return 'The file of this report holds no rank.';
-  const head = Object.keys(kColumns).map((name) => heading(name));
-  const rows = ranks.map((row) => html('tr', {}, Object.values(kColumns).map((text) => html('td', {}, text(row)))));
-  body.append(scrolling('ranks', table(head, rows)));
+  body.append(scrolling('ranks', figureTable(ranks, kColumns)));
 }
 
 // In the order of their colours.
 const phases = inOrder(
     shown.flatMap((one) => one.spans.filter((span) => span.kind === 'phase').map((span) => textOf(span.name))),
     ['data', 'forward', 'backward', 'reduce', 'decide', 'update', 'step', 'wait']);
-const phaseColor = (name) => colorOf(phases.indexOf(name) % 8);
+const phaseColor = (name) => shadeOf(phases.indexOf(name), phases.length);
 
 // Seconds before the first cause that the chart shows: at first as few as hold some events of every rank.
 const kWindows = [-2, -1, 0, 1, 2].flatMap((power) => [1, 2, 5].map((factor) => Number(`${factor}e${power}`)));
@@ -74,8 +71,8 @@ function timelineRow(one, from, to) {
       to: end,
       lane: [isPhase ? 0 : 1, 2],
       fill: isPhase ? phaseColor(span.name) :
-          isOpen    ? 'var(--vermilion)' :
-                      'var(--soft)',
+          isOpen    ? 'var(--bad)' :
+                      'var(--normal)',
       least_px: isOpen ? 3 : 0.5,
       tip: `rank ${one.rank}, ${isPhase ? 'phase' : 'collective'} ${span.name}: ${signed(span.from)}, ${length}`,
     }];
@@ -86,9 +83,8 @@ function timelineRow(one, from, to) {
 function drawTimeline(body, legend) {
   if (shown.every((one) => one.spans.length === 0)) return 'The boxes hold no phase and no collective.';
   legend.append(
-      ...phases.map((name) => word(html('i', {class: 'key', style: `background: ${phaseColor(name)}`}), name)),
-      word(html('i', {class: 'key', style: 'background: var(--soft)'}), 'collective'),
-      word(html('i', {class: 'key', style: 'background: var(--vermilion)'}), 'collective that did not end'));
+      ...phases.map((name) => keyed(name, phaseColor(name))), keyed('collective', 'var(--normal)'),
+      keyed('collective that did not end', 'var(--bad)'));
   const options = kWindows.map((seconds) => [String(seconds), `${seconds} s`]);
   const choose = (value) => {
     shownSeconds = Number(value);
@@ -108,18 +104,18 @@ function drawTimeline(body, legend) {
 
 function drawEvents(body) {
   if (shown.length === 0) return 'The file of this report holds no event.';
-  const head = ['Time', 'Step', 'Event'].map((name) => heading(name, name === 'Event' ? 'text' : ''));
+  const columns = {
+    'Time': (event) => signed(event.s),
+    'Step': (event) => textOf(event.step),
+    'Event': (event) => html('span', {class: 'sentence'}, textOf(event.text)),
+  };
   for (const one of shown) {
-    const rows = recordsOf(one.events)
-                     .toReversed()
-                     .map(
-                         (event) => html(
-                             'tr', {}, html('td', {}, signed(event.s)), html('td', {}, textOf(event.step)),
-                             html('td', {class: 'text'}, textOf(event.text))));
+    const events = recordsOf(one.events).toReversed();
     const name = `rank ${one.rank}`;
     body.append(html(
         'details', {open: shown.length <= 2 ? '' : null},
-        html('summary', {}, `${name}: ${rows.length} events, the newest first`), scrolling(name, table(head, rows))));
+        html('summary', {}, `${name}: ${events.length} events, the newest first`),
+        scrolling(name, figureTable(events, columns))));
   }
   body.append(...others);
 }

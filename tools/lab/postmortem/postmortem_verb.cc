@@ -12,7 +12,7 @@
 
 namespace mantissa {
 
-extern const std::string_view kPostmortemPage;  // written by embedded_text()
+extern const std::string_view kPostmortemPage;  // written by page_scripts()
 
 std::string postmortem_text(const Json& figures, int64_t events) {
   ReportText text;

@@ -15,3 +15,14 @@ def embedded_text(name, constants):
         outs = [name + ".cc"],
         cmd = "{ " + "; ".join(commands) + "; } > $@",
     )
+
+# The pages of a folder, *_page.js, in a list for its library's srcs: model_page.js as kModelPage.
+def page_scripts():
+    embedded_text(
+        name = "page_scripts",
+        constants = {
+            "k" + "".join([word.capitalize() for word in file[:-3].split("_")]): [file]
+            for file in native.glob(["*_page.js"])
+        },
+    )
+    return [":page_scripts"]

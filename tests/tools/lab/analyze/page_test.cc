@@ -1,4 +1,5 @@
-// The page of `mantissa analyze model` in a browser: every panel shows its figures or says why it has none.
+// The pages of `mantissa analyze model` and `analyze formats` in a browser: every panel shows its figures or says why
+// it has none.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -39,15 +40,9 @@ void expect_absent(const json& page, const std::string& id, const std::string& r
   EXPECT_EQ(shown.at("marks"), 0u) << id;
 }
 
-TEST(ModelPage, DrawsEveryFigureInAWideAndInANarrowWindow) {
+TEST(ModelPage, DrawsEveryFigureLegibly) {
   const json analysis = small_analysis();
-  const std::string html = model_page(analysis);
-  const std::vector<Page> pages = {{.html = html, .width_px = 1280}, {.html = html, .width_px = 400}};
-  const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages, kModelPanels));
-  EXPECT_EQ(visited.facts[0].at("small_texts"), json::array());
-  EXPECT_EQ(visited.facts[0].at("cut_texts"), json::array());
-  for (const json& page : visited.facts) {
+  for (const json& page : legible_views("model", model_page(analysis), kModelPanels)) {
     EXPECT_EQ(page.at("heading"), analysis.at("title"));
     EXPECT_NE(page.at("setting").get<std::string>().find("gpt: 4 layers"), std::string::npos);
     for (const std::string& id : kModelPanels) {
@@ -186,6 +181,25 @@ TEST(ModelPage, OrdersRowsFromTheWorstOn) {
 }
 
 // The checks above detect pages that violate them.
+TEST(PageChecks, CatchWhatCannotBeRead) {
+  std::string html = model_page(json());
+  html.insert(html.find("</main>"), R"(
+      <svg width="200" height="40">
+        <text x="10" y="20">one</text><text x="20" y="22">two</text><circle cx="15" cy="16" r="4"></circle>
+        <path class="curve" d="M100,10h50"></path><text x="120" y="14">three</text>
+      </svg>
+      <p style="color:#999">pale</p>
+      <p style="width:5rem">hyphenated-but-incomprehensibilities</p>
+      <div class="table" id="wide" style="width:9rem"><table><tr><td>the only column</td><td>another</td></tr></table></div>)");
+  const json page = visit({{.html = html, .picture = "planted"}}).facts[0];
+  EXPECT_EQ(page.at("overlaps"), json({"one / two", "one / circle null", "three / curve"}));
+  EXPECT_EQ(page.at("faint"), json({"pale: 2.85"}));
+  EXPECT_EQ(page.at("broken_words"), json({"hyphenated-but-incomprehensibilities"}));
+  EXPECT_EQ(page.at("hidden_columns"), json({"wide"}));
+  EXPECT_GT(page.at("picture").at("paper"), 0.9);
+  EXPECT_GT(page.at("picture").at("inked"), 0.0);
+}
+
 TEST(PageChecks, CatchMessagesRequestsAndPagesThatAreTooWide) {
   const std::string sound = model_page(small_analysis());
   std::string open = sound;  // without the policy that forbids requests

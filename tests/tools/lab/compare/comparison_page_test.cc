@@ -160,13 +160,7 @@ bool says(const json& panel, const std::string& text) {
 }
 
 TEST(ComparisonPage, DrawsEveryPanelLegibly) {
-  const std::string html = comparison_page(small_comparison());
-  const std::vector<Page> pages = {{.html = html, .width_px = 1280}, {.html = html, .width_px = 400}};
-  const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages, kComparisonPanels));
-  EXPECT_EQ(visited.facts[0].at("small_texts"), json::array());
-  EXPECT_EQ(visited.facts[0].at("cut_texts"), json::array());
-  for (const json& page : visited.facts) {
+  for (const json& page : legible_views("comparison", comparison_page(small_comparison()), kComparisonPanels)) {
     EXPECT_EQ(page.at("heading"), "gpt_small.yaml");
     EXPECT_NE(page.at("setting").get<std::string>().find("gpt: 2 layers"), std::string::npos);
     for (const std::string& id : kComparisonPanels) EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;

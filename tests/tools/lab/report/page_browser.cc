@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <sstream>
+#include <algorithm>
+#include <map>
 
+#include "core/base/process.h"
+#include "tests/tools/lab/report/browser.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -12,94 +15,119 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kProbe = "tests/tools/lab/report/page_probe.js";
-
-// The page with the probe as its last script.
-std::string probed(const Page& page) {
-  std::string script = "<script>" + read_file(kProbe);
-  for (const auto& [selector, value] : page.actions) {
-    script += "act(" + json(selector).dump() + (value.empty() ? "" : ", " + json(value).dump()) + ");\n";
-  }
-  script += "parent.postMessage(facts(), '*');</script>\n";
-  const size_t end = page.html.rfind("</body>");
-  EXPECT_NE(end, std::string::npos);
-  return std::string(page.html).insert(end, script);
+// The probe's functions with an expression to evaluate among them.
+std::string probed(const std::string& expression) {
+  return "(() => {" + read_file("tests/tools/lab/report/page_probe.js") + "\nreturn " + expression + ";\n})()";
 }
 
-// Uses frames, because a Chromium window is at least 500 px wide. <pre> collects the pages' facts, without characters
-// that markup would escape.
-std::string frames(const std::vector<Page>& pages) {
-  std::string text = "<!DOCTYPE html><meta charset='utf-8'><pre></pre>\n";
-  for (const Page& page : pages) {
-    text += "<iframe style='border:0;height:900px;width:" + std::to_string(page.width_px) + "px'></iframe>\n";
-  }
-  return text + R"(<script>
-const all = [...document.querySelectorAll("iframe")];
-const facts = all.map(() => null);
-addEventListener("message", (event) => {
-  facts[all.findIndex((frame) => frame.contentWindow === event.source)] = event.data;
-  document.querySelector("pre").textContent =
-      JSON.stringify(facts).replace(/[<>&\u00a0]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
-});
-all.forEach((frame, index) => { frame.src = `page${index}.html`; });
-</script>)";
+// Writes a file, given in base64, to the folder whose contents Bazel keeps.
+void keep(const std::string& name, const std::string& base64) {
+  const std::string outputs = environment_variable("TEST_UNDECLARED_OUTPUTS_DIR");
+  const std::string file = (outputs.empty() ? fresh_folder("pictures") : outputs) + "/" + name;
+  write_file(file + ".base64", base64);
+  run_shell("base64 -d '" + file + ".base64' >'" + file + "' && rm '" + file + ".base64'");
 }
 
-std::string between(const std::string& text, const std::string& before, const std::string& after) {
-  const size_t begin = text.find(before);
-  if (begin == std::string::npos) return "";
-  const size_t end = text.find(after, begin + before.size());
-  return end == std::string::npos ? "" : text.substr(begin + before.size(), end - begin - before.size());
+// Takes a picture, keeps it and reports how it looks.
+json picture(Browser& browser, const Page& page) {
+  const json size = browser.call("Page.getLayoutMetrics").at("cssContentSize");
+  const std::string data =
+      browser
+          .call("Page.captureScreenshot",
+                {{"captureBeyondViewport", true},
+                 {"optimizeForSpeed", true},
+                 {"clip", {{"x", 0}, {"y", 0}, {"width", page.width_px}, {"height", size.at("height")}, {"scale", 1}}}})
+          .at("data");
+  keep(page.picture + ".png", data);
+  return browser.evaluate(probed("look(" + json(data).dump() + ")"));
 }
 
-// Requests made for pages. Excludes the browser's own (its updates, for example) and connections opened in advance.
-std::vector<std::string> requests_in(const json& log) {
-  std::vector<std::string> found;
-  for (const json& event : log.at("events")) {
-    const json& params = event.value("params", json::object());
-    const std::string url = params.value("url", "");
-    if (url.empty() || url.starts_with("file:")) continue;
-    if (params.contains("initiator") && params.at("initiator") != "not an origin") found.push_back(url);
+std::string text_of(const json& event) {
+  const json& params = event.at("params");
+  if (params.contains("args")) {
+    std::string text;
+    for (const json& argument : params.at("args")) text += argument.value("value", json()).dump();
+    return text;
   }
-  return found;
+  if (params.contains("entry")) return params.at("entry").value("text", "") + " " + params.at("entry").value("url", "");
+  return params.at("exceptionDetails").dump();
+}
+
+void note(const std::vector<json>& events, Visit& visit) {
+  std::map<std::string, std::string> requested;  // by the request's id
+  for (const json& event : events) {
+    const std::string method = event.value("method", "");
+    if (method == "Runtime.consoleAPICalled" || method == "Runtime.exceptionThrown" || method == "Log.entryAdded") {
+      visit.console.push_back(text_of(event));
+    }
+    if (!method.starts_with("Network.")) continue;
+    const json& params = event.at("params");
+    const std::string id = params.value("requestId", "");
+    if (method == "Network.requestWillBeSent") requested[id] = params.at("request").at("url");
+    if (params.value("blockedReason", "") == "csp") requested.erase(id);  // by the page's own policy: nothing was sent
+  }
+  for (const auto& [id, url] : requested) {
+    if (!url.starts_with("file:")) visit.requests.push_back(url);
+  }
+}
+
+void expect_none(const json& facts, const char* fact, const std::string& view) {
+  EXPECT_EQ(facts.at(fact), json::array()) << view << ": " << fact;
+}
+
+void expect_one_colour_a_format(const json& keys, const std::string& view) {
+  std::map<std::string, std::string> colour_of, format_of;
+  for (const json& key : keys) {
+    const std::string format = key.at(0), colour = key.at(1);
+    if (format != "none") {
+      EXPECT_EQ(colour_of.try_emplace(format, colour).first->second, colour) << view << ": " << format;
+    }
+    EXPECT_EQ(format_of.try_emplace(colour, format).first->second, format) << view << ": " << colour;
+  }
+}
+
+void expect_legible(const json& facts, const Page& page) {
+  const std::string& view = page.picture;
+  for (const char* fact : {"small_texts", "cut_texts", "overlaps", "broken_words", "faint"}) {
+    expect_none(facts, fact, view);
+  }
+  if (page.width_px >= 1280) expect_none(facts, "hidden_columns", view);
+  expect_one_colour_a_format(facts.at("keys"), view);
+  for (const json& luminance : {facts.at("paper"), facts.at("picture").at("paper")}) {
+    EXPECT_TRUE(page.dark ? luminance < 0.05 : luminance > 0.9) << view << ": the paper's luminance is " << luminance;
+  }
+  EXPECT_GT(facts.at("picture").at("inked"), 0.01) << view << " is empty";
 }
 
 }  // namespace
 
 Visit visit(const std::vector<Page>& pages) {
   Visit result{.facts = std::vector<json>(pages.size())};
-  if (run_shell("command -v chromium").exit_code != 0) {
-    ADD_FAILURE() << "the program chromium, in which this test opens pages, is not installed: run tools/setup --tests";
-    return result;
+  const std::string file = fresh_folder("pages") + "/page.html";
+  try {
+    Browser& browser = Browser::shared();
+    for (size_t i = 0; i < pages.size(); ++i) {
+      const Page& page = pages[i];
+      write_file(file, page.html);
+      browser.call("Emulation.setDeviceMetricsOverride",
+                   {{"width", page.width_px}, {"height", 900}, {"deviceScaleFactor", 1}, {"mobile", false}});
+      browser.call("Emulation.setEmulatedMedia",
+                   {{"features", {{{"name", "prefers-color-scheme"}, {"value", page.dark ? "dark" : "light"}}}}});
+      browser.open(file);
+      for (const auto& [selector, value] : page.actions) {
+        browser.evaluate(
+            probed("act(" + json(selector).dump() + (value.empty() ? "" : ", " + json(value).dump()) + ")"));
+      }
+      result.facts[i] = browser.evaluate(probed("facts()"));
+      if (!page.picture.empty()) {
+        result.facts[i].update(browser.evaluate(probed("legibility()")));
+        result.facts[i]["picture"] = picture(browser, page);
+      }
+      note(browser.events(), result);
+    }
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
   }
-  const std::string folder = fresh_folder("pages");
-  for (size_t i = 0; i < pages.size(); ++i) {
-    write_file(folder + "/page" + std::to_string(i) + ".html", probed(pages[i]));
-  }
-  write_file(folder + "/frames.html", frames(pages));
-  // HOME, because Chromium writes there. Its sandbox does not work inside Bazel's; the pages are our own.
-  const Outcome outcome = run_shell(
-      "(cd '" + folder + "' && HOME=$PWD timeout 120 " +
-      command_line("chromium",
-                   {"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                    "--host-resolver-rules=MAP * ~NOTFOUND", "--user-data-dir=profile", "--enable-logging=stderr",
-                    "--log-net-log=net.json", "--virtual-time-budget=10000", "--dump-dom", "frames.html"}) +
-      " >dom.html)");
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  result.log = outcome.output;
-  std::istringstream lines(outcome.output);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find(":CONSOLE") != std::string::npos) result.console.push_back(line);
-  }
-  const json log = json::parse(read_file(folder + "/net.json"), nullptr, false);
-  if (log.is_object()) {
-    result.requests = requests_in(log);
-  } else {
-    ADD_FAILURE() << "Chromium left no log of the network that can be read\n" << outcome.output;
-  }
-  const json told = json::parse(between(read_file(folder + "/dom.html"), "<pre>", "</pre>"), nullptr, false);
-  if (told.is_array()) result.facts = told.get<std::vector<json>>();
   return result;
 }
 
@@ -109,7 +137,7 @@ bool is_sound(const Visit& visit, const std::vector<Page>& pages, const std::vec
   for (size_t i = 0; i < pages.size(); ++i) {
     const json& page = visit.facts[i];
     if (!page.is_object()) {
-      ADD_FAILURE() << "page " << i << " did not come to its end\n" << visit.log;
+      ADD_FAILURE() << "page " << i << " did not come to its end";
       return false;
     }
     EXPECT_EQ(page.at("width"), pages[i].width_px);
@@ -124,6 +152,23 @@ bool is_sound(const Visit& visit, const std::vector<Page>& pages, const std::vec
     EXPECT_EQ(ids, panels);
   }
   return true;
+}
+
+std::vector<json> legible_views(const std::string& name, const std::string& html,
+                                const std::vector<std::string>& panels) {
+  std::vector<Page> pages;
+  for (const int width_px : {1280, 500}) {
+    for (const bool dark : {false, true}) {
+      pages.push_back({.html = html,
+                       .width_px = width_px,
+                       .dark = dark,
+                       .picture = name + "-" + std::to_string(width_px) + (dark ? "-dark" : "-light")});
+    }
+  }
+  const Visit visited = visit(pages);
+  if (!is_sound(visited, pages, panels)) return {};
+  for (size_t i = 0; i < pages.size(); ++i) expect_legible(visited.facts[i], pages[i]);
+  return visited.facts;
 }
 
 const json& panel(const json& facts, const std::string& id) {

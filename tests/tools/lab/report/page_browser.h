@@ -16,24 +16,35 @@ struct Page {
   std::string html{};
   int width_px = 1280;
   std::vector<Action> actions{};
+  bool dark = false;  // the colour scheme that the reader prefers
+  // Of a picture of the whole page, which Bazel keeps among the test's undeclared outputs, for pages whose legibility
+  // is asked for; empty: none.
+  std::string picture{};
 };
 
 struct Visit {
-  std::vector<nlohmann::json>
-      facts{};                         // one per page, as page_probe.js reports them after its actions; null: no report
-  std::vector<std::string> console{};  // every message of any page and level, and uncaught errors
+  // One per page, as page_probe.js reports them after its actions; null: no report. With a picture also its
+  // legibility(), and "picture" as look() has it.
+  std::vector<nlohmann::json> facts{};
+  std::vector<std::string> console{};   // every message of any page and level, and uncaught errors
   std::vector<std::string> requests{};  // addresses that pages requested from the network
-  std::string log{};                    // everything that the browser wrote
 };
 
-// Opens the pages beside each other, each in a frame of its width. Fails the test if there is no Chromium. Host names
-// are not resolved, so nothing leaves the machine.
+// Opens the pages one after the other, in one browser for the whole test program. Fails the test if there is no
+// Chromium. Host names are not resolved, so nothing leaves the machine.
 Visit visit(const std::vector<Page>& pages);
 
 // Checks that hold for every page: an empty console, no network requests, no wider than its window, and these panels in
 // this order. Each panel has a heading, an explanation and a text, and nothing misplaced. If a page reports nothing,
 // fails the test and returns false.
 bool is_sound(const Visit& visit, const std::vector<Page>& pages, const std::vector<std::string>& panels);
+
+// Opens a page at 1280 and 500 px, in light and in dark, with a picture of each: NAME-1280-dark.png. Checks that it is
+// sound and legible: labels touch nothing and are neither cut nor small, words are whole, text stands out from what is
+// behind it, tables show all columns at 1280 px, the page is as bright as its scheme, and a colour stands for one
+// format. Returns the facts: 1280 px light and dark, 500 px light and dark; empty if a page reports nothing.
+std::vector<nlohmann::json> legible_views(const std::string& name, const std::string& html,
+                                          const std::vector<std::string>& panels);
 
 // The panel with this id in a page's facts.
 const nlohmann::json& panel(const nlohmann::json& facts, const std::string& id);

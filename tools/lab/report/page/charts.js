@@ -52,11 +52,38 @@ const line = (kind, x1, x2, y1, y2, attributes) =>
 const words = (kind, x, y, anchor, ...content) =>
     svg('text', {class: kind, x: at(x), y: at(y), 'text-anchor': anchor}, ...content);
 
+// The width of a text in a chart. `kind`: "name", "soft", "strong" or, for the others, "".
+const ruler = document.createElement('canvas').getContext('2d');
+const fonts = new Map();
+function width_px(text, kind = '') {
+  if (!fonts.has(kind)) {
+    const sample = document.body.appendChild(svg('svg', {width: 0, height: 0}, svg('text', {class: kind})));
+    const {fontWeight, fontSize, fontFamily} = getComputedStyle(sample.firstChild);
+    fonts.set(kind, `${fontWeight} ${fontSize} ${fontFamily}`);
+    sample.remove();
+  }
+  ruler.font = fonts.get(kind);
+  return ruler.measureText(text).width;
+}
+const widest_px = (texts, kind) => Math.max(0, ...texts.map((text) => width_px(textOf(text), kind)));
+
+// Long names differ at both ends, so the middle is cut.
+function shortened(text, room_px, kind = 'name') {
+  const letters = [...text];
+  let kept = letters.length;
+  const cut = () =>
+      letters.slice(0, kept >> 1).join('') + '…' + letters.slice(letters.length - (kept - (kept >> 1))).join('');
+  if (width_px(text, kind) <= room_px) return text;
+  while (--kept > 3 && width_px(cut(), kind) > room_px)
+    ;
+  return cut();
+}
+
 // Labels of a horizontal scale. They keep within the chart, and one that would touch the one before is left out.
 function bottomLabels(scale, y, right) {
   let free = -Infinity;
   return scale.ticks.flatMap((tick) => {
-    const half = 3.4 * tick.text.length;
+    const half = width_px(tick.text, 'soft') / 2;
     const x = Math.min(Math.max(tick.at, half), right - half);
     if (x - half < free) return [];
     free = x + half + 6;
@@ -65,7 +92,9 @@ function bottomLabels(scale, y, right) {
 }
 const topLabels = (scale, y) =>
     (scale.labels ||
-     []).map(({at: x, text, room}) => words('soft strong', x, y, 'start', shortened(text, room), tooltip(text)));
+     []).map(({at: x,
+               text,
+               room}) => words('soft strong', x, y, 'start', shortened(text, room, 'soft strong'), tooltip(text)));
 
 // A chart with both axes; `title` is also its name for screen readers.
 function chart(title, width, {x, y, left, right, bottom, height, xTitle}, ...marks) {
@@ -80,17 +109,31 @@ function chart(title, width, {x, y, left, right, bottom, height, xTitle}, ...mar
   ];
 }
 
-// Series have an index, which gives them a colour and dashes.
-const colorOf = (index) => `var(--series-${index})`;
-const dashOf = (index) => [null, '7 4', '2 3', '10 3 2 3', '4 2', '12 4', '1 4', '6 2 1 2'][index];
-const strokeOf = (index) => (index === null ? {} : {stroke: colorOf(index), 'stroke-dasharray': dashOf(index)});
+// A format has one colour on every page, whatever it is part of: "mxfp8:attention_high", "e4m3 current". Names of other
+// things, such as plans, share a colour.
+const kFormats = ['fp64', 'fp32', 'tf32', 'bf16', 'fp16', 'e4m3', 'e5m2', 'e2m1'];
+const kRecipes = ['delayed', 'current', 'block', 'mxfp8', 'nvfp4'];
+function colorOf(name) {
+  const formats = textOf(name).split(/[ :]/).map((word) => ({fp8: 'delayed', fp4: 'nvfp4'}[word] || word));
+  return `var(--${formats.find((word) => [...kFormats, ...kRecipes].includes(word)) || 'other'})`;
+}
+// The i-th of n things that are no formats.
+const shadeOf = (i, n) =>
+    `color-mix(in srgb, var(--ink) ${Math.round(90 - (72 * i) / Math.max(1, n - 1))}%, var(--paper))`;
 
-const seriesLegend = (list) =>
-    list.map((one) => word(html('i', {class: 'key', style: `background: ${colorOf(one.index)}`}), one.name));
-const lineSample = (index) =>
+// Adds the name, colour and dashes to each of the items that a chart shows as lines.
+const kDashes = [null, '7 4', '2 3', '10 3 2 3', '4 2', '12 4', '1 4', '6 2 1 2'];
+const styled = (list, nameOf) => list.map((item, i) => {
+  const name = textOf(nameOf(item)) || `no. ${i + 1}`;
+  return {...item, name, color: colorOf(name), dash: kDashes[i % kDashes.length]};
+});
+const strokeOf = ({color, dash}) => ({stroke: color, 'stroke-dasharray': dash});
+
+const keyed = (name, color) => word(html('i', {class: 'key', style: `background: ${color}`}), name);
+const lineSample = (style) =>
     svg('svg', {class: 'line-key', width: 30, height: 10, 'aria-hidden': 'true'},
-        line('curve', 1, 29, 5, 5, strokeOf(index)));
-const lineLegend = (list) => list.map((one) => word(lineSample(one.index), one.name));
+        line('curve', 1, 29, 5, 5, strokeOf(style)));
+const lineLegend = (list) => list.map((one) => word(lineSample(one), one.name));
 
 // A path through points, broken where one has no mean; a single one is a dot.
 function pathOf(points, x, y) {
@@ -104,10 +147,10 @@ function pathOf(points, x, y) {
   return path;
 }
 
-// series: {name, index or null for grey, points: [{x, mean, low, high, tip}]}. options: xTitle, xText, xLog, or `axis`
-// of (left, right) for the horizontal scale; text, log, least (see logScale), ends (values to include), zero (is
-// shown), room (above and below) for the vertical one; dots, which stand for their lines as marks if 'marks';
-// upright {x, text} for a vertical line.
+// series: {name, color (grey without one), dash, points: [{x, mean, low, high}]}. options: xTitle, xText, xLog, or
+// `axis` of (left, right) for the horizontal scale; text, log, least (see logScale), ends (values to include), zero (is
+// shown), room (above and below) for the vertical one; dots: 'beside' or, as the marks, 'on' lines, or 'alone'; upright
+// {x, text} for a vertical line.
 function lineChart(title, series, options, width) {
   const points = series.flatMap((one) => one.points.filter((point) => numberOf(point.mean) !== null));
   if (points.length === 0) return [html('h3', {}, title), absent('There is no number to draw.')];
@@ -133,23 +176,24 @@ function lineChart(title, series, options, width) {
     if (banded.length < 2 || banded.every((point) => point.high <= point.low)) continue;
     const edge = (list, key) => list.map((point) => `${at(x.place(point.x))},${at(y.place(point[key]))}`).join('L');
     const d = `M${edge(banded, 'high')}L${edge([...banded].reverse(), 'low')}Z`;
-    marks.push(svg('path', {class: 'band', d, fill: colorOf(one.index)}));
+    marks.push(svg('path', {class: 'band', d, fill: one.color}));
   }
-  const dotsAreMarks = options.dots === 'marks';
+  const dotsAreMarks = ['on', 'alone'].includes(options.dots);
   for (const one of series) {
-    const kind = `curve${dotsAreMarks ? '' : ' mark'}${one.index === null ? ' quiet' : ''}`;
-    marks.push(svg('path', {class: kind, d: pathOf(one.points, x, y), ...strokeOf(one.index)}, tooltip(one.name)));
+    const kind = `curve${dotsAreMarks ? '' : ' mark'}${one.color ? '' : ' quiet'}`;
+    if (options.dots !== 'alone')
+      marks.push(svg('path', {class: kind, d: pathOf(one.points, x, y), ...strokeOf(one)}, tooltip(one.name)));
     for (const point of options.dots ? one.points.filter(({mean}) => numberOf(mean) !== null) : []) {
-      const place = {cx: at(x.place(point.x)), cy: at(y.place(point.mean)), r: 3, fill: colorOf(one.index)};
+      const place = {cx: at(x.place(point.x)), cy: at(y.place(point.mean)), r: 3, fill: one.color};
       const tip = tooltip(`${one.name}: ${text(point.mean)} at ${xText(point.x)}`);
       marks.push(svg('circle', {class: dotsAreMarks ? 'mark' : null, ...place}, tip));
     }
   }
   if (upright) {
-    const place = x.place(upright.x);
+    const place = x.place(upright.x), half = width_px(upright.text, 'strong') / 2 + 1;
     marks.push(
         line('upright', place, place, top - 8, bottom),
-        words('strong', Math.min(Math.max(place, 70), width - 70), 12, 'middle', upright.text));
+        words('strong', Math.min(Math.max(place, half), width - half), 12, 'middle', upright.text));
   }
   return chart(title, width, {x, y, left, right, bottom, height, xTitle: options.xTitle}, marks);
 }
@@ -177,41 +221,53 @@ function rowMark(mark, scale, top, row_px) {
 // Named rows of marks on an axis that stays visible while they scroll. rows: {name, marks, text}; the texts are at the
 // right. options: axis of (left, right), row_px, zero (is shown), column (the heading of the texts).
 function rowChart(title, rows, {axis, row_px = 18, zero, column}, width) {
-  const left = Math.ceil(Math.min(0.42 * width, namesWidth_px(rows.map((row) => row.name)) + 4)) + 6;
-  const texts_px = 6.6 * Math.max(0, ...[column, ...rows.map((row) => row.text)].map((text) => (text || '').length));
-  const right = Math.max(left + 60, width - 14 - texts_px);
+  const left = Math.ceil(Math.min(0.42 * width, widest_px(rows.map((row) => row.name), 'name'))) + 14;
+  const least_px = 60, gap_px = 12;  // of the axis; between its end and the texts, for half of a dot
+  const texts_px = Math.min(
+      width - left - least_px - gap_px,
+      Math.max(widest_px(rows.map((row) => row.text), 'value'), widest_px([column], 'soft')));
+  const right = width - texts_px - gap_px;
   const scale = axis(left, right);
   const head_px = scale.labels ? 34 : 20;
   const height = rows.length * row_px + 4;
   const top = (index) => index * row_px + 2;
   const named = (name, index) =>
-      words('name', left - 8, top(index) + row_px / 2 + 4, 'end', shortened(name, left - 8), tooltip(name));
+      words('name', left - 12, top(index) + row_px / 2 + 4, 'end', shortened(name, left - 12), tooltip(name));
+  const textAt = (text, index) => text &&
+      words('value', width - 1, top(index) + row_px / 2 + 4, 'end', shortened(text, texts_px, 'value'), tooltip(text));
   return [
     html(
         'div', {class: 'facet-head'}, html('h3', {}, title),
         svg('svg', {width, height: head_px}, bottomLabels(scale, head_px - 5, right + 8), topLabels(scale, 14),
-            column && words('soft', width - 4, head_px - 5, 'end', column))),
+            column && words('soft', width - 1, head_px - 5, 'end', column))),
     svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': title},
         rows.map((_, i) => (i % 2 ? svg('rect', {class: 'stripe', x: 0, y: top(i), width, height: row_px}) : null)),
         scale.ticks.map((tick) => line('grid', tick.at, tick.at, 0, height)),
         rows.map((row, i) => row.marks.map((mark) => rowMark(mark, scale, top(i), row_px))),
-        rows.map((row, i) => [named(row.name, i), words('value', width - 4, top(i) + row_px / 2 + 4, 'end', row.text)]),
+        rows.map((row, i) => [named(row.name, i), textAt(row.text, i)]),
         zero && line('zero', scale.place(0), scale.place(0), 0, height)),
   ];
 }
 
-// Bars from 0 with their text. rows: {name, index, value, text, parts: [{value, fill, tip}], runs: [value]}; without a
+// Bars from 0 with their text. rows: {name, value, text, parts: [{value, fill, tip}], runs: [value]}; without a
 // value the text says why. options: most, text (of the axis).
 function barChart(title, rows, options, width) {
   const values = numbersOf(rows.flatMap((row) => [row.value, ...listOf(row.runs)]));
   const [least, most] = [Math.min(0, ...values), options.most ?? Math.max(0, ...values)];
   const axis = (left, right) =>
       linearScale(least, most > least ? most : least + 1, left, right, (right - left) / 70, options.text || plain);
-  const marksOf = ({name, index, value, text, parts, runs}) => {
+  const marksOf = ({name, value, text, parts, runs}) => {
     let end = 0;
-    const bars = numberOf(value) === null ? [] : parts || [{value, fill: colorOf(index), tip: `${name}: ${text}`}];
+    const bars = numberOf(value) === null ? [] : parts || [{value, fill: colorOf(name), tip: `${name}: ${text}`}];
     return [
-      ...bars.map((part) => ({kind: 'bar', style: 'mark', from: end, to: (end += part.value), least_px: 0, ...part})),
+      ...bars.map((part) => ({
+                    kind: 'bar',
+                    style: parts ? 'mark part' : 'mark',
+                    from: end,
+                    to: (end += part.value),
+                    least_px: 0,
+                    ...part
+                  })),
       ...numbersOf(runs).map((run) => ({kind: 'dot', style: 'run', from: run, radius: 3})),
     ];
   };
@@ -219,18 +275,39 @@ function barChart(title, rows, options, width) {
       title, rows.map((row) => ({...row, marks: marksOf(row)})), {axis, row_px: 30, zero: least < 0}, width);
 }
 
-// Underflow and overflow of gradients at each loss scale. curve: {exponents, underflow, overflow,
+// Memory by category, in the order of their shades.
+const kMemory = ['packed', 'weights', 'gradients', 'moments', 'activations', 'buffers', 'masters'];
+const memoryLegend = () => kMemory.map((key, i) => keyed(key, shadeOf(i, kMemory.length)));
+// rows: {name, memory: {category: bytes}}.
+const memoryChart = (title, rows) => (width) => {
+  const barsOf = ({name, memory}) => {
+    const parts = kMemory.map((key, i) => {
+      const bytes = numberOf((memory || {})[key]) ?? 0;
+      return {value: bytes / 2 ** 20, fill: shadeOf(i, kMemory.length), tip: `${name}, ${key}: ${mebibytes(bytes)}`};
+    });
+    const total = parts.reduce((sum, part) => sum + part.value, 0);
+    return {name, value: total > 0 ? total : null, text: total > 0 ? mebibytes(total * 2 ** 20) : '–', parts};
+  };
+  return barChart(title, rows.map(barsOf), {}, width);
+};
+
+// Underflow and overflow of gradients in a format at each loss scale. curve: {exponents, underflow, overflow,
 // recommended: {exponent, percentile, headroom, underflow, overflow}}.
-function lossScaleChart(name, curve, width) {
+function lossScaleChart(name, format, curve, width) {
   const exponents = listOf(curve && curve.exponents);
   if (exponents.length === 0) return [html('h3', {}, name), absent('No curve was made here.')];
   const recommended = curve.recommended || {};
   const chosen = numberOf(recommended.exponent);
-  const series = [['underflow', 1], ['overflow', 2]].map(([kind, index]) => {
+  const series = ['underflow', 'overflow'].map((kind, i) => {
     const points = exponents.map((exponent, i) => ({x: exponent, mean: listOf(curve[kind])[i]}));
-    return {name: kind, index, points: points.filter((point) => numberOf(point.x) !== null)};
+    return {
+      name: `${format}, ${kind}`,
+      color: colorOf(format),
+      dash: kDashes[i],
+      points: points.filter((point) => numberOf(point.x) !== null)
+    };
   });
-  const options = {xText: power, text: share, log: true, least: 1e-9, ends: [1e-4, 1], dots: 'marks'};
+  const options = {xText: power, text: share, log: true, least: 1e-9, ends: [1e-4, 1], dots: 'on'};
   if (chosen !== null) options.upright = {x: chosen, text: `recommended: ${power(chosen)}`};
   const drawn = lineChart(name, series, options, width);
   if (chosen === null)
@@ -248,8 +325,8 @@ function lossScaleChart(name, curve, width) {
   ];
 }
 const kLossScaleLegend = [
-  word(lineSample(1), 'underflow: becomes 0'),
-  word(lineSample(2), 'overflow: beyond the largest number'),
+  word(lineSample({color: 'var(--ink)', dash: kDashes[0]}), 'underflow: becomes 0'),
+  word(lineSample({color: 'var(--ink)', dash: kDashes[1]}), 'overflow: beyond the largest number'),
   'dotted: recommended scale',
   'horizontal: loss scale (power of two); vertical: share of gradients, logarithmic',
 ];

@@ -30,10 +30,16 @@ function fill(node, attributes, children) {
     else if (value !== null && value !== undefined)
       node.setAttribute(name, value);
   }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ''));
+  node.append(...children.flat(Infinity).filter((child) => ![null, undefined, false, ''].includes(child)));
   return node;
 }
-const html = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+// Long words, as of paths and names, may be broken after these characters.
+const breakable = (child) => typeof child !== 'string' ?
+    child :
+    child.split(/(?<=\S{12}[/_.])(?=\w{2})/)
+        .flatMap((part, i) => (i > 0 ? [document.createElement('wbr'), part] : [part]));
+const html = (tag, attributes, ...children) =>
+    fill(document.createElement(tag), attributes, children.flat(Infinity).map(breakable));
 const svg = (tag, attributes, ...children) =>
     fill(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
 
@@ -51,6 +57,18 @@ function choice(label, options, chosen, onchange, attributes) {
 }
 
 const table = (head, rows) => html('table', {}, html('thead', {}, html('tr', {}, head)), html('tbody', {}, rows));
+
+// columns: {heading: cell of a row}. Elements are on the left, texts, which are numbers, on the right.
+function figureTable(rows, columns) {
+  const place = (cell) => (cell instanceof Node ? 'text' : null);
+  const cells = rows.map((row) => Object.values(columns).map((cellOf) => cellOf(row)));
+  const head = Object.keys(columns).map((heading, i) => {
+    const style = heading.length > 20 ? 'min-width: 7rem' : null;  // not a line for each word
+    return html('th', {class: place((cells[0] || [])[i]), style}, heading);
+  });
+  const lines = cells.map((line) => html('tr', {}, line.map((cell) => html('td', {class: place(cell)}, cell))));
+  return html('div', {class: 'table'}, table(head, lines));
+}
 
 // A scrolling window for content that may be long. It takes the focus, so that it scrolls with the keyboard.
 const scrolling = (name, content) =>
@@ -83,17 +101,6 @@ const raised = (exponent) => [...String(exponent)].map((digit) => '⁰¹²³⁴�
 const power = (exponent) => `2${raised(exponent)}`;
 const mebibytes =
     withDefault((bytes) => (bytes >= 2 ** 30 ? `${figure(bytes / 2 ** 30)} GiB` : `${figure(bytes / 2 ** 20)} MiB`));
-
-// Long names differ at both ends, so the middle is cut.
-const kLetter_px = 6.7;
-const namesWidth_px = (names) => kLetter_px * Math.max(0, ...names.map((name) => [...name].length));
-function shortened(name, width_px) {
-  const room = Math.max(4, Math.floor(width_px / kLetter_px));
-  const letters = [...name];
-  if (letters.length <= room) return name;
-  const before = (room - 1) >> 1;
-  return letters.slice(0, before).join('') + '…' + letters.slice(letters.length - (room - 1 - before)).join('');
-}
 
 // Charts side by side if each has `least_px`, else one below the other; draw(width_px) gives the elements of one. With
 // a name they are in a scrolling window.
@@ -130,11 +137,11 @@ const drawPanels = () => panels.forEach(drawPanel);
 const redraw = (id) => drawPanel(panels.find((panel) => panel.id === id));
 
 // `about`: texts by name. Charts have the width that the window gives them.
-function startPage(kind, about, list) {
-  const title = textOf(figures.title) || kind[0].toUpperCase() + kind.slice(1);
+function startPage(kind, about, list, name = textOf(figures.title)) {
+  const title = name || kind[0].toUpperCase() + kind.slice(1);
   document.title = `${title}: ${kind}`;
   document.querySelector('.kind').append(`mantissa · ${kind}`);
-  document.querySelector('h1').append(title);
+  document.querySelector('h1').append(word(title));
   for (const [name, text] of Object.entries(about).filter(([, text]) => text))
     document.getElementById('setting').append(html('div', {}, html('dt', {}, name), html('dd', {}, text)));
   panels = list.map(({id, how, ...one}) => {
