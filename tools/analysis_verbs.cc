@@ -12,6 +12,7 @@ namespace mantissa {
 namespace {
 
 constexpr const char* kJson = "also write the figures to this file";
+constexpr const char* kHtml = "also write the report as a page that needs no network";
 
 void add_formats(CLI::App* analyze, std::vector<Verb>& verbs) {
   CLI::App* formats = analyze->add_subcommand("formats", "Range and error of each number format, GEMM speed by format");
@@ -22,6 +23,7 @@ void add_formats(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->capture_default_str();
   formats->add_flag("!--no-products", request->products, "do not measure GEMM speed");
   formats->add_flag("--full", request->full, "also print errors by decade, lost gradients, and products by size");
+  formats->add_option("--html", request->html, kHtml);
   formats->add_option("--json", request->json, kJson);
   verbs.push_back({formats, "analyze formats --full", [request] { return formats_verb(*request); }});
 }
@@ -67,7 +69,7 @@ void add_model(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->add_option("--headroom", request->loss_scale.headroom,
                    "factor that gradients may grow by before they overflow at that scale: from 2^-64 to 2^64")
       ->capture_default_str();
-  model->add_option("--html", outputs->html, "also write the report as a page that needs no network");
+  model->add_option("--html", outputs->html, kHtml);
   model->add_option("--json", outputs->json, kJson);
   verbs.push_back({model, "analyze model runs/quickstart --html report.html",
                    [request, outputs] { return model_verb(*request, *outputs); }});
@@ -77,7 +79,7 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
   CLI::App* sensitivity = analyze->add_subcommand(
       "sensitivity", "Show what lowering one product of one layer does to the training; also runs under mpirun");
   const auto request = std::make_shared<SensitivityRequest>();
-  const auto json = std::make_shared<std::string>();
+  const auto outputs = std::make_shared<ModelOutputs>();
   sensitivity->add_option("target", request->target, "configuration file or run folder")->required();
   sensitivity->add_option("overrides", request->overrides, "settings that replace the target's: train.global_batch=8");
   sensitivity
@@ -129,9 +131,10 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str()
       ->needs(weights);
-  sensitivity->add_option("--json", *json, kJson);
+  sensitivity->add_option("--html", outputs->html, kHtml);
+  sensitivity->add_option("--json", outputs->json, kJson);
   verbs.push_back({sensitivity, "analyze sensitivity configs/recipes.yaml --layers 'blocks.*.mlp'",
-                   [request, json] { return sensitivity_verb(*request, *json); }});
+                   [request, outputs] { return sensitivity_verb(*request, *outputs); }});
 }
 
 void add_evidence(CLI::App* analyze, std::vector<Verb>& verbs) {
@@ -156,7 +159,7 @@ void add_postmortem(CLI::App& app, std::vector<Verb>& verbs) {
   postmortem->add_option("--rank", request->ranks,
                          "ranks to show the events of; default: all, or in a job of more than 8 ranks the first cause "
                          "and one that waited for it");
-  postmortem->add_option("--html", request->html, "also write the report as a page that needs no network");
+  postmortem->add_option("--html", request->html, kHtml);
   verbs.push_back(
       {postmortem, "postmortem runs/quickstart --html report.html", [request] { return postmortem_verb(*request); }});
 }

@@ -25,7 +25,7 @@ struct AdviseRequest {
   std::vector<std::string> overrides;
   std::string hardware;  // empty: the present device
   std::vector<std::string> formats;
-  std::string json;  // empty: none
+  std::string html, json;  // files; empty: none
 
   // The comparison whose damage counts, and the configuration to write; empty: none.
   std::string measured, output;
@@ -66,12 +66,16 @@ bool plan(const AdviseRequest& request, const Config& config) {
   run.plan.budget = parse_budget(request.budget);
   run.plan.damage = parse_damage_score(request.damage);
   run.hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware);
-  require_different_files({{"--plan", request.plan}, {"--json", request.json}}, files_read(request.config, config));
-  OutputFile json("--json", request.json), yaml("--plan", request.plan);
+  require_different_files({{"--plan", request.plan}, {"--json", request.json}, {"--html", request.html}},
+                          files_read(request.config, config));
+  OutputFile html("--html", request.html), json("--json", request.json), yaml("--plan", request.plan);
   const PlanAdvice found = find_plan(run, request.config, config);
   print(to_text(found).text());
   if (yaml.is_wanted()) yaml.write(to_plan_yaml(found, request.config));
-  if (json.is_wanted()) json.write(to_json(found));
+  Json figures = to_json(found);
+  figures["model"] = request.config;
+  json.write(figures);
+  html.write(advice_page(figures));
   return !found.misses_budget();
 }
 
@@ -137,8 +141,8 @@ int run(const AdviseRequest& request) {
     return 0;
   }
   const std::vector<Candidate> candidates = candidates_of(config, request.formats);
-  require_different_files({{"--json", request.json}}, files_read(request.config, config));
-  OutputFile json("--json", request.json);
+  require_different_files({{"--json", request.json}, {"--html", request.html}}, files_read(request.config, config));
+  OutputFile html("--html", request.html), json("--json", request.json);
   ReportText text;
   Json figures;
   if (request.hardware.empty()) {
@@ -156,7 +160,8 @@ int run(const AdviseRequest& request) {
     figures = to_json(found);
   }
   print(text.text());
-  if (json.is_wanted()) json.write(figures);
+  json.write(figures);
+  html.write(advice_page(figures));
   return 0;
 }
 
@@ -189,6 +194,7 @@ std::function<int()> add_advise_options(CLI::App& advise) {
       ->allow_extra_args(false);
   option("--rounds", request->run.rounds, "rounds of timing kernels and steps by turns on this machine's device")
       ->check(CLI::Range(1, 1000));
+  option("--html", request->html, "also write the report as a page that needs no network");
   option("--json", request->json, "also write the figures to this file");
   option("--measured", request->measured,
          "recommend the fastest precision that did no damage in this file of `mantissa compare --json`, and say how to "

@@ -49,5 +49,7 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
 
 Json to_json(const Advice& advice);
 ReportText to_text(const Advice& advice);
+// One HTML file with charts, which needs no network: of the figures of an Advice or a PlanAdvice.
+std::string advice_page(const Json& figures);
 
 }  // namespace mantissa

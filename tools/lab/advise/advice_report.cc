@@ -3,6 +3,9 @@
 #include "tools/lab/advise/advice.h"
 
 namespace mantissa {
+
+extern const std::string_view kAdvicePage;  // written by page_scripts()
+
 namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
@@ -144,6 +147,8 @@ Json to_json(const Advice& advice) {
   for (const EvaluatedPrecision& found : advice.evaluations) json["precisions"].push_back(figures(found, advice));
   return json;
 }
+
+std::string advice_page(const Json& figures) { return page_document(kAdvicePage, figures); }
 
 ReportText to_text(const Advice& advice) {
   const Json json = to_json(advice);

@@ -14,6 +14,8 @@
 
 namespace mantissa {
 
+extern const std::string_view kFormatsPage;  // written by page_scripts()
+
 // Found through argument-dependent lookup, and so not in an anonymous namespace.
 static void to_json(Json& json, const FormatRange& range) {
   json = {{"max", range.max},
@@ -174,12 +176,16 @@ std::string formats_text(const Json& figures, bool full) {
   return text.text();
 }
 
+std::string formats_page(const Json& figures) { return page_document(kFormatsPage, figures); }
+
 int formats_verb(const FormatsRequest& request) {
   return run_reported([&] {
-    OutputFile json("--json", request.json);
+    require_different_files({{"--json", request.json}, {"--html", request.html}}, {});
+    OutputFile html("--html", request.html), json("--json", request.json);
     const Json figures = analyze_formats(request);
     print(formats_text(figures, request.full));
     json.write(figures);
+    html.write(formats_page(figures));
   });
 }
 

@@ -12,7 +12,7 @@ struct FormatsRequest {
   int64_t samples = 65536;      // values tried for each size
   bool products = true;         // measure GEMM rates
   bool full = false;            // print every table, not only ranges and the fastest products
-  std::string json;             // output file; empty: none
+  std::string html{}, json{};   // output files; empty: none
 };
 
 // The report's figures:
@@ -23,6 +23,8 @@ struct FormatsRequest {
 nlohmann::json analyze_formats(const FormatsRequest& request);
 // `full`: also errors by decade, what gradients lose, and products by size.
 std::string formats_text(const nlohmann::json& figures, bool full);
+// One HTML file with charts, which needs no network.
+std::string formats_page(const nlohmann::json& figures);
 
 // Prints the report to standard output. Returns the exit code.
 int formats_verb(const FormatsRequest& request);

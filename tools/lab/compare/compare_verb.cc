@@ -190,7 +190,7 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
   if (!leads) return;
   if (!underflow.is_null()) figures["gradients"] = underflow;
   figures["device_formats"] =
-      analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products, .json = {}});
+      analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products});
   json.write(figures);
   html.write(comparison_page(figures));
 }

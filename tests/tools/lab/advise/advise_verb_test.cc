@@ -36,10 +36,12 @@ const nlohmann::json& precision(const nlohmann::json& report, const std::string&
 }
 
 nlohmann::json advise(const std::string& folder, std::vector<std::string> arguments, Outcome* outcome = nullptr) {
-  const std::string json = folder + "/report.json";
-  arguments.insert(arguments.begin(), {"advise", config_path(folder), "--json", json});
+  const std::string json = folder + "/report.json", html = folder + "/report.html";
+  arguments.insert(arguments.begin(), {"advise", config_path(folder), "--json", json, "--html", html});
   const Outcome found = run_program(0, arguments);
   EXPECT_EQ(found.exit_code, 0) << found.output;
+  EXPECT_NE(read_file(html).find(read_json(json).at("verdict").dump()), std::string::npos)
+      << "the page has the figures";
   if (outcome != nullptr) *outcome = found;
   return read_json(json);
 }
@@ -169,9 +171,9 @@ TEST(Advise, NeedsNothingOfTheHardwareHere) {
 
 TEST(PlanVerb, WritesAPlanThatTrains) {
   const SmallRun run("plan_verb");
-  const std::string plan = run.folder() + "/plan.yaml", json = run.folder() + "/plan.json";
+  const std::string plan = run.folder() + "/plan.yaml", json = run.folder() + "/plan.json", html = json + ".html";
   const std::vector<std::string> timing = {"--time-pairs", "8", "--rounds", "1"},
-                                 files = {"--plan", plan, "--json", json};
+                                 files = {"--plan", plan, "--json", json, "--html", html};
   const Outcome outcome =
       run_program(0, with(with({"advise", run.config_path(), "--budget", "time=200%", "--warm-up", "4", "--batches",
                                 "2", "--seeds", "3", "--steps", "60", "train.steps=20"},
@@ -187,6 +189,7 @@ TEST(PlanVerb, WritesAPlanThatTrains) {
   EXPECT_TRUE(found.at("meets_budget").get<bool>());
   EXPECT_EQ(found.at("places").size(), 11u + 3u) << "layers, moments and masters";
   EXPECT_EQ(found.at("validation").at("against").size(), 2u);
+  EXPECT_NE(read_file(html).find(found.at("verdict").dump()), std::string::npos) << "the page has the figures";
   const Outcome trained = run_program(0, {"train", plan, "train.steps=6"});
   EXPECT_EQ(trained.exit_code, 0) << trained.output;
 }

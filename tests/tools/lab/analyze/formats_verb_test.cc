@@ -12,11 +12,12 @@ namespace mantissa::testing {
 namespace {
 
 TEST(AnalyzeFormats, PrintsEveryFormatAndWritesTheFigures) {
-  const std::string file = fresh_folder("formats") + "/formats.json";
-  const Outcome outcome = run_program(
-      0, {"analyze", "formats", "--device", "cpu", "--no-products", "--samples", "500", "--json", file, "--full"});
+  const std::string file = fresh_folder("formats") + "/formats.json", page = file + ".html";
+  const Outcome outcome = run_program(0, {"analyze", "formats", "--device", "cpu", "--no-products", "--samples", "500",
+                                          "--json", file, "--html", page, "--full"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   const auto figures = nlohmann::json::parse(read_file(file));
+  EXPECT_EQ(read_file(page), formats_page(figures));
   EXPECT_EQ(figures.at("samples"), 500);
   EXPECT_TRUE(figures.at("gemm").empty());
   int with_range = 0;

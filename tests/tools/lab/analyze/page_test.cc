@@ -9,6 +9,7 @@
 
 #include "tests/tools/lab/analyze/page_fixtures.h"
 #include "tests/tools/lab/report/page_browser.h"
+#include "tools/lab/analyze/formats_verb.h"
 #include "tools/lab/analyze/model_verb.h"
 
 namespace mantissa::testing {
@@ -178,6 +179,29 @@ TEST(ModelPage, OrdersRowsFromTheWorstOn) {
     value = -3.0;  // fprop of blocks.2.attention.out
   const Visit visited = visit({{.html = model_page(analysis), .actions = {{"#filter-order", "worst"}}}});
   EXPECT_EQ(panel(visited.facts[0], "snr").at("rows_shown")[0], "blocks.2.attention.out");
+}
+
+const Strings kFormatsPanels = {"ranges", "format-error", "underflow", "gemm"};
+
+TEST(FormatsPage, DrawsEveryPanelLegibly) {
+  json figures = analyze_formats({.device = "cpu", .samples = 50, .products = false});
+  for (const char* dtype : {"fp32", "bf16"}) {
+    json products = json::array();
+    for (const int size : {256, 255, 512, 2048})
+      products.push_back({{"size", size}, {"flops", 1e11 / size}, {"share_of_peak", 0.9}});
+    figures["gemm"].push_back({{"dtype", dtype}, {"products", products}});
+  }
+  for (const json& page : legible_views("formats", formats_page(figures), kFormatsPanels)) {
+    for (const std::string& id : kFormatsPanels) EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
+    EXPECT_EQ(panel(page, "ranges").at("rows"), 7u);
+    EXPECT_EQ(panel(page, "format-error").at("marks"), 7u + 7 + 5) << "errors, ranges, errors with scales";
+    EXPECT_EQ(panel(page, "underflow").at("facets"), 4u) << "fp16 and less";
+    EXPECT_EQ(panel(page, "gemm").at("marks"), 2u + 2) << "the fastest, and lines by size";
+  }
+  const std::vector<Page> pages = {{.html = formats_page(json())}};
+  const Visit visited = visit(pages);
+  ASSERT_TRUE(is_sound(visited, pages, kFormatsPanels));
+  for (const std::string& id : kFormatsPanels) expect_absent(visited.facts[0], id, "");
 }
 
 // The checks above detect pages that violate them.

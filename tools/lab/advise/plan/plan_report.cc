@@ -255,7 +255,13 @@ std::string search_line(const PlanAdvice& advice) {
 }  // namespace
 
 Json to_json(const PlanAdvice& advice) {
-  Json json = {{"budget", {{"kind", name(advice.goal.budget)}, {"limit", advice.limit}}},
+  Json json = {{"verdict", verdict(advice) + memory_warning(advice.plan.cost) + validation_lines(advice)},
+               {"device", advice.target.title},
+               {"ranks", advice.ranks},
+               {"budget",
+                {{"kind", name(advice.goal.budget)},
+                 {"limit", advice.limit},
+                 {"text", to_text(advice.goal.quantities()[0], advice.limit)}}},
                {"meets_budget", advice.meets_budget},
                {"misses_budget", advice.misses_budget()},
                {"plan", figures(advice.plan)},

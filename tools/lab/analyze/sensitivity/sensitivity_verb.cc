@@ -18,6 +18,8 @@
 
 namespace mantissa {
 
+extern const std::string_view kSensitivityPage;  // written by page_scripts()
+
 // Found through argument-dependent lookup, and so not in an anonymous namespace.
 static void to_json(Json& json, const Estimate& estimate) {
   json = {{"mean", estimate.mean}, {"half_width", estimate.half_width}};
@@ -176,7 +178,12 @@ void add_layers(const Json& figures, ReportText& text) {
                     {"elements", "elements"}});
 }
 
-Config analysed_config(const SensitivityRequest& request, const std::string& json) {
+Json verdict_lines(const Json& figures, const Json& order) {
+  if (order.empty()) return {"Nothing could be lowered: see below."};
+  return {most_sensitive(order), bands_line(figures, order)};
+}
+
+Config analysed_config(const SensitivityRequest& request, const ModelOutputs& outputs) {
   if (request.low_risk && !(*request.low_risk >= 0.0 && *request.high_risk >= *request.low_risk)) {
     throw ConfigError(
         fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
@@ -197,26 +204,28 @@ Config analysed_config(const SensitivityRequest& request, const std::string& jso
   }
   const ModelRequest model{.target = request.target, .overrides = request.overrides};
   Config config = without_outputs(in_exact_precision(configuration_of(model)));
-  require_different_files({{"--json", json}}, files_read(request.target, config));
+  require_different_files({{"--json", outputs.json}, {"--html", outputs.html}}, files_read(request.target, config));
   config.checkpoint.resume = std::filesystem::is_directory(request.target) ? request.target : "none";
   config.probe = {};
   config.test = {};
   return config;
 }
 
-void analyze(const SensitivityRequest& request, const std::string& path, const Config& config,
+void analyze(const SensitivityRequest& request, const ModelOutputs& outputs, const Config& config,
              Communicator& communicator) {
   const bool leads = communicator.rank() == 0;
-  OutputFile json("--json", leads ? path : "");
+  OutputFile html("--html", leads ? outputs.html : ""), json("--json", leads ? outputs.json : "");
   validate_for_ranks(config, communicator.size());
   set_up_threads(config, communicator);
   Session session(config, communicator);
   if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
   const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
   if (!leads) return;
-  const Json figures = to_json(analysis);
+  Json figures = to_json(analysis);
+  figures["verdict"] = verdict_lines(figures, by_loss(figures));
   print(sensitivity_text(figures));
   json.write(figures);
+  html.write(sensitivity_page(figures));
 }
 
 }  // namespace
@@ -232,11 +241,7 @@ std::string sensitivity_text(const Json& figures) {
     return std::isnan(number_of(ends[0])) ? "-" : fmt::format("{:.2e} to {:.2e}", ends[0], ends[1]);
   };
   ReportText text;
-  if (order.empty()) {
-    text.line("Nothing could be lowered: see below.");
-  } else {
-    text.paragraph(most_sensitive(order)).paragraph(bands_line(figures, order));
-  }
+  for (const Json& line : verdict_lines(figures, order)) text.paragraph(line.get<std::string>());
   text.blank_line().line(
       "{}: weights of step {}, {} batches, {} probes of the Hessian, loss {}, learning rate {:.3g}, {} rank{}",
       figures["target"], figures["step"], figures["batches"], figures["probes"], with_interval(figures["loss"]),
@@ -280,10 +285,12 @@ std::string sensitivity_text(const Json& figures) {
   return text.text();
 }
 
-int sensitivity_verb(const SensitivityRequest& request, const std::string& json) {
+std::string sensitivity_page(const Json& figures) { return page_document(kSensitivityPage, figures); }
+
+int sensitivity_verb(const SensitivityRequest& request, const ModelOutputs& outputs) {
   return run_job(
-      [&] { return analysed_config(request, json); },
-      [&](const Config& config, Communicator& communicator) { analyze(request, json, config, communicator); });
+      [&] { return analysed_config(request, outputs); },
+      [&](const Config& config, Communicator& communicator) { analyze(request, outputs, config, communicator); });
 }
 
 }  // namespace mantissa

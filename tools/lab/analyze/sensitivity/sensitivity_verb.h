@@ -5,16 +5,19 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "tools/lab/analyze/model_verb.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
 namespace mantissa {
 
-// Estimates are {mean, half_width}; unknown or non-finite values are null in a file.
+// Estimates are {mean, half_width}; unknown or non-finite values are null in a file. verdict: sentences.
 nlohmann::json to_json(const SensitivityAnalysis& analysis);
 std::string sensitivity_text(const nlohmann::json& figures);
+// One HTML file with charts, which needs no network.
+std::string sensitivity_page(const nlohmann::json& figures);
 
 // Runs on one rank or, under mpirun or srun, on several. Rank 0 prints the report to standard output and writes the
-// file, unless `json` is empty. Returns the exit code.
-int sensitivity_verb(const SensitivityRequest& request, const std::string& json);
+// files. Returns the exit code.
+int sensitivity_verb(const SensitivityRequest& request, const ModelOutputs& outputs);
 
 }  // namespace mantissa

@@ -12,7 +12,8 @@ namespace {
 
 nlohmann::json analyse(int ranks, const std::string& target, const std::string& json,
                        const std::vector<std::string>& options) {
-  std::vector<std::string> arguments = {"analyze", "sensitivity", target, "--json", json};
+  const std::string html = json + ".html";
+  std::vector<std::string> arguments = {"analyze", "sensitivity", target, "--json", json, "--html", html};
   arguments.insert(arguments.end(), options.begin(), options.end());
   const Outcome outcome = run_program(ranks, arguments);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -21,7 +22,9 @@ nlohmann::json analyse(int ranks, const std::string& target, const std::string& 
               outcome.output.find("\nNothing is ") != std::string::npos)
       << outcome.output;
   EXPECT_NE(outcome.output.find("Rank correlations"), std::string::npos);
-  return nlohmann::json::parse(read_file(json));
+  const auto figures = nlohmann::json::parse(read_file(json));
+  EXPECT_NE(read_file(html).find(figures.at("verdict").dump()), std::string::npos) << "the page has the figures";
+  return figures;
 }
 
 // A run's newest checkpoint on one rank and on two: the same point, the same batches.
