@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
