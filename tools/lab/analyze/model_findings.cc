@@ -107,28 +107,31 @@ LossScaleCurve::LossScaleCurve(const ExponentHistogram& histogram, Format format
   }
 }
 
+// Empty if `best` can be used. `all`: the losses with it, or without a scale if there is none.
+static std::string why_no_scale(const std::optional<StaticScale>& best, const FormatLosses& all, Format format,
+                                const StaticScaleOptions& options) {
+  const auto per_cent = [&](int64_t count) { return 100.0 * all.share(count); };
+  if (best && 2 * all.underflowed <= all.elements) return "";
+  if (best) {
+    return fmt::format(
+        "{:.3g} % of the gradients of activations become 0 in {} even at 2^{}, and larger scales leave no room for the "
+        "largest ones",
+        per_cent(all.underflowed), info(format).name, best->exponent);
+  }
+  if (all.zeros == all.elements) return "all gradients of activations are 0";
+  if (all.non_finite > 0 && per_cent(all.elements - all.non_finite) < options.percentile) {
+    return fmt::format("{:.3g} % of the gradients of activations are not finite", per_cent(all.non_finite));
+  }
+  return fmt::format(
+      "{:.3g} % of the gradients of activations are 0, and so is their percentile {:g}: use a larger --percentile",
+      per_cent(all.zeros), options.percentile);
+}
+
 ScaleAdvice advise_scale(const ExponentHistogram& histogram, Format format, const StaticScaleOptions& options) {
   const auto best = recommended_scale(histogram, format, options);
   const FormatLosses all = best ? best->losses : format_losses(histogram, format, 0);
-  const auto per_cent = [&](int64_t count) { return 100.0 * all.share(count); };
-  if (best && 2 * all.underflowed <= all.elements) return {.recommended = best, .why_none = ""};
-  if (best) {
-    return {.recommended = std::nullopt,
-            .why_none = fmt::format("{:.3g} % of the gradients of activations become 0 in {} even at 2^{}, and larger "
-                                    "scales leave no room for the largest ones",
-                                    per_cent(all.underflowed), info(format).name, best->exponent)};
-  }
-  if (all.zeros == all.elements) return {.recommended = std::nullopt, .why_none = "all gradients of activations are 0"};
-  if (all.non_finite > 0 && per_cent(all.elements - all.non_finite) < options.percentile) {
-    return {
-        .recommended = std::nullopt,
-        .why_none = fmt::format("{:.3g} % of the gradients of activations are not finite", per_cent(all.non_finite))};
-  }
-  return {
-      .recommended = std::nullopt,
-      .why_none = fmt::format("{:.3g} % of the gradients of activations are 0, and so is their percentile {:g}: use "
-                              "a larger --percentile",
-                              per_cent(all.zeros), options.percentile)};
+  const std::string why = why_no_scale(best, all, format, options);
+  return {.recommended = why.empty() ? best : std::nullopt, .why_none = why};
 }
 
 Json to_json(const LossScaleCurve& curve, const ScaleAdvice& advice, const StaticScaleOptions& options) {

@@ -70,13 +70,11 @@ const widest_px = (texts, kind) => Math.max(0, ...texts.map((text) => width_px(t
 // Long names differ at both ends, so the middle is cut.
 function shortened(text, room_px, kind = 'name') {
   const letters = [...text];
-  let kept = letters.length;
-  const cut = () =>
-      letters.slice(0, kept >> 1).join('') + '…' + letters.slice(letters.length - (kept - (kept >> 1))).join('');
-  if (width_px(text, kind) <= room_px) return text;
-  while (--kept > 3 && width_px(cut(), kind) > room_px)
-    ;
-  return cut();
+  const cutTo = (kept) =>
+      letters.slice(0, kept >> 1).join('') + '…' + letters.slice(letters.length - kept + (kept >> 1)).join('');
+  let [short, kept] = [text, letters.length];
+  while (width_px(short, kind) > room_px && kept > 3) short = cutTo(--kept);
+  return short;
 }
 
 // Labels of a horizontal scale. They keep within the chart, and one that would touch the one before is left out.
@@ -90,11 +88,11 @@ function bottomLabels(scale, y, right) {
     return [words('soft', x, y, 'middle', tick.text)];
   });
 }
-const topLabels = (scale, y) =>
-    (scale.labels ||
-     []).map(({at: x,
-               text,
-               room}) => words('soft strong', x, y, 'start', shortened(text, room, 'soft strong'), tooltip(text)));
+function topLabels(scale, y) {
+  const label = ({at: x, text, room}) =>
+      words('soft strong', x, y, 'start', shortened(text, room, 'soft strong'), tooltip(text));
+  return listOf(scale.labels).map(label);
+}
 
 // A chart with both axes; `title` is also its name for screen readers.
 function chart(title, width, {x, y, left, right, bottom, height, xTitle}, ...marks) {
