@@ -56,11 +56,11 @@ Browser& Browser::shared() {
 
 // Messages end with a 0.
 json Browser::receive() {
-  constexpr int kPatience_ms = 120000;
+  constexpr int kPatienceMs = 120000;
   while (received_.find('\0') == std::string::npos) {
     pollfd ready{.fd = from_browser_, .events = POLLIN, .revents = 0};
     char buffer[1 << 16];
-    const ssize_t bytes = ::poll(&ready, 1, kPatience_ms) > 0 ? ::read(from_browser_, buffer, sizeof buffer) : 0;
+    const ssize_t bytes = ::poll(&ready, 1, kPatienceMs) > 0 ? ::read(from_browser_, buffer, sizeof buffer) : 0;
     if (bytes <= 0) throw std::runtime_error("chromium does not answer; it wrote:\n" + read_file(folder_ + "/log"));
     received_.append(buffer, static_cast<size_t>(bytes));
   }
