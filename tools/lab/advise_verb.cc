@@ -200,7 +200,8 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   option("--measured", request->measured,
          "recommend the fastest precision that did no damage in this file of `mantissa compare --json`, and say how to "
          "run it in production")
-      ->excludes("--formats");
+      ->excludes("--formats")
+      ->excludes("--html");
   option("--output", request->output, "also write a configuration for production to this file, for one --hardware")
       ->needs("--measured");
   option("--budget", request->budget,
