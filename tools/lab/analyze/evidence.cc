@@ -278,6 +278,7 @@ std::string verdict_line(const Json& figures) {
     found->second.push_back(row["precision"]);
   }
   std::vector<std::string> sentences;
+  sentences.reserve(groups.size());
   for (const auto& [name, precisions] : groups) {
     sentences.push_back(fmt::format("{}: {}.", name, fmt::join(precisions, ", ")));
   }
@@ -333,10 +334,12 @@ std::string evidence_text(const Json& figures) {
 int evidence_verb(const std::vector<std::string>& files, const std::string& json) {
   return run_reported([&] {
     std::vector<NamedFile> read;
+    read.reserve(files.size());
     for (const std::string& file : files) read.push_back({"FILE", file});
     require_different_files({{"--json", json}}, read);
     OutputFile output("--json", json);
     std::vector<EvidenceFile> evidence;
+    evidence.reserve(files.size());
     for (const std::string& file : files) evidence.push_back({.name = file, .figures = json_in(file)});
     const Json figures = weigh_evidence(evidence);
     print(evidence_text(figures));
