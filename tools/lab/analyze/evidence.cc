@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "core/base/error.h"
@@ -29,7 +30,18 @@ constexpr EvidenceKind kTraining = {"training", "training",
 constexpr EvidenceKind kOneStep = {
     "one_step", "one step", "it measures a loss; counts show how many values a format loses, not what that does"};
 
-constexpr double kByChance = 0.025;  // part of harmless products whose 95 % interval is above 0
+constexpr double kByChance = 0.025;  // share of harmless products whose 95 % interval lies above 0 by chance
+constexpr double kLeastChance = 0.05;
+
+// Whether so many harmless products seldom rise by chance: the tail of the binomial distribution.
+bool is_beyond_chance(int64_t rises, int64_t products) {
+  double tail = 1.0, chance = std::pow(1.0 - kByChance, static_cast<double>(products));
+  for (int64_t k = 0; k < rises; ++k) {
+    tail -= chance;
+    chance *= static_cast<double>(products - k) / static_cast<double>(k + 1) * kByChance / (1.0 - kByChance);
+  }
+  return rises > 0 && tail < kLeastChance;
+}
 
 Json training_evidence(const Json& precision, const Json& baseline) {
   if (!precision.contains("summary")) {
@@ -58,18 +70,20 @@ Json training_evidence(const Json& precision, const Json& baseline) {
 // `decisions`: those of one format that were tried.
 Json one_step_evidence(const std::vector<Json>& decisions) {
   int64_t harms = 0, harmless = 0;
+  bool is_finite = true;
   const Json* worst = nullptr;
   double largest = -HUGE_VAL;
   for (const Json& one : decisions) {
     double loss = number_of(one.at("loss").at("mean"));
     const double half_width = number_of(one.at("loss").at("half_width"));
     if (std::isnan(loss)) loss = HUGE_VAL;  // of gradients or a loss that are not finite
+    is_finite = is_finite && loss < HUGE_VAL;
     harms += loss == HUGE_VAL || (loss >= kHarmNats && loss > half_width);
     harmless += loss + half_width < kHarmNats;
     if (loss > largest) largest = loss, worst = &one;
   }
   const auto all = static_cast<int64_t>(decisions.size());
-  const bool is_harm = static_cast<double>(harms) > kByChance * static_cast<double>(all);
+  const bool is_harm = !is_finite || is_beyond_chance(harms, all);
   Json found = {{"answer", is_harm           ? kHarm
                            : harmless == all ? kNoHarm
                                              : kOpen},
@@ -137,25 +151,33 @@ class Weighing {
 
   Json weighed() {
     Json missing = Json::array(), disagreements = Json::array();
-    std::vector<std::string> untrained, unmeasured;
+    std::set<std::string> known, untrained, unmeasured;
+    const std::string baseline = baseline_.empty() ? "fp32" : baseline_;
     for (Json& row : rows_) {
-      conclude(row, disagreements);
-      if (row["by"] == "training" || row["precision"] == baseline_) continue;
       const std::string name = row["precision"];
-      const bool was_compared = !row["training"].is_null();
-      // compare takes a recipe with a format, such as current:e5m2, from a file only.
-      untrained.push_back(was_compared || name.find(':') == std::string::npos ? name : "NAME=FILE");
-      if (row["one_step"].is_null() && is_lowered(name)) unmeasured.push_back(name == "delayed" ? "current" : name);
-      if (was_compared) missing.push_back(fmt::format("{}: {}", name, row["training"]["why"]));
+      if (!row["one_step"].is_null()) known.insert(name);
+      if (name == baseline) continue;  // it was compared with nothing
+      conclude(row, disagreements);
+      if (row["by"] == "training") continue;
+      if (!row["training"].is_null()) {
+        missing.push_back(fmt::format("{}: {}", name, row["training"]["why"]));
+      } else {
+        // compare takes a recipe with a format, such as current:e5m2, from a file only.
+        untrained.insert(name.find(':') == std::string::npos ? name : "NAME=FILE");
+      }
+      // One step has no history to scale by; current has the formats of delayed.
+      if (is_lowered(name)) unmeasured.insert(name == "delayed" ? "current" : name);
     }
+    for (const std::string& name : known) unmeasured.erase(name);
+    constexpr const char* kSame = "with the overrides of these files";
     if (!untrained.empty()) {
-      missing.push_back(fmt::format("trained pairs: mantissa compare {} --precisions fp32,{} --json FILE", target_,
-                                    fmt::join(untrained, ",")));
+      missing.push_back(fmt::format("trained pairs, {}: mantissa compare {} --precisions {},{} --json FILE", kSame,
+                                    target_, baseline, fmt::join(untrained, ",")));
     }
     if (!unmeasured.empty()) {
       missing.push_back(
-          fmt::format("cheaper, the loss of one step: mantissa analyze sensitivity {} --formats {} --json FILE",
-                      target_, fmt::join(unmeasured, ",")));
+          fmt::format("cheaper, the loss of one step, {}: mantissa analyze sensitivity {} --formats {} --json FILE",
+                      kSame, target_, fmt::join(unmeasured, ",")));
     }
     return {{"verb", "analyze evidence"}, {"target", target_},     {"training", training_},
             {"harm_nats", kHarmNats},     {"baseline", baseline_}, {"precisions", rows_},
@@ -185,24 +207,35 @@ class Weighing {
     const std::string precision = without_alias(given);
     auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Json& one) { return one["precision"] == precision; });
     if (row == rows_.end()) {
-      rows_.push_back({{"precision", precision}, {"training", nullptr}, {"one_step", nullptr}, {"counts", nullptr}});
+      rows_.push_back({{"precision", precision},
+                       {"training", nullptr},
+                       {"one_step", nullptr},
+                       {"counts", nullptr},
+                       {"bands", nullptr},
+                       {"answer", kOpen},
+                       {"by", nullptr}});
       row = rows_.end() - 1;
     }
-    Json& place = (*row)[kind];
-    // Counts come from two verbs; those of `analyze model` are of all layers together, as they train.
-    if (!place.is_null() && std::string_view(kind) != "counts") {
+    if (!(*row)[kind].is_null()) {
       throw ConfigError(
           fmt::format("{}: an earlier file of this verb has {} as well: give one of the two", file.name, precision));
     }
-    if (place.is_null() || place.at("answer") == kBelow) place = found;
+    (*row)[kind] = found;
   }
 
   void add_trainings(const EvidenceFile& file) {
-    baseline_ = without_alias(file.figures.at("baseline"));
+    const std::string baseline = without_alias(file.figures.at("baseline"));
+    if (!baseline_.empty() && baseline != baseline_) {
+      throw ConfigError(fmt::format("{}: compares with {}, and an earlier file with {}: give files of one baseline",
+                                    file.name, baseline, baseline_));
+    }
+    const bool is_first = baseline_.empty();
+    baseline_ = baseline;
     const Json& setting = file.figures.at("setting");
     trainings_.push_back(fmt::format("{} seeds, {} steps, equal within {:.2g} nats of {}", setting.at("seeds").size(),
                                      setting.at("steps"), number_of(setting.at("margin")), baseline_));
     for (const Json& precision : file.figures.at("precisions")) {
+      if (!is_first && without_alias(precision.at("name")) == baseline_) continue;
       set(file, precision.at("name"), "training", training_evidence(precision, file.figures.at("baseline")));
     }
   }
@@ -223,7 +256,7 @@ class Weighing {
     }
     for (size_t i = 0; i < formats.size(); ++i) {
       set(file, formats[i], "one_step", one_step_evidence(decisions[i]));
-      if (const Json bands = band_evidence(decisions[i]); !bands.is_null()) set(file, formats[i], "counts", bands);
+      if (const Json bands = band_evidence(decisions[i]); !bands.is_null()) set(file, formats[i], "bands", bands);
     }
   }
 
@@ -231,7 +264,7 @@ class Weighing {
     const auto answer = [&](const char* kind) {
       return row[kind].is_null() ? std::string(kOpen) : row[kind]["answer"].get<std::string>();
     };
-    const std::string training = answer("training"), one_step = answer("one_step"), counts = answer("counts");
+    const std::string training = answer("training"), one_step = answer("one_step");
     const bool is_trained = training != kOpen;
     row["answer"] = is_trained ? training : one_step;
     row["by"] = is_trained ? Json("training") : one_step != kOpen ? Json("one_step") : Json();
@@ -243,7 +276,9 @@ class Weighing {
                                           is_trained ? "Training" : "One step", deciding.strength));
     };
     if (is_trained && one_step != kOpen && one_step != training) disagree("one_step", "one step");
-    if (counts == (row["answer"] == kHarm ? kBelow : kAbove)) disagree("counts", "counts are");
+    for (const char* const counts : {"counts", "bands"}) {
+      if (answer(counts) == (row["answer"] == kHarm ? kBelow : kAbove)) disagree(counts, "counts are");
+    }
   }
 
   // "harm (1 of 27 harm; most by head fprop nvfp4, +0.0054 nats)"
@@ -306,6 +341,11 @@ Json weigh_evidence(const std::vector<EvidenceFile>& files) {
 
 std::string evidence_text(const Json& figures) {
   const auto cell = [](const Json& found) { return found.is_null() ? "-" : found["text"].get<std::string>(); };
+  const auto counts = [&](const Json& row) {
+    const Json &model = row["counts"], &bands = row["bands"];
+    return model.is_null() || bands.is_null() ? cell(model.is_null() ? bands : model)
+                                              : fmt::format("{}, {}", cell(model), cell(bands));
+  };
   const auto weighed = [&](const Json& row) -> std::string {
     if (row["precision"] == figures["baseline"]) return "";
     if (row["by"].is_null()) return "not known";
@@ -317,7 +357,7 @@ std::string evidence_text(const Json& figures) {
   text.table(figures["precisions"], {{"precision", "precision"},
                                      {"training, pairs of runs\nfinal loss beside the baseline", "training", cell},
                                      {"one step\nproducts alone", "one_step", cell},
-                                     {"counts", "counts", cell},
+                                     {"counts", "", counts},
                                      {"weighed", "", weighed}});
   for (const Json& line : figures["trainings"]) text.line("Training: {}", line);
   if (!figures["precisions"].empty()) {
