@@ -119,6 +119,13 @@ AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels,
 AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels, State state)
     : options_(options), levels_(levels), state_(std::move(state)) {
   state_.level = std::min(state_.level, levels - 1);  // another ladder
+  const std::pair<const char*, double> seldom[] = {{kUnderflow, options.underflow_share},
+                                                   {kValidation, options.stalled_evaluations},
+                                                   {kCurvature, options.curvature},
+                                                   {kNoise, options.gradient_noise}};
+  for (const auto& [signal, threshold] : seldom) {
+    if (threshold == 0.0) state_.uneasy.erase(signal);  // no measurement would
+  }
 }
 
 void AdaptivePrecision::go_on_as(const AdaptivePrecision& now, int64_t steps) {

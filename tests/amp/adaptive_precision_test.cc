@@ -185,6 +185,7 @@ TEST(AdaptivePrecision, ASeldomMeasuredSignalIsUneasyUntilItIsMeasuredAgain) {
   EXPECT_FALSE(adaptive.is_calm_since(19)) << "it was uneasy after 20 steps";
   adaptive.evaluated(40, 3.1);
   EXPECT_FALSE(AdaptivePrecision(adaptive.options(), 3, adaptive.state()).is_calm_since(45)) << "part of the state";
+  EXPECT_TRUE(AdaptivePrecision(watching({.loss_rise = 0.5}), 3, adaptive.state()).is_calm_since(45)) << "turned off";
   adaptive.evaluated(50, 3.1);
   EXPECT_EQ(level_after(adaptive, 50), 1);
   EXPECT_TRUE(adaptive.is_calm_since(50)) << "a new level begins without doubt";

@@ -157,7 +157,10 @@ std::vector<std::string> phase_names(const Config& config) {
   std::vector<std::string> names;
   for (int phase = 0; phase < phase_count(config); ++phase) {
     const PrecisionConfig& precision = precision_of(config, phase);
-    std::string& text = names.emplace_back(precision.recipe ? name(*precision.recipe) : name(precision.compute));
+    const bool has_parts = precision.compute == DType::kF32 && precision.fp32_products != Fp32Products::kFp32;
+    std::string& text = names.emplace_back(precision.recipe ? name(*precision.recipe)
+                                           : has_parts      ? name(precision.fp32_products)
+                                                            : name(precision.compute));
     for (const auto& [pattern, value] : config_names::kPattern) {
       if (value == precision.pattern && value != PrecisionPattern::kNone) text += fmt::format(":{}", pattern);
     }

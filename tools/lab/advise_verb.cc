@@ -91,9 +91,13 @@ void recommend(const AdviseRequest& request, const Config& config) {
   std::vector<NamedFile> read = files_read(request.config, config);
   read.push_back({"--measured", request.measured});
   require_different_files({{"--output", request.output}, {"--json", request.json}}, read);
-  OutputFile json("--json", request.json), yaml("--output", request.output);
   std::vector<const Hardware*> hardware;
   for (const std::string& name : hardware_names(request.hardware)) hardware.push_back(&find_hardware(name));
+  if (!request.output.empty() && hardware.size() > 1) {
+    throw ConfigError(
+        fmt::format("--output: a configuration is for one device: give one --hardware, got {}", request.hardware));
+  }
+  OutputFile json("--json", request.json), yaml("--output", request.output);
   Measurement measurement = read_measurement(request.measured, config);
   const std::vector<Candidate> candidates = candidates_of(config, measurement);
   std::vector<Advice> devices;

@@ -230,8 +230,9 @@ RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::j
     state.fallback = PrecisionFallback(run.precision_fallback, saved.at("fallback").get<PrecisionFallback::State>());
   }
   if (state.adaptive && saved.contains("adaptive")) {
-    state.adaptive.emplace(run.precision_adaptive.options, phase_count(run),
-                           saved.at("adaptive").get<AdaptivePrecision::State>());
+    nlohmann::json adaptive = saved.at("adaptive");
+    adaptive.emplace("uneasy", nlohmann::json::array());  // checkpoints before 27 November 2026 have none
+    state.adaptive.emplace(run.precision_adaptive.options, phase_count(run), adaptive.get<AdaptivePrecision::State>());
   }
   return state;
 }

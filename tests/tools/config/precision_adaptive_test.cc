@@ -58,6 +58,8 @@ TEST(PrecisionAdaptive, LevelsHaveShortNames) {
   EXPECT_EQ(phase_names(configured({kLevels, kStart, kSignal})), (std::vector<std::string>{"fp32", "bf16", "delayed"}));
   EXPECT_EQ(names("[{compute: bf16}, {recipe: current, pattern: attention_high}]"),
             (std::vector<std::string>{"bf16", "current:attention_high"}));
+  EXPECT_EQ(names("[{compute: fp32, fp32_products: tf32}, {compute: bf16}]"),
+            (std::vector<std::string>{"tf32", "bf16"}));
   EXPECT_EQ(names("[{compute: bf16}, {recipe: delayed, delayed: {margin: 2}}, {recipe: delayed}]"),
             (std::vector<std::string>{"bf16", "precision.adaptive.levels[1]", "precision.adaptive.levels[2]"}))
       << "a name would not tell them apart";

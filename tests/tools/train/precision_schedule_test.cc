@@ -19,7 +19,8 @@ TEST_P(PrecisionSchedule, EqualsRunsInEachPrecisionOneAfterTheOther) {
   const int ranks = GetParam();
   const SmallRun scheduled("scheduled" + std::to_string(ranks)), chain("chain" + std::to_string(ranks));
   const Outcome outcome = scheduled.train(ranks, kScheduled);
-  EXPECT_NE(outcome.output.find("step 6: precision.schedule[0] changes the precision"), std::string::npos)
+  EXPECT_NE(outcome.output.find("step 6: the precision changes with the next step, by precision.schedule[0]:"),
+            std::string::npos)
       << outcome.output;
   const std::vector<std::string> plain(kScheduled.begin(), kScheduled.end() - 1);
   chain.train(ranks, with(plain, {"train.stop_at_step=6"}));

@@ -140,7 +140,7 @@ function drawValidation(body) {
 const planPanels = [
   panel(
       'plans', 'Plans', 'The plan beside one precision throughout',
-      'Predicted: the loss is the mean and one standard error.', drawPlans),
+      'Predicted: the loss is the mean plus one standard error.', drawPlans),
   panel(
       'places', 'Choices', 'Choices of the plan',
       'The precision of each place, and the effect of the nearest other choice.', drawPlaces),

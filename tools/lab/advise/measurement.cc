@@ -33,7 +33,7 @@ void judge_damage(const std::string& baseline, MeasuredPrecision& found) {
   } else if (found.verdict == "inconclusive") {
     found.damage = Damage::kUnclear;
     found.why = first_line(summary.at("why"));
-  } else if (found.verdict != "worse") {
+  } else if (found.verdict == "baseline" || found.verdict == "equal" || found.verdict == "better") {
     found.damage = Damage::kNone;
   }
 }
@@ -86,6 +86,10 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
         MeasuredPrecision{.name = name, .precision = trained.precision, .summary = entry.at("summary")});
     one.runs = entry.at("runs");
     judge_damage(found.baseline, one);
+  }
+  if (found.parameters == 0) {
+    throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
+                                  found.baseline));
   }
   return found;
 }

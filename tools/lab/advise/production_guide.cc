@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "tools/config/config_binding.h"
@@ -35,8 +36,9 @@ bool stays_calm(const Json& runs, const AdaptiveOptions& options) {
   });
 }
 
-// The least value of the threshold at which runs stay calm, rounded up to two digits.
-double calm_threshold(const Json& runs, double AdaptiveOptions::*threshold, double least) {
+// The least value of the threshold at which runs stay calm, rounded up to two digits. Nothing if there is none below
+// kMostRise: a signal that never fires is no measurement.
+std::optional<double> calm_threshold(const Json& runs, double AdaptiveOptions::*threshold, double least) {
   const auto is_calm = [&](double value) {
     AdaptiveOptions options;
     options.*threshold = value;
@@ -44,7 +46,9 @@ double calm_threshold(const Json& runs, double AdaptiveOptions::*threshold, doub
   };
   if (is_calm(least)) return least;
   double low = least, high = 2.0 * least;
-  while (high < kMostRise && !is_calm(high)) low = std::exchange(high, 2.0 * high);
+  for (; !is_calm(high); low = std::exchange(high, 2.0 * high)) {
+    if (high >= kMostRise) return std::nullopt;
+  }
   while (high > 1.001 * low) {
     const double middle = 0.5 * (low + high);
     (is_calm(middle) ? high : low) = middle;
@@ -58,13 +62,16 @@ bool rounds_operands(const PrecisionConfig& precision, int64_t blocks) {
                              [](const PrecisionRule& rule) { return std::holds_alternative<Recipe>(*rule.format); });
 }
 
+bool has_validation(const Config& config) {
+  return !config.data.validation.empty() || config.data.validation_fraction > 0.0;
+}
+
 Config production_config(const Config& given, const MeasuredPrecision& chosen, const MeasuredPrecision* above,
                          const SignalThresholds& thresholds) {
   // In both, one after the other, so that settings which the upper level needs stay: masters for fp16.
   Config config = in_precision(above == nullptr ? given : in_precision(given, above->precision), chosen.precision);
   const int64_t steps = config.train.steps;
-  const bool has_text = !config.data.validation.empty() || config.data.validation_fraction > 0.0;
-  if (has_text) look_often(config.train.eval_interval, steps, TrainConfig().eval_interval);
+  if (has_validation(config)) look_often(config.train.eval_interval, steps, TrainConfig().eval_interval);
   look_often(config.checkpoint.interval, steps, CheckpointConfig().interval);
   if (config.checkpoint.resume == "none") config.checkpoint.resume = "auto";
   if (config.precision.is_fp64()) return config;  // without probes and lifts
@@ -90,11 +97,11 @@ std::string share_text(const Json& share) { return per_cent(share) + " %"; }
 
 Json monitor_of(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
                 const SignalThresholds& thresholds) {
-  const AdaptiveOptions& window = AdaptiveOptions();
+  const AdaptiveOptions window;
   const Json& summary = chosen.summary;
   const std::string source = thresholds.are_measured
                                  ? fmt::format("half of which no step of {} measured runs reached", chosen.runs.size())
-                                 : std::string("from docs/precision.md, since the measured runs are too short");
+                                 : std::string("from docs/precision.md, since the measured runs give none");
   Json monitor = Json::array();
   const auto add = [&](const char* fields, const std::string& watch) {
     monitor.push_back({{"fields", fields}, {"watch", watch}});
@@ -107,22 +114,31 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
       fmt::format("alarm at {:g} times the {:g} quantile of {} steps", thresholds.norm_factor, window.norm_quantile,
                   window.window));
   add("step.applied, step.skip_reason, mantissa_skipped_steps_total",
-      fmt::format("{} of the measured steps were skipped for the loss scale, {} by faults; each fault is news",
+      fmt::format("{} of the measured steps were skipped for the loss scale, {} by faults; report each fault",
                   share_text(summary.at("overflow_share")), share_text(summary.at("fault_share"))));
   if (config.precision.uses_fp16()) {
     add("step.scale, mantissa_loss_scale",
         fmt::format("alarm below {:g}, the least of the measured runs: it comes down where gradients overflow",
                     summary.at("smallest_scale")));
   }
-  add("validation.loss, mantissa_validation_loss",
-      fmt::format("slow damage shows in no signal: measured were {} nats beside {}; compare again on this model",
-                  with_range("{:+.4f}")(summary.at("loss_difference")), measurement.baseline));
+  if (config.train.eval_interval > 0 && has_validation(config)) {
+    std::string watch = "slow damage shows in no signal; compare again on this model";
+    if (chosen.name != measurement.baseline) {
+      watch += fmt::format(" (measured: {} nats beside {})", with_range("{:+.4f}")(summary.at("loss_difference")),
+                           measurement.baseline);
+    }
+    add("validation.loss, mantissa_validation_loss", watch);
+  }
   if (config.probe.enabled) {
     add("probes.underflowed, probes.overflowed, probes.snr_db",
         "alarm where half of a gradient's values round to 0, or any overflows; `mantissa analyze model` judges the "
         "rest");
   }
-  add("precision.cause, rollback.cause", "the ladder or a lift acted: find out why before the next one");
+  if (!config.precision_adaptive.levels.empty()) {
+    add("precision.cause, rollback.cause", "the ladder or a lift acted: find out why before the next one");
+  } else if (config.precision_fallback.overflows > 0) {
+    add("precision.cause", "a lift acted: find out why before the next one");
+  }
   add("mantissa_warnings_total, mantissa_heartbeat_timestamp_seconds", "alarm at a rise, and where it stands still");
   return monitor;
 }
@@ -138,9 +154,10 @@ SignalThresholds thresholds_of(const Json& runs) {
   std::ranges::copy_if(runs, std::back_inserter(healthy),
                        [&](const Json& run) { return run.at("failure").is_null() && is_long(run); });
   if (healthy.empty()) return found;
-  return {.loss_rise = calm_threshold(healthy, &AdaptiveOptions::loss_rise, kLeastRise),
-          .norm_factor = calm_threshold(healthy, &AdaptiveOptions::norm_factor, kLeastFactor),
-          .are_measured = true};
+  const auto loss_rise = calm_threshold(healthy, &AdaptiveOptions::loss_rise, kLeastRise);
+  const auto norm_factor = calm_threshold(healthy, &AdaptiveOptions::norm_factor, kLeastFactor);
+  if (!loss_rise || !norm_factor) return found;
+  return {.loss_rise = *loss_rise, .norm_factor = *norm_factor, .are_measured = true};
 }
 
 ProductionGuide production_guide(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
@@ -156,21 +173,23 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
   const int64_t blocks = production.model.layers, steps = production.train.steps;
   const bool is_narrow = rounds_operands(production.precision, blocks), is_fp16 = production.precision.uses_fp16();
   Json practices = Json::array(), fallbacks = Json::array();
-  add(practices, "optimizer.master", "an update is mostly below half a step of 16 bits: fp32 masters add them up");
+  add(practices, "optimizer.master", "most updates are below half a step of 16 bits; fp32 masters add them up");
   add(practices, "comm.wire_dtype", "rounds each rank's gradient once; sums are fp32 (comm.accumulate)");
-  if (is_narrow) {
+  if (production.precision.recipe) {
     add(practices, "precision.recipe",
         "leaves head, attention, norms, embedding and loss out; they reach the loss at once");
   } else {
     add(practices, "precision.weights", "norms, softmax, residual stream and loss are fp32 in any case");
   }
   if (is_fp16) {
-    add(practices, "scaler.mode", "auto is a dynamic loss scale: without one, gradients below 6e-8 are 0");
+    add(practices, "scaler.mode", "auto is a dynamic loss scale: without one, gradients below 3e-8 are 0");
     add(practices, "scaler.growth_interval", "clean steps until the scale is tried at twice its value");
     add(practices, "scaler.floor",
         "lift raises a layer that overflows at the least scale; fault counts towards the end");
   }
-  add(practices, "train.eval_interval", "the validation loss is the only sign of slow damage");
+  if (has_validation(production)) {
+    add(practices, "train.eval_interval", "the validation loss is the only sign of slow damage");
+  }
   if (production.probe.enabled) {
     add(practices, "probe.interval",
         fmt::format("{} probed steps of {}; every hundredth takes 1 to 3 % of the time (docs/results/probes.md)",

@@ -47,8 +47,7 @@ std::string chosen_line(const Recommendation& device, const Measurement& measure
 std::vector<std::string> verdict_lines(const Recommendation& device, const Measurement& measurement) {
   std::vector<std::string> lines = {chosen_line(device, measurement)};
   std::vector<std::string> damaged, unmeasured;
-  if (!device.unclear.empty()) {
-    const std::string& name = device.unclear.front();
+  for (const std::string& name : device.unclear) {
     lines.push_back(fmt::format("faster, but inconclusive: {}{}: {}", name, times_as_fast(device, name),
                                 measurement.find(name)->why));
   }
@@ -92,10 +91,13 @@ std::string distance_line(const Json& json) {
     const std::string line = difference;
     names.push_back(line.substr(0, line.find(':')));
   }
-  if (names.empty()) return text + " Its settings are those here.";
+  const int64_t steps = json.at("steps"), theirs_steps = measured.at("steps");
+  if (steps > theirs_steps) {
+    text += fmt::format(" This run has {} steps: slow damage may not have shown.", steps);
+  }
+  if (names.empty()) return text + " Its other settings are those here.";
   if (own != theirs) {
-    text += fmt::format(" This model has {:.2f} million: damage may not extrapolate to it, nor to longer runs.",
-                        own * kMillion);
+    text += fmt::format(" This model has {:.2f} million: damage may not extrapolate to it.", own * kMillion);
   }
   return text + fmt::format(" Not as here: {}.", fmt::join(names, ", "));
 }
@@ -135,16 +137,14 @@ void add_matrix(const Json& json, ReportText& text) {
 
 RecommendationReport report_recommendations(const std::string& title, const Config& config, Measurement measurement,
                                             std::vector<Advice> devices) {
-  RecommendationReport report{.title = title, .measurement = std::move(measurement)};
+  RecommendationReport report{.title = title, .steps = config.train.steps, .measurement = std::move(measurement)};
   const Measurement& measured = report.measurement;
   for (Advice& advice : devices) {
-    Recommendation& device = report.devices.emplace_back(recommend(std::move(advice), measured, config.model.layers));
-    const bool is_known = std::ranges::any_of(report.devices, [&](const Recommendation& other) {
-      return &other != &device && other.chosen == device.chosen && other.above == device.above;
-    });
-    if (device.chosen.empty() || is_known) continue;
-    report.guides.push_back(
-        production_guide(config, measured, *measured.find(device.chosen), measured.find(device.above)));
+    report.devices.push_back(recommend(std::move(advice), measured, config.model.layers));
+  }
+  const Recommendation& first = report.devices.front();
+  if (report.devices.size() == 1 && !first.chosen.empty()) {
+    report.guide = production_guide(config, measured, *measured.find(first.chosen), measured.find(first.above));
   }
   return report;
 }
@@ -154,6 +154,7 @@ Json to_json(const RecommendationReport& report) {
   const Advice& first = report.devices.front().advice;
   Json json = {{"model", report.title},
                {"parameters", first.parameters},
+               {"steps", report.steps},
                {"ranks", first.ranks},
                {"least_gain", kLeastGain},
                {"measured",
@@ -167,7 +168,7 @@ Json to_json(const RecommendationReport& report) {
                  {"margin", measurement.setting.at("margin")},
                  {"differences", measurement.differences}}},
                {"devices", Json::array()},
-               {"guides", Json::array()}};
+               {"guide", report.guide ? report.guide->figures : Json()}};
   for (const Recommendation& device : report.devices) {
     const auto optional = [](const std::string& name) { return name.empty() ? Json() : Json(name); };
     Json precisions = Json::array();
@@ -186,7 +187,6 @@ Json to_json(const RecommendationReport& report) {
                                {"verdict", verdict_lines(device, measurement)},
                                {"precisions", std::move(precisions)}});
   }
-  for (const ProductionGuide& guide : report.guides) json["guides"].push_back(guide.figures);
   return json;
 }
 
@@ -198,8 +198,9 @@ ReportText to_text(const RecommendationReport& report) {
     for (const Json& line : device.at("verdict")) text.line("{}{}", std::exchange(indent, "  "), line);
   }
   text.blank_line().paragraph(distance_line(json));
-  text.line("A lower precision counts as faster from {:.0f} % on: predicted steps were within that of measured ones.",
-            100.0 * (kLeastGain - 1.0));
+  text.line(
+      "A lower precision counts as faster from {:.0f} % on: on a CPU, steps were within that of their prediction.",
+      100.0 * (kLeastGain - 1.0));
   text.blank_line();
   add_matrix(json, text);
   for (const EvaluatedPrecision& one : report.devices.front().advice.evaluations) {
@@ -207,33 +208,28 @@ ReportText to_text(const RecommendationReport& report) {
     if (measured != nullptr && !measured->why.empty()) text.line("{}: {}", one.name, measured->why);
   }
   text.blank_line();
-  if (report.devices.size() == 1 && !report.guides.empty()) {
-    add_guide(report.guides.front().figures, text);
-  } else if (!report.guides.empty()) {
+  if (report.guide) {
+    add_guide(report.guide->figures, text);
+  } else if (report.devices.size() > 1) {
     text.line("With one --hardware there is a guide to production: what to monitor, to keep to and to fall back on");
   }
   return text;
 }
 
 std::string to_production_yaml(const RecommendationReport& report) {
-  if (report.devices.size() > 1) {
-    throw ConfigError(
-        fmt::format("--output: a configuration is for one device: give one --hardware, got {}", report.devices.size()));
-  }
-  if (report.guides.empty()) {
+  if (!report.guide) {
     throw ConfigError("--output: there is nothing to write: " +
                       chosen_line(report.devices.front(), report.measurement));
   }
-  const ProductionGuide& guide = report.guides.front();
   ReportText text;
   for (const std::string& line : verdict_lines(report.devices.front(), report.measurement)) text.paragraph(line);
   text.paragraph(distance_line(to_json(report))).blank_line();
-  add_guide(guide.figures, text);
+  add_guide(report.guide->figures, text);
   std::string yaml =
       fmt::format("# A configuration for production, made of {} by `mantissa advise --measured`.\n#\n", report.title);
   std::istringstream lines(text.text());
   for (std::string line; std::getline(lines, line);) yaml += line.empty() ? "#\n" : "# " + line + "\n";
-  return yaml + "\n" + to_yaml(guide.config);
+  return yaml + "\n" + to_yaml(report.guide->config);
 }
 
 }  // namespace mantissa

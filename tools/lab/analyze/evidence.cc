@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/io/files.h"
+#include "tools/lab/experiment/candidates.h"
 #include "tools/lab/report/output_file.h"
 
 namespace mantissa {
@@ -112,11 +113,6 @@ Json band_evidence(const std::vector<Json>& decisions) {
 Json model_evidence(const Json& verdict) {
   const char* const answer = verdict.at("level") == "good" ? kBelow : kAbove;
   return {{"answer", answer}, {"text", verdict.at("level") == "bad" ? "Inf or NaN" : answer}};
-}
-
-// "fp8" and "fp4" are other names.
-std::string without_alias(const std::string& name) {
-  return name == "fp8" ? "delayed" : name == "fp4" ? "nvfp4" : name;
 }
 
 // Whether sensitivity can lower a product to it, or, in the place of delayed scaling, to the same formats.

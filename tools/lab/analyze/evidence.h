@@ -24,8 +24,8 @@ struct EvidenceFile {
   Json figures;      // that a verb wrote with --json
 };
 
-// ConfigError for a file of another verb, for files of different models, trainings or baselines, and if two files of one
-// verb have the same precision. Several files of `compare` share their baseline.
+// ConfigError for a file of another verb, for files of different models, trainings or baselines, and if two files of
+// one verb have the same precision. Several files of `compare` share their baseline.
 Json weigh_evidence(const std::vector<EvidenceFile>& files);
 std::string evidence_text(const Json& figures);
 

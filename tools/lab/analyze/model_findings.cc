@@ -111,7 +111,7 @@ LossScaleCurve::LossScaleCurve(const ExponentHistogram& histogram, Format format
 static std::string why_no_scale(const std::optional<StaticScale>& best, const FormatLosses& all, Format format,
                                 const StaticScaleOptions& options) {
   const auto per_cent = [&](int64_t count) { return 100.0 * all.share(count); };
-  if (best && 2 * all.underflowed <= all.elements) return "";
+  if (best && 2 * all.underflowed <= all.elements - all.zeros) return "";
   if (best) {
     return fmt::format(
         "{:.3g} % of the gradients of activations become 0 in {} even at 2^{}, and larger scales leave no room for the "

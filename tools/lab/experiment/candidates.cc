@@ -14,11 +14,6 @@ namespace {
 constexpr const char* kConfigured = "configured";           // kAsConfigured in a request
 constexpr const char* kPatterned = "mxfp8:attention_high";  // an example
 
-// The default recipe of a width.
-std::string without_alias(const std::string& name) {
-  return name == "fp8" ? "delayed" : name == "fp4" ? "nvfp4" : name;
-}
-
 constexpr const char* kFp64 = "fp64";
 
 // Adapts the settings that depend on a replaced precision: the loss scaler, masters, which fp16 weights need, and all
@@ -121,6 +116,10 @@ Candidate chosen(const Config& config, const std::string& text, const char* opti
 }
 
 }  // namespace
+
+std::string without_alias(const std::string& name) {
+  return name == "fp8" ? "delayed" : name == "fp4" ? "nvfp4" : name;
+}
 
 Config in_precision(const Config& given, const PrecisionConfig& precision) {
   Config config = without_precision(given);

@@ -16,6 +16,9 @@ struct Candidate {
   bool is_configured = false;  // the configuration already has it
 };
 
+// The default recipe of a width: "delayed" for "fp8", "nvfp4" for "fp4"; other names as they are.
+std::string without_alias(const std::string& name);
+
 // The configuration in this precision from the first step to the last, which replaces all its precision settings except
 // the fallback. A precision with fp16 also takes fp32 masters, which it cannot train without. fp64 also takes unrounded
 // optimizer state, and neither fallback nor probes.

@@ -35,6 +35,9 @@ TEST(ProductionGuide, ThresholdsKnowOnlyHealthyAppliedSteps) {
     EXPECT_DOUBLE_EQ(documented.loss_rise, 0.5);
     EXPECT_DOUBLE_EQ(documented.norm_factor, 4.0);
   }
+  Json still = measured_run();  // over a quantile of 0 no factor is calm
+  for (Json& norm : still["steps"]["grad_norm"]) norm = norm == 3.0 ? 3.0 : 0.0;
+  EXPECT_FALSE(thresholds_of(Json::array({still})).are_measured);
 }
 
 ProductionGuide guide_of(const std::string& chosen, const std::string& above, const Config& config) {
@@ -77,6 +80,21 @@ TEST(ProductionGuide, KeepsWhatTheConfigurationHas) {
   EXPECT_EQ(found.precision_adaptive.options.underflow_share, 0.0) << "nothing is rounded further";
   EXPECT_EQ(guide_of("fp16", "bf16", wanted_config()).config.scaler.scaler.floor_policy, FloorPolicy::kLift);
   EXPECT_TRUE(guide_of("fp32", "", given).config.precision_adaptive.levels.empty()) << "nothing is above it";
+}
+
+TEST(ProductionGuide, NamesNothingThatTheRunDoesNotHave) {
+  const auto fields = [](const ProductionGuide& guide) {
+    std::string all;
+    for (const Json& one : guide.figures.at("monitor")) all += one.at("fields").get<std::string>() + " ";
+    return all;
+  };
+  const std::string usual = fields(guide_of("bf16", "fp32", wanted_config()));
+  EXPECT_NE(usual.find("validation.loss"), std::string::npos);
+  EXPECT_NE(usual.find("rollback.cause"), std::string::npos);
+  const std::string alone =
+      fields(guide_of("bf16", "", wanted_config({"data.validation_fraction=0", "train.eval_interval=0"})));
+  EXPECT_EQ(alone.find("validation.loss"), std::string::npos) << alone;
+  EXPECT_EQ(alone.find("rollback.cause"), std::string::npos) << alone;
 }
 
 TEST(ProductionGuide, SettingsHaveTheValuesOfItsConfiguration) {

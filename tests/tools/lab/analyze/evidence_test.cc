@@ -122,8 +122,8 @@ TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
   EXPECT_EQ(row(figures, "block").at("answer"), "open") << "the interval has parts above and below what matters";
   EXPECT_TRUE(row(figures, "block").at("by").is_null());
   EXPECT_EQ(row(figures, "fp16").at("answer"), "harm") << "not finite";
-  EXPECT_EQ(row(figures, "block").at("counts").at("text"), "0 of 1 at risk") << "an unrated share tells nothing";
-  EXPECT_TRUE(row(figures, "current").at("counts").is_null());
+  EXPECT_EQ(row(figures, "block").at("bands").at("text"), "0 of 1 at risk") << "an unrated share tells nothing";
+  EXPECT_TRUE(row(figures, "current").at("bands").is_null());
   const std::string text = unwrapped(evidence_text(figures));
   EXPECT_TRUE(
       text.starts_with("Harmed in one step, training not known: nvfp4, fp16. As good in training: tf32. Not harmed in "
@@ -142,7 +142,8 @@ TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
       << text;
 }
 
-// One of 27 harmless products rises beyond its interval in every second case, two of them in one of seven, three in 3 %.
+// One of 27 harmless products rises beyond its interval in every second case, two of them in one of seven, three in 3
+// %.
 TEST(Evidence, OfOneStepIsMoreThanChance) {
   for (const int rises : {1, 2, 3}) {
     std::vector<Lowered> decisions;
@@ -153,7 +154,8 @@ TEST(Evidence, OfOneStepIsMoreThanChance) {
   }
 }
 
-// Both verbs that count have a say, in any order of files; what the baseline harms in one step is no answer to training.
+// Both verbs that count have a say, in any order of files; what the baseline harms in one step is no answer to
+// training.
 TEST(Evidence, OfCountsDoesNotDependOnTheOrder) {
   const EvidenceFile model{"model.json", counted("nvfp4", "good")},
       step{"step.json", lowered({{"head fprop", "nvfp4", 0.0, 0.0, "fp32"}})};

@@ -42,14 +42,17 @@ function drawEffects(body, legend) {
   facetGrid(body, 460, charts, 'Effect on the loss');
 }
 
-const kRisks = [['overflow', 'beyond'], ['underflow', 'subnormal'], ['precision_loss', 'lost']];
+const kRisks = [['overflow', 'beyond'], ['underflow', 'lost'], ['precision_loss', 'subnormal']];
+// Thresholds hold for all formats only where they were given.
+const bandsText = () => figures.low_risk === null ?
+    'bands as measured for each format; unrated: its share does not predict harm' :
+    `below ${share(figures.low_risk)}: low; up to ${share(figures.high_risk)}: mixed; above: fp32`;
 function drawRisks(body, legend) {
   const sampled = tried.filter((one) => numberOf(one.overflow) !== null);
   if (sampled.length === 0) return 'No product was sampled.';
   legend.append(
-      swatch('beyond', 'overflow'), swatch('subnormal', 'underflow: becomes 0'),
-      swatch('lost', 'subnormal: fewer bits'),
-      word(`below ${share(figures.low_risk)}: low; up to ${share(figures.high_risk)}: mixed; above: fp32`));
+      swatch('beyond', 'overflow'), swatch('lost', 'underflow: becomes 0'),
+      swatch('subnormal', 'subnormal: fewer bits'), word(bandsText()));
   const riskOf = (one) => kRisks.reduce((sum, [key]) => sum + one[key], 0);
   const rows = sampled.sort((a, b) => riskOf(b) - riskOf(a)).map((one) => {
     const parts = kRisks.map(([key, range]) => ({

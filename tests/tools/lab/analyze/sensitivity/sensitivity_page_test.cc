@@ -33,7 +33,9 @@ json decision(const std::string& layer, const char* product, const char* format,
           {"overflow", risk / 10},
           {"underflow", risk / 2},
           {"precision_loss", risk},
-          {"band", risk > 0.1 ? "fp32" : "low"}};
+          {"band", product != std::string("fprop") ? "unrated"
+                   : risk > 0.1                    ? "fp32"
+                                                   : "low"}};
 }
 
 json figures_of_sensitivity() {
@@ -55,8 +57,8 @@ json figures_of_sensitivity() {
           {"step", 100},
           {"batches", 4},
           {"probes", 8},
-          {"low_risk", 0.01},
-          {"high_risk", 0.1},
+          {"low_risk", nullptr},
+          {"high_risk", nullptr},
           {"loss", mean_of(2.5, 0.01)},
           {"verdict", {"Most sensitive: head fprop nvfp4.", "By the share of elements at risk: 12 low, 13 fp32."}},
           {"decisions", decisions},
@@ -83,6 +85,9 @@ TEST(SensitivityPage, DrawsEveryPanelLegibly) {
     EXPECT_EQ(panel(page, "effects").at("rows_shown")[0], "blocks.0.mlp.up fprop fp16") << "not finite: the worst";
     EXPECT_EQ(panel(page, "effects").at("rows_shown")[1], "blocks.0.attention.qkv fprop nvfp4");
     EXPECT_EQ(panel(page, "risks").at("marks"), 25u * 3) << "attention has no operands to sample";
+    const std::string risks = panel(page, "risks").at("legend");
+    EXPECT_NE(risks.find("bands as measured for each format"), std::string::npos) << risks;
+    EXPECT_EQ(risks.find("below"), std::string::npos) << risks;
     EXPECT_EQ(panel(page, "scores").at("rows"), 26u);
     EXPECT_EQ(panel(page, "layers").at("rows"), 1u);
     EXPECT_EQ(panel(page, "correlations").at("rows"), 3u);
