@@ -1,12 +1,12 @@
 #!/bin/bash
-# Starts a Slurm of one node and submits the shipped batch scripts to it: slurm_test.sh PROGRAM FOLDER_OF_SCRIPTS
+# Starts a Slurm of one node and submits the batch scripts of a bundle to it: slurm_test.sh PROGRAM BUNDLE_TOOL
 #
 # Jobs are preempted, told to stop, stopped by Ctrl-C and cancelled; those that continue must end with the weights of a run that nobody
 # stopped. All files are in one folder in /tmp; the daemons end with the test.
 set -euo pipefail
 PATH+=:/usr/sbin:/sbin # Bazel's PATH lacks them
 program=$(realpath "$1")
-scripts=$(realpath "$2")
+bundle_tool=$(realpath --no-symlinks "$2") # beside it are the files that it copies
 work=$(mktemp -d -p /tmp) # a short path: it holds a Unix socket
 export SLURM_CONF=$work/slurm.conf
 unset HOME
@@ -93,15 +93,9 @@ CONF
   wait_for 60 "the node" bash -c 'sinfo --noheader --format=%T | grep -q idle'
 }
 
-# A folder like a bundle's, with the scripts and the program, and a configuration.
-prepare() {
-  export MANTISSA_ROOT=$work/root
-  mkdir -p "$MANTISSA_ROOT"/{bin,configs}
-  cp -rL "$scripts" "$MANTISSA_ROOT/configs/slurm"
-  ln -s "$program" "$MANTISSA_ROOT/bin/mantissa"
-  # Started from here, mpirun finds Slurm's allocation and the ranks' slots.
-  printf '#!/bin/sh\nexec mpirun --allow-run-as-root --bind-to none "$@"\n' >"$MANTISSA_ROOT/bin/mpirun"
-  chmod 755 "$MANTISSA_ROOT/bin/mpirun"
+prepare() { # a bundle and a configuration
+  export MANTISSA_ROOT=$work/root OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  "$bundle_tool" --program "$program" --output "$MANTISSA_ROOT" >"$work/bundle.log" 2>&1 || fail "no bundle was made"
   local i
   for i in {1..4000}; do echo -n "step $((i * i % 97)) of the loss "; done >"$work/text"
   cat >"$work/config.yaml" <<CONFIG
@@ -187,15 +181,21 @@ scontrol reconfigure
 job=$(submit mpirun.sbatch preempted_mpirun)
 preempt "$job" preempted_mpirun
 continue_requeued "$job" preempted_mpirun SIGUSR1
+! grep -q "longer --time" "$work/preempted_mpirun.log" || fail "a job of a day is told to be longer"
 
-# A job that is cancelled saves its state, and stays cancelled.
-job=$(submit cpu.sbatch cancelled)
-wait_for 60 "steps of job $job" steps_done cancelled
-scancel "$job"
-wait_for 60 "the end of job $job" state_is "$job" CANCELLED
-grep -q "stopped after step" "$work/cancelled.log" || fail "the cancelled job saved nothing"
-compgen -G "$work/cancelled/checkpoints/step-*" >/dev/null || fail "the cancelled job has no checkpoint"
-echo "passed: cancelled"
+# A job that is cancelled saves its state, and stays cancelled. Slurm sends SIGTERM to all its processes, OpenMPI's among them.
+for script in cpu mpirun; do
+  run=cancelled_$script
+  job=$(submit $script.sbatch $run)
+  wait_for 60 "steps of job $job" steps_done $run
+  scancel "$job"
+  wait_for 60 "the end of job $job" state_is "$job" CANCELLED
+  wait_for 60 "the end of the script of job $job" grep -q "start 1: exit code" "$work/$run.log"
+  grep -q "start 1: exit code 75" "$work/$run.log" || fail "the job that was cancelled ($run) did not end with exit code 75"
+  grep -q "stopped after step" "$work/$run.log" || fail "the job that was cancelled ($run) saved nothing"
+  compgen -G "$work/$run/checkpoints/step-*" >/dev/null || fail "the job that was cancelled ($run) has no checkpoint"
+  echo "passed: $run"
+done
 
 # One task of an array is told to stop: it alone is requeued.
 job=$(submit sweep.sbatch sweep --array=0-1 --cpus-per-task=1 --output="$work/sweep-%a.log")
