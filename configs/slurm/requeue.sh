@@ -12,6 +12,14 @@ job=$SLURM_JOB_ID
 stop_ranks() {
   echo "$(date '+%F %T') job $job: $1: the ranks are told to save and to leave"
   [[ -z $ranks ]] || kill -USR1 "$ranks" 2>/dev/null
+  [[ $1 == SIGUSR1 ]] || return
+  local end left
+  end=$(date --date="$(SLURM_TIME_FORMAT=standard squeue --noheader --format=%e --jobs="$job")" +%s 2>/dev/null) || return
+  left=$((end - $(date +%s)))
+  if ((SECONDS < left && left < 900)); then # farther from the end, it is not of the time limit
+    echo "job $job: that was $SECONDS s after the start and $left s before the time limit: give a longer --time," \
+      "or a shorter --signal=B:USR1@60"
+  fi
 }
 
 is_preempted() { # since its last start
@@ -37,7 +45,8 @@ run_and_requeue() {
   fi
   echo "$(date '+%F %T') job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)): exit code $code"
   if [[ $code != 0 && $(squeue --noheader --format=%T --jobs="$job") == RUNNING ]] && { [[ $code == 75 ]] || is_preempted; }; then
-    scontrol requeue "$job" && sleep 60 # Slurm ends this script
+    trap - TERM
+    scontrol requeue "$job" && exec sleep 60 # Slurm ends this script by SIGTERM
   fi
   exit "$code"
 }

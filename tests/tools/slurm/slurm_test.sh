@@ -169,11 +169,23 @@ job=$(MANTISSA_ROOT=$work/lost submit mpirun.sbatch failing)
 wait_for 60 "the end of job $job" state_is "$job" FAILED
 echo "passed: failing"
 
-# SIGUSR1 to the batch script, as from --signal=B:USR1@300; the script requeues its job.
-job=$(submit mpirun.sbatch signalled)
+# A script that is not submitted from the bundle says where it looked.
+mkdir "$work/sources"
+cp -r "$MANTISSA_ROOT/configs" "$work/sources"
+job=$(MANTISSA_ROOT=$work/sources submit cpu.sbatch elsewhere)
+wait_for 60 "the end of job $job" state_is "$job" FAILED
+grep -q "no bundle in $work/sources: submit from the folder of the bundle" "$work/elsewhere.log" || fail "a job without a bundle does not say so"
+echo "passed: elsewhere"
+
+# SIGUSR1 to the batch script, as from --signal=B:USR1@300; the script requeues its job. That of a short job comes too early.
+job=$(submit mpirun.sbatch signalled --time=10)
 wait_for 60 "steps of job $job" steps_done signalled
 scancel --batch --signal=USR1 "$job"
 continue_requeued "$job" signalled SIGUSR1
+grep -q "s before the time limit: give a longer --time" "$work/signalled.log" || fail "a short job is not told to be longer"
+if grep -A9 "start 1: exit code 75" "$work/signalled.log" | grep -E "SIGTERM|Terminated"; then
+  fail "the end of a requeued job's script looks like another signal to the ranks"
+fi
 
 # With this setting, preemption sends SIGUSR1 to the batch script, too.
 echo "SlurmctldParameters=preempt_send_user_signal" >>"$SLURM_CONF"
