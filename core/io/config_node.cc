@@ -8,10 +8,12 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "core/base/check.h"
+#include "core/io/config_reader.h"
 
 namespace mantissa {
 namespace {
@@ -178,12 +180,36 @@ ConfigNode parse_config_text(const std::string& text, const std::string& source)
   return root;
 }
 
+namespace {
+
+// "; did you mean 'configs/quickstart.yaml'?" for a file of the same folder with nearly this name; else empty.
+std::string similar_file(const std::string& path) {
+  const std::filesystem::path wanted(path), folder = wanted.parent_path();
+  const std::string name = wanted.filename().string();
+  size_t best_distance = name.size() <= 7 ? 3 : 4;
+  std::string best;
+  std::error_code error, ignored;
+  for (std::filesystem::directory_iterator it(folder.empty() ? "." : folder, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string other = it->path().filename().string();
+    const size_t distance = edit_distance(name, other);
+    if (distance > best_distance || (distance == best_distance && other >= best) || it->is_directory(ignored)) continue;
+    best_distance = distance;
+    best = other;
+  }
+  return best.empty() ? "" : fmt::format("; did you mean '{}'?", (folder / best).string());
+}
+
+}  // namespace
+
 ConfigNode parse_config_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text(kMaxFileBytes + 1, '\0');
   // A folder opens but cannot be read.
   if (!file || file.read(text.data(), static_cast<std::streamsize>(text.size())).bad()) {
-    throw ConfigError(fmt::format("{}: cannot read the configuration: {}", path, std::strerror(errno)));
+    const int error = errno;
+    throw ConfigError(fmt::format("{}: cannot read the configuration: {}{}", path, std::strerror(error),
+                                  error == ENOENT ? similar_file(path) : ""));
   }
   text.resize(static_cast<size_t>(file.gcount()));
   require<ConfigError>(

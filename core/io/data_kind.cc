@@ -31,6 +31,16 @@ size_t utf8_length(unsigned char lead) {
   return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
 }
 
+// Bytes of the whole UTF-8 sequence at this place; 0: there is none.
+size_t utf8_length_at(std::string_view text, size_t at) {
+  const size_t length = utf8_length(static_cast<unsigned char>(text[at]));
+  if (at + length > text.size()) return 0;
+  for (size_t k = 1; k < length; ++k) {
+    if ((static_cast<unsigned char>(text[at + k]) & 0xc0) != 0x80) return 0;
+  }
+  return length;
+}
+
 bool is_control(unsigned char c) {
   constexpr std::string_view kInTexts = "\b\t\n\v\f\r\x1b";
   return (c < 0x20 && kInTexts.find(static_cast<char>(c)) == std::string_view::npos) || c == 0x7f;
@@ -58,10 +68,7 @@ std::string why_no_text(std::span<const std::byte> sample) {
   size_t zeros = 0, strange = 0;
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
-    size_t length = utf8_length(lead);
-    for (size_t k = 1; k < length; ++k) {
-      if (i + k >= text.size() || (static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) length = 0;
-    }
+    const size_t length = utf8_length_at(text, i);
     zeros += lead == 0;
     strange += length == 0 || is_control(lead);
     i += length == 0 ? 1 : length;
@@ -73,6 +80,17 @@ std::string why_no_text(std::span<const std::byte> sample) {
   }
   if (static_cast<double>(strange) <= kFewStrange * size) return "";
   return fmt::format("{:.0f} % of its bytes are control characters or not UTF-8: it is no text", percent(strange));
+}
+
+std::string legible(std::string_view text) {
+  std::string out;
+  for (size_t i = 0, length = 0; i < text.size(); i += std::max<size_t>(1, length)) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    length = utf8_length_at(text, i);
+    const bool is_shown = lead >= 0x20 ? length > 0 && lead != 0x7f : lead == '\n' || lead == '\t';
+    out += is_shown ? std::string(text.substr(i, length)) : fmt::format("\\x{:02x}", lead);
+  }
+  return out;
 }
 
 bool looks_like_u32(std::span<const std::byte> sample) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace mantissa {
 
@@ -15,6 +16,10 @@ std::string why_packed(std::span<const std::byte> start);
 // "3 % of its bytes are 0: it is no text, or text in UTF-16" for bytes that are hardly text in UTF-8 or an older
 // encoding; empty if they may be.
 std::string why_no_text(std::span<const std::byte> sample);
+
+// The text with "\x9f" for each byte that is a control character, except for tab and line feed, or not UTF-8. A file
+// with other bytes is no text to grep, and a terminal obeys some.
+std::string legible(std::string_view text);
 
 // Whether u16 tokens are rather u32 tokens: every second one, from the second on, is nearly always small, and the
 // others are not. The sample starts at a multiple of 4 bytes.

@@ -14,6 +14,8 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
+#include "core/io/data_kind.h"
 #include "core/io/files.h"
 #include "tools/guard/metrics_prom.h"
 
@@ -49,10 +51,17 @@ void RunFolder::hold() {
     is_held = flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   }
   if (is_held) {
+    const std::string holder = legible(text_of_file(path_ + "/" + kLockName).value_or("").substr(0, 200));
     release();
     throw ConfigError(
-        fmt::format("train.run_dir: another job is running in '{}': wait for it, or give another folder", path_));
+        fmt::format("train.run_dir: another job is running in '{}'{}: wait for it, or give another folder. `mantissa "
+                    "status {}` shows how far it is",
+                    path_, holder.empty() ? "" : " (" + holder + ")", path_));
   }
+  // Whoever is refused reads it. On a full disk it stays empty.
+  const std::string job = slurm_job(), me = fmt::format("host {}, process {}{}{}", host_name(), getpid(),
+                                                        job.empty() ? "" : ", Slurm job ", job);
+  [[maybe_unused]] const bool is_told = ::ftruncate(lock_, 0) == 0 && ::write(lock_, me.data(), me.size()) > 0;
   futimens(lock_, nullptr);  // the time of this start, for `mantissa status`
 }
 

@@ -100,7 +100,8 @@ struct Reported {
 int report(const std::exception& exception, Communicator* communicator, const ConfigOrigins& origins) {
   const int code = static_cast<int>(exit_code_of(exception));
   // An error of all ranks is logged once: the others give rank 0 the time to end the job.
-  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+  // mpirun kills them after two seconds: a second for each of its signals.
+  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(5));
   log_error("{}", located(message_of(exception), origins));
   if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
   return code;

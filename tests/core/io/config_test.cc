@@ -98,6 +98,11 @@ TEST(ConfigNode, NamesAFileThatCannotBeRead) {
   EXPECT_THAT(message_of<ConfigError>([&] { parse_config_file(folder.file("none.yaml")); }),
               HasSubstr("none.yaml: cannot read the configuration: No such file or directory"));
   EXPECT_THAT(message_of<ConfigError>([&] { parse_config_file(folder.path()); }), HasSubstr("cannot read"));
+  folder.write("quickstart.yaml", "");
+  folder.write("quick.yaml", "");
+  EXPECT_THAT(message_of<ConfigError>([&] { parse_config_file(folder.file("quikstart.yaml")); }),
+              HasSubstr("directory; did you mean '" + folder.file("quickstart.yaml") + "'?"));
+  EXPECT_THAT(message_of<ConfigError>([&] { parse_config_file(folder.file("none.yaml")); }), Not(HasSubstr("mean")));
   EXPECT_THAT(message_of<ConfigError>([&] { parse_config_file(folder.write("empty.yaml", "")); }),
               HasSubstr("is empty"));
 }

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "core/base/check.h"
+#include "core/io/data_kind.h"
 #include "core/io/files.h"
 #include "core/io/token_data.h"
 #include "core/tensor/philox.h"
@@ -304,6 +305,13 @@ TEST_F(FileGlob, WithoutWildcardsTheNameIsTheAnswer) {
   EXPECT_THAT(names("nothing.txt"), ElementsAre("nothing.txt"));
   EXPECT_THAT(names("*.nothing"), IsEmpty());
   EXPECT_THAT(names("nothing/*"), IsEmpty());
+}
+
+TEST(Legible, EscapesWhatIsNoText) {
+  EXPECT_EQ(legible("a\tb\n\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \"\\"),
+            "a\tb\n\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \"\\");
+  EXPECT_EQ(legible("\x80z\xe2\x82z\xff\x1b[0m\x7f\r"), R"(\x80z\xe2\x82z\xff\x1b[0m\x7f\x0d)");
+  EXPECT_EQ(legible(std::string("\0\xc3", 2)), R"(\x00\xc3)");  // a character that is cut off
 }
 
 }  // namespace
