@@ -102,8 +102,8 @@ Json details(const RunHistory& run, const FirstCause& cause) {
   }
   if (!missing.empty()) lines.push_back(fmt::format("no black box of {}", list_ranks(missing)));
   if (!run.left_over.empty()) {
-    lines.push_back(
-        fmt::format("left out: {} of an earlier start, the first is {}", run.left_over.size(), run.left_over[0]));
+    lines.push_back(fmt::format("left out: {} black box{} of an earlier start with more ranks, the first is {}",
+                                run.left_over.size(), run.left_over.size() == 1 ? "" : "es", run.left_over[0]));
   }
   return lines;
 }

@@ -85,7 +85,7 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
         break;
     }
   }
-  if (!collectives.empty()) rank.waits_in = *collectives.begin()->second;
+  if (!collectives.empty()) rank.waits_in = *collectives.rbegin()->second;
   if (events.empty()) return;
   rank.step = events.back().step;
   if (rank.step > 0) rank.phase = kNoPhase;

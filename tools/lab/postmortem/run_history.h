@@ -32,15 +32,16 @@ struct RankHistory {
   int64_t started_ns = 0, ended_ns = 0;  // 0: no end mark
   int64_t beat_ns = 0;                   // the last sign of life of its watchdog; 0: none
   int64_t last_event_ns = 0;
-  int64_t seen_ns = 0;                      // the latest of these times
-  int64_t step = 0;                         // of the last event
-  int64_t steps_done = 0;                   // 0 if this start did none
-  int64_t saved_step = -1, saved_ns = 0;    // of the last checkpoint among the events
-  std::string phase = "start";              // the innermost
-  uint64_t begun = 0;                       // collectives
-  std::string stopped_by{};                 // the signal or time limit; empty: none
-  std::optional<BlackBoxEvent> waits_in{};  // the begin of the oldest collective that has not ended
-  std::vector<BlackBoxEvent> events{};      // the last ones, oldest first
+  int64_t seen_ns = 0;                    // the latest of these times
+  int64_t step = 0;                       // of the last event
+  int64_t steps_done = 0;                 // 0 if this start did none
+  int64_t saved_step = -1, saved_ns = 0;  // of the last checkpoint among the events
+  std::string phase = "start";            // the innermost
+  uint64_t begun = 0;                     // collectives
+  std::string stopped_by{};               // the signal or time limit; empty: none
+  std::optional<BlackBoxEvent>
+      waits_in{};                       // the begin of the newest collective, as for the watchdog, if it has not ended
+  std::vector<BlackBoxEvent> events{};  // the last ones, oldest first
 };
 
 struct RunHistory {

@@ -71,6 +71,13 @@ TEST(FirstCause, RankThatAnswersButStandsStill) {
       << cause.line;
 }
 
+// The watchdog counts the same way.
+TEST(FirstCause, ARankInTwoCollectivesWaitsInTheNewest) {
+  const FirstCause cause = cause_of(
+      "two_at_once", {BoxFile(0, 2).waits(100, 5, 94).waits(101, 5, 95).beats(8000).ends(9000, kHang), BoxFile(1, 2)});
+  EXPECT_NE(cause.line.find("waited for it in collective 95 (node_barrier)"), std::string::npos) << cause.line;
+}
+
 TEST(FirstCause, WatchdogsOfNodesWhoseClocksDiffer) {
   const FirstCause cause = cause_of(
       "skewed", {BoxFile(0, 2).waits(100, 5, 12).beats(8000).ends(9000, kHang),

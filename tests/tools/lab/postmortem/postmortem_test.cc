@@ -77,7 +77,7 @@ TEST(Postmortem, StartsAreKeptApart) {
   BoxFile(0, 1).started(200).ends(300, 3, "the second start").write(run);
   const std::string text = text_of(run);
   expect_says(text, "rank 0 failed at the start: the second start");
-  expect_says(text, "left out: 1 of an earlier start, the first is rank-0001.box");
+  expect_says(text, "left out: 1 black box of an earlier start with more ranks, the first is rank-0001.box");
   EXPECT_EQ(report_on(run).at("ranks").size(), 1u);
   const std::string previous = text_of(run, {.run = "", .previous = true});
   expect_says(previous, "rank 0 failed first between phases of step 4: the first start");
