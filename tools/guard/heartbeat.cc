@@ -1,8 +1,11 @@
 #include "tools/guard/heartbeat.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <system_error>
 
 #include "core/base/log.h"
@@ -13,6 +16,24 @@ namespace mantissa {
 namespace {
 
 double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+// Two users may both have a runs/one, which one Prometheus reads.
+std::string label_of_run(const std::string& run_dir) {
+  std::error_code error;
+  const auto path = std::filesystem::absolute(run_dir, error).lexically_normal();
+  return error ? run_dir : (path.has_filename() ? path : path.parent_path()).string();
+}
+
+// Into the file as it is: on a full disk, the blocks that it has already can still be written. A reader may see a half
+// of the new text; that is better than the state of long ago.
+bool overwrite_file(const std::string& path, const std::string& text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (file < 0) return false;
+  const auto size = static_cast<ssize_t>(text.size());
+  const bool is_written = ::write(file, text.data(), text.size()) == size && ::ftruncate(file, size) == 0;
+  ::close(file);
+  return is_written;
+}
 
 }  // namespace
 
@@ -52,14 +73,14 @@ void still_done(const std::string& run_dir) {
   const auto text = text_of_file(path);
   if (!text) return;
   RunFigures figures = parse_prometheus(*text);
-  figures.run = run_dir;
+  figures.run = label_of_run(run_dir);
   figures.heartbeat = unix_now();
   replace_file(path, to_prometheus(figures));
 }
 
 Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures)
     : path_(run_dir + "/" + kMetricsPromName), end_(end), figures_(std::move(figures)) {
-  figures_.run = run_dir;
+  figures_.run = label_of_run(run_dir);
   figures_.host = host_name();
   figures_.job = slurm_job();
   figures_.skipped_steps = 0.0;
@@ -91,9 +112,13 @@ void Heartbeat::write() {
   written_ = Clock::now();
   figures_.heartbeat = unix_now();
   figures_.warnings = static_cast<double>(logged_warnings());
-  const int error = replace_file(path_, to_prometheus(figures_));
-  if (error == 0 || std::exchange(has_warned_, true)) return;
-  log_warn("{} cannot be written: {}: training goes on without it", path_, std::generic_category().message(error));
+  const std::string text = to_prometheus(figures_);
+  const int error = replace_file(path_, text);
+  if (error == 0) return;
+  const bool is_written = overwrite_file(path_, text);
+  if (std::exchange(has_warned_, true)) return;
+  log_warn("{} cannot be {}: {}: training goes on{}", path_, is_written ? "replaced" : "written",
+           std::generic_category().message(error), is_written ? ", and writes into the old file" : " without it");
 }
 
 }  // namespace mantissa

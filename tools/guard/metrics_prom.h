@@ -19,7 +19,7 @@ std::string_view name(RunProgress progress);
 
 // Figures that are not known yet are left out of the file. NaN and Inf are figures.
 struct RunFigures {
-  std::string run;   // the run folder: the label of every metric
+  std::string run;   // absolute path of the run folder: the label of every metric
   std::string host;  // of rank 0
   std::string job;   // of Slurm; empty: none
   RunProgress progress = RunProgress::kRunning;

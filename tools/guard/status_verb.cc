@@ -22,6 +22,7 @@
 #include "core/io/files.h"
 #include "tools/config/wrapped_text.h"
 #include "tools/guard/heartbeat.h"
+#include "tools/guard/next_commands.h"
 
 namespace mantissa {
 namespace {
@@ -230,9 +231,13 @@ int status_verb(const StatusRequest& request) {
   const int failed = run_reported([&] {
     const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     const RunStatus status = read_status(request.run, now);
-    const std::string text =
-        request.json ? to_json(status, now).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                     : to_text(status, now);
+    std::string text = request.json
+                           ? to_json(status, now).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                           : to_text(status, now);
+    const bool has_failed = status.health == RunHealth::kFailed || status.health == RunHealth::kDead;
+    if (!request.json && has_failed && status.figures) {
+      text += fmt::format("why: {} postmortem {}\n", shell_word(program_invocation_name), shell_word(request.run));
+    }
     std::fwrite(text.data(), 1, text.size(), stdout);
     code = exit_code(status.health);
   });

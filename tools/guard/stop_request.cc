@@ -3,17 +3,16 @@
 #include <csignal>
 #include <ctime>
 
-#include <fmt/core.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
-#include <cstdlib>
-#include <string_view>
 
 #include "core/base/check.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 
 namespace mantissa {
 namespace {
@@ -48,13 +47,11 @@ void on_stop_signal(int number) {
   raise(number);  // takes effect when the handler returns
 }
 
+constexpr const char* kJobEndVariable = "SLURM_JOB_END_TIME";
 constexpr int64_t kLongestJobSeconds = int64_t{10} * 366 * 24 * 3600;
 
 std::optional<std::chrono::system_clock::time_point> job_end_of_environment() {
-  const char* const text =
-      std::getenv("SLURM_JOB_END_TIME");  // NOLINT(concurrency-mt-unsafe): no thread sets variables
-  if (text == nullptr) return std::nullopt;
-  const std::string_view digits = text;
+  const std::string digits = environment_variable(kJobEndVariable);
   int64_t seconds = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seconds);
   if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
@@ -93,6 +90,14 @@ StopRequest::~StopRequest() {
 void StopRequest::limit(double max_minutes) {
   if (max_minutes <= 0.0) return;
   limit_ = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(60 * max_minutes));
+}
+
+std::string StopRequest::job_end_text() const {
+  const std::string text = environment_variable(kJobEndVariable);
+  if (text.empty()) return "";
+  if (!job_end_) return fmt::format("{}={} is ignored: it is past, or no time of a job's end", kJobEndVariable, text);
+  return fmt::format("the Slurm job ends at {:%Y-%m-%d %H:%M} ({}): the run saves and stops before that",
+                     fmt::localtime(std::chrono::system_clock::to_time_t(*job_end_)), kJobEndVariable);
 }
 
 int32_t StopRequest::poll() {

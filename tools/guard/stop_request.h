@@ -31,6 +31,9 @@ class StopRequest {
   // Ends the run so many minutes after the object was made; 0: never.
   void limit(double max_minutes);
 
+  // A line on the end of the Slurm job that the environment tells; empty outside Slurm.
+  std::string job_end_text() const;
+
   // The time in which a checkpoint can be written, in seconds.
   void reserve(double save_seconds) { save_seconds_ = save_seconds; }
 

@@ -305,6 +305,9 @@ bool TrainingCheckpoints::save(RunState& state) {
       mine = {error.what()};
     }
   };
+  const auto older = [&] {
+    return store_.steps().empty() ? "there is no older checkpoint" : "older checkpoints are untouched";
+  };
   if (communicator.rank() == 0) {
     guarded([&] {
       if (folder_ != nullptr) folder_->ensure_held();
@@ -333,8 +336,8 @@ bool TrainingCheckpoints::save(RunState& state) {
   for (size_t rank = 0; rank < all.size() && committed; ++rank) {
     committed = all_ok[rank];
     if (!committed && communicator.rank() == 0) {
-      log_warn("checkpoint of step {} not saved, rank {}: {}. Training goes on; older checkpoints are untouched", step,
-               rank, all[rank].at(0));
+      log_warn("checkpoint of step {} not saved, rank {}: {}. Training goes on; {}", step, rank, all[rank].at(0),
+               older());
     }
     for (size_t i = 0; committed && i < all[rank].size(); i += 3) {
       files.push_back({all[rank][i], std::stoull(all[rank][i + 1]), all[rank][i + 2]});
@@ -352,8 +355,7 @@ bool TrainingCheckpoints::save(RunState& state) {
         store_.commit(step, model_fingerprint(session_.config), files, manifest(state, point));
       } catch (const std::exception& error) {
         committed = 0;
-        log_warn("checkpoint of step {} not saved: {}. Training goes on; older checkpoints are untouched", step,
-                 error.what());
+        log_warn("checkpoint of step {} not saved: {}. Training goes on; {}", step, error.what(), older());
       }
     }
   }

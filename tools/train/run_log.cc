@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "core/base/log.h"
+#include "core/io/data_kind.h"
 #include "core/io/files.h"
 #include "core/profile/range.h"
 #include "tools/config/wrapped_text.h"
@@ -283,7 +284,7 @@ void RunLog::sample(Session& session) {
              constexpr int64_t kTokensOfASign = 32;
              if (++count % kTokensOfASign == 0) const Range sign_of_progress(RangeKind::kPhase, "tokens");
            });
-  log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, text);
+  log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, legible(text));
 }
 
 void RunLog::summarise(Trainer& trainer, Ending ending) {
@@ -295,6 +296,7 @@ void RunLog::summarise(Trainer& trainer, Ending ending) {
   if (const auto& first = trainer.state().first_validation_loss; first && last_validation_loss_) {
     log_info("validation loss {:.4f} -> {:.4f} nats a token", *first, *last_validation_loss_);
   }
+  if (is_unsaved_) return log_info("metrics in {}/metrics.jsonl", run_dir);
   log_info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(run_dir), run_dir);
   if (ending == Ending::kDone) log_info("{}", next_commands(config_, session.ranks()));
 }

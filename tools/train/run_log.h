@@ -52,6 +52,8 @@ class RunLog final : public TrainObserver {
   void rolled_back(const Session& session, const Rollback& rollback);
   // Records that a checkpoint was saved.
   void saved(const Session& session);
+  // The last state could not be saved: no commands are told that would take it.
+  void unsaved() { is_unsaved_ = true; }
 
  private:
   void tell(const StepReport& step, size_t memory_bytes);
@@ -68,6 +70,7 @@ class RunLog final : public TrainObserver {
   Heartbeat* const heartbeat_;          // rank 0
   std::optional<double> last_validation_loss_;
   int64_t steps_ = 0;  // of this session
+  bool is_unsaved_ = false;
 };
 
 }  // namespace mantissa

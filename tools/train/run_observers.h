@@ -43,7 +43,10 @@ class Saver final : public TrainObserver {
   void at_end(Trainer& trainer, Ending ending) override {
     const int64_t step = trainer.session().next_step;
     if (ending == Ending::kCorrupt) return tell_of_restart();
-    if (saved_step_ != step && !save(trainer)) unsaved_step_ = step;
+    if (saved_step_ != step && !save(trainer)) {
+      unsaved_step_ = step;
+      log_->unsaved();
+    }
     if (ending == Ending::kFailed && saved_step_ >= 0) log_info("a new start continues after step {}", saved_step_);
   }
 

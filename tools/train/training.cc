@@ -282,6 +282,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     if (start.by_switch == nullptr && start.rollback == nullptr) {
       open_log(run, communicator);
       announce(session, threads);
+      if (const std::string line = stop.job_end_text(); !line.empty()) log_info("{}", line);
       if (folder) {
         folder->write_config(run);
         RunFigures figures;
@@ -343,8 +344,12 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   };
   const Ending ending = train_all();
   if (unsaved_step) {
-    on_error(CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
-                                         *unsaved_step, checkpoint_root(run.train.run_dir))));
+    const std::string root = checkpoint_root(run.train.run_dir);
+    const bool has_older = !CheckpointStore(root, {.warn = [](const std::string&) {}}).steps().empty();
+    on_error(CheckpointError(fmt::format(
+        "the state after step {} could not be saved, see the warning above; {}. Make room there, or give another "
+        "train.run_dir, and start again",
+        *unsaved_step, has_older ? "older checkpoints are in " + root : "there is no checkpoint in " + root)));
   }
   {
     const Range range(RangeKind::kPhase, "end");

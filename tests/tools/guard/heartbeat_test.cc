@@ -93,6 +93,35 @@ TEST(Heartbeat, AFileThatCannotBeReplacedIsOneWarning) {
   EXPECT_FALSE(std::filesystem::exists(folder + "/metrics.prom.partial"));
 }
 
+// As on a full disk: there is no room for a second file beside it.
+TEST(Heartbeat, AFileThatCannotBeReplacedIsWrittenInItsPlace) {
+  const std::string folder = ::testing::TempDir() + "/heartbeat_in_place";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  Heartbeat heartbeat(folder, 100, {});
+  heartbeat.figures().job = std::string(5000, 'j');
+  heartbeat.end(RunProgress::kRunning);
+  std::filesystem::create_directories(folder + "/metrics.prom.partial");
+  const int64_t before = logged_warnings();
+  heartbeat.step_done(7);
+  heartbeat.figures().job = "9";
+  heartbeat.end(RunProgress::kFailed);
+  EXPECT_EQ(logged_warnings(), before + 1);
+  EXPECT_EQ(figures_in(folder).step, 7.0);
+  EXPECT_EQ(figures_in(folder).progress, RunProgress::kFailed);
+  EXPECT_EQ(figures_in(folder).job, "9") << "a rest of the longer text";
+}
+
+TEST(Heartbeat, RunsOfTwoUsersHaveTwoLabels) {
+  const std::string folder = ::testing::TempDir() + "/heartbeat_label";
+  std::filesystem::create_directories(folder);
+  Heartbeat(std::filesystem::relative(folder).string() + "/.", 100, {}).end(RunProgress::kDone);
+  std::ifstream file(folder + "/metrics.prom");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string label = "{run=\"" + std::filesystem::path(folder).lexically_normal().string() + "\"}";
+  EXPECT_NE(text.find("mantissa_heartbeat_timestamp_seconds" + label), std::string::npos) << text;
+}
+
 TEST(Heartbeat, DoesNotWriteThroughALink) {
   const std::string folder = ::testing::TempDir() + "/heartbeat_link";
   std::filesystem::remove_all(folder);

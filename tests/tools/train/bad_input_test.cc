@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <regex>
 
 #include "tests/tools/lab/report/unwrapped.h"
 #include "tests/tools/train/program.h"
@@ -46,9 +47,9 @@ TEST(BadInput, UnknownNamesWithTheirPlace) {
   expect_refused(run_program(1, {"config", run.config_path()}), 2, {"config.yaml:7:9: device: nothing is named"});
   const std::vector<std::string> known = {"device=cpu"};
   expect_refused(run.try_train(1, with(known, {"comm.backend=pigeon"})), 2,
-                 {"command line: comm.backend=pigeon: comm.backend: nothing is named 'pigeon' here"});
+                 {"command line: comm.backend=pigeon: nothing is named 'pigeon' here"});
   expect_refused(run.try_train(1, with(known, {"model.name=elephant"})), 2,
-                 {"command line: model.name=elephant: model.name: nothing is named 'elephant' here"});
+                 {"command line: model.name=elephant: nothing is named 'elephant' here"});
   expect_refused(run.try_train(1, with(known, {"precision.rules=[{match: blocks.9, format: fp32}]"})), 2,
                  {"blocks.9, format: fp32}]: precision.rules[0].match: 'blocks.9' matches no layer"});
   expect_refused(run.try_train(2, known), 2,
@@ -290,8 +291,14 @@ TEST(BadInput, TwoJobsInOneFolder) {
   // The first job holds the folder while the second one, started from within it, tries.
   const std::string script = run.folder() + "/start.sh";
   write_file(script, "mkdir -p " + run.run_dir() + "; exec 9>" + run.run_dir() +
-                         "/lock; flock 9; tools/mantissa train " + run.config_path() + "\n");
-  expect_refused(run_shell("bash " + script), 2, {"another job is running in"});
+                         "/lock; flock 9; echo -n host n, process 7 >&9; tools/mantissa train " + run.config_path() +
+                         " train.run_dir=" + run.run_dir() + "\n");
+  const std::string dir = run.run_dir();
+  expect_refused(run_shell("bash " + script), 2,
+                 {"error: command line: train.run_dir=" + dir + ": another job is running in '" + dir +
+                  "' (host n, process 7): wait for it, or give another folder. `mantissa status " + dir + "`"});
+  run.train(1, {"train.stop_at_step=1"});
+  EXPECT_TRUE(std::regex_match(read_file(dir + "/lock"), std::regex("host \\S+, process \\d+"))) << dir;
 }
 
 TEST(BadInput, MoreMemoryThanThereIs) {
@@ -317,6 +324,23 @@ TEST(BadInput, AFullDiskWhileSavingDoesNotStopTheRun) {
   EXPECT_TRUE(run.has_checkpoint(5));
   EXPECT_FALSE(run.has_checkpoint(10));
   run.train(2, {});  // and the old checkpoint is good
+
+  const SmallRun fresh("full_disk_fresh");
+  const Outcome none = run_shell("ulimit -f 40; exec tools/mantissa train " + fresh.config_path() +
+                                 " train.steps=6 checkpoint.interval=5");
+  expect_refused(none, 4, {"there is no older checkpoint", "could not be saved", "there is no checkpoint in"});
+  for (const char* false_hint : {"to generate: ", "to continue: ", "checkpoints in "}) {
+    EXPECT_EQ(none.output.find(false_hint), std::string::npos) << none.output;
+  }
+}
+
+// mpirun ends the others while they wait for rank 0 to speak.
+TEST(BadInput, AnErrorOfAllRanksIsSaidOnce) {
+  const SmallRun run("said_once");
+  const std::string output = run.try_train(2, {"train.stpes=3"}).output;
+  const size_t first = output.find("unknown key 'stpes'");
+  ASSERT_NE(first, std::string::npos) << output;
+  EXPECT_EQ(output.find("unknown key 'stpes'", first + 1), std::string::npos) << output;
 }
 
 }  // namespace

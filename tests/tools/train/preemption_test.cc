@@ -79,9 +79,22 @@ TEST(Preemption, TimeLimitsSaveAndLeaveInTime) {
   EXPECT_EQ(outcome.exit_code, kPreempted) << outcome.output;
   ASSERT_EQ(job.records("stop").size(), 1u) << outcome.output;
   EXPECT_EQ(job.records("stop")[0].at("cause"), "the end of the Slurm job");
+  EXPECT_NE(outcome.output.find("the Slurm job ends at 20"), std::string::npos) << outcome.output;
+  outcome = run_shell("SLURM_JOB_END_TIME=1700000000 " +
+                      command_line(program_under_test(), {"train", SmallRun("slurm_time_past").config_path()}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("SLURM_JOB_END_TIME=1700000000 is ignored: it is past"), std::string::npos)
+      << outcome.output;
 }
 
 // ---- tools/supervise.
+
+TEST(Supervise, Help) {
+  const Outcome help = run_shell("tools/supervise --help");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_TRUE(help.output.starts_with("Starts a command again when")) << help.output;
+  EXPECT_TRUE(help.output.ends_with("The exit code is the last one of the command.\n")) << help.output;
+}
 
 constexpr const char* kSupervise = "tools/supervise --wait 0.1 ";
 

@@ -155,7 +155,8 @@ TEST(RunStatusOfARun, ARunningRunAndAKilledOne) {
   EXPECT_TRUE(std::regex_search(
       outcome.output, std::regex("\ncode 10\n(.*\n)?dead: step \\d+ of 1000000[^\n]*; no job holds the folder\n")))
       << outcome.output;
-  EXPECT_TRUE(outcome.output.ends_with("code 12\n")) << outcome.output;
+  EXPECT_TRUE(outcome.output.ends_with(fmt::format("why: tools/mantissa postmortem {}\ncode 12\n", run.run_dir())))
+      << outcome.output;
 }
 
 TEST(RunStatusOfARun, AFaultIsAFailure) {
@@ -180,6 +181,16 @@ TEST(RunStatusOfARun, FilesThatCannotBeWrittenDoNotStopIt) {
   const Outcome outcome = run.train(1, {});
   EXPECT_EQ(count_of(outcome.output, "warning: the log cannot be written to "), 1u) << outcome.output;
   EXPECT_EQ(count_of(outcome.output, "warning: [^\n]*/metrics.prom cannot be written: "), 1u) << outcome.output;
+}
+
+// A model that knows nothing yet writes any bytes; grep takes a log that has them for a binary file.
+TEST(RunStatusOfARun, ASampleIsText) {
+  const SmallRun run("status_sample");
+  const Outcome outcome = run.train(1, {"train.steps=1", "train.sample_tokens=60", "train.sample_prompt=ab"});
+  const size_t sample = outcome.output.find("sample after \"ab\":\n");
+  ASSERT_NE(sample, std::string::npos) << outcome.output;
+  EXPECT_GT(count_of(outcome.output.substr(sample), R"(\\x[89a-f][0-9a-f])"), 0u) << outcome.output;
+  EXPECT_EQ(run_shell("grep -c 'sample after' " + run.run_dir() + "/run.log").output, "1\n");
 }
 
 // A start that is refused leaves the files of the last one as they were.
