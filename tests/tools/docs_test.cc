@@ -175,6 +175,25 @@ void add_fields(const SmallRun& run, std::set<std::string>& fields) {
   }
 }
 
+// "mantissa_step gauge" of each match.
+std::set<std::string> metrics_in(const std::string& text, const std::string& pattern) {
+  const std::regex row(pattern);
+  std::set<std::string> metrics;
+  for (std::sregex_iterator it(text.begin(), text.end(), row), end; it != end; ++it)
+    metrics.insert(it->str(1) + " " + it->str(2));
+  return metrics;
+}
+
+TEST(Documents, MetricsForPrometheusAreThoseThatRunsWrite) {
+  const SmallRun run("prometheus");
+  run.train(1, {"train.eval_interval=5"});
+  std::set<std::string> written = metrics_in(read_file(run.run_dir() + "/metrics.prom"), R"(# TYPE (\w+) (\w+)\n)");
+  // These need several ranks, or a run that has not ended.
+  for (const char* seldom : {"mantissa_slow_ranks gauge", "mantissa_estimated_end_timestamp_seconds gauge"})
+    EXPECT_TRUE(written.insert(seldom).second) << seldom;
+  EXPECT_EQ(metrics_in(read_file("docs/metrics.md"), R"(\| `(mantissa_\w+)` \| (\w+) \|)"), written);
+}
+
 TEST(Documents, MetricsAreThoseThatRunsWrite) {
   std::set<std::string> written;
   SmallRun run("metrics");
