@@ -73,6 +73,17 @@ std::pair<fs::path, fs::path> without_common_end(fs::path one, fs::path other) {
   return {one, other};
 }
 
+// Where the paths of a run began, and where that place is now, by the folder that it was given and the one that it has;
+// nothing if their names differ. Relative paths began at "".
+std::optional<std::pair<fs::path, fs::path>> place_of_start(const fs::path& given, const fs::path& here) {
+  if (given.is_absolute()) {
+    const auto places = without_common_end(given.lexically_normal(), here);
+    return places.first == given.lexically_normal() ? std::nullopt : std::optional(places);
+  }
+  const auto start = without_end(here, given);
+  return start ? std::optional(std::pair(fs::path(), *start)) : std::nullopt;
+}
+
 bool is_there(const fs::path& pattern) {
   std::error_code error;
   if (fs::exists(pattern, error)) return true;
@@ -142,20 +153,18 @@ void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& o
     warn_of_lost("data.validation", config.data.validation);
   }
   if (is_given_now("train.run_dir") || here == real_path(given)) return;
-  // Where paths began, and where that place is now.
-  fs::path from, to;
-  if (given.is_absolute()) {
-    std::tie(from, to) = without_common_end(given.lexically_normal(), here);
-  } else if (const auto start = without_end(here, given)) {
-    to = *start;
-  }
-  if (to.empty() || from == given.lexically_normal()) {
-    log_warn("train.run_dir is '{}', but its settings were read in the run folder '{}'", given.string(),
-             run_folder.string());
-    return;
-  }
   config.train.run_dir = here.string();
-  const auto move = [&](const char* setting, std::vector<std::string>& paths) {
+  auto place = place_of_start(given, here);
+  if (!place) {
+    // A copy, or a folder with a new name. Training must not change the run that it was made from.
+    log_info("{}", wrapped(fmt::format("train.run_dir is '{}', whose settings were read, and not '{}', which they name",
+                                       run_folder.string(), given.string()),
+                           0, Paths::kPassOver));
+    place = place_of_start(given.parent_path(), here.parent_path());
+  }
+  if (!place) return;
+  const auto move = [&, &from = place->first, &to = place->second](const char* setting,
+                                                                   std::vector<std::string>& paths) {
     if (is_given_now(setting)) return;
     for (std::string& path : paths) {
       const fs::path old = path;

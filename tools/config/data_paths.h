@@ -26,8 +26,8 @@ bool is_config_of_run(const std::filesystem::path& file);
 // For settings that `run_folder` keeps: paths in them are as they were given, and begin where the run was started. That
 // place follows from train.run_dir and the folder's own place. If this process was started elsewhere, or the folder has
 // moved with its data, its paths become absolute. Settings of the command line are left as they are. A folder of
-// another name than train.run_dir changes nothing, and is worth a warning, as are relative paths that are not here
-// where train.run_dir is absolute.
+// another name than train.run_dir, such as a copy, is the run all the same; a line says so. Relative paths that are not
+// here, where train.run_dir is absolute, are worth a warning.
 void relocate(Config& config, const std::filesystem::path& run_folder, const ConfigOrigins& origins);
 
 }  // namespace mantissa

@@ -154,7 +154,7 @@ TEST(Relocation, FollowsAFolderThatMovedWithItsData) {
   EXPECT_EQ(config.data.train, (Paths{(room.path() / "new/data/a.txt").string(), kept, "data/a.txt"}));
 }
 
-TEST(Relocation, LeavesWhatIsGivenNowAndFoldersOfAnotherName) {
+TEST(Relocation, LeavesWhatIsGivenNow) {
   const Room room("relocation_given");
   Room::write("home/data/a.txt");
   Room::write("home/runs/x/config.yaml");
@@ -165,12 +165,28 @@ TEST(Relocation, LeavesWhatIsGivenNowAndFoldersOfAnotherName) {
   config = config_of("runs/x", {"data/a.txt"});
   relocate(config, "home/runs/x", {{"train.run_dir", "command line: train.run_dir=runs/x"}});
   EXPECT_EQ(config.train.run_dir, "runs/x");
-  for (const char* other : {"runs/y", "x/runs", "../runs/x/z"}) {
-    config = config_of(other, {"data/a.txt"});
+}
+
+// A copy, or a folder that was renamed: what trains from it writes into it.
+TEST(Relocation, TakesAFolderOfAnotherNameForTheRun) {
+  const Room room("relocation_renamed");
+  Room::write("home/data/a.txt");
+  Room::write("home/runs/x/config.yaml");
+  const std::string here = (room.path() / "home/runs/x").string(), data = (room.path() / "home/data/a.txt").string();
+  for (const std::string other : {"x/runs", "../runs/x/z", "/elsewhere/y"}) {  // where it was started is not known
+    Config config = config_of(other, {"data/a.txt"});
     relocate(config, "home/runs/x", {});
-    EXPECT_EQ(config.train.run_dir, other);
+    EXPECT_EQ(config.train.run_dir, here);
     EXPECT_EQ(config.data.train, Paths{"data/a.txt"});
   }
+  Config config = config_of("runs/y", {"data/a.txt"});
+  relocate(config, "home/runs/x", {});
+  EXPECT_EQ(config.train.run_dir, here);
+  EXPECT_EQ(config.data.train, Paths{data});
+  config = config_of("/elsewhere/runs/y", {"/elsewhere/data/a.txt"});
+  relocate(config, "home/runs/x", {});
+  EXPECT_EQ(config.train.run_dir, here);
+  EXPECT_EQ(config.data.train, Paths{data});
 }
 
 TEST(ForeignModels, AreNamed) {
