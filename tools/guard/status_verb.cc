@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <sstream>
 
 #include "core/base/error.h"
@@ -21,6 +22,7 @@
 #include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
 #include "tools/config/wrapped_text.h"
+#include "tools/guard/black_box.h"
 #include "tools/guard/heartbeat.h"
 #include "tools/guard/next_commands.h"
 
@@ -57,8 +59,11 @@ std::optional<RunFigures> read_figures(const std::string& path) {
   return parse_prometheus(*text);
 }
 
+// Unix time; 0 without a heartbeat.
+double last_beat(const std::optional<RunFigures>& figures) { return figures ? figures->heartbeat.value_or(0.0) : 0.0; }
+
 RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begun, double now) {
-  const double beat = figures ? figures->heartbeat.value_or(0.0) : 0.0;
+  const double beat = last_beat(figures);
   if (begun > beat) return held ? RunHealth::kStarting : RunHealth::kDead;  // a start without a heartbeat yet
   if (!figures) return held ? RunHealth::kStarting : RunHealth::kDead;
   switch (figures->progress) {
@@ -95,6 +100,23 @@ std::string_view text_behind_tags(std::string_view line) {
     if (line.starts_with(tag)) line.remove_prefix(std::min(line.size(), line.find(']') + 1));
   }
   return line.substr(std::min<size_t>(line.size(), 1));
+}
+
+// The message with which the start of this Unix time failed before it had a log. Empty: none did, or nobody could write
+// it down.
+std::string error_of_start(const std::string& run_dir, double begun) {
+  for (int rank = 0, ranks = 1; rank < ranks; ++rank) {
+    try {
+      const BlackBoxHeader box = read_black_box(BlackBox::path(run_dir + kBlackBoxFolder, rank)).header;
+      ranks = box.ranks;
+      // It is made behind the lock: an older one is of another start.
+      const bool is_of_start = 1e-9 * static_cast<double>(box.started_unix_ns) >= begun;
+      if (is_of_start && box.error[0] != '\0') return std::string(text_of(box.error));
+    } catch (const DataError&) {
+      return "";
+    }
+  }
+  return "";
 }
 
 // Without control characters, in at most `columns` bytes.
@@ -137,12 +159,17 @@ std::string ago(double time, double now) {
 std::string verdict(const RunStatus& status, double now) {
   std::string text = name(status.health);
   text += ":";
+  const bool is_refused = status.health == RunHealth::kFailed && status.begun > last_beat(status.figures);
+  if (is_refused) text += " at the start,";
   if (!status.figures) {
     if (status.health == RunHealth::kStarting) return text + " since " + at_time(status.begun);
+    if (is_refused) return text + " before the first step";
     return text + " it never began to train, or by an earlier version of the program";
   }
   const RunFigures& figures = *status.figures;
-  text += fmt::format(" step {:.0f} of {:.0f}", figures.step.value_or(0.0), figures.steps_total.value_or(0.0));
+  text += fmt::format("{} step {:.0f} of {:.0f}", is_refused ? " after" : "", figures.step.value_or(0.0),
+                      figures.steps_total.value_or(0.0));
+  if (is_refused) return text;
   if (figures.loss) text += fmt::format(", loss {:.4f}", *figures.loss);
   if (status.health == RunHealth::kStarting) return text + " before; since " + at_time(status.begun);
   if (figures.tokens_per_second) text += fmt::format(", {} tok/s", in_thousands(*figures.tokens_per_second));
@@ -152,6 +179,7 @@ std::string verdict(const RunStatus& status, double now) {
   }
   if (status.health == RunHealth::kStopped) text += "; the same command continues";
   if (status.health == RunHealth::kDead) text += "; no job holds the folder";
+  if (status.health == RunHealth::kDead && status.checkpoint) text += "; the same command continues";
   return text;
 }
 
@@ -165,12 +193,19 @@ RunStatus read_status(const std::string& run_dir, double now) {
   const auto begun = changed_at(lock);
   RunStatus status{.figures = read_figures(run_dir + "/" + kMetricsPromName), .begun = begun.value_or(0.0)};
   if (!begun && !status.figures) {
+    if (!std::filesystem::exists(run_dir)) throw ConfigError(fmt::format("'{}' does not exist", run_dir));
     throw ConfigError(
         fmt::format("'{}' is no run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName));
   }
   status.health = judge(status.figures, is_held(lock), status.begun, now);
   status.checkpoint = last_checkpoint(checkpoint_root(run_dir));
   read_warnings(run_dir + "/" + kRunLogName, status);
+  if (status.health != RunHealth::kDead || status.begun <= last_beat(status.figures)) return status;
+  if (const std::string error = error_of_start(run_dir, status.begun); !error.empty()) {
+    status.health = RunHealth::kFailed;
+    status.warnings = 1;
+    status.last_warnings = {as_shown("error: " + error, 4096)};
+  }
   return status;
 }
 

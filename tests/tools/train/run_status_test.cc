@@ -143,7 +143,8 @@ TEST(RunStatusOfARun, EveryRankWritesItsWarnings) {
 
 TEST(RunStatusOfARun, ARunningRunAndAKilledOne) {
   const SmallRun run("status_killed");
-  const std::string train = command_line(program_under_test(), {"train", run.config_path(), "train.steps=1000000"});
+  const std::string train =
+      command_line(program_under_test(), {"train", run.config_path(), "train.steps=1000000", "checkpoint.interval=10"});
   const std::string look = command_line(program_under_test(), {"status", run.run_dir()});
   const std::string begun = fmt::format("grep -qs '\"step\":20,' '{}/metrics.jsonl'", run.run_dir());
   // The status of the running run, then that of the killed one.
@@ -153,7 +154,9 @@ TEST(RunStatusOfARun, ARunningRunAndAKilledOne) {
                   train, begun, look, look));
   EXPECT_TRUE(std::regex_search(outcome.output, std::regex("^running: step \\d+ of 1000000"))) << outcome.output;
   EXPECT_TRUE(std::regex_search(
-      outcome.output, std::regex("\ncode 10\n(.*\n)?dead: step \\d+ of 1000000[^\n]*; no job holds the folder\n")))
+      outcome.output,
+      std::regex("\ncode 10\n(.*\n)?dead: step \\d+ of 1000000[^\n]*; no job holds the folder; the same command "
+                 "continues\n")))
       << outcome.output;
   EXPECT_TRUE(outcome.output.ends_with(fmt::format("why: tools/mantissa postmortem {}\ncode 12\n", run.run_dir())))
       << outcome.output;
@@ -211,6 +214,20 @@ TEST(RunStatusOfARun, ASlowRankIsNamedWithItsNode) {
       program_under_test(), {"train", run.config_path(), "train.steps=22", "model.width=128", "model.layers=3",
                              "train.global_batch=24", "straggler.window=20", "straggler.factor=1.2"});
   const Outcome outcome = run_shell(
+TEST(RunStatusOfARun, AStartThatFailsIsAFailureWithItsMessage) {
+  const SmallRun run("status_refused_start");
+  EXPECT_EQ(run.try_train(2, {"data.train=[/no/such/file]"}).exit_code, 3);
+  const Outcome first = status(run);
+  EXPECT_EQ(first.exit_code, 12) << first.output;
+  EXPECT_TRUE(first.output.starts_with("failed: at the start, before the first step\n")) << first.output;
+  EXPECT_NE(first.output.find("warnings: 1\n  error: /no/such/file"), std::string::npos) << first.output;
+  run.train(1, {"train.steps=6"});
+  EXPECT_EQ(run.try_train(1, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
+  const Outcome later = status(run);
+  EXPECT_TRUE(later.output.starts_with("failed: at the start, after step 6 of 6\n")) << later.output;
+  EXPECT_NE(later.output.find("error: /no/such/file"), std::string::npos) << later.output;
+}
+
       fmt::format("({} {} & job=$!; while [ ! -e {}/black_box/rank-0001.box ] && kill -0 $job; do sleep 0.01; done; "
                   "slow=$(pgrep -P $job mantissa | tail -n 1); "
                   "while kill -STOP $slow 2>/dev/null; do sleep 0.08; kill -CONT $slow; sleep 0.007; done; wait $job)",
