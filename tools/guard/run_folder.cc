@@ -18,6 +18,7 @@
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
 #include "tools/guard/metrics_prom.h"
+#include "tools/guard/resume_choice.h"
 
 namespace mantissa {
 namespace {
@@ -100,7 +101,7 @@ void RunFolder::ensure_held() {
 }
 
 void RunFolder::write_config(const Config& config) {
-  config_ = to_yaml(config);
+  config_ = to_yaml(as_kept(config));
   write_config_text();
 }
 

@@ -17,7 +17,7 @@ class RunFolder {
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
-  // Replaces config.yaml by the resolved settings, at once: a reader sees the old file or the new one.
+  // Replaces config.yaml by the resolved settings, as_kept(), at once: a reader sees the old file or the new one.
   void write_config(const Config& config);
 
   // Where somebody has removed the folder that was locked: makes it, unless somebody has, locks it, writes its

@@ -14,6 +14,7 @@
 #include "core/io/optional_json.h"
 #include "tools/config/data_paths.h"
 #include "tools/guard/metrics_prom.h"
+#include "tools/guard/resume_choice.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/trainer.h"
 
@@ -36,10 +37,8 @@ Config saved_config(const Checkpoint& checkpoint) {
 
 // The checkpoint that a rollback returns to, in a run that goes on from this one: with one of another run it begins.
 std::optional<RollbackPoint> rollback_point_of(const Config& run, const Checkpoint& checkpoint) {
-  namespace fs = std::filesystem;
-  std::error_code error;  // no checkpoint was saved here yet
-  if (!fs::equivalent(fs::absolute(checkpoint.folder).parent_path(), checkpoint_root(run.train.run_dir), error)) {
-    return RollbackPoint{.step = checkpoint.step, .folder = fs::absolute(checkpoint.folder).string()};
+  if (!is_own_checkpoint(checkpoint.folder, run)) {
+    return RollbackPoint{.step = checkpoint.step, .folder = std::filesystem::absolute(checkpoint.folder).string()};
   }
   const auto saved = checkpoint.state.find("rollback_point");
   if (saved == checkpoint.state.end()) return RollbackPoint{.step = checkpoint.step};  // of an older version
@@ -66,17 +65,24 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
   });
 }
 
+// Those of training_differences() that need consent.
+std::vector<std::string> shaping(std::vector<std::string> differences) {
+  std::erase_if(differences, [](const std::string& difference) {
+    return steers_training(std::string_view(difference).substr(0, difference.find(':')));
+  });
+  return differences;
+}
+
 void require_same_training(const Checkpoint& checkpoint, const Config& run) {
   const auto differences = training_differences(saved_config(checkpoint), run);
+  const auto others = shaping(differences);
   if (checkpoint.model_fingerprint != model_fingerprint(run)) {
+    std::vector<std::string> of_model = others;
+    std::erase_if(of_model, [](const std::string& difference) { return !difference.starts_with("model."); });
     throw CheckpointError(
         fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
                     "with, or another train.run_dir",
-                    checkpoint.folder, fmt::join(differences, "\n  ")));
-  }
-  std::vector<std::string> steering, others;
-  for (const std::string& difference : differences) {
-    (steers_training(difference.substr(0, difference.find(':'))) ? steering : others).push_back(difference);
+                    checkpoint.folder, fmt::join(of_model, "\n  ")));
   }
   if (!others.empty() && !run.checkpoint.allow_changes) {
     throw ConfigError(
@@ -130,9 +136,10 @@ void load_scales(const Checkpoint& checkpoint, const TrainingState& training, Se
 
 // Rank 0's choice, on all ranks. Collective.
 std::optional<ResumePoint> resume_point_on_all_ranks(const Config& config, const std::optional<Checkpoint>& chosen,
-                                                     Communicator& communicator) {
+                                                     Communicator& communicator, bool is_named = false) {
   const std::string folder = all_gather_texts(communicator, chosen ? chosen->folder : "")[0];
   const int64_t step = all_gather_records(communicator, chosen ? chosen->step : int64_t{0})[0];
+  const bool named = all_gather_records(communicator, int32_t{is_named})[0] != 0;
   nlohmann::json run;
   if (chosen) {
     run = chosen->state.at("run");
@@ -141,7 +148,7 @@ std::optional<ResumePoint> resume_point_on_all_ranks(const Config& config, const
   }
   const std::string state = all_gather_texts(communicator, run.dump())[0];
   if (folder.empty()) return std::nullopt;
-  return ResumePoint{.folder = folder, .step = step, .run = nlohmann::json::parse(state)};
+  return ResumePoint{.folder = folder, .step = step, .run = nlohmann::json::parse(state), .is_named = named};
 }
 
 }  // namespace
@@ -164,9 +171,8 @@ std::string find_checkpoint_folder(const std::string& path) {
 
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
                                              const std::vector<std::string>& passed_over) {
-  const std::string& choice = config.checkpoint.resume;
-  if (choice == "none" && passed_over.empty()) return std::nullopt;
   std::optional<Checkpoint> chosen;  // by rank 0 for all
+  bool is_named = false;
   const auto examine = [&](const Checkpoint& checkpoint) {
     if (std::ranges::find(passed_over, checkpoint.folder) != passed_over.end()) {
       throw CheckpointError(fmt::format("{}: it could not be resumed from", checkpoint.folder));
@@ -175,36 +181,35 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   };
   if (communicator.rank() == 0) {
     CheckpointStore store(checkpoint_root(config.train.run_dir), {.warn = warn});
-    if (choice != "auto") {
+    const std::string choice = passed_over.empty() ? choose_beginning(config, store) : "auto";
+    is_named = choice != "auto" && choice != "none";
+    if (is_named) {
       chosen = open_checkpoint(find_checkpoint_folder(choice));
       examine(*chosen);
-    } else {
+    } else if (choice == "auto") {
       store.recover();
       chosen = store.latest_valid(examine);
     }
-    if (!chosen && !store.steps().empty()) {
+    if (!chosen && choice == "auto" && !store.steps().empty()) {
       throw CheckpointError(fmt::format(
           "{}: none of the {} checkpoints there is valid, and starting again would write over the run. Give "
           "checkpoint.resume=none to start from the beginning, or another train.run_dir",
           checkpoint_root(config.train.run_dir), store.steps().size()));
     }
   }
-  return resume_point_on_all_ranks(config, chosen, communicator);
+  return resume_point_on_all_ranks(config, chosen, communicator, is_named);
 }
 
 bool is_finished(const Config& run, const ConfigOrigins& origins, const ResumePoint& point, Communicator& communicator,
                  std::vector<std::string>& unused) {
   bool finished = false;
   if (communicator.rank() == 0 && point.step == run.train.last_step()) {
-    namespace fs = std::filesystem;
-    std::error_code error;  // then it is another folder
-    const bool is_own =
-        fs::equivalent(fs::absolute(point.folder).parent_path(), checkpoint_root(run.train.run_dir), error);
     const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
     const Config saved = saved_config(open_checkpoint(point.folder));
-    finished = is_own && figures && parse_prometheus(*figures).progress == RunProgress::kDone &&
-               training_differences(saved, run).empty();
-    unused = reporting_differences(saved, run, origins);
+    unused = training_differences(saved, run);
+    finished = is_own_checkpoint(point.folder, run) && figures &&
+               parse_prometheus(*figures).progress == RunProgress::kDone && shaping(unused).empty();
+    std::ranges::move(reporting_differences(saved, run, origins), std::back_inserter(unused));
   }
   return all_gather_records(communicator, int32_t{finished})[0] != 0;
 }
@@ -386,6 +391,7 @@ nlohmann::json TrainingCheckpoints::manifest(const RunState& state, const std::o
                    {"ranks", session_.ranks()},
                    {"data_fingerprint", session_.batches->fingerprint()},
                    {"config", to_yaml(run_)},
+                   {kResumeEntry, run_.checkpoint.resume},
                    {"proven_step", state.proven_step},
                    {"rollback_point", point},
                    {"run", to_json(state)}});

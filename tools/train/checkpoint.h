@@ -46,8 +46,9 @@ std::string find_checkpoint_folder(const std::string& path);
 // A checkpoint to continue from.
 struct ResumePoint {
   std::string folder;
-  int64_t step = 0;    // steps done
-  nlohmann::json run;  // the manifest's "run" entry: see run_state.h
+  int64_t step = 0;       // steps done
+  nlohmann::json run;     // the manifest's "run" entry: see run_state.h
+  bool is_named = false;  // by checkpoint.resume: none other will do
 };
 
 // A checkpoint that is at fault itself, where the configuration is not: `auto` takes the one before.
@@ -57,14 +58,16 @@ class DamagedCheckpoint final : public CheckpointError {
 };
 
 // The checkpoint that checkpoint.resume names; nothing if the run starts from the beginning. `auto` takes the newest
-// one of train.run_dir whose files and state are sound, and warns about newer ones. Rank 0 decides for all.
-// CheckpointError if the named one does not exist. `passed_over`: folders that resume() could not use. Collective.
+// one of train.run_dir whose files and state are sound, and warns about newer ones. So does the folder of another run,
+// once train.run_dir has checkpoints of its own, and a job that is restarted with a choice that it has acted on: the
+// same command line continues. Rank 0 decides for all. CheckpointError if the named one does not exist. `passed_over`:
+// folders that resume() could not use, and that were not named. Collective.
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
                                              const std::vector<std::string>& passed_over = {});
 
-// Whether the run has done its last step and ended well, and would be trained no other way with these settings: the
-// point is its own last checkpoint. Rank 0 decides for all; there, `unused` receives what reporting_differences()
-// finds. Collective.
+// Whether the run has done its last step and ended well, and these settings would not be refused: the point is its own
+// last checkpoint. Rank 0 decides for all; there, `unused` receives settings that differ, as training_differences() and
+// reporting_differences() find them. Collective.
 bool is_finished(const Config& run, const ConfigOrigins& origins, const ResumePoint& point, Communicator& communicator,
                  std::vector<std::string>& unused);
 

@@ -149,7 +149,7 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
         from = {.struck = struck, .before = std::get<Handover>(std::move(result))};
       }
     } catch (const DamagedCheckpoint& error) {
-      if (!from.rollback && run.checkpoint.resume != "auto") throw;
+      if (!from.rollback && from.checkpoint->is_named) throw;
       if (communicator.rank() == 0) log_warn("skipping a checkpoint: {}", error.what());
       passed_over.push_back(from.checkpoint->folder);
       from.checkpoint = from.rollback ? find_rollback_point(run, *state.rollback_point, communicator, passed_over)

@@ -87,6 +87,26 @@ TEST(Preemption, TimeLimitsSaveAndLeaveInTime) {
       << outcome.output;
 }
 
+// A scheduler gives the command line of a job once more: it was meant for the first start.
+TEST(RestartedJob, DoesNotBeginAnewOnceMore) {
+  const SmallRun run("restarted_job");
+  const auto expect = [&](const std::string& part, const std::string& launcher, const std::string& resume, int stop) {
+    const std::vector<std::string> arguments = {"train", run.config_path(), "checkpoint.resume=" + resume,
+                                                fmt::format("train.stop_at_step={}", stop)};
+    const Outcome outcome = run_shell(launcher + command_line(program_under_test(), arguments));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << part << "\n" << outcome.output;
+  };
+  run.train(1, {"train.stop_at_step=3"});
+  expect("begins anew", "SLURM_RESTART_COUNT=1 ", "none", 4);  // the job's first start saved nothing
+  expect("begins anew", "SLURM_RESTART_COUNT=0 ", "none", 5);
+  expect(" at step 5 ", "SLURM_RESTART_COUNT=1 ", "none", 6);
+  expect(" at step 6 ", "MANTISSA_RESTARTED=yes " + mpirun(2), "none", 7);
+  const std::string back = run.checkpoint_folder(6);
+  expect(" at step 6 ", "", back, 8);
+  expect(" at step 8 ", "MANTISSA_RESTARTED=yes ", back, 9);
+}
+
 // ---- tools/supervise.
 
 TEST(Supervise, Help) {
@@ -148,6 +168,14 @@ TEST(Supervise, RestartsOnlyWhereThatHelps) {
     EXPECT_EQ(outcome.exit_code, row.starts == 2 ? 0 : row.code) << outcome.output;
     EXPECT_EQ(starts_in(folder), row.starts) << outcome.output;
   }
+}
+
+TEST(Supervise, TellsARestartFromTheFirstStart) {
+  const std::string starts = fresh_folder("supervised_restart") + "/starts";
+  const std::string command =
+      fmt::format(R"(echo "${{MANTISSA_RESTARTED:-no}}" >>{0}; [ $(wc -l <{0}) -gt 2 ] || exit 6)", starts);
+  EXPECT_EQ(run_shell(fmt::format("{}--run {} -- sh -c '{}'", kSupervise, starts, command)).exit_code, 0);
+  EXPECT_EQ(read_file(starts), "no\nyes\nyes\n");
 }
 
 TEST(Supervise, GivesUpAfterRestartsWithoutACheckpoint) {

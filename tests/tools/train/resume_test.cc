@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 
+#include "tests/tools/lab/report/unwrapped.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -143,28 +144,86 @@ void expect_resumed_at(const Outcome& outcome, int step) {
   EXPECT_NE(outcome.output.find("at step " + std::to_string(step) + " "), std::string::npos) << outcome.output;
 }
 
+// Starts from the configuration that the run folder keeps.
+Outcome train_from_folder(const std::string& run_dir, const std::vector<std::string>& settings) {
+  const Outcome outcome = run_program(1, with({"train", run_dir + "/config.yaml"}, settings));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  return outcome;
+}
+
+void expect_begun_anew(const Outcome& outcome, const std::string& steps) {
+  EXPECT_EQ(outcome.output.find("resumed from"), std::string::npos) << outcome.output;
+  EXPECT_NE(unwrapped(outcome.output).find("checkpoint.resume = none: training begins anew, and not from the newest"),
+            std::string::npos)
+      << outcome.output;
+  EXPECT_NE(unwrapped(outcome.output).find("(steps " + steps + ")"), std::string::npos) << outcome.output;
+}
+
 TEST(Resume, ARunThatBeganAgainGoesOnAndNotTheAbandonedOne) {
   const SmallRun run("began_again");
   run.train(1, {"checkpoint.interval=10"});
-  run.train(1, {"checkpoint.resume=none", "train.stop_at_step=6"});
-  expect_resumed_at(run.train(1, {"train.stop_at_step=8"}), 6);
+  expect_begun_anew(run.train(1, {"checkpoint.resume=none", "train.stop_at_step=6"}), "20, 10");
+  expect_resumed_at(train_from_folder(run.run_dir(), {"train.stop_at_step=7"}), 6);
+  expect_resumed_at(run.train(1, {"train.stop_at_step=8"}), 7);
+  expect_begun_anew(run.train(1, {"checkpoint.resume=none", "train.stop_at_step=5"}), "8, 7");
 }
 
 TEST(Resume, ARunThatWentBackGoesOnFromWhereItIs) {
   const SmallRun run("went_back");
   run.train(1, {"checkpoint.interval=5", "train.stop_at_step=10"});
   const std::string back = "checkpoint.resume=" + run.checkpoint_folder(5);
-  expect_resumed_at(run.train(1, {back, "train.stop_at_step=7"}), 5);
-  expect_resumed_at(run.train(2, {"train.stop_at_step=8"}), 7);
+  const Outcome outcome = run.train(1, {back + "/", "train.stop_at_step=7"});
+  expect_resumed_at(outcome, 5);
+  EXPECT_NE(unwrapped(outcome.output).find("(steps 10, 5)"), std::string::npos) << outcome.output;
+  expect_resumed_at(train_from_folder(run.run_dir(), {"train.stop_at_step=8"}), 7);
+  expect_resumed_at(run.train(2, {"train.stop_at_step=9"}), 8);
+  const Outcome newest = run.train(1, {"checkpoint.resume=" + run.checkpoint_folder(9), "train.stop_at_step=10"});
+  EXPECT_EQ(newest.output.find("checkpoint.resume"), std::string::npos) << newest.output;
+}
+
+// Each later start would drop what the run has done since.
+TEST(Resume, ARunThatBeganFromAnotherGoesOnFromItsOwnCheckpoints) {
+  for (const int ranks : {1, 2}) {
+    const SmallRun first("begun_from" + std::to_string(ranks)), second("began_from" + std::to_string(ranks));
+    first.train(1, {"train.stop_at_step=4"});
+    const std::vector<std::string> settings = {"checkpoint.resume=" + first.run_dir(),
+                                               "data.train=[" + first.data_path() + "]"};
+    expect_resumed_at(second.train(ranks, with(settings, {"train.stop_at_step=6"})), 4);
+    first.train(1, {"train.stop_at_step=7"});
+    const Outcome outcome = second.train(ranks, with(settings, {"train.stop_at_step=8"}));
+    expect_resumed_at(outcome, 6);
+    EXPECT_NE(unwrapped(outcome.output).find("is not used: the run has checkpoints of its own"), std::string::npos)
+        << outcome.output;
+    std::filesystem::remove_all(first.run_dir());
+    expect_resumed_at(train_from_folder(second.run_dir(), {"train.stop_at_step=9"}), 8);
+    // A damaged one of its own is passed over, as it would be without the other run.
+    write_file(second.checkpoint_folder(9) + "/model.safetensors", "damaged");
+    expect_resumed_at(second.train(ranks, with(settings, {"train.stop_at_step=10"})), 8);
+  }
+}
+
+// A copy with another name is trained on, and not the run that it was made from.
+TEST(Resume, ACopyOfARunFolderLeavesTheRunAsItWas) {
+  const SmallRun run("copied_run");
+  run.train(1, {"train.stop_at_step=5"});
+  const std::string copy = run.folder() + "/copy", before = read_file(run.run_dir() + "/run.log");
+  std::filesystem::copy(run.run_dir(), copy, std::filesystem::copy_options::recursive);
+  const Outcome outcome = run_program(1, {"train", copy, "train.stop_at_step=8"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  expect_resumed_at(outcome, 5);
+  EXPECT_TRUE(std::filesystem::exists(copy + "/checkpoints/step-00000008"));
+  EXPECT_FALSE(run.has_checkpoint(8));
+  EXPECT_EQ(read_file(run.run_dir() + "/run.log"), before);
 }
 
 TEST(Resume, FromTheNewestCheckpointOfARunThatIsNamed) {
-  const SmallRun first("named_run"), second("named_by");
+  const SmallRun first("named_run"), second("named_by"), third("named_by_folder");
   first.train(1, {"train.stop_at_step=4"});
   const std::string there = "checkpoint.resume=" + first.run_dir(), text = "data.train=[" + first.data_path() + "]";
   expect_resumed_at(second.train(2, {there, text, "train.stop_at_step=5"}), 4);
-  expect_resumed_at(second.train(1, {there + "/checkpoints", text, "train.stop_at_step=5"}), 4);
-  const Outcome none = second.try_train(1, {"checkpoint.resume=" + first.folder(), text});
+  expect_resumed_at(third.train(1, {there + "/checkpoints", text, "train.stop_at_step=5"}), 4);
+  const SmallRun fourth("named_by_none");
+  const Outcome none = fourth.try_train(1, {"checkpoint.resume=" + first.folder(), text});
   EXPECT_EQ(none.exit_code, 4) << none.output;
   EXPECT_NE(none.output.find("'" + first.folder() + "' holds no checkpoint: expected a checkpoint folder"),
             std::string::npos)
@@ -188,9 +247,9 @@ TEST(Resume, ADamagedCheckpointIsPassedOverForTheOneBefore) {
 TEST(Resume, ACheckpointOfAnotherModelIsRefused) {
   const SmallRun run("other_model");
   run.train(1, {"train.stop_at_step=2"});
-  const Outcome outcome = run.try_train(2, {"model.layers=3"});
+  const Outcome outcome = run.try_train(2, {"model.layers=3", "optimizer.lr=1e-3", "train.seed=5"});
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
-  EXPECT_NE(outcome.output.find("model.layers: 2 -> 3"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("another model:\n  model.layers: 2 -> 3\nGive"), std::string::npos) << outcome.output;
 }
 
 TEST(Resume, ChangedTrainingSettingsAreShownAndNeedConsent) {

@@ -1,0 +1,75 @@
+#include "tools/guard/resume_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "core/base/log.h"
+#include "core/base/process.h"
+#include "tools/config/wrapped_text.h"
+
+namespace mantissa {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool goes_back(const Config& run) {
+  return run.checkpoint.resume == "none" || is_own_checkpoint(run.checkpoint.resume, run);
+}
+
+// Whether Slurm or tools/supervise has started the job before: both give the same command line once more.
+bool is_restarted_job() {
+  const std::string by_slurm = environment_variable("SLURM_RESTART_COUNT");
+  return (!by_slurm.empty() && by_slurm != "0") || !environment_variable("MANTISSA_RESTARTED").empty();
+}
+
+void warn_of_going_back(const Config& run, const CheckpointStore& store) {
+  const std::string& choice = run.checkpoint.resume;
+  const int keep_last = run.checkpoint.keep_last;
+  const std::string fate = keep_last == 0
+                               ? "They stay, but one is replaced where this training reaches its step"
+                               : fmt::format("They are removed once this training has saved {} of its own", keep_last);
+  constexpr size_t kLevelAndRank = std::string_view("warning: [rank 0] ").size();
+  log_warn("{}",
+           wrapped(fmt::format("checkpoint.resume = {}: training {}, and not from the newest of the checkpoints in {} "
+                               "(steps {}). {} (checkpoint.keep_last = {}); to keep them, give another train.run_dir",
+                               choice, choice == "none" ? "begins anew" : "goes on from there",
+                               checkpoint_root(run.train.run_dir), fmt::join(store.steps(), ", "), fate, keep_last),
+                   kLevelAndRank, Paths::kPassOver));
+}
+
+}  // namespace
+
+bool is_own_checkpoint(const std::string& folder, const Config& run) {
+  fs::path path = fs::absolute(folder);
+  if (!path.has_filename()) path = path.parent_path();  // a slash at its end
+  std::error_code error;                                // no checkpoint was saved here yet
+  return fs::equivalent(path.parent_path(), checkpoint_root(run.train.run_dir), error);
+}
+
+std::string choose_beginning(const Config& run, const CheckpointStore& store) {
+  const std::string& choice = run.checkpoint.resume;
+  if (choice == "auto" || store.steps().empty()) return choice;
+  if (!goes_back(run)) {
+    log_info("{}",
+             wrapped(fmt::format("checkpoint.resume = {} is not used: the run has checkpoints of its own, and goes "
+                                 "on from the newest. To begin there, give another train.run_dir",
+                                 choice)));
+    return "auto";
+  }
+  const auto newest = store.last_saved([](const CheckpointError&) {});
+  // The first start of the job may have ended before it saved anything: then it is still to begin.
+  if (newest && is_restarted_job() && newest->state.value(kResumeEntry, "") == choice) return "auto";
+  std::error_code error;  // then it is another one
+  if (!newest || !fs::equivalent(newest->folder, choice, error)) warn_of_going_back(run, store);
+  return choice;
+}
+
+Config as_kept(Config run) {
+  if (goes_back(run)) run.checkpoint.resume = "auto";
+  return run;
+}
+
+}  // namespace mantissa
