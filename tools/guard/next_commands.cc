@@ -1,6 +1,7 @@
 #include "tools/guard/next_commands.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -13,7 +14,9 @@ std::string program() { return shell_word(program_invocation_name); }
 
 std::string launcher(int ranks) {
   if (ranks == 1) return "";
-  return slurm_job().empty() ? fmt::format("mpirun -np {} ", ranks) : fmt::format("srun -n {} ", ranks);
+  if (!slurm_job().empty()) return fmt::format("srun -n {} ", ranks);
+  // OpenMPI's mpirun refuses root otherwise.
+  return fmt::format("mpirun -np {} {}", ranks, geteuid() == 0 ? "--allow-run-as-root " : "");
 }
 
 bool stops_early(const Config& run) { return run.train.last_step() < run.train.steps; }
@@ -40,11 +43,17 @@ std::string next_commands(const Config& run, int ranks) {
   return text + fmt::format("to continue: {}{} train {} {}", launcher(ranks), program(), config, longer);
 }
 
-std::string finished_text(const Config& run) {
-  const bool early = stops_early(run);
-  return fmt::format("already finished: {} of {} steps in {}{}; give a larger {} to go on", run.train.last_step(),
-                     run.train.steps, run.train.run_dir, early ? " (train.stop_at_step)" : "",
-                     early ? "train.stop_at_step" : "train.steps");
+std::string finished_text(const Config& run, const ConfigOrigins& origins) {
+  if (!stops_early(run)) {
+    return fmt::format("already finished: {0} of {0} steps in {1}; give a larger train.steps to go on", run.train.steps,
+                       run.train.run_dir);
+  }
+  const auto origin = origins.find("train.stop_at_step");
+  return fmt::format(
+      "already finished: {0} of {1} steps in {2}, because train.stop_at_step = {0}{3}; give a larger one, or 0, to go "
+      "on",
+      run.train.last_step(), run.train.steps, run.train.run_dir,
+      origin == origins.end() ? "" : fmt::format(" ({})", origin->second));
 }
 
 }  // namespace mantissa

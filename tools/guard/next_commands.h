@@ -14,7 +14,8 @@ std::string shell_word(const std::string& text);
 // …". The program is called as this process was.
 std::string next_commands(const Config& run, int ranks);
 
-// For a start of a run that has no step left: "already finished: 20 of 20 steps in runs/mine; …".
-std::string finished_text(const Config& run);
+// For a start of a run that has no step left: "already finished: 20 of 20 steps in runs/mine; …". `origins` say where a
+// train.stop_at_step stands.
+std::string finished_text(const Config& run, const ConfigOrigins& origins);
 
 }  // namespace mantissa

@@ -11,11 +11,13 @@
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
+#include "core/io/files.h"
 #include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/config/wrapped_text.h"
 #include "tools/guard/heartbeat.h"
+#include "tools/guard/metrics_prom.h"
 #include "tools/guard/next_commands.h"
 #include "tools/guard/run_folder.h"
 #include "tools/guard/watchdog.h"
@@ -228,6 +230,17 @@ void require_steps_left(const Config& run, const ResumePoint& checkpoint) {
       setting, run.train.last_step(), checkpoint.step, checkpoint.folder));
 }
 
+// A folder whose checkpoints somebody has removed, or whose job ended before the first.
+void warn_of_lost_steps(const Config& run) {
+  const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
+  const double steps = figures ? parse_prometheus(*figures).step.value_or(0.0) : 0.0;
+  if (!(steps > 0.0) || run.checkpoint.resume != "auto") return;
+  warn_in_lines(
+      fmt::format("{} has done {:.0f} steps by {}, but holds no checkpoint: training begins anew, and metrics.jsonl "
+                  "becomes metrics.jsonl.previous",
+                  run.train.run_dir, steps, kMetricsPromName));
+}
+
 // Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
 constexpr double kSlowWrite = 50e6;
 
@@ -248,13 +261,15 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
   const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
   if (checkpoint) require_steps_left(run, *checkpoint);
+  if (folder && !checkpoint) warn_of_lost_steps(run);
   std::vector<std::string> unused;  // on rank 0
   if (checkpoint && is_finished(run, origins, *checkpoint, communicator, unused)) {
     open_log(run, communicator);
     if (!unused.empty()) {
       log_warn("not used, because no step is left (saved -> now):\n  {}", fmt::join(unused, "\n  "));
     }
-    log_info("{}\n{}", finished_text(run), next_commands(run, communicator.size()));
+    log_info("{}\n{}", wrapped(finished_text(run, origins), 0, Paths::kPassOver),
+             next_commands(run, communicator.size()));
     if (folder) still_done(run.train.run_dir);
     return ExitCode::kOk;
   }

@@ -1,12 +1,14 @@
 // Files for those who watch a run: run.log and metrics.prom; and `mantissa status`.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <regex>
 #include <sstream>
 
+#include "tests/tools/lab/report/unwrapped.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -82,7 +84,8 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
     EXPECT_EQ(run_shell(generate + " --tokens 5").exit_code, 0) << generate;
     const std::string resume = command("\nto continue: ", first.output);
     EXPECT_TRUE(resume.ends_with(fmt::format("/config.yaml train.steps={}", 20 * ranks))) << resume;
-    EXPECT_EQ(resume.starts_with("mpirun -np 2 "), ranks == 2) << resume;
+    const std::string launcher = geteuid() == 0 ? "mpirun -np 2 --allow-run-as-root " : "mpirun -np 2 ";
+    EXPECT_EQ(resume.starts_with(launcher), ranks == 2) << resume;
 
     const std::string before = read_file(run.run_dir() + "/metrics.jsonl");
     const Outcome again = run.train(ranks, settings);
@@ -100,12 +103,25 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
                                "  probe.enabled: false -> true\n  train.sample_tokens: "),
             std::string::npos)
       << unused.output;
+  // No step is made with another rate: the settings that are kept, and the metrics, stay those of the steps.
+  const std::string kept = read_file(run.run_dir() + "/config.yaml"),
+                    metrics = read_file(run.run_dir() + "/metrics.jsonl");
+  const Outcome rate = run.train(2, {"train.steps=20", "optimizer.lr=1e-3"});
+  EXPECT_NE(rate.output.find("(saved -> now):\n  optimizer.lr: 0.003 -> 0.001\n"), std::string::npos) << rate.output;
+  EXPECT_NE(rate.output.find("already finished"), std::string::npos) << rate.output;
+  EXPECT_EQ(read_file(run.run_dir() + "/config.yaml"), kept);
+  EXPECT_EQ(read_file(run.run_dir() + "/metrics.jsonl"), metrics);
   // Where other settings are given, it is another training: the answer is that of a start that would go on.
   EXPECT_EQ(run.try_train(1, {"train.steps=20", "optimizer.weight_decay=0.5"}).exit_code, 2);
   const SmallRun stopped("finished_early");
   stopped.train(1, {"train.steps=30", "train.stop_at_step=20"});
   const Outcome early = stopped.train(1, {"train.steps=30", "train.stop_at_step=20"});
   EXPECT_NE(early.output.find("already finished: 20 of 30 steps in "), std::string::npos) << early.output;
+  const Outcome kept_stop = run_program(1, {"train", stopped.run_dir(), "train.steps=40"});
+  const std::string why = unwrapped(kept_stop.output);
+  EXPECT_NE(why.find("already finished: 20 of 40 steps in "), std::string::npos) << why;
+  EXPECT_NE(why.find(", because train.stop_at_step = 20 (" + stopped.run_dir() + "/config.yaml:"), std::string::npos)
+      << why;
   const std::string longer = command("\nto continue: ", early.output);
   EXPECT_TRUE(longer.ends_with("/config.yaml train.stop_at_step=0")) << longer;
   EXPECT_EQ(run_shell(longer).exit_code, 0) << longer;
@@ -121,6 +137,16 @@ TEST(RunStatusOfARun, ARunThatWasKilledBehindItsLastStepEnds) {
   EXPECT_EQ(outcome.output.find("already finished"), std::string::npos) << outcome.output;
   EXPECT_EQ(outcome.output.find("by prediction"), std::string::npos) << outcome.output;
   EXPECT_EQ(status(run).exit_code, 0);
+}
+
+TEST(RunStatusOfARun, ARunWithoutItsCheckpointsSaysThatItBeginsAnew) {
+  const SmallRun run("lost_checkpoints");
+  EXPECT_EQ(run.train(1, {"train.stop_at_step=6"}).output.find("begins anew"), std::string::npos);
+  std::filesystem::remove_all(run.run_dir() + "/checkpoints");
+  const std::string output = unwrapped(run.train(1, {"train.stop_at_step=7"}).output);
+  EXPECT_NE(output.find(" has done 6 steps by metrics.prom, but holds no checkpoint: training begins anew"),
+            std::string::npos)
+      << output;
 }
 
 TEST(RunStatusOfARun, EveryRankWritesItsWarnings) {
@@ -178,6 +204,20 @@ test:
   EXPECT_NE(shown.output.find(" error: stopped after 1 faults in a row"), std::string::npos) << shown.output;
 }
 
+TEST(RunStatusOfARun, AStartThatFailsIsAFailureWithItsMessage) {
+  const SmallRun run("status_refused_start");
+  EXPECT_EQ(run.try_train(2, {"data.train=[/no/such/file]"}).exit_code, 3);
+  const Outcome first = status(run);
+  EXPECT_EQ(first.exit_code, 12) << first.output;
+  EXPECT_TRUE(first.output.starts_with("failed: at the start, before the first step\n")) << first.output;
+  EXPECT_NE(first.output.find("warnings: 1\n  error: /no/such/file"), std::string::npos) << first.output;
+  run.train(1, {"train.steps=6"});
+  EXPECT_EQ(run.try_train(1, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
+  const Outcome later = status(run);
+  EXPECT_TRUE(later.output.starts_with("failed: at the start, after step 6 of 6\n")) << later.output;
+  EXPECT_NE(later.output.find("error: /no/such/file"), std::string::npos) << later.output;
+}
+
 TEST(RunStatusOfARun, FilesThatCannotBeWrittenDoNotStopIt) {
   const SmallRun run("status_refused");
   for (const char* name : {"/run.log", "/metrics.prom"}) std::filesystem::create_directories(run.run_dir() + name);
@@ -214,20 +254,6 @@ TEST(RunStatusOfARun, ASlowRankIsNamedWithItsNode) {
       program_under_test(), {"train", run.config_path(), "train.steps=22", "model.width=128", "model.layers=3",
                              "train.global_batch=24", "straggler.window=20", "straggler.factor=1.2"});
   const Outcome outcome = run_shell(
-TEST(RunStatusOfARun, AStartThatFailsIsAFailureWithItsMessage) {
-  const SmallRun run("status_refused_start");
-  EXPECT_EQ(run.try_train(2, {"data.train=[/no/such/file]"}).exit_code, 3);
-  const Outcome first = status(run);
-  EXPECT_EQ(first.exit_code, 12) << first.output;
-  EXPECT_TRUE(first.output.starts_with("failed: at the start, before the first step\n")) << first.output;
-  EXPECT_NE(first.output.find("warnings: 1\n  error: /no/such/file"), std::string::npos) << first.output;
-  run.train(1, {"train.steps=6"});
-  EXPECT_EQ(run.try_train(1, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
-  const Outcome later = status(run);
-  EXPECT_TRUE(later.output.starts_with("failed: at the start, after step 6 of 6\n")) << later.output;
-  EXPECT_NE(later.output.find("error: /no/such/file"), std::string::npos) << later.output;
-}
-
       fmt::format("({} {} & job=$!; while [ ! -e {}/black_box/rank-0001.box ] && kill -0 $job; do sleep 0.01; done; "
                   "slow=$(pgrep -P $job mantissa | tail -n 1); "
                   "while kill -STOP $slow 2>/dev/null; do sleep 0.08; kill -CONT $slow; sleep 0.007; done; wait $job)",
