@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <sstream>
 
+#include "core/base/wrapped_text.h"
 #include "core/io/config_reader.h"
-#include "tools/config/wrapped_text.h"
 
 namespace mantissa {
 namespace {

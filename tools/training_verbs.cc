@@ -2,10 +2,10 @@
 #include <memory>
 
 #include "core/base/log.h"
+#include "core/base/wrapped_text.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
-#include "tools/config/wrapped_text.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/guard/status_verb.h"
 #include "tools/train/dry_run.h"

@@ -17,6 +17,7 @@
 #include "core/base/error.h"
 #include "core/base/host_memory.h"
 #include "core/base/process.h"
+#include "core/base/wrapped_text.h"
 
 namespace mantissa {
 namespace {
@@ -37,7 +38,9 @@ std::string name_of(LogLevel level) {
 std::string_view rank_of(LogLevel level) { return level < LogLevel::kWarning ? std::string_view() : rank_text; }
 
 void write_to_stderr(LogLevel level, std::string_view line) {
-  const std::string text = fmt::format("{}{}{}", name_of(level), rank_of(level), line);
+  std::string text = fmt::format("{}{}{}", name_of(level), rank_of(level), line);
+  // A console gets lines that fit, a file or a pipe whole ones. Information may be a text of its own form: a sample.
+  if (level >= LogLevel::kWarning && ::isatty(STDERR_FILENO) == 1) text = wrapped(text);
   spdlog::default_logger_raw()->log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
 }
 

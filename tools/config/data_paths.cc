@@ -9,7 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "tools/config/wrapped_text.h"
+#include "core/base/wrapped_text.h"
 
 namespace mantissa {
 namespace {

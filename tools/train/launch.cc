@@ -15,9 +15,9 @@
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
+#include "core/base/wrapped_text.h"
 #include "models/model.h"
 #include "tools/config/validation.h"
-#include "tools/config/wrapped_text.h"
 #include "tools/train/model_runtime.h"
 
 namespace mantissa {

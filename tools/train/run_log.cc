@@ -9,10 +9,10 @@
 #include <fstream>
 
 #include "core/base/log.h"
+#include "core/base/wrapped_text.h"
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
 #include "core/profile/range.h"
-#include "tools/config/wrapped_text.h"
 #include "tools/guard/next_commands.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"

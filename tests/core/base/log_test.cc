@@ -2,6 +2,7 @@
 #include "core/base/log.h"
 
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -44,6 +45,38 @@ int in_a_process(const std::function<int()>& body) {
 }
 
 const std::string kTime = "\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d{3} ";
+
+// The standard error of `body` where that is a console or, else, a pipe.
+std::string error_output(bool is_console, const std::function<void()>& body) {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(is_console ? openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) : pipe(ends), 0);
+  in_a_process([&] {
+    dup2(ends[1], STDERR_FILENO);
+    body();
+    return 0;
+  });
+  close(ends[1]);
+  std::string text;
+  char letter = 0;
+  while (read(ends[0], &letter, 1) == 1) text += letter == '\r' ? "" : std::string(1, letter);
+  close(ends[0]);
+  return text;
+}
+
+TEST(Log, OnAConsoleWarningsAndErrorsFit) {
+  const std::string path = "/" + std::string(150, 'p'), words = std::string(60, 'a') + " " + std::string(60, 'b');
+  const auto log_lines = [&] {
+    start_logging(0, 1);
+    log_error("{}", words);
+    log_warn("{} is not there", path);
+    log_info("{}", words);
+  };
+  const std::string whole = "error: " + words + "\nwarning: " + path + " is not there\n" + words + "\n";
+  EXPECT_EQ(error_output(false, log_lines), whole);
+  const std::string fits = "error: " + std::string(60, 'a') + "\n  " + std::string(60, 'b') + "\nwarning:\n  " + path +
+                           "\n  is not there\n" + words + "\n";
+  EXPECT_EQ(error_output(true, log_lines), fits);
+}
 
 TEST(LogFile, HasTimeHostJobAndRank) {
   const std::string path = fresh_path("lines");

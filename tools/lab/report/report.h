@@ -13,8 +13,8 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/wrapped_text.h"
 #include "core/io/optional_json.h"
-#include "tools/config/wrapped_text.h"
 
 // "{}" and "{:.3g}" for a figure: a text as it is, a number by its format, "-" if it is missing or NaN.
 template <>

@@ -1,4 +1,4 @@
-#include "tools/config/wrapped_text.h"
+#include "core/base/wrapped_text.h"
 
 #include <gtest/gtest.h>
 
