@@ -120,6 +120,19 @@ class TreeBuilder final : public YAML::EventHandler {
   std::vector<Open> open_;
 };
 
+// " (line 3 is indented by a tab: ...)", of the first such line up to this one; yaml-cpp does not say so.
+std::string tab_hint(const std::string& text, int last_line) {
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; number <= last_line && std::getline(lines, line); ++number) {
+    const size_t first = line.find_first_not_of(' ');
+    if (first != std::string::npos && line[first] == '\t') {
+      return fmt::format(" (line {} is indented by a tab: indent with spaces)", number);
+    }
+  }
+  return "";
+}
+
 // Any one YAML value.
 ConfigNode parse_yaml(const std::string& text, const Source& source) {
   // Without the additional line, yaml-cpp 0.7 closes an unclosed quote at the end of a text that ends with a newline,
@@ -138,7 +151,8 @@ ConfigNode parse_yaml(const std::string& text, const Source& source) {
       throw ConfigError(fmt::format("{}: not valid YAML: a quote is not closed, somewhere after {}",
                                     builder.origin(error.mark), builder.last_origin));
     }
-    throw ConfigError(fmt::format("{}: not valid YAML: {}", builder.origin(error.mark), error.msg));
+    throw ConfigError(fmt::format("{}: not valid YAML: {}{}", builder.origin(error.mark), error.msg,
+                                  tab_hint(text, error.mark.line + 2)));
   }
   if (!builder.has_value) builder.root.origin = builder.origin(YAML::Mark::null_mark());
   return std::move(builder.root);
@@ -154,6 +168,22 @@ ConfigNode parse_override_value(const std::string& value, const std::string& ori
   }
   node.origin = origin;
   return node;
+}
+
+// A section keeps the members that `from` does not name, as with dotted keys.
+void merge(ConfigNode from, ConfigNode& into) {
+  if (from.kind != ConfigNode::Kind::kMap || into.kind != ConfigNode::Kind::kMap) {
+    into = std::move(from);
+    return;
+  }
+  for (ConfigMember& member : from.members) {
+    if (ConfigMember* const older = into.find(member.key)) {
+      older->origin = member.origin;
+      merge(std::move(member.value), older->value);
+    } else {
+      into.members.push_back(std::move(member));
+    }
+  }
 }
 
 }  // namespace
@@ -242,7 +272,7 @@ void apply_override(ConfigNode& root, const std::string& assignment) {
     node = &node->find(key)->value;
     begin = end + 1;
   }
-  *node = parse_override_value(assignment.substr(equals + 1), origin);
+  merge(parse_override_value(assignment.substr(equals + 1), origin), *node);
 }
 
 std::string describe(const ConfigNode& node) {

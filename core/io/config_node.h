@@ -39,7 +39,8 @@ ConfigNode parse_config_file(const std::string& path);
 ConfigNode parse_config_text(const std::string& text, const std::string& source);
 
 // Applies "key.sub=value". A value that starts with [ { " or ' is read as YAML; any other text is taken literally, so
-// that globs and prompts need no quoting. Makes missing sections; the value replaces that of the file.
+// that globs and prompts need no quoting. Makes missing sections; the value replaces that of the file, but a section
+// {a: 1} changes only the keys that it names.
 void apply_override(ConfigNode& root, const std::string& assignment);
 
 // The node as messages name what came: "a list", "the text \"abc\"".

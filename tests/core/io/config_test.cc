@@ -124,6 +124,30 @@ TEST(ConfigNode, OverridesReplaceAndAdd) {
   EXPECT_EQ(root.find("train")->value.find("sample_prompt")->value.text, "*Once: upon # a = time");
 }
 
+TEST(ConfigNode, AnOverrideOfASectionKeepsItsOtherKeys) {
+  ConfigNode root = parse_config_text("optimizer:\n  lr: 1\n  clip: {mode: fixed, window: 3}\n", "a.yaml");
+  apply_override(root, "optimizer={clip: {mode: none, warmup: 2}, beta1: 0.5}");
+  const ConfigNode& optimizer = root.find("optimizer")->value;
+  const ConfigNode& clip = optimizer.find("clip")->value;
+  EXPECT_EQ(optimizer.find("lr")->value.text, "1");
+  EXPECT_EQ(optimizer.find("beta1")->value.text, "0.5");
+  EXPECT_EQ(clip.find("mode")->value.text, "none");
+  EXPECT_EQ(clip.find("mode")->value.origin, "command line: optimizer={clip: {mode: none, warmup: 2}, beta1: 0.5}");
+  EXPECT_EQ(clip.find("window")->value.text, "3");
+  EXPECT_EQ(clip.find("warmup")->value.text, "2");
+  apply_override(root, "optimizer.clip=none");
+  EXPECT_EQ(optimizer.find("clip")->value.kind, ConfigNode::Kind::kScalar);
+}
+
+TEST(ConfigNode, NamesATabInTheIndentation) {
+  const auto error = [](const std::string& text) {
+    return message_of<ConfigError>([&] { parse_config_text(text, "t.yaml"); });
+  };
+  EXPECT_THAT(error("model:\n  width: 8\n\tlayers: 2\n"), HasSubstr("line 3 is indented by a tab: indent with spaces"));
+  EXPECT_THAT(error("model:\n\tlayers: 2\n\twidth: 8\n"), HasSubstr("line 2 is indented by a tab"));
+  EXPECT_THAT(error("model:\n  layers: 2: 3\n"), Not(HasSubstr("tab")));
+}
+
 TEST(ConfigNode, RefusesMalformedOverrides) {
   ConfigNode root = parse_config_text("layers: [1]\n", "a.yaml");
   const auto error = [&](const std::string& text) {
