@@ -59,6 +59,10 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     for (const std::string& line : ineffective_settings(config, origins)) {
       log_warn("{}", wrapped(line, std::string_view("warning: ").size(), Paths::kPassOver));
     }
+    if (config.data.format == DataFormat::kBytes && config.model.vocab < 256) {
+      log_warn("model.vocab = {}: data with other bytes than 0 to {} are refused; 256 has all bytes",
+               config.model.vocab, config.model.vocab - 1);
+    }
     std::string text = to_yaml(config);
     for (int phase = 0; phase < phase_count(config); ++phase) {
       const Config own = in_phase(config, phase);

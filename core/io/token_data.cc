@@ -70,10 +70,11 @@ std::vector<std::byte> read_tokens(const Segment& segment, int64_t index, int64_
 
 [[noreturn]] void fail_outside(const Segment& segment, int64_t index, uint32_t token, int64_t vocab) {
   throw DataError(fmt::format(
-      "{}: token {} at offset {} (token number {}) is outside of the vocabulary [0, {}); set model.vocab to that of "
-      "the tokenizer, or data.layout if the file is of another kind",
+      "{}: token {} at offset {} (token number {}) is outside of the vocabulary [0, {}); set model.vocab to {}",
       segment.file.path(), token, segment.offset_bytes + static_cast<uint64_t>(index * segment.token_bytes), index,
-      vocab));
+      vocab,
+      segment.token_bytes == 1 ? "256, which has all bytes"
+                               : "that of the tokenizer, or data.layout if the file is of another kind"));
 }
 
 bool starts_like_llmc(const InputFile& file) {

@@ -61,6 +61,65 @@ TEST(FirstRun, IsContinuedFromElsewhereAndAfterAMove) {
   EXPECT_EQ(run_in(moved, {"status", "runs/mine"}).exit_code, 0);
 }
 
+// Data that are not there, or not as meant: the answer names the setting and the way out.
+TEST(FirstRun, AnswersNameTheSettingOfTheData) {
+  const SmallRun run("wrong_data");
+  const std::string folder = run.folder() + "/my";
+  std::filesystem::create_directories(folder + "/below");
+  write_file(folder + "/a.txt", "twenty bytes of text");
+  std::filesystem::copy_file(run.data_path(), folder + "/below/b.txt");
+  const std::string absent = folder + "/none.txt", text = folder + "/a.txt";
+  const struct {
+    std::string setting;
+    std::vector<std::string> texts;
+  } cases[] = {
+      {"data.train=" + absent,
+       {"command line: data.train=" + absent + ": data.train: " + absent + ": cannot read the file"}},
+      {"data.validation=" + absent, {"data.validation: " + absent + ": cannot read the file"}},
+      {"data.train=" + text + "," + absent, {"data.train: '", "a list is written [" + text + "," + absent + "]"}},
+      {"data.train=" + folder,
+       {"data.train: folders below '" + folder + "' are not read; '" + folder + "/**/*'",
+        "the training data (data.train) has "}},
+      {"model.vocab=100", {"outside of the vocabulary [0, 100); set model.vocab to 256, which has all bytes"}},
+  };
+  for (const auto& [setting, texts] : cases) {
+    const Outcome outcome = run.try_train(1, {setting, "train.sample_tokens=0"});
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
+    std::string words = outcome.output;  // in one line: wrapped ones break where paths are long
+    for (size_t at = words.find("\n  "); at != std::string::npos; at = words.find("\n  ", at))
+      words.replace(at, 3, " ");
+    for (const std::string& part : texts) EXPECT_TRUE(says(words, part)) << part << "\n" << outcome.output;
+  }
+  const Outcome config = run_program(0, {"config", run.config_path(), "model.vocab=100", "train.sample_tokens=0"});
+  EXPECT_TRUE(says(config.output, "model.vocab = 100: data with other bytes than 0 to 99 are refused"))
+      << config.output;
+  const Outcome whole = run.train(1, {"data.train=" + folder + "/below", "train.steps=2", "optimizer.warmup_steps=0"});
+  EXPECT_TRUE(says(whole.output, " | 1 rank (local) x 1 thread\n")) << whole.output;
+  EXPECT_TRUE(says(whole.output, "data: 1 file, ")) << whole.output;
+  EXPECT_FALSE(says(whole.output, "are not read")) << whole.output;
+}
+
+TEST(FirstRun, ARunFolderIsToldFromOneOfData) {
+  const SmallRun run("data_first");
+  const std::string folder = run.folder() + "/text";
+  std::filesystem::create_directories(folder);
+  const Outcome outcome = run_program(0, {"train", folder});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_TRUE(says(outcome.output, "'" + folder + "' is a folder without config.yaml, and so no run folder"))
+      << outcome.output;
+  EXPECT_TRUE(says(outcome.output, "by data.train=" + folder)) << outcome.output;
+}
+
+// An error of the configuration, which all ranks find, is told by one.
+TEST(FirstRun, RanksTellAnErrorOnce) {
+  const SmallRun run("told_once");
+  const Outcome outcome = run.try_train(2, {"train.steps=2", "optimizer.warmup_steps=5"});
+  const std::string answer = "give fewer warm-up steps, or more steps";
+  const size_t at = outcome.output.find(answer);
+  ASSERT_NE(at, std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find(answer, at + 1), std::string::npos) << outcome.output;
+}
+
 TEST(FirstRun, KnownIdeasAreNotAvailable) {
   const SmallRun run("unavailable");
   const auto expect = [&](const std::string& setting, const std::vector<std::string>& texts) {

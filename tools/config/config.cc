@@ -104,6 +104,12 @@ void Config::resolve_scaler_mode() {
 Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigOrigins* origins) {
   ConfigOrigins written;
   const std::filesystem::path file = configuration_file(path);
+  if (std::error_code error; std::filesystem::is_directory(file, error)) {
+    throw ConfigError(
+        fmt::format("'{0}' is a folder without config.yaml, and so no run folder: expected one, or a YAML file; data "
+                    "are given behind it, by data.train={0}",
+                    path));
+  }
   Config config = build(parse_config_file(file), overrides, &written);
   if (is_config_of_run(file)) relocate(config, file.has_parent_path() ? file.parent_path() : ".", written);
   if (origins != nullptr) *origins = std::move(written);

@@ -95,6 +95,9 @@ bool is_there(const fs::path& pattern) {
 std::vector<std::string> in_folders(const std::vector<std::string>& names, DataFormat format) {
   std::vector<std::string> patterns = names;
   for (std::string& name : patterns) {
+    if (name.find(',') != std::string::npos && !is_there(name)) {
+      throw DataError(fmt::format("'{}' is no file and no folder; a list is written [{}]", name, name));
+    }
     std::error_code error;  // then it is no folder
     if (has_wildcard(name) || !fs::is_directory(name, error)) continue;
     const std::string folder = name.ends_with('/') && name.size() > 1 ? name.substr(0, name.size() - 1) : name;

@@ -72,6 +72,11 @@ void check_model(const ModelConfig& c, Problems& p) {
 void check_data(const Config& c, Problems& p) {
   p.refuse_if(c.data.train.empty(), "{}: name the training files, such as data.train=[text/**/*.txt]",
               p.setting("data.train"));
+  for (const auto& [setting, files] :
+       {std::pair("data.train", &c.data.train), {"data.validation", &c.data.validation}}) {
+    p.refuse_if(std::ranges::count(*files, "") > 0, "{}: a name is empty; name files, folders or patterns",
+                p.setting(setting));
+  }
   p.refuse_if(c.data.mask_token >= c.model.vocab, "{} is outside of the vocabulary of {}; -1 means its last token",
               p.setting("data.mask_token"), p.setting("model.vocab"));
   p.refuse_if(
@@ -129,12 +134,12 @@ void check_optimizer(const Config& c, Problems& p) {
   const bool decays = s.kind == ScheduleKind::kWarmupStableDecay;
   p.refuse_if(s.final_rate > s.peak, "{} is above {}; the rate falls from lr to final_lr",
               p.setting("optimizer.final_lr"), p.setting("optimizer.lr"));
-  p.refuse_if(s.warmup_steps > s.total_steps, "{} is more than {}", p.setting("optimizer.warmup_steps"),
-              p.setting("train.steps"));
+  p.refuse_if(s.warmup_steps > s.total_steps, "{} is more than {}; give fewer warm-up steps, or more steps",
+              p.setting("optimizer.warmup_steps"), p.setting("train.steps"));
   p.refuse_if(decays && s.decay_steps == 0, "{} needs optimizer.decay_steps > 0, the length of its cool-down",
               p.setting("optimizer.schedule"));
   p.refuse_if(decays && s.warmup_steps <= s.total_steps && s.warmup_steps + s.decay_steps > s.total_steps,
-              "{} and {} together are more than {}", p.setting("optimizer.warmup_steps"),
+              "{} and {} together are more than {}; give fewer, or more steps", p.setting("optimizer.warmup_steps"),
               p.setting("optimizer.decay_steps"), p.setting("train.steps"));
   const ClipOptions& clip = c.optimizer.clip;
   p.refuse_if(clip.kind == ClipOptions::Kind::kFixed && clip.max_norm == 0.0,

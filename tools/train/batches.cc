@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "core/base/log.h"
+#include "core/base/wrapped_text.h"
 #include "core/tensor/philox.h"
 #include "tools/config/data_paths.h"
 
@@ -15,24 +17,43 @@ static_assert(kIgnoredTarget == kIgnoreIndex);
 
 constexpr uint64_t kValidationStream = 0x76616c6964617465;  // keeps validation masks apart from training's
 
-std::shared_ptr<const TokenData> open_data(const Config& config, const std::vector<std::string>& files) {
+// Whether these files are a folder with others below it that are not hidden.
+bool has_folders(const std::string& files) {
+  std::error_code error;  // then none that can be read
+  return std::ranges::any_of(std::filesystem::directory_iterator(files, error), [&error](const auto& entry) {
+    return entry.is_directory(error) && !entry.path().filename().string().starts_with('.');
+  });
+}
+
+// DataError begins with the setting that names the files.
+std::shared_ptr<const TokenData> open_data(const Config& config, const char* setting,
+                                           const std::vector<std::string>& files) try {
   auto data = std::make_shared<const TokenData>(TokenDataOptions{.files = in_folders(files, config.data.format),
                                                                  .layout = config.data.token_layout(),
                                                                  .vocab = config.model.vocab});
+  for (const std::string& name : files) {
+    if (has_folders(name)) {
+      log_info("{}", wrapped(fmt::format("{0}: folders below '{1}' are not read; '{1}/**/*' names their files, too",
+                                         setting, name)));
+    }
+  }
   if (!data->skipped_empty_files().empty()) {
     log_info("data: {} empty files skipped, the first is {}", data->skipped_empty_files().size(),
              data->skipped_empty_files().front());
   }
   return data;
+} catch (const DataError& error) {
+  throw DataError(fmt::format("{}: {}", setting, error.what()));
 }
 
 TokenSplit open_split(const Config& config) {
-  auto train = open_data(config, config.data.train);
+  auto train = open_data(config, "data.train", config.data.train);
   if (config.data.validation.empty()) {
     const bool wanted = config.train.eval_interval > 0;
     return split_tail(std::move(train), wanted ? config.data.validation_fraction : 0.0);
   }
-  return {TokenRange::whole(std::move(train)), TokenRange::whole(open_data(config, config.data.validation))};
+  return {TokenRange::whole(std::move(train)),
+          TokenRange::whole(open_data(config, "data.validation", config.data.validation))};
 }
 
 class FileBatches final : public Batches {
@@ -41,9 +62,13 @@ class FileBatches final : public Batches {
       : context_(config.model.context),
         objective_(objective),
         split_(open_split(config)),
-        train_order_(split_.train.size(), context_, config.train.seed, SampleOrder::kShuffled, "training data") {
+        train_order_(split_.train.size(), context_, config.train.seed, SampleOrder::kShuffled,
+                     "training data (data.train)") {
     if (split_.validation.size() > 0) {
-      validation_order_.emplace(split_.validation.size(), context_, 0, SampleOrder::kSequential, "validation data");
+      const char* const name = config.data.validation.empty()
+                                   ? "validation data (data.validation_fraction of data.train)"
+                                   : "validation data (data.validation)";
+      validation_order_.emplace(split_.validation.size(), context_, 0, SampleOrder::kSequential, name);
     }
     const int64_t vocab = config.model.vocab;
     masking_ = {.fraction = config.data.mask_fraction,
@@ -64,9 +89,10 @@ class FileBatches final : public Batches {
     return split_.train.data->fingerprint() ^ (validation_order_ ? 31 * split_.validation.data->fingerprint() : 0);
   }
   std::string describe() const override {
-    return fmt::format("{} files, {} training tokens in {} windows, {} validation tokens",
-                       split_.train.data->files() + (has_own_validation() ? split_.validation.data->files() : 0),
-                       split_.train.size(), train_order_.windows(), validation_order_ ? split_.validation.size() : 0);
+    const size_t files = split_.train.data->files() + (has_own_validation() ? split_.validation.data->files() : 0);
+    return fmt::format("{} file{}, {} training tokens in {} windows, {} validation tokens", files,
+                       files == 1 ? "" : "s", split_.train.size(), train_order_.windows(),
+                       validation_order_ ? split_.validation.size() : 0);
   }
 
   std::vector<std::string> warnings() const override {

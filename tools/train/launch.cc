@@ -99,9 +99,9 @@ struct Reported {
 // lines of its own behind the error, which none of its settings turns off.
 int report(const std::exception& exception, Communicator* communicator, const ConfigOrigins& origins) {
   const int code = static_cast<int>(exit_code_of(exception));
-  // An error of all ranks is logged once: the others give rank 0 the time to end the job.
-  // mpirun kills them after two seconds: a second for each of its signals.
-  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(5));
+  // An error of all ranks is logged once: the others give rank 0 the time to end the job, and more where the ranks may
+  // still be starting one after the other. mpirun kills them two seconds after rank 0 has ended.
+  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(communicator == nullptr ? 10 : 5));
   log_error("{}", located(message_of(exception), origins));
   if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
   return code;

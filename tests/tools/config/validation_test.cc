@@ -49,6 +49,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"model.position=rope", "model.width=30"},
              "30 (command line: model.width=30) / model.heads = 6 (default) = 5 is odd"},
         Case{{"data.train=[]"}, "name the training files"},
+        Case{{"data.train="}, "data.train = [\"\"] (command line: data.train=): a name is empty; name files"},
+        Case{{"data.validation=[\"\"]"}, ": a name is empty"},
         Case{{"data.mask_token=256"}, "is outside of the vocabulary of model.vocab = 256"},
         Case{{"data.validation_fraction=0"}, "there is no validation data"},
         Case{
