@@ -83,9 +83,9 @@ CpuBackend::CpuBackend(int device_index) : device_{Device::Kind::kCpu, device_in
 
 std::string CpuBackend::describe() const {
   const dnnl_version_t* onednn = dnnl_version();
-  return fmt::format("cpu: {}, {}, {} thread(s), oneDNN {}.{}.{}", cpu_model(),
-                     hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), threads(), onednn->major,
-                     onednn->minor, onednn->patch);
+  return fmt::format("cpu: {}, {}, {} thread{}, oneDNN {}.{}.{}", cpu_model(),
+                     hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), threads(), threads() == 1 ? "" : "s",
+                     onednn->major, onednn->minor, onednn->patch);
 }
 
 std::shared_ptr<Storage> CpuBackend::allocate(size_t bytes, const char* what) {

@@ -47,7 +47,7 @@ void generate(const GenerateRequest& request) {
   };
   const std::vector<int32_t> prompt = prompt_tokens(request.prompt, config.data.format);
   Generator generator(runtime, config.model);
-  generator.require_valid(prompt);
+  generator.require_valid(prompt, request.sampling);
   print(request.prompt);
   generator.run(prompt, request.sampling,
                 [&](int32_t token) { print(bytes ? byte_text(token) : " " + std::to_string(token)); });

@@ -21,10 +21,7 @@ Generator::Generator(ModelRuntime& runtime, const ModelConfig& model) : runtime_
 
 void Generator::run(const std::vector<int32_t>& prompt, const SamplingOptions& options,
                     const std::function<void(int32_t)>& emit) {
-  require_valid(prompt);
-  if (!(options.temperature >= 0.0)) {
-    throw ConfigError(fmt::format("the temperature must be a number >= 0, got {}", options.temperature));
-  }
+  require_valid(prompt, options);
   std::vector<int32_t> text = prompt;
   for (int64_t position = 0; position < options.tokens; ++position) {
     const PhiloxCounter words = philox(
@@ -35,7 +32,10 @@ void Generator::run(const std::vector<int32_t>& prompt, const SamplingOptions& o
   }
 }
 
-void Generator::require_valid(const std::vector<int32_t>& prompt) const {
+void Generator::require_valid(const std::vector<int32_t>& prompt, const SamplingOptions& options) const {
+  if (!(options.temperature >= 0.0)) {
+    throw ConfigError(fmt::format("the temperature must be a number >= 0, got {}", options.temperature));
+  }
   if (prompt.empty()) throw DataError("the prompt must hold at least one token");
   for (const int32_t token : prompt) {
     if (token < 0 || token >= model_.vocab) {

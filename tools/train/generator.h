@@ -23,7 +23,7 @@ class Generator {
   Generator(ModelRuntime& runtime, const ModelConfig& model);
 
   // DataError if the prompt is empty or holds a token outside of the vocabulary.
-  void require_valid(const std::vector<int32_t>& prompt) const;
+  void require_valid(const std::vector<int32_t>& prompt, const SamplingOptions& options) const;
   // Continues `prompt` (at least one token of the vocabulary, DataError otherwise); hands each new token to `emit`. The
   // model sees the last `context` tokens.
   void run(const std::vector<int32_t>& prompt, const SamplingOptions& options,

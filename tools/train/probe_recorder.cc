@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/base/log.h"
+#include "core/base/wrapped_text.h"
 #include "tools/train/dry_run.h"
 
 namespace mantissa {
@@ -60,7 +61,8 @@ void ProbeRecorder::before_leave(Trainer& trainer) {
   if (!trainer.is_leader() || path_.empty()) return;
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path_, error);
-  std::string text = fmt::format("probes: {} ({:.1f} KiB)", path_, error ? 0.0 : static_cast<double>(bytes) / 1024.0);
+  std::string text = fmt::format("probes: {} ({:.1f} KiB), for `mantissa analyze probes`", path_,
+                                 error ? 0.0 : static_cast<double>(bytes) / 1024.0);
   if (!log_) text = "probes: not written to the end, see above";
   if (probed_.steps > 0 && others_.steps > 0) {
     const double extra = probed_.mean() - others_.mean();
@@ -69,7 +71,7 @@ void ProbeRecorder::before_leave(Trainer& trainer) {
         extra * 1e3, others_.mean() * 1e3,
         100.0 * extra * static_cast<double>(probed_.steps) / (probed_.sum + others_.sum));
   }
-  log_info("{}", text);
+  log_info("{}", wrapped(text));
 }
 
 }  // namespace mantissa

@@ -13,7 +13,6 @@
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
 #include "core/profile/range.h"
-#include "tools/guard/next_commands.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/generator.h"
@@ -156,7 +155,7 @@ void RunLog::begin(const Session& session, const SessionStart& start) {
        {rounding_summary(config_, *session.runtime.backend), fp32_products_summary(config_)}) {
     if (!line.empty()) log_info("{}", wrapped(line));
   }
-  log_info("{} peak of all ranks: {}, by data sheet {}", config_.precision.compute,
+  log_info("{} peak of all ranks: {}; by data sheet: {}", config_.precision.compute,
            speed_.gemm_peak_flops > 0.0 ? "measured " + rate(speed_.gemm_peak_flops) : "not measured",
            rate(speed_.datasheet_flops));
 }
@@ -261,7 +260,7 @@ void RunLog::at_end(Trainer& trainer, Ending ending) {
              config_.train.steps, cause, verdict.stop_rank);
     metrics_->write({{"event", "stop"}, {"step", step}, {"cause", cause}, {"rank", verdict.stop_rank}});
   }
-  if (trainer.is_leader()) summarise(trainer, ending);
+  if (trainer.is_leader()) summarise(trainer);
 }
 
 void RunLog::saved(const Session& session) {
@@ -287,7 +286,7 @@ void RunLog::sample(Session& session) {
   log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, legible(text));
 }
 
-void RunLog::summarise(Trainer& trainer, Ending ending) {
+void RunLog::summarise(Trainer& trainer) {
   const Session& session = trainer.session();
   const Backend& backend = *session.runtime.backend;
   const std::string &run_dir = config_.train.run_dir, memory = tell_memory(session);
@@ -298,7 +297,6 @@ void RunLog::summarise(Trainer& trainer, Ending ending) {
   }
   if (is_unsaved_) return log_info("metrics in {}/metrics.jsonl", run_dir);
   log_info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(run_dir), run_dir);
-  if (ending == Ending::kDone) log_info("{}", next_commands(config_, session.ranks()));
 }
 
 // A line for people, and a record. Without a step in this session, there is nothing to compare.
@@ -310,8 +308,9 @@ std::string RunLog::tell_memory(const Session& session) {
   const MemoryTable measured = measure_memory_table(session);
   metrics_->write({{"event", "memory"}, {"step", session.next_step}, {"predicted", predicted}, {"measured", measured}});
   const auto in_mib = [](size_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); };
-  return fmt::format("memory of rank 0: {:.1f} MiB, by prediction {:.1f} MiB ({:+.1f} %)", in_mib(measured.total()),
-                     in_mib(predicted.total()), 100.0 * (in_mib(measured.total()) / in_mib(predicted.total()) - 1.0));
+  return fmt::format("tensors and buffers of rank 0: {:.1f} MiB, by prediction {:.1f} MiB ({:+.1f} %)",
+                     in_mib(measured.total()), in_mib(predicted.total()),
+                     100.0 * (in_mib(measured.total()) / in_mib(predicted.total()) - 1.0));
 }
 
 }  // namespace mantissa

@@ -60,7 +60,7 @@ class RunLog final : public TrainObserver {
   void tell_spike(const StepReport& step, int spikes_before) const;
   void begin(const Session& session, const SessionStart& start);
   void sample(Session& session);
-  void summarise(Trainer& trainer, Ending ending);
+  void summarise(Trainer& trainer);
   std::string tell_memory(const Session& session);
 
   const Config& config_;

@@ -157,10 +157,10 @@ namespace {
 const double kLogWidth = std::log(1.01);
 constexpr int32_t kSmallestBin = -100000;  // below that of any positive double
 
-std::string quantiles(const LogHistogram& values, const char* unit) {
-  return fmt::format("min {:.4g}{u}, median {:.4g}{u}, 90 % {:.4g}{u}, 99 % {:.4g}{u}, max {:.4g}{u}",
-                     values.quantile(0.0), values.quantile(0.5), values.quantile(0.9), values.quantile(0.99),
-                     values.quantile(1.0), fmt::arg("u", unit));
+std::string quantiles(const LogHistogram& values, const char* unit, double scale = 1.0) {
+  const auto at = [&](double q) { return scale * values.quantile(q); };
+  return fmt::format("min {:.4g}{u}, median {:.4g}{u}, 90 % {:.4g}{u}, 99 % {:.4g}{u}, max {:.4g}{u}", at(0.0), at(0.5),
+                     at(0.9), at(0.99), at(1.0), fmt::arg("u", unit));
 }
 
 template <typename T>
@@ -242,10 +242,12 @@ std::string RunStatistics::to_text(size_t peak_memory_bytes, const SpeedContext&
   }
   if (grad_norms_.count() > 0) text += "\n  grad norm    " + quantiles(grad_norms_, "");
   if (step_ms_.count() > 0) {
-    text += "\n  step time    " + quantiles(step_ms_, " ms");
+    const bool is_long = step_ms_.quantile(1.0) >= 1e4;
+    text += "\n  step time    " + (is_long ? quantiles(step_ms_, " s", 1e-3) : quantiles(step_ms_, " ms"));
     text += "\n  speed        " + speed.to_text(1e-3 * step_ms_.quantile(0.5)) + " (the median step)";
   }
-  return text + fmt::format("\n  peak memory  {:.2f} GiB (rank 0)", static_cast<double>(peak_memory_bytes) / kGib);
+  return text + fmt::format("\n  peak memory  {:.1f} MiB (all that rank 0 held)",
+                            1024.0 * static_cast<double>(peak_memory_bytes) / kGib);
 }
 
 void to_json(nlohmann::json& json, const RunStatistics& statistics) {

@@ -175,9 +175,10 @@ void announce(const Session& session, int threads) {
     log_info("{}",
              wrapped(fmt::format("device: auto takes the {}: {}", session.device.backend, session.device.reason)));
   }
-  log_info("model {}: {} layers, width {}, {:.2f}M parameters | {} ranks ({}) x {} threads", config.model.name,
+  log_info("model {}: {} layers, width {}, {:.2f}M parameters | {} rank{} ({}) x {} thread{}", config.model.name,
            config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
-           session.ranks(), session.communicator.name(), threads);
+           session.ranks(), session.ranks() == 1 ? "" : "s", session.communicator.name(), threads,
+           threads == 1 ? "" : "s");
   log_info("{}", wrapped("device: " + session.runtime.backend->describe()));
   log_info("data: {}", session.batches->describe());
   for (const std::string& line : session.batches->warnings()) {
@@ -371,6 +372,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     watched->barrier();  // while it is watched: a transport's own end waits for all ranks, too
   }
   const bool is_stopped = ending == Ending::kStopped;
+  if (!is_stopped) log_info("{}", next_commands(run, communicator.size()));  // behind all that observers tell
   if (heartbeat) heartbeat->end(is_stopped ? RunProgress::kStopped : RunProgress::kDone);
   const ExitCode code = is_stopped ? ExitCode::kPreempted : ExitCode::kOk;
   box.ended(static_cast<int>(code));

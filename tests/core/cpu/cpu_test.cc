@@ -31,7 +31,7 @@ TEST(CpuBackend, IsRegisteredByLinkingIt) {
   EXPECT_NE(std::find(names.begin(), names.end(), "cpu"), names.end());
   const auto backend = create_backend("cpu");
   EXPECT_EQ(backend->device(), Device{});
-  for (const char* part : {"cpu: ", " thread(s), ", "oneDNN "}) {
+  for (const char* part : {"cpu: ", " thread", "oneDNN "}) {
     EXPECT_NE(backend->describe().find(part), std::string::npos) << backend->describe();
   }
 }

@@ -49,13 +49,13 @@ expect "width: 320" "$bundle/bin/mantissa" config "$bundle/configs/quickstart.ya
 if "$bundle/bin/mantissa" config /absent.yaml 2>/dev/null; then status=0; else status=$?; fi
 [ "$status" = 2 ] || fail "the launcher turned exit code 2 into $status"
 
-ranks="1 ranks (local)"
+ranks="1 rank (local)"
 train one
 expect "" "$bundle/bin/mantissa" generate "$results-one" --prompt "a" --tokens 4
 ranks="2 ranks (mpi)"
 train two "$bundle/bin/mpirun" -np 2 --oversubscribe
 expect "done" "$bundle/bin/mantissa" postmortem "$results-two"
-ranks="1 ranks (mpi)"
+ranks="1 rank (mpi)"
 train alone "$bundle/bin/mpirun" -np 1
 
 # SIGTERM to mpirun: the ranks save and leave with code 75. Without programs, the shell waits in a loop.

@@ -43,7 +43,7 @@ tar -C "$pack" -czhf "$TEST_TMPDIR/carried folder/gpu_check.tar.gz" .
 cp -L tools/gpu_check "$TEST_TMPDIR/carried folder/"
 (cd / && "$TEST_TMPDIR/carried folder/gpu_check" --only ops,smoke) >"$TEST_TMPDIR/table"
 expect_line table '\| ops \| CrossEntropy \| [0-9]+ \| passed \| .*'
-expect_line table '\| smoke \| .* \| 1 \| passed: loss 6\.[0-9]+ -> [0-9.]+, [0-9]+ tokens/s .*, [0-9]+\.[0-9]{2} GiB of GPU memory \| .*'
+expect_line table '\| smoke \| .* \| 1 \| passed: loss 6\.[0-9]+ -> [0-9.]+, [0-9]+ tokens/s .*, [0-9]+\.[0-9] MiB of GPU memory \| .*'
 expect_line table '2 passed, 0 failed, 0 not run'
 
 echo "==== compute-sanitizer: nothing found, something found, a GPU that it does not know"

@@ -24,6 +24,9 @@ TEST(Generate, ContinuesThePromptReproducibly) {
   EXPECT_EQ(first, text({}));
   EXPECT_NE(first, text({"--seed", "2"}));
   EXPECT_EQ(text({"--temperature", "0"}), text({"--temperature", "0", "--seed", "9"}));
+  const Outcome cold = run_program(0, {"generate", run.run_dir(), "--prompt", "the gra", "--temperature", "-1"});
+  EXPECT_EQ(cold.exit_code, 2);
+  EXPECT_EQ(cold.output, "error: the temperature must be a number >= 0, got -1\n") << "and no prompt before it";
 }
 
 TEST(Generate, RefusesWhatHoldsNoCheckpoint) {

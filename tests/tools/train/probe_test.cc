@@ -48,6 +48,9 @@ TEST_P(ProbesOnRanks, ChangeNothingOfTheTraining) {
     const auto expected = plain.hashes(8), found = seen.hashes(8);
     EXPECT_EQ(found.at("model.safetensors"), expected.at("model.safetensors"));
     EXPECT_EQ(found, expected);
+    const size_t told = outcome.output.find(", for `mantissa analyze probes`");
+    EXPECT_NE(told, std::string::npos) << outcome.output;
+    EXPECT_LT(told, outcome.output.find("\nto continue: ")) << "the next commands come last";
     EXPECT_NE(outcome.output.find("a probed step took"), std::string::npos) << "the cost is stated";
   }
 }

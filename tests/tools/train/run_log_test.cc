@@ -167,6 +167,21 @@ TEST(RunStatistics, StaysBoundedAndSurvivesAResume) {
   EXPECT_LT(saved.size(), 2000u);
 }
 
+TEST(RunStatistics, NamesUnitsThatReadWell) {
+  RunStatistics statistics;
+  StepReport report = step_report(0, 1.0, 1.0f, 1.0f, true);
+  report.seconds = 9.5;
+  statistics.add(report, "");
+  const SpeedContext speed{.tokens_per_step = 1, .flops_per_step = 1.0};
+  EXPECT_NE(statistics.to_text(0, speed).find("step time    min 9500 ms, "), std::string::npos);
+  report.seconds = 14.41;
+  statistics.add(report, "");
+  const std::string text = statistics.to_text(size_t{3} << 19, speed);
+  EXPECT_NE(text.find("step time    min 9.5 s, "), std::string::npos) << text;
+  EXPECT_NE(text.find("max 14.41 s\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("peak memory  1.5 MiB (all that rank 0 held)"), std::string::npos) << text;
+}
+
 // GPT-2's smallest on an H100: 8 x 1024 tokens in 20.48 ms are 400 000 a second, times 854 438 400 FLOP = 341.8
 // TFLOP/s.
 SpeedContext gpt2_on_an_h100() {
