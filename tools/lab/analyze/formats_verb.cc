@@ -161,6 +161,7 @@ std::string formats_text(const Json& figures, bool full) {
                       {"overflow from", "range/overflow_from", number},
                       {"0 up to", "range/underflow_at", short_number},
                       {"rounded by", "rounded_by"}});
+  text.line("  dB: the range from the smallest to the largest, 20 log10 of their ratio");
   for (const Json& format : ranges) {
     if (format["difference"] == "") continue;
     text.line("  {} differs from the format's definition: {}", format["name"], format["difference"]);

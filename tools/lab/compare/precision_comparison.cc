@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -10,6 +11,7 @@
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "tools/guard/heartbeat.h"
 #include "tools/lab/experiment/run_length.h"
 #include "tools/lab/report/report.h"
 #include "tools/train/model_runtime.h"
@@ -212,12 +214,20 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
     throw ConfigError(
         fmt::format("{}, the baseline of the comparison, cannot be trained: {}", baseline.name, baseline.refusal));
   }
+  const size_t runs = trained.size() * comparison.seeds.size();
+  log_info("compare: {} runs of {} steps: precisions x seeds = {} x {} (--precisions, --seeds, --steps)", runs,
+           comparison.steps, trained.size(), comparison.seeds.size());
   for (size_t seed = 0; seed < comparison.seeds.size(); ++seed) {
     for (size_t turn = 0; turn < trained.size(); ++turn) {
       PrecisionRuns& precision = comparison.precisions[trained[precision_in_turn(seed, turn, trained.size())]];
+      const auto begin = std::chrono::steady_clock::now();
       precision.runs.push_back(run_training(with_seed(precision.config, comparison.seeds[seed]), communicator));
       precision.places.push_back(static_cast<int64_t>(turn));
       if (communicator.rank() == 0) announce(precision.name, comparison.seeds[seed], precision.runs.back());
+      if (seed + turn > 0 || runs == 1) continue;
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      log_info("compare: about {} (h:mm:ss) for the other {} runs, if they take as long as this one",
+               to_clock(taken.count() * static_cast<double>(runs - 1)), runs - 1);
     }
   }
   return comparison;

@@ -181,6 +181,7 @@ TEST(PlanVerb, WritesAPlanThatTrains) {
                           files));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(unwrapped(outcome.output).find("within the budget"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("plan: budget of time: 200 % of 16 bits throughout\n"), std::string::npos);
   EXPECT_NE(outcome.output.find("Against bf16, 3 seeds of 20 steps"), std::string::npos)
       << "no more than the training has\n"
       << outcome.output;
@@ -386,6 +387,7 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
       {{"--budget", "time=1ms", "--json", run.config_path()}, "expected two files, got one"},
       {{"--budget", "time=1ms", "--hardware", "h101"}, "h101"},
       {{"--budget", "memory=1e300GiB"}, "got 'memory=1e300GiB'"},
+      {{"--budget", "memory=150"}, "--budget: 150 bytes of memory are less than the "},
       {{"--budget", "time=1ms", "--hardware", "tpu-v3", "precision.compute=fp16"},
        "--hardware tpu-v3: expected units for fp16"},
       {{"--budget", "time=1ms", "--hardware", "gaudi2", "precision.compute=fp16"},

@@ -52,6 +52,7 @@ TEST(AnalyzeFormats, MeasuresProductsOfAlignedAndOddSizes) {
                                   {"gemm", nlohmann::json::array({gemm})}};
   const std::string brief = formats_text(figures, false);
   EXPECT_NE(brief.find("  fp32     255    500.0       50.0\n"), std::string::npos) << brief;
+  EXPECT_NE(brief.find("dB: the range from the smallest to the largest"), std::string::npos) << brief;
   const std::string text = formats_text(figures, true);
   EXPECT_NE(text.find("fp32: peak 1000.0 GFLOP/s, given"), std::string::npos) << text;
   EXPECT_NE(text.find("  255     500.0       50.0\n"), std::string::npos) << text;

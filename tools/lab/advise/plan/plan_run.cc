@@ -10,6 +10,7 @@
 #include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/advise/plan/plan_effort.h"
 #include "tools/lab/advise/plan/score_allocation.h"
+#include "tools/train/dry_run.h"
 #include "tools/train/launch.h"
 #include "tools/train/train_step.h"
 
@@ -57,6 +58,18 @@ void require_allocation(const PlanRequest& plan) {
   }
 }
 
+// The 16-bit weights alone: no plan is below them.
+void require_possible(const BudgetText& budget, const Config& config) {
+  if (budget.kind != Budget::kMemory || budget.is_relative) return;
+  const int64_t parameters = predict_memory_table(tried(in_exact_precision(config)), 1).parameters;
+  const double least = static_cast<double>(parameters) * static_cast<double>(sizeof(uint16_t));
+  if (budget.value >= least) return;
+  throw ConfigError(
+      fmt::format("--budget: {:.0f} bytes of memory are less than the {:.0f} of the weights alone in 16 bits: expected "
+                  "more; numbers without a unit are bytes, others memory=1.5GiB or memory=90%",
+                  budget.value, least));
+}
+
 [[noreturn]] void refuse_energy() {
   std::string known;
   for (const Hardware& hardware : all_hardware())
@@ -98,6 +111,7 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   const DType low = low_of(config);
   if (request.hardware != nullptr) require_units(*request.hardware, low);
   if (request.hardware == nullptr && request.plan.budget.kind == Budget::kEnergy) refuse_energy();
+  require_possible(request.plan.budget, config);
   const std::vector<PlannedPlace> layers = planned_layers(config, low, request.plan.recipes);
   const std::vector<std::string> state = goes_by_loss ? request.state : std::vector<std::string>();
   const std::vector<PlannedPlace> shared = planned_shared(config, low, state, request.ranks);
@@ -115,6 +129,11 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   std::optional<Session> session(std::in_place, exact, *communicator);
   const double seconds = time_of_step(*session);
   if (!request.accepts_much) require_time_for(effort, seconds);
+  const BudgetText& budget = request.plan.budget;
+  const PlanQuantity limited = PlanGoal{.budget = budget.kind}.quantities()[0];
+  log_info("plan: budget of {}: {}", name(budget.kind),
+           budget.is_relative ? fmt::format("{:g} % of 16 bits throughout", 100.0 * budget.value)
+                              : to_text(limited, budget.value));
   log_info("plan: {}", to_text(effort, seconds));
   log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
            request.batches);
