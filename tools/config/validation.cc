@@ -312,11 +312,8 @@ void validate_for_ranks(const Config& c, int ranks, const ConfigOrigins& origins
 }
 
 std::string located(const std::string& message, const ConfigOrigins& origins) {
-  const std::string key = message.substr(0, message.find(": "));
-  const auto origin = origins.find(key);
-  if (origin == origins.end()) return message;
-  const bool is_named = origin->second.find(key + "=") != std::string::npos;  // "command line: KEY=VALUE"
-  return fmt::format("{}: {}", origin->second, is_named ? message.substr(key.size() + 2) : message);
+  const auto origin = origins.find(message.substr(0, message.find(": ")));
+  return origin == origins.end() ? message : fmt::format("{}: {}", origin->second, message);
 }
 
 }  // namespace mantissa

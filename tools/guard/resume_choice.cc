@@ -8,7 +8,7 @@
 
 #include "core/base/log.h"
 #include "core/base/process.h"
-#include "tools/config/wrapped_text.h"
+#include "core/base/wrapped_text.h"
 
 namespace mantissa {
 namespace {

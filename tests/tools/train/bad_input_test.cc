@@ -47,9 +47,9 @@ TEST(BadInput, UnknownNamesWithTheirPlace) {
   expect_refused(run_program(1, {"config", run.config_path()}), 2, {"config.yaml:7:9: device: nothing is named"});
   const std::vector<std::string> known = {"device=cpu"};
   expect_refused(run.try_train(1, with(known, {"comm.backend=pigeon"})), 2,
-                 {"command line: comm.backend=pigeon: nothing is named 'pigeon' here"});
+                 {"command line: comm.backend=pigeon: comm.backend: nothing is named 'pigeon' here"});
   expect_refused(run.try_train(1, with(known, {"model.name=elephant"})), 2,
-                 {"command line: model.name=elephant: nothing is named 'elephant' here"});
+                 {"command line: model.name=elephant: model.name: nothing is named 'elephant' here"});
   expect_refused(run.try_train(1, with(known, {"precision.rules=[{match: blocks.9, format: fp32}]"})), 2,
                  {"blocks.9, format: fp32}]: precision.rules[0].match: 'blocks.9' matches no layer"});
   expect_refused(run.try_train(2, known), 2,
@@ -295,7 +295,7 @@ TEST(BadInput, TwoJobsInOneFolder) {
                          " train.run_dir=" + run.run_dir() + "\n");
   const std::string dir = run.run_dir();
   expect_refused(run_shell("bash " + script), 2,
-                 {"error: command line: train.run_dir=" + dir + ": another job is running in '" + dir +
+                 {"error: command line: train.run_dir=" + dir + ": train.run_dir: another job is running in '" + dir +
                   "' (host n, process 7): wait for it, or give another folder. `mantissa status " + dir + "`"});
   run.train(1, {"train.stop_at_step=1"});
   EXPECT_TRUE(std::regex_match(read_file(dir + "/lock"), std::regex("host \\S+, process \\d+"))) << dir;

@@ -146,7 +146,7 @@ void expect_resumed_at(const Outcome& outcome, int step) {
 
 // Starts from the configuration that the run folder keeps.
 Outcome train_from_folder(const std::string& run_dir, const std::vector<std::string>& settings) {
-  const Outcome outcome = run_program(1, with({"train", run_dir + "/config.yaml"}, settings));
+  Outcome outcome = run_program(1, with({"train", run_dir + "/config.yaml"}, settings));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   return outcome;
 }
