@@ -6,6 +6,7 @@
 
 #include "core/base/thread_team.h"
 #include "tests/models/rounding_bounds.h"
+#include "tests/models/tiny_models.h"
 #include "tests/models/training_pass.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/values.h"
@@ -32,11 +33,7 @@ ModelConfig config(const std::string& name, bool llama) {
   config.init_stddev = 0.1f;
   if (llama) {
     config.kv_heads = 2;
-    config.bias = false;
-    config.tie_head = false;
-    config.norm = NormKind::kRmsNorm;
-    config.activation = Activation::kSwiglu;
-    config.position = Position::kRope;
+    testing::use_llama_layers(config);
   }
   return config;
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "tests/models/tiny_models.h"
 #include "tests/testing/error_of.h"
 
 namespace mantissa {
@@ -30,11 +31,7 @@ ModelConfig llama() {
   config.vocab = 37;
   config.mlp_width = 28;
   config.context = 16;
-  config.bias = false;
-  config.tie_head = false;
-  config.norm = NormKind::kRmsNorm;
-  config.activation = Activation::kSwiglu;
-  config.position = Position::kRope;
+  testing::use_llama_layers(config);
   return config;
 }
 

@@ -1,4 +1,5 @@
 #include "tests/models/reference_file.h"
+#include "tests/models/tiny_models.h"
 
 #include <cstring>
 
@@ -71,11 +72,7 @@ ModelConfig reference_config(const std::string& model) {
   if (model == "primer") config.activation = Activation::kReluSquared;
   if (model == "llama") {
     config.kv_heads = 2;
-    config.bias = false;
-    config.tie_head = false;
-    config.norm = NormKind::kRmsNorm;
-    config.activation = Activation::kSwiglu;
-    config.position = Position::kRope;
+    use_llama_layers(config);
   }
   return config;
 }

@@ -11,6 +11,14 @@
 
 namespace mantissa::testing {
 
+inline void use_llama_layers(ModelConfig& config) {
+  config.bias = false;
+  config.tie_head = false;
+  config.norm = NormKind::kRmsNorm;
+  config.activation = Activation::kSwiglu;
+  config.position = Position::kRope;
+}
+
 inline ModelConfig tiny_model(const std::string& name) {
   ModelConfig config;
   config.name = name;
@@ -33,11 +41,7 @@ inline ModelConfig tiny_gpt() {
 inline ModelConfig tiny_llama() {
   ModelConfig config = tiny_model("gpt");
   config.kv_heads = 1;
-  config.bias = false;
-  config.tie_head = false;
-  config.norm = NormKind::kRmsNorm;
-  config.activation = Activation::kSwiglu;
-  config.position = Position::kRope;
+  use_llama_layers(config);
   return config;
 }
 

@@ -91,6 +91,16 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
     throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
                                   found.baseline));
   }
+  // A baseline that is damaged itself would show no damage of others, nor its own.
+  const auto coarse = [&](const MeasuredPrecision& one) { return coarseness(one.precision, config.model.layers); };
+  const MeasuredPrecision* const baseline = found.find(found.baseline);
+  for (const MeasuredPrecision& one : found.precisions) {
+    if (baseline == nullptr || coarse(one) >= coarse(*baseline)) continue;
+    throw ConfigError(
+        fmt::format("--measured {}: expected the most precise one as baseline, got {} beside {}: compare "
+                    "with --baseline {}",
+                    path, found.baseline, one.name, one.name));
+  }
   return found;
 }
 

@@ -13,7 +13,8 @@ namespace mantissa {
 namespace {
 
 constexpr int64_t kLooks = 20;  // evaluations, probed steps and checkpoints in a run, at least
-// Of configs/adaptive.yaml, with which runs that underflow are found and rescued (docs/results/adaptive.md).
+// The value of configs/adaptive.yaml. It finds runs that underflow early enough to rescue them
+// (docs/results/adaptive.md).
 constexpr double kUnderflowThreshold = 0.5;
 constexpr double kLeastRise = 0.05, kLeastFactor = 1.5;  // of thresholds: less is chance in runs that are longer
 constexpr double kMostRise = 1e6;

@@ -240,6 +240,12 @@ TEST(Measurement, TrustsOnlyVerdictsItKnowsBesideATrainedBaseline) {
                   wanted_config());
             }).find("its baseline fp32 was not trained"),
             std::string::npos);
+  Json by_fp16 = prepared_comparison({measured("fp16", kFp16, ""), measured("fp32", kFp32, "better")});
+  by_fp16["baseline"] = "fp16";
+  EXPECT_NE(error_of([&] {
+              read_measurement(written("fp16.json", by_fp16.dump()), wanted_config());
+            }).find("got fp16 beside fp32: compare with --baseline fp32"),
+            std::string::npos);
 }
 
 TEST(Measurement, RefusesOtherFilesAndOtherTasks) {

@@ -17,8 +17,8 @@ struct Page {
   int width_px = 1280;
   std::vector<Action> actions{};
   bool dark = false;  // the colour scheme that the reader prefers
-  // Of a picture of the whole page, which Bazel keeps among the test's undeclared outputs, for pages whose legibility
-  // is asked for; empty: none.
+  // The name of a picture of the whole page, to check whether it is legible. Bazel keeps the picture among the test's
+  // undeclared outputs. Empty: none.
   std::string picture{};
 };
 

@@ -186,7 +186,7 @@ function keys() {
   return [...samples, ...lines].map(([name, color]) => [formatIn(name), color]);
 }
 
-// Of a picture in base64: the luminance of its margin, and the share of it that differs from that.
+// The luminance of the margin of a picture in base64, and the share of the picture that differs from it.
 async function look(png) {
   const bytes = Uint8Array.from(atob(png), (letter) => letter.charCodeAt(0));
   const image = await createImageBitmap(new Blob([bytes], {type: 'image/png'}));
