@@ -9,10 +9,16 @@ ranks= # the process that starts them
 job=$SLURM_JOB_ID
 [[ -z ${SLURM_ARRAY_JOB_ID:-} ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # the first's ID stands for the whole array
 
+is_preempted() { # since its last start
+  local shown
+  shown=$(SLURM_TIME_FORMAT=standard scontrol --oneliner show job "$job")
+  [[ $shown =~ \ StartTime=([0-9T:-]+)\ .*\ PreemptTime=([0-9T:-]+)\  && ! ${BASH_REMATCH[2]} < ${BASH_REMATCH[1]} ]]
+}
+
 stop_ranks() {
   echo "$(date '+%F %T') job $job: $1: the ranks are told to save and to leave"
   [[ -z $ranks ]] || kill -USR1 "$ranks" 2>/dev/null
-  [[ $1 == SIGUSR1 ]] || return
+  [[ $1 == SIGUSR1 ]] && ! is_preempted || return # preemption brings the end near, whatever --time was
   local end left
   end=$(date --date="$(SLURM_TIME_FORMAT=standard squeue --noheader --format=%e --jobs="$job")" +%s 2>/dev/null) || return
   left=$((end - $(date +%s)))
@@ -20,12 +26,6 @@ stop_ranks() {
     echo "job $job: that was $SECONDS s after the start and $left s before the time limit: give a longer --time," \
       "or a shorter --signal=B:USR1@60"
   fi
-}
-
-is_preempted() { # since its last start
-  local shown
-  shown=$(SLURM_TIME_FORMAT=standard scontrol --oneliner show job "$job")
-  [[ $shown =~ \ StartTime=([0-9T:-]+)\ .*\ PreemptTime=([0-9T:-]+)\  && ! ${BASH_REMATCH[2]} < ${BASH_REMATCH[1]} ]]
 }
 
 run_and_requeue() {

@@ -13,6 +13,7 @@ std::vector<float> widened(std::span<const std::byte> bytes) {
   std::vector<T> stored(bytes.size() / sizeof(T));
   std::memcpy(stored.data(), bytes.data(), bytes.size());
   std::vector<float> values;
+  values.reserve(stored.size());
   for (const T value : stored) values.push_back(to_float(value));
   return values;
 }

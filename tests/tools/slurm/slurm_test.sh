@@ -163,10 +163,11 @@ job=$(MANTISSA_ROOT=$work/lost submit mpirun.sbatch lost_daemon)
 preempt "$job" lost_daemon
 continue_requeued "$job" lost_daemon SIGTERM
 
-# Without preemption, such a code ends the job: here mpirun finds no program.
-rm "$work/lost/bin/mantissa"
+# Without preemption, such a code ends the job.
+printf '#!/bin/sh\nexit 205\n' >"$work/lost/bin/mpirun"
 job=$(MANTISSA_ROOT=$work/lost submit mpirun.sbatch failing)
 wait_for 60 "the end of job $job" state_is "$job" FAILED
+grep -q "start 1: exit code 205" "$work/failing.log" || fail "the job of an mpirun with exit code 205 ended otherwise"
 echo "passed: failing"
 
 # A script that is not submitted from the bundle says where it looked.
