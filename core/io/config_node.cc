@@ -255,8 +255,11 @@ void apply_override(ConfigNode& root, const std::string& assignment) {
                        assignment.substr(0, 40), assignment.size(), kMaxTextBytes);
   const std::string origin = "command line: " + assignment;
   const size_t equals = assignment.find('=');
-  require<ConfigError>(equals != std::string::npos && equals > 0,
-                       "{}: expected key.sub=value, such as optimizer.lr=3e-4", origin);
+  require<ConfigError>(
+      equals != std::string::npos && equals > 0,
+      "{}: expected key.sub=value, such as optimizer.lr=3e-4; several values of one option have commas: "
+      "fp32,bf16",
+      origin);
   const std::string path = assignment.substr(0, equals);
   ConfigNode* node = &root;
   for (size_t begin = 0; begin <= path.size();) {

@@ -155,6 +155,7 @@ TEST(ConfigNode, RefusesMalformedOverrides) {
   };
   EXPECT_THAT(error("optimizer.lr"), HasSubstr("command line: optimizer.lr: expected key.sub=value"));
   EXPECT_THAT(error("=3"), HasSubstr("expected key.sub=value"));
+  EXPECT_THAT(error("bf16"), HasSubstr("several values of one option have commas: fp32,bf16"));
   EXPECT_THAT(error("a..b=3"), HasSubstr("has an empty part"));
   EXPECT_THAT(error("a.=3"), HasSubstr("has an empty part"));
   EXPECT_THAT(error("layers.0=3"), HasSubstr("'layers' is a list; replace it whole: layers=[…]"));
