@@ -32,7 +32,7 @@ constexpr SignalText kTexts[] = {
     {kNorm, "the gradient norm was {:.4g} times its recent quantile", "the gradient norm was not finite"},
     {kSkips, "a share of {:.4g} of recent steps was skipped", nullptr},
     {kUnderflow, "a share of {:.4g} of gradients underflowed", nullptr},
-    {kValidation, "{:g} evaluations in a row were no better", "the validation loss was not finite"},
+    {kValidation, "evaluations in a row that were no better: {:g}", "the validation loss was not finite"},
     {kCurvature, "the curvature along the update was {:.4g}", nullptr},
     {kNoise, "the noise between micro-batches was {:.4g} of the squared gradient norm",
      "the gradient noise was not finite"},

@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/process.h"
+#include "core/base/wrapped_text.h"
 
 namespace mantissa {
 Node this_node() {
@@ -56,9 +57,9 @@ void require_own_gpus(std::span<const GpuClaim> claims, const std::string& advic
       claims.begin(), claims.end(), [&](const GpuClaim& other) { return other.node.machine == claim.node.machine; });
   throw ConfigError(fmt::format(
       "comm.backend: each rank needs a GPU of its own, but ranks {} and {} both have {}GPU {} ({}) of node {}: it has "
-      "{} ranks, and rank {} sees {} GPU{}. {}",
+      "{} ranks, and rank {} sees {}. {}",
       sharing->first, sharing->second, are_slices ? "slices (MIG) of " : "", claim.index, claim.gpu.pci_bus_id,
-      claim.node.name, local_ranks, sharing->second, claim.visible_gpus, claim.visible_gpus == 1 ? "" : "s", advice));
+      claim.node.name, local_ranks, sharing->second, counted(claim.visible_gpus, "GPU"), advice));
 }
 
 bool nccl_shares_gpus(int version, const char* variable) {

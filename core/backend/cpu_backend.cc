@@ -10,6 +10,7 @@
 #include "core/backend/kernel_forward.h"
 #include "core/backend/registry.h"
 #include "core/base/thread_team.h"
+#include "core/base/wrapped_text.h"
 #include "core/cpu/memory.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/fp64/fp64_cpu.h"
@@ -83,8 +84,8 @@ CpuBackend::CpuBackend(int device_index) : device_{Device::Kind::kCpu, device_in
 
 std::string CpuBackend::describe() const {
   const dnnl_version_t* onednn = dnnl_version();
-  return fmt::format("cpu: {}, {}, {} thread{}, oneDNN {}.{}.{}", cpu_model(),
-                     hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), threads(), threads() == 1 ? "" : "s",
+  return fmt::format("cpu: {}, {}, {}, oneDNN {}.{}.{}", cpu_model(),
+                     hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), counted(threads(), "thread"),
                      onednn->major, onednn->minor, onednn->patch);
 }
 

@@ -1,11 +1,18 @@
 #include "core/base/wrapped_text.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace mantissa {
 
 size_t columns_of(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+std::string counted(int64_t count, std::string_view noun) {
+  const bool hisses = noun.ends_with("ch") || noun.ends_with("s") || noun.ends_with("x");
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : hisses ? "es" : "s");
 }
 
 std::string wrapped(std::string_view text, size_t taken, Paths paths) {

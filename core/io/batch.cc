@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/base/check.h"
+#include "core/base/wrapped_text.h"
 #include "core/tensor/philox.h"
 
 namespace mantissa {
@@ -58,11 +59,10 @@ uint64_t permute(uint64_t index, uint64_t size, uint64_t key, uint64_t epoch) {
 Sampler::Sampler(int64_t tokens, int64_t context, uint64_t seed, SampleOrder order, const char* what)
     : context_(context), key_(seed ^ kSamplerDomain), order_(order) {
   MANTISSA_CHECK(context > 0, "[sampler] context must be > 0, got {}", context);
-  require<DataError>(
-      tokens > context,
-      "the {} has {} tokens, one window needs {} (model.context {} and the token after it); give more data "
-      "or lower model.context",
-      what, tokens, context + 1, context);
+  require<DataError>(tokens > context,
+                     "the {} has {}, one window needs {} (model.context {} and the token after it); give more data "
+                     "or lower model.context",
+                     what, counted(tokens, "token"), context + 1, context);
   windows_ = (tokens - 1) / context;
   slack_ = (tokens - 1) % context;
 }

@@ -6,6 +6,7 @@
 #include <cctype>
 
 #include "core/base/error.h"
+#include "core/base/wrapped_text.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {
@@ -303,8 +304,8 @@ void validate_for_ranks(const Config& c, int ranks, const ConfigOrigins& origins
       "micro-batches: change {}, train.global_batch or the number of ranks",
       p.setting("train.global_batch"), ranks, c.train.micro_batch, per_round, p.setting("train.micro_batch"));
   const auto check_rank = [&](const char* list, size_t i, int rank) {
-    p.refuse_if(rank >= ranks, "{}, but there are {} ranks", p.setting(fmt::format("test.{}[{}].rank", list, i)),
-                ranks);
+    p.refuse_if(rank >= ranks, "{}, but the job has {}", p.setting(fmt::format("test.{}[{}].rank", list, i)),
+                counted(ranks, "rank"));
   };
   for (size_t i = 0; i < c.test.faults.size(); ++i) check_rank("faults", i, c.test.faults[i].rank);
   for (size_t i = 0; i < c.test.activations.size(); ++i) check_rank("activations", i, c.test.activations[i].rank);

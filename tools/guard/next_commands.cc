@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "core/base/process.h"
+#include "core/base/wrapped_text.h"
 
 namespace mantissa {
 namespace {
@@ -45,14 +46,14 @@ std::string next_commands(const Config& run, int ranks) {
 
 std::string finished_text(const Config& run, const ConfigOrigins& origins) {
   if (!stops_early(run)) {
-    return fmt::format("already finished: {0} of {0} steps in {1}; give a larger train.steps to go on", run.train.steps,
-                       run.train.run_dir);
+    return fmt::format("already finished: {} of {} in {}; give a larger train.steps to go on", run.train.steps,
+                       counted(run.train.steps, "step"), run.train.run_dir);
   }
   const auto origin = origins.find("train.stop_at_step");
   return fmt::format(
-      "already finished: {0} of {1} steps in {2}, because train.stop_at_step = {0}{3}; give a larger one, or 0, to go "
+      "already finished: {0} of {1} in {2}, because train.stop_at_step = {0}{3}; give a larger one, or 0, to go "
       "on",
-      run.train.last_step(), run.train.steps, run.train.run_dir,
+      run.train.last_step(), counted(run.train.steps, "step"), run.train.run_dir,
       origin == origins.end() ? "" : fmt::format(" ({})", origin->second));
 }
 

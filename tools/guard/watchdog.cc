@@ -15,6 +15,7 @@
 #include "core/base/launcher.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
+#include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "tools/guard/stack_dump.h"
 
@@ -76,7 +77,7 @@ std::string list_ranks(const std::vector<int>& ranks) {
   for (size_t i = 0; i < std::min(ranks.size(), kListed); ++i) {
     text += fmt::format("{} {}", i == 0 ? "" : i + 1 == ranks.size() ? " and" : ",", ranks[i]);
   }
-  if (ranks.size() > kListed) text += fmt::format(" and {} others", ranks.size() - kListed);
+  if (ranks.size() > kListed) text += " and " + counted(std::ssize(ranks) - static_cast<int64_t>(kListed), "other");
   return text;
 }
 

@@ -38,7 +38,7 @@ std::shared_ptr<const TokenData> open_data(const Config& config, const char* set
     }
   }
   if (!data->skipped_empty_files().empty()) {
-    log_info("data: {} empty files skipped, the first is {}", data->skipped_empty_files().size(),
+    log_info("data: skipped {}, the first is {}", counted(std::ssize(data->skipped_empty_files()), "empty file"),
              data->skipped_empty_files().front());
   }
   return data;
@@ -90,9 +90,9 @@ class FileBatches final : public Batches {
   }
   std::string describe() const override {
     const size_t files = split_.train.data->files() + (has_own_validation() ? split_.validation.data->files() : 0);
-    return fmt::format("{} file{}, {} training tokens in {} windows, {} validation tokens", files,
-                       files == 1 ? "" : "s", split_.train.size(), train_order_.windows(),
-                       validation_order_ ? split_.validation.size() : 0);
+    return fmt::format("{}, {} in {}, {}", counted(static_cast<int64_t>(files), "file"),
+                       counted(split_.train.size(), "training token"), counted(train_order_.windows(), "window"),
+                       counted(validation_order_ ? split_.validation.size() : 0, "validation token"));
   }
 
   std::vector<std::string> warnings() const override {

@@ -229,11 +229,10 @@ void move_near_gpu(const Config& config, const Communicator& communicator) {
   std::vector<int> processors = move_process_to(processors_near_pci_device(gpu));
   const bool has_moved = !processors.empty();
   if (!has_moved) processors = processors_of_this_thread();
-  if (has_moved) log_info("threads: on the {} processors near GPU {}", processors.size(), gpu);
+  if (has_moved) log_info("threads: near GPU {}, on {}", gpu, counted(std::ssize(processors), "processor"));
   if (processors.size() < kThreadsOfGpuRank) {
-    log_warn(
-        "threads: this GPU rank may use {} processors and needs {}: srun --cpus-per-task, or mpirun --bind-to none",
-        processors.size(), kThreadsOfGpuRank);
+    log_warn("threads: this GPU rank may use {} and needs {}: srun --cpus-per-task, or mpirun --bind-to none",
+             counted(std::ssize(processors), "processor"), kThreadsOfGpuRank);
   }
 }
 
@@ -299,9 +298,9 @@ std::string pin_threads(Communicator& communicator, const NodeProcessors& node, 
   if (processors.empty()) return "";
   bind_threads(processors);
   return fmt::format(
-      "threads: bound, each to a core of its own ({} ranks x {} threads share {} processors); rank {} runs on "
-      "processors {}",
-      node.sharing(), threads, node.own().count(), communicator.rank(), fmt::join(processors, " "));
+      "threads: bound, each to a core of its own ({} ranks x {} share {} processors); rank {} runs on processor{} {}",
+      node.sharing(), counted(threads, "thread"), node.own().count(), communicator.rank(),
+      processors.size() == 1 ? "" : "s", fmt::join(processors, " "));
 }
 
 }  // namespace mantissa

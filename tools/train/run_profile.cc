@@ -7,6 +7,7 @@
 #include "core/backend/device_rates.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "core/profile/profile_report.h"
 
@@ -48,7 +49,8 @@ std::string heading(const std::vector<RankProfile>& ranks, int rank, int warm_up
   const auto step_ms = [](const RankProfile& a, const RankProfile& b) { return a.step_ms < b.step_ms; };
   const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), step_ms);
   const RankProfile& mine = ranks[static_cast<size_t>(rank)];
-  std::string text = fmt::format("{:.3f} ms a step, mean of {} steps, rank {}", mine.step_ms, mine.steps, rank);
+  std::string text =
+      fmt::format("{:.3f} ms a step, mean of {}, rank {}", mine.step_ms, counted(mine.steps, "step"), rank);
   if (ranks.size() > 1) {
     text += fmt::format(" ({:.3f} to {:.3f} ms over {} ranks)", least->step_ms, most->step_ms, ranks.size());
   }

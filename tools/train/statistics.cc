@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
+#include "core/base/wrapped_text.h"
 #include "core/cpu/fma_peak.h"
 
 namespace mantissa {
@@ -234,7 +235,7 @@ std::string RunStatistics::to_text(size_t peak_memory_bytes, const SpeedContext&
   if (older > 0) text += fmt::format(", the last {} of them:", newest_skips_.size());
   for (const std::string& skip : newest_skips_) text += "\n    " + skip;
   const bool has_scale = scale_changes_ > 0 || (!newest_scales_.empty() && newest_scales_.back().second != 1.0f);
-  if (has_scale) text += fmt::format("\n  loss scale   {} changes:", scale_changes_);
+  if (has_scale) text += fmt::format("\n  loss scale   {}:", counted(scale_changes_, "change"));
   if (scale_changes_ >= static_cast<int64_t>(kRemembered)) text += " ...,";
   for (size_t index = 0; has_scale && index < newest_scales_.size(); ++index) {
     text += fmt::format(" {:g} from step {}{}", newest_scales_[index].second, newest_scales_[index].first,

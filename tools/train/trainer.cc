@@ -7,6 +7,7 @@
 
 #include "amp/precision_fallback.h"
 #include "comm/state_faults.h"
+#include "core/base/wrapped_text.h"
 #include "core/profile/range.h"
 #include "tools/probe/parameter_probes.h"
 #include "tools/train/dry_run.h"
@@ -183,8 +184,8 @@ void Trainer::count_skips(const StepReport& step) {
   if (!ends && !has_faults && state_.skips_in_a_row < limits.max_skipped) return;
   std::string where = fmt::format("in step {}", step.step + 1);
   if (!ends) {
-    const std::string count = has_faults ? fmt::format("{} faults", state_.faults_in_a_row)
-                                         : fmt::format("{} skipped steps", state_.skips_in_a_row);
+    const std::string count =
+        has_faults ? counted(state_.faults_in_a_row, "fault") : counted(state_.skips_in_a_row, "skipped step");
     where = fmt::format("after {} in a row, the last {}", count, where);
   }
   state_.faults_in_a_row = state_.skips_in_a_row = 0;
@@ -204,8 +205,9 @@ void Trainer::count_spikes(const StepReport& step) {
   // A signal does not change what a run decides: it is heard again in the next step.
   const bool has_bad_data = stopped_by_ && stopped_by_->stop_request == StopRequest::kBadData;
   if (!acts || has_bad_data || state_.spikes_in_a_row < rules.consecutive) return;
-  const std::string cause = fmt::format("{} spikes in a row, the last in step {}: {}", state_.spikes_in_a_row,
-                                        step.step + 1, step.skip_reason(session_.runtime.parameters));
+  const std::string cause =
+      fmt::format("{} in a row, the last in step {}: {}", counted(state_.spikes_in_a_row, "spike"), step.step + 1,
+                  step.skip_reason(session_.runtime.parameters));
   state_.spikes_in_a_row = state_.faults_in_a_row = state_.skips_in_a_row = 0;
   const bool rolls_back = rules.action == SpikeAction::kRollback;
   if (rolls_back && state_.rollback_point && state_.rollbacks < rules.max_rollbacks) {
@@ -216,7 +218,7 @@ void Trainer::count_spikes(const StepReport& step) {
     return;
   }
   const std::string why = !rolls_back             ? ""
-                          : state_.rollback_point ? fmt::format(" and {} rollbacks", state_.rollbacks)
+                          : state_.rollback_point ? " and " + counted(state_.rollbacks, "rollback")
                                                   : ", without a checkpoint to roll back to (checkpoint.interval)";
   fail<FaultError>(fmt::format("stopped after {}{}; the weights are those before; {}", cause, why,
                                step.advice(session_.scaler.config())));
@@ -322,7 +324,7 @@ void PrecisionControl::change_level(Trainer& trainer, int64_t steps) {
       fmt::format("precision.adaptive {} the precision from {} to {} after step {}: ",
                   change->to < change->from ? "raises" : "lowers", level(change->from), level(change->to), steps);
   for (const BadSignal& bad : change->causes) cause += (&bad == &change->causes[0] ? "" : ", ") + describe(bad);
-  if (change->causes.empty()) cause += fmt::format("{} steps without an uneasy signal", change->steady_steps);
+  if (change->causes.empty()) cause += counted(change->steady_steps, "step") + " without an uneasy signal";
   PrecisionSwitch& asked = trainer.request_switch(cause);
   asked.from_level = change->from;
   asked.to_level = change->to;

@@ -21,6 +21,11 @@ TEST(WrappedText, BreaksBetweenWordsOfLongLinesOnly) {
   EXPECT_EQ(wrapped(words(14) + " aäöü"), words(14) + " aäöü");  // columns, not bytes
 }
 
+TEST(WrappedText, CountsOneAndSeveral) {
+  EXPECT_EQ(counted(1, "micro-batch") + counted(2, "micro-batch"), "1 micro-batch2 micro-batches");
+  EXPECT_EQ(counted(0, "rank") + counted(1, "rank") + counted(3, "box"), "0 ranks1 rank3 boxes");
+}
+
 TEST(WrappedText, LeavesRoomInTheFirstLine) {
   EXPECT_EQ(wrapped(words(15), 2), words(14) + "\n  abcdefg");
   EXPECT_EQ(wrapped("a\n" + words(15), 100), "a\n" + words(15));

@@ -361,7 +361,7 @@ TEST(Validation, InjectedFaultsNameRanksThatExist) {
   const std::string message = message_of<ConfigError>([&] { validate_for_ranks(c, 1); });
   EXPECT_THAT(message, HasSubstr("test.faults[0].rank = 1"));
   EXPECT_THAT(message, HasSubstr("test.activations[0].rank = 2"));
-  EXPECT_THAT(message, HasSubstr("but there are 1 ranks"));
+  EXPECT_THAT(message, HasSubstr("but the job has 1 rank"));
 }
 
 }  // namespace

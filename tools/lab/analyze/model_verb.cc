@@ -176,8 +176,8 @@ void print_checkpoint(const Json& checkpoint, ReportText& text) {
     if (tensor.is_null() || tensor["elements"] == 0) return std::string("-");
     return per_cent(number_of(tensor["saturated"]) + number_of(tensor["non_finite"]) / number_of(tensor["elements"]));
   };
-  text.blank_line().line("{}: weights of step {}, {} batches, loss {:.4f}", checkpoint["name"], checkpoint["step"],
-                         checkpoint["steps"].size(), checkpoint["loss"]);
+  text.blank_line().line("{}: weights of step {}, {}, loss {:.4f}", checkpoint["name"], checkpoint["step"],
+                         counted(std::ssize(checkpoint["steps"]), "batch"), checkpoint["loss"]);
   const Json rows = rows_by_layer(checkpoint);
   std::vector<Column> tensors = {{"layer", "activation/layer"}}, products = tensors;
   for (const std::string role : {probe_role::kActivation, probe_role::kWeight, probe_role::kGradient}) {

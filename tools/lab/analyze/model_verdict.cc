@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/wrapped_text.h"
+
 namespace mantissa {
 namespace {
 
@@ -201,8 +203,8 @@ class Findings {
       for (const Kind& kind : kinds_[problem]) {
         const bool is_bad = problem == static_cast<size_t>(Problem::kNonFinite);
         verdict.level = std::max(verdict.level, is_bad ? VerdictLevel::kBad : VerdictLevel::kAttention);
-        verdict.lines.push_back(fmt::format("{}: {} in {} place{}, the worst is {}. {}", where, kHeadlines[problem],
-                                            kind.count, kind.count == 1 ? "" : "s", kind.worst, kind.advice));
+        verdict.lines.push_back(fmt::format("{}: {} in {}, the worst is {}. {}", where, kHeadlines[problem],
+                                            counted(kind.count, "place"), kind.worst, kind.advice));
       }
     }
   }
@@ -243,7 +245,7 @@ class Findings {
     const bool is_gradient = has_loss_scale(found.role);
     if (const int64_t bad = losses.non_finite + found.non_finite_when_skipped; bad > 0) {
       add(is_gradient ? Problem::kNonFiniteGradients : Problem::kNonFinite, at, static_cast<double>(bad),
-          fmt::format("{}: {} values", what, bad));
+          fmt::format("{}: {}", what, counted(bad, "value")));
     }
     if (found.role == probe_role::kUpdate) return judge_stagnation(found, at);
     if (found.role == probe_role::kParameterGradient) return;  // neither stored nor multiplied in its format

@@ -62,7 +62,7 @@ std::string lost(const RunHistory& run, const FirstCause& cause, bool previous) 
     started_ns = std::max(started_ns, rank.started_ns);
   }
   const int64_t steps = done - std::max<int64_t>(saved.step, 0);
-  const std::string count = fmt::format("{} step{}", steps, steps == 1 ? "" : "s");
+  const std::string count = counted(steps, "step");
   const std::string since = saved.step < 0 ? "" : fmt::format("since the checkpoint of step {}", saved.step);
   if (cause.kind == Kind::kRunning) {
     return since.empty() ? "not saved yet: all steps" : fmt::format("not saved yet: {} {}", count, since);
@@ -93,7 +93,7 @@ Json details(const RunHistory& run, const FirstCause& cause) {
     lines.push_back(
         fmt::format("rank {}, {:+.3f} s: {}", rank.rank, seconds_from(cause.unix_ns, rank.ended_ns), rank.error));
   }
-  if (errors > kMostErrors) lines.push_back(fmt::format("and errors of {} other ranks", errors - kMostErrors));
+  if (errors > kMostErrors) lines.push_back("and errors of " + counted(errors - kMostErrors, "other rank"));
   std::vector<int> missing;
   for (const RankHistory& rank : run.ranks) {
     if (rank.end != RankEnd::kUnknown) continue;
@@ -102,8 +102,8 @@ Json details(const RunHistory& run, const FirstCause& cause) {
   }
   if (!missing.empty()) lines.push_back(fmt::format("no black box of {}", list_ranks(missing)));
   if (!run.left_over.empty()) {
-    lines.push_back(fmt::format("left out: {} black box{} of an earlier start with more ranks, the first is {}",
-                                run.left_over.size(), run.left_over.size() == 1 ? "" : "es", run.left_over[0]));
+    lines.push_back(fmt::format("left out: {} of an earlier start with more ranks, the first is {}",
+                                counted(std::ssize(run.left_over), "black box"), run.left_over[0]));
   }
   return lines;
 }

@@ -77,7 +77,8 @@ Json share_of(int64_t part, int64_t whole) {
 }
 
 std::string describe_model(const ModelConfig& model) {
-  return fmt::format("{}: {} layers, width {}, context {}", model.name, model.layers, model.width, model.context);
+  return fmt::format("{}: {}, width {}, context {}", model.name, counted(model.layers, "layer"), model.width,
+                     model.context);
 }
 
 Json training_settings(const Config& config) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/base/log.h"
+#include "core/base/wrapped_text.h"
 #include "tools/lab/analyze/sensitivity/decision_passes.h"
 #include "tools/lab/analyze/sensitivity/hessian.h"
 
@@ -48,7 +49,7 @@ HessianProbes probe_until_known(const HessianGoal& goal, int64_t batches, Decisi
     }
     made = look;
     const auto wide = static_cast<double>(std::ranges::count_if(found.results, is_wide));
-    log_info("sensitivity: {} probes of the Hessian", made);
+    log_info("sensitivity: {} of the Hessian", counted(made, "probe"));
     // Equal on all ranks already; the sum makes it impossible that one of them goes on alone.
     if (sum_over_ranks({wide}, session.sharded.communicator)[0] == 0.0) break;
   }

@@ -242,10 +242,10 @@ std::string sensitivity_text(const Json& figures) {
   };
   ReportText text;
   for (const Json& line : verdict_lines(figures, order)) text.paragraph(line.get<std::string>());
-  text.blank_line().line(
-      "{}: weights of step {}, {} batches, {} probes of the Hessian, loss {}, learning rate {:.3g}, {} rank{}",
-      figures["target"], figures["step"], figures["batches"], figures["probes"], with_interval(figures["loss"]),
-      figures["learning_rate"], figures["ranks"], figures["ranks"] == 1 ? "" : "s");
+  text.blank_line().line("{}: weights of step {}, {}, {} of the Hessian, loss {}, learning rate {:.3g}, {}",
+                         figures["target"], figures["step"], counted(figures["batches"], "batch"),
+                         counted(figures["probes"], "probe"), with_interval(figures["loss"]), figures["learning_rate"],
+                         counted(figures["ranks"], "rank"));
   if (const std::string hessian = hessian_line(figures, order); !hessian.empty()) text.paragraph(hessian);
   text.blank_line().line("The effect of lowering one product alone, against fp32 (means over batches, ± 95 %):");
   text.table(order, {{"decision", "name"},

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/wrapped_text.h"
 #include "tools/lab/analyze/sensitivity/hessian.h"
 
 namespace mantissa {
@@ -33,8 +34,9 @@ std::string hessian_line(const Json& figures, const Json& decisions) {
         "narrower.",
         wide.size(), known);
   }
-  std::string text = fmt::format("Hessian: {} of {} scores are known to ±{:g} % after {} probes",
-                                 known - static_cast<int64_t>(wide.size()), known, 100.0 * wanted, figures["probes"]);
+  std::string text =
+      fmt::format("Hessian: {} of {} scores are known to ±{:g} % after {}", known - static_cast<int64_t>(wide.size()),
+                  known, 100.0 * wanted, counted(figures["probes"], "probe"));
   if (wide.empty()) return text + ".";
   text += fmt::format(
       ", the most that --max-probes allows. Wider are {}",
@@ -62,7 +64,7 @@ std::string bands_line(const Json& figures, const Json& decisions) {
     text += fmt::format(
         ", {} unrated (that share tells no harm in backward products, and in formats that were not measured)", unrated);
   }
-  if (attentions > 0) text += fmt::format(", {} attentions, which have no operands to sample", attentions);
+  if (attentions > 0) text += fmt::format(", {}, without operands to sample", counted(attentions, "attention"));
   if (too_large > 0) {
     text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);
   }

@@ -196,7 +196,7 @@ TEST_F(Sensitivity, WhatWasNotLookedAtIsNotKnownAndCountsInNoCorrelation) {
     }
   }
   const std::string text = unwrapped(sensitivity_text(to_json(analysis)));
-  EXPECT_NE(text.find(", 2 attentions, which have no operands to sample, 4 not sampled (products of more than 10000 "
+  EXPECT_NE(text.find(", 2 attentions, without operands to sample, 4 not sampled (products of more than 10000 "
                       "elements)."),
             std::string::npos)
       << text;
