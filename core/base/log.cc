@@ -10,12 +10,14 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <mutex>
 #include <system_error>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/host_memory.h"
+#include "core/base/launcher.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
 
@@ -37,10 +39,21 @@ std::string name_of(LogLevel level) {
 
 std::string_view rank_of(LogLevel level) { return level < LogLevel::kWarning ? std::string_view() : rank_text; }
 
+// mpirun takes what its ranks write from pipes, to its own standard error.
+bool is_on_console() {
+  struct stat status {};
+  if (::isatty(STDERR_FILENO) == 1) return true;
+  if (::fstat(STDERR_FILENO, &status) != 0 || !S_ISFIFO(status.st_mode)) return false;
+  const Launcher launcher = find_launcher();
+  std::error_code error;  // it has ended, or belongs to somebody else
+  const std::string file = fmt::format("/proc/{}/fd/{}", launcher.process, STDERR_FILENO);
+  return launcher.process > 0 && std::filesystem::read_symlink(file, error).string().starts_with("/dev/pts/");
+}
+
 void write_to_stderr(LogLevel level, std::string_view line) {
   std::string text = fmt::format("{}{}{}", name_of(level), rank_of(level), line);
   // A console gets lines that fit, a file or a pipe whole ones. Information may be a text of its own form: a sample.
-  if (level >= LogLevel::kWarning && ::isatty(STDERR_FILENO) == 1) text = wrapped(text);
+  if (level >= LogLevel::kWarning && is_on_console()) text = wrapped(text);
   spdlog::default_logger_raw()->log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
 }
 

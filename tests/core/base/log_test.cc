@@ -78,6 +78,34 @@ TEST(Log, OnAConsoleWarningsAndErrorsFit) {
   EXPECT_EQ(error_output(true, log_lines), fits);
 }
 
+// A rank, a child of mpirun, writes to a pipe of it: what counts is where mpirun's own errors go.
+TEST(Log, UnderMpirunErrorsFitWhereTheyEndOnAConsole) {
+  const std::string words = std::string(60, 'a') + " " + std::string(60, 'b');
+  const auto launch = [&](bool is_launched) {
+    const int ends = dup(STDERR_FILENO);
+    int rank[2] = {-1, -1};
+    EXPECT_EQ(pipe(rank), 0);
+    in_a_process([&] {
+      // NOLINTBEGIN(concurrency-mt-unsafe): in a process of one thread
+      for (const char* const name : {"PMIX_NAMESPACE", "PMIX_RANK"})
+        is_launched ? setenv(name, "1", 1) : unsetenv(name);
+      // NOLINTEND(concurrency-mt-unsafe)
+      dup2(rank[1], STDERR_FILENO);
+      start_logging(0, 2);
+      log_error("{}", words);
+      return 0;
+    });
+    close(rank[1]);
+    char letter = 0;
+    while (read(rank[0], &letter, 1) == 1) EXPECT_EQ(write(ends, &letter, 1), 1);
+  };
+  const std::string whole = "error: [rank 0] " + words + "\n";
+  const std::string fits = "error: [rank 0] " + std::string(60, 'a') + "\n  " + std::string(60, 'b') + "\n";
+  EXPECT_EQ(error_output(true, [&] { launch(true); }), fits);
+  EXPECT_EQ(error_output(false, [&] { launch(true); }), whole) << "of a file or a pipe";
+  EXPECT_EQ(error_output(true, [&] { launch(false); }), whole) << "a pipe of the shell";
+}
+
 TEST(LogFile, HasTimeHostJobAndRank) {
   const std::string path = fresh_path("lines");
   std::ofstream(path) << "an earlier start\n";
