@@ -125,6 +125,13 @@ void require_same_configuration(const Config& config, Communicator& communicator
   }
 }
 
+std::shared_ptr<const Batches> open_common_batches(const Config& config, Communicator& communicator) {
+  ParameterSet parameters;  // names and shapes, which take no memory
+  std::shared_ptr<const Batches> batches = open_batches(config, create_model(config.model, parameters)->objective());
+  require_same_data(batches->fingerprint(), communicator);
+  return batches;
+}
+
 int gradient_prescale_log2(int64_t ranks, int64_t micro_batches) {
   return std::bit_width(static_cast<uint64_t>(ranks * micro_batches)) - 1;
 }

@@ -65,6 +65,10 @@ struct Session {
 // CommError naming a rank that was started with another configuration than rank 0. Collective.
 void require_same_configuration(const Config& config, Communicator& communicator);
 
+// The data of a training, for all of its sessions. DataError; CommError naming a rank that reads other data than rank
+// 0. Collective.
+std::shared_ptr<const Batches> open_common_batches(const Config& config, Communicator& communicator);
+
 // log2 of the gradient prescale: a power of two, at most ranks * micro-batches, by which the gradients of backward
 // passes exceed those of the global mean loss. They are then near those of the mean over one micro-batch of one rank,
 // so that 16-bit gradients keep their magnitude for any number of ranks and micro-batches. Unscaling removes it

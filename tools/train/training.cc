@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -40,7 +41,6 @@ namespace {
 struct Handover {
   HeldState held;
   PrecisionSwitch why;
-  std::shared_ptr<const Batches> batches;  // open files: they are still there, and still the same
 };
 
 // Adds the settings that differ between two phases to the trainer's own reasons.
@@ -52,7 +52,8 @@ PrecisionSwitch with_changes(const Config& run, int before, int after, Precision
 
 // How a session begins: on a state that it is handed, on a checkpoint, or on the first weights.
 struct Beginning {
-  std::shared_ptr<StruckFaults> struck{};  // test.faults in the sessions before
+  std::shared_ptr<StruckFaults> struck{};    // test.faults in the sessions before
+  std::shared_ptr<const Batches> batches{};  // open files: they are still there, and still the same
   std::optional<Handover> before{};
   std::optional<ResumePoint> checkpoint{};
   std::optional<Rollback> rollback{};  // why it returns to the checkpoint
@@ -65,9 +66,7 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
                                                        Communicator& communicator) {
   const int phase = phase_of(run, begin, state);
   const Config config = with_lifts(in_phase(run, phase), state.fallback);
-  SessionParts parts;
-  parts.struck = from.struck;
-  if (from.before) parts.batches = [&from](const Config&, Objective) { return from.before->batches; };
+  SessionParts parts{.batches = [&from](const Config&, Objective) { return from.batches; }, .struck = from.struck};
   Session session(config, communicator, std::move(parts));
   std::optional<Trainer> trainer;
   try {
@@ -105,7 +104,7 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
     const int next = phase_of(run, session.next_step, state);
     if (!why) why = PrecisionSwitch{.cause = phase_path(run, next)};
     if (next != phase) why = with_changes(run, phase, next, std::move(*why));
-    return Handover{.held = HeldState(session), .why = std::move(*why), .batches = session.batches};
+    return Handover{.held = HeldState(session), .why = std::move(*why)};
   } catch (const DamagedCheckpoint&) {  // on all ranks, before anything was trained
     throw;
   } catch (const std::exception& error) {
@@ -118,8 +117,9 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
 
 Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
                  Communicator& communicator) {
-  const auto struck = std::make_shared<StruckFaults>();
-  Beginning from{.struck = struck, .checkpoint = checkpoint};
+  Beginning from{.struck = std::make_shared<StruckFaults>(),
+                 .batches = hooks.batches ? hooks.batches : open_common_batches(run, communicator),
+                 .checkpoint = checkpoint};
   std::vector<std::string> passed_over;
   RunState state(run);
   const auto restore_state = [&] {
@@ -143,12 +143,12 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       auto result = train_session(run, step, state, from, hooks, communicator);
       if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
       if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
-        from = {.struck = struck, .rollback = *rollback};
+        from = {.struck = from.struck, .batches = from.batches, .rollback = *rollback};
         if (state.rollback_point) from.checkpoint = find_rollback_point(run, *state.rollback_point, communicator);
         passed_over.clear();  // since then, the run may have saved them anew
         restore_state();
       } else {
-        from = {.struck = struck, .before = std::get<Handover>(std::move(result))};
+        from = {.struck = from.struck, .batches = from.batches, .before = std::get<Handover>(std::move(result))};
       }
     } catch (const DamagedCheckpoint& error) {
       if (!from.rollback && from.checkpoint->is_named) throw;
@@ -175,10 +175,10 @@ void announce(const Session& session, int threads) {
     log_info("{}",
              wrapped(fmt::format("device: auto takes the {}: {}", session.device.backend, session.device.reason)));
   }
-  log_info("model {}: {} layers, width {}, {:.2f}M parameters | {} rank{} ({}) x {} thread{}", config.model.name,
-           config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
-           session.ranks(), session.ranks() == 1 ? "" : "s", session.communicator.name(), threads,
-           threads == 1 ? "" : "s");
+  log_info("model {}: {}, width {}, {:.2f}M parameters | {} ({}) x {}", config.model.name,
+           counted(config.model.layers, "layer"), config.model.width,
+           static_cast<double>(session.runtime.parameters.numel()) * 1e-6, counted(session.ranks(), "rank"),
+           session.communicator.name(), counted(threads, "thread"));
   log_info("{}", wrapped("device: " + session.runtime.backend->describe()));
   log_info("data: {}", session.batches->describe());
   for (const std::string& line : session.batches->warnings()) {
@@ -186,8 +186,8 @@ void announce(const Session& session, int threads) {
   }
   log_info("precision: compute {}, wire {}, loss scaler {}", config.precision.compute, config.wire(),
            name(config.scaler.scaler.mode));
-  log_info("batch: {} sequences of {} = {} ranks x {} micro-batches x {}", config.train.global_batch,
-           config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
+  log_info("batch: {} of {} = {} x {} x {}", counted(config.train.global_batch, "sequence"), config.model.context,
+           counted(session.ranks(), "rank"), counted(session.micro_batches(), "micro-batch"), config.train.micro_batch);
   if (session.ranks() == 1) return;
   log_info("between ranks: gradients {}, weights {}",
            session.sharded.reducer.path() == ContributionPath::kInPlace ? "are summed where they lie, in shared memory"
@@ -214,9 +214,8 @@ void require_memory(const Config& run, const std::vector<MemoryTable>& predicted
 // Opens run.log on every rank, behind the line of this start.
 void open_log(const Config& run, Communicator& communicator) {
   const std::string path = run.train.run_dir + "/" + kRunLogName;
-  const int ranks = communicator.size();
   if (communicator.rank() == 0) {
-    log_to_file(path, fmt::format("{}{} train, {} rank{}", kStartMark, program_name(), ranks, ranks == 1 ? "" : "s"));
+    log_to_file(path, fmt::format("{}{} train, {}", kStartMark, program_name(), counted(communicator.size(), "rank")));
   }
   communicator.barrier();
   if (communicator.rank() != 0) log_to_file(path, "");
@@ -226,9 +225,9 @@ void require_steps_left(const Config& run, const ResumePoint& checkpoint) {
   if (checkpoint.step <= run.train.last_step()) return;
   const char* const setting = run.train.last_step() < run.train.steps ? "train.stop_at_step" : "train.steps";
   throw ConfigError(fmt::format(
-      "{}: {} is below the {} steps that {} has done: give more, or name an older checkpoint by checkpoint.resume, or "
-      "begin again in another train.run_dir",
-      setting, run.train.last_step(), checkpoint.step, checkpoint.folder));
+      "{}: {} is below the {} that {} has done: give more, or name an older checkpoint by checkpoint.resume, or begin "
+      "again in another train.run_dir",
+      setting, run.train.last_step(), counted(checkpoint.step, "step"), checkpoint.folder));
 }
 
 // A folder whose checkpoints somebody has removed, or whose job ended before the first.
@@ -237,9 +236,9 @@ void warn_of_lost_steps(const Config& run) {
   const double steps = figures ? parse_prometheus(*figures).step.value_or(0.0) : 0.0;
   if (!(steps > 0.0) || run.checkpoint.resume != "auto") return;
   warn_in_lines(
-      fmt::format("{} has done {:.0f} steps by {}, but holds no checkpoint: training begins anew, and metrics.jsonl "
-                  "becomes metrics.jsonl.previous",
-                  run.train.run_dir, steps, kMetricsPromName));
+      fmt::format("{} has done {} by {}, but holds no checkpoint: training begins anew, and metrics.jsonl becomes "
+                  "metrics.jsonl.previous",
+                  run.train.run_dir, counted(static_cast<int64_t>(steps), "step"), kMetricsPromName));
 }
 
 // Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
@@ -258,8 +257,11 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   if (communicator.rank() == 0) {
     for (const std::string& line : ineffective_settings(run, origins, communicator.size(), path)) warn_in_lines(line);
   }
-  std::optional<RunFolder> folder;
-  if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
+  std::optional<RunFolder> folder;  // of rank 0
+  const auto hold_folder = [&] {
+    if (communicator.rank() == 0 && !folder) folder.emplace(run.train.run_dir);
+  };
+  if (std::error_code unknown; std::filesystem::exists(run.train.run_dir, unknown)) hold_folder();
   const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
   if (checkpoint) require_steps_left(run, *checkpoint);
   if (folder && !checkpoint) warn_of_lost_steps(run);
@@ -274,6 +276,9 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     if (folder) still_done(run.train.run_dir);
     return ExitCode::kOk;
   }
+  // A first start with mistyped data leaves no folder. One that continues a run leaves its error there.
+  const auto batches = checkpoint ? nullptr : open_common_batches(run, communicator);
+  hold_folder();
   const std::string box_folder = run.train.run_dir + kBlackBoxFolder;
   BlackBox box(box_folder, communicator.rank(), communicator.size());
   std::optional<Watchdog> watchdog;
@@ -352,7 +357,8 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   };
   const auto train_all = [&] {
     try {
-      return train_run(run, checkpoint, {.begin = begin, .stop = &stop, .on_error = on_error}, *watched);
+      return train_run(run, checkpoint, {.begin = begin, .batches = batches, .stop = &stop, .on_error = on_error},
+                       *watched);
     } catch (const std::exception& error) {  // where there is no session
       record_failure(error);
       throw;

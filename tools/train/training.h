@@ -28,7 +28,8 @@ struct TrainingHooks {
   // those that every training needs, and returns the probe, if there is one.
   std::function<RunProbe*(Session& session, RunState& state, const SessionStart& start, TrainObservers& observers)>
       begin;
-  StopRequest* stop = nullptr;  // see TrainStep
+  std::shared_ptr<const Batches> batches{};  // null: those of open_common_batches()
+  StopRequest* stop = nullptr;               // see TrainStep
   // Called with an error before the session is destroyed: its destructor waits for the device and may hang. May not
   // return.
   std::function<void(const std::exception& error)> on_error = [](const std::exception&) {};

@@ -202,18 +202,13 @@ test:
   const Outcome shown = status(run);
   EXPECT_EQ(shown.exit_code, 12) << shown.output;
   EXPECT_TRUE(shown.output.starts_with("failed: step 2 of 20, loss nan")) << shown.output;
-  EXPECT_NE(shown.output.find(" error: stopped after 1 faults in a row"), std::string::npos) << shown.output;
+  EXPECT_NE(shown.output.find(" error: stopped after 1 fault in a row"), std::string::npos) << shown.output;
 }
 
 TEST(RunStatusOfARun, AStartThatFailsIsAFailureWithItsMessage) {
   const SmallRun run("status_refused_start");
-  EXPECT_EQ(run.try_train(2, {"data.train=[/no/such/file]"}).exit_code, 3);
-  const Outcome first = status(run);
-  EXPECT_EQ(first.exit_code, 12) << first.output;
-  EXPECT_TRUE(first.output.starts_with("failed: at the start, before the first step\n")) << first.output;
-  EXPECT_NE(first.output.find("warnings: 1\n  error: data.train: /no/such/file"), std::string::npos) << first.output;
   run.train(1, {"train.steps=6"});
-  EXPECT_EQ(run.try_train(1, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
+  EXPECT_EQ(run.try_train(2, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
   const Outcome later = status(run);
   EXPECT_TRUE(later.output.starts_with("failed: at the start, after step 6 of 6\n")) << later.output;
   EXPECT_NE(later.output.find("error: data.train: /no/such/file"), std::string::npos) << later.output;
