@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "core/base/log.h"
+#include "tools/guard/resume_choice.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/dry_run.h"

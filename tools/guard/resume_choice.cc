@@ -9,6 +9,7 @@
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
+#include "tools/config/data_paths.h"
 
 namespace mantissa {
 namespace {
@@ -41,6 +42,23 @@ void warn_of_going_back(const Config& run, const CheckpointStore& store) {
 }
 
 }  // namespace
+
+std::string find_checkpoint_folder(const std::string& path) {
+  std::error_code error;  // what cannot be looked into holds no checkpoint
+  if (std::filesystem::exists(path + "/" + kManifestName, error)) return path;
+  for (const std::string& root : {checkpoint_root(path), path}) {
+    const CheckpointStore store(root, {.warn = [](const std::string& text) { log_warn("{}", text); }});
+    if (store.steps().empty()) continue;
+    if (const auto latest = store.latest_valid()) return latest->folder;
+    throw CheckpointError(
+        fmt::format("{}: none of {} there is valid", root, counted(std::ssize(store.steps()), "checkpoint")));
+  }
+  refuse_foreign_model(path);
+  throw CheckpointError(
+      fmt::format("'{}' holds no checkpoint: expected a checkpoint folder (with {} in it), a run folder or its "
+                  "checkpoints folder",
+                  path, kManifestName));
+}
 
 bool is_own_checkpoint(const std::string& folder, const Config& run) {
   fs::path path = fs::absolute(folder);

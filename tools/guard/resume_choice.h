@@ -1,4 +1,4 @@
-// How a start begins: checkpoint.resume, in a run that may have checkpoints already.
+// The checkpoint that a path names, and how a start begins: checkpoint.resume, in a run that may have checkpoints.
 #pragma once
 
 #include <string>
@@ -10,6 +10,10 @@ namespace mantissa {
 
 // The entry of a manifest with the checkpoint.resume of the start that saved it.
 inline constexpr const char* kResumeEntry = "resume";
+
+// The checkpoint that `path` names: itself, or the newest valid one of a run folder or a checkpoints folder.
+// CheckpointError that says what was expected.
+std::string find_checkpoint_folder(const std::string& path);
 
 // Whether this is the folder of a checkpoint of the run itself.
 bool is_own_checkpoint(const std::string& folder, const Config& run);

@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 #include "comm/state_faults.h"
 #include "core/base/check.h"
 #include "core/base/log.h"
+#include "core/base/wrapped_text.h"
 #include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
 #include "core/io/optional_json.h"
-#include "tools/config/data_paths.h"
 #include "tools/guard/metrics_prom.h"
 #include "tools/guard/resume_choice.h"
 #include "tools/train/checkpoint_files.h"
@@ -153,22 +154,6 @@ std::optional<ResumePoint> resume_point_on_all_ranks(const Config& config, const
 
 }  // namespace
 
-std::string find_checkpoint_folder(const std::string& path) {
-  std::error_code error;  // what cannot be looked into holds no checkpoint
-  if (std::filesystem::exists(path + "/" + kManifestName, error)) return path;
-  for (const std::string& root : {checkpoint_root(path), path}) {
-    const CheckpointStore store(root, {.warn = warn});
-    if (store.steps().empty()) continue;
-    if (const auto latest = store.latest_valid()) return latest->folder;
-    throw CheckpointError(fmt::format("{}: none of the {} checkpoints there is valid", root, store.steps().size()));
-  }
-  refuse_foreign_model(path);
-  throw CheckpointError(
-      fmt::format("'{}' holds no checkpoint: expected a checkpoint folder (with {} in it), a run folder or its "
-                  "checkpoints folder",
-                  path, kManifestName));
-}
-
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
                                              const std::vector<std::string>& passed_over) {
   std::optional<Checkpoint> chosen;  // by rank 0 for all
@@ -191,10 +176,10 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
       chosen = store.latest_valid(examine);
     }
     if (!chosen && choice == "auto" && !store.steps().empty()) {
-      throw CheckpointError(fmt::format(
-          "{}: none of the {} checkpoints there is valid, and starting again would write over the run. Give "
-          "checkpoint.resume=none to start from the beginning, or another train.run_dir",
-          checkpoint_root(config.train.run_dir), store.steps().size()));
+      throw CheckpointError(
+          fmt::format("{}: none of {} there is valid, and starting again would write over the run. Give "
+                      "checkpoint.resume=none to start from the beginning, or another train.run_dir",
+                      checkpoint_root(config.train.run_dir), counted(std::ssize(store.steps()), "checkpoint")));
     }
   }
   return resume_point_on_all_ranks(config, chosen, communicator, is_named);
@@ -310,9 +295,6 @@ bool TrainingCheckpoints::save(RunState& state) {
       mine = {error.what()};
     }
   };
-  const auto older = [&] {
-    return store_.steps().empty() ? "there is no older checkpoint" : "older checkpoints are untouched";
-  };
   if (communicator.rank() == 0) {
     guarded([&] {
       if (folder_ != nullptr) folder_->ensure_held();
@@ -336,20 +318,20 @@ bool TrainingCheckpoints::save(RunState& state) {
   }
   const auto all_ok = all_gather_records(communicator, ok);
   const auto all = all_gather_text_lists(communicator, mine);
-  int32_t committed = 1;
+  const auto bytes = all_gather_records(communicator, part_bytes());
+  const auto failed = std::ranges::find(all_ok, 0);
+  int32_t committed = failed == all_ok.end();
   std::vector<CheckpointFile> files;
   for (size_t rank = 0; rank < all.size() && committed; ++rank) {
-    committed = all_ok[rank];
-    if (!committed && communicator.rank() == 0) {
-      log_warn("checkpoint of step {} not saved, rank {}: {}. Training goes on; {}", step, rank, all[rank].at(0),
-               older());
-    }
-    for (size_t i = 0; committed && i < all[rank].size(); i += 3) {
+    for (size_t i = 0; i < all[rank].size(); i += 3) {
       files.push_back({all[rank][i], std::stoull(all[rank][i + 1]), all[rank][i + 2]});
     }
   }
   if (communicator.rank() == 0) {
+    std::string failure;
     if (!committed) {
+      const auto rank = static_cast<size_t>(failed - all_ok.begin());
+      failure = fmt::format(", rank {}: {}", rank, all[rank].at(0));
       store_.abandon(step);
     } else {
       try {
@@ -360,8 +342,14 @@ bool TrainingCheckpoints::save(RunState& state) {
         store_.commit(step, model_fingerprint(session_.config), files, manifest(state, point));
       } catch (const std::exception& error) {
         committed = 0;
-        log_warn("checkpoint of step {} not saved: {}. Training goes on; {}", step, error.what(), older());
+        failure = fmt::format(": {}", error.what());
       }
+    }
+    if (!committed) {
+      log_warn("checkpoint of step {} not saved{}{}. Training goes on; {}", step, failure,
+               shortage_text(failure, std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), run_.train.run_dir,
+                             run_.checkpoint.keep_last),
+               store_.steps().empty() ? "there is no older checkpoint" : "older checkpoints are untouched");
     }
   }
   if (all_gather_records(communicator, committed)[0] == 0) return false;
@@ -382,6 +370,15 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
     if (!scales.empty()) files.push_back(write_scales_file(folder, kScalesFile, scales));
   }
   return files;
+}
+
+uint64_t TrainingCheckpoints::part_bytes() const {
+  uint64_t bytes = optimizer_file_bytes(session_.sharded.optimizer);
+  const ParameterSet& parameters = session_.runtime.parameters;
+  for (int index = 0; index < parameters.size() && session_.communicator.rank() == 0; ++index) {
+    bytes += parameters[index].weight.size_bytes();
+  }
+  return bytes;
 }
 
 nlohmann::json TrainingCheckpoints::manifest(const RunState& state, const std::optional<RollbackPoint>& point) const {

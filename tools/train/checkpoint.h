@@ -39,10 +39,6 @@ auto read_state(const std::string& folder, const Read& read) {
   }
 }
 
-// The checkpoint that `path` names: itself, or the newest valid one of a run folder or a checkpoints folder.
-// CheckpointError that says what was expected.
-std::string find_checkpoint_folder(const std::string& path);
-
 // A checkpoint to continue from.
 struct ResumePoint {
   std::string folder;
@@ -101,6 +97,7 @@ class TrainingCheckpoints {
   // `point`: what a rollback returns to from the saved state.
   nlohmann::json manifest(const RunState& state, const std::optional<RollbackPoint>& point) const;
   std::vector<CheckpointFile> write_files(const std::string& folder) const;
+  uint64_t part_bytes() const;  // of these files, but for headers
 
   Session& session_;
   const Config& run_;

@@ -1,10 +1,14 @@
 #include "tools/train/checkpoint_files.h"
 
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <span>
+#include <system_error>
 
 #include "core/io/safetensors.h"
 #include "core/kernels/elementwise/args.h"
@@ -110,6 +114,23 @@ PieceName parse_piece(const std::string& path, std::string_view stem) {
       fmt::format("{}: '{}' is not a piece of optimizer state (parameter/first element)", path, stem));
 }
 
+std::map<std::string, Tensor> named_tensors(const std::vector<StatePiece>& pieces) {
+  std::map<std::string, Tensor> tensors;
+  for (const StatePiece& piece : pieces) {
+    const std::string stem = fmt::format("{}/{}", piece.parameter->name, piece.begin);
+    for (const auto& [role, tensor] : {std::pair(kMaster, piece.master),
+                                       {kWeight, piece.weight},
+                                       {kCompensation, piece.compensation},
+                                       {kFirstMoment, piece.m},
+                                       {kFirstAbsmax, piece.m_absmax},
+                                       {kSecondMoment, piece.v},
+                                       {kSecondAbsmax, piece.v_absmax}}) {
+      if (tensor.defined()) tensors.emplace(stem + role, tensor);
+    }
+  }
+  return tensors;
+}
+
 // A piece of fp64 state, for fp64 state: no value is rounded.
 void load_doubles(const SafetensorsReader& reader, const SafetensorsEntry& weights, StateValues piece,
                   const std::string& stem, ShardedOptimizer& optimizer) {
@@ -127,20 +148,13 @@ void load_doubles(const SafetensorsReader& reader, const SafetensorsEntry& weigh
 }  // namespace
 
 void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces, Backend& backend, Stream& stream) {
-  std::map<std::string, Tensor> tensors;
-  for (const StatePiece& piece : pieces) {
-    const std::string stem = fmt::format("{}/{}", piece.parameter->name, piece.begin);
-    for (const auto& [role, tensor] : {std::pair(kMaster, piece.master),
-                                       {kWeight, piece.weight},
-                                       {kCompensation, piece.compensation},
-                                       {kFirstMoment, piece.m},
-                                       {kFirstAbsmax, piece.m_absmax},
-                                       {kSecondMoment, piece.v},
-                                       {kSecondAbsmax, piece.v_absmax}}) {
-      if (tensor.defined()) tensors.emplace(stem + role, tensor);
-    }
-  }
-  write_tensors(sink, tensors, backend, stream);
+  write_tensors(sink, named_tensors(pieces), backend, stream);
+}
+
+uint64_t optimizer_file_bytes(const ShardedOptimizer& optimizer) {
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : named_tensors(optimizer.pieces())) bytes += tensor.size_bytes();
+  return bytes;
 }
 
 CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
@@ -186,6 +200,22 @@ void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parame
                     .m = m.view(),
                     .v = v.view()});
   }
+}
+
+std::string shortage_text(const std::string& error, uint64_t bytes, const std::string& folder, int keep_last) {
+  const auto says = [&error](int code) { return error.find(std::generic_category().message(code)) != error.npos; };
+  if (!says(ENOSPC) && !says(EDQUOT)) return "";
+  std::error_code unknown;
+  const std::filesystem::space_info space = std::filesystem::space(folder, unknown);
+  if (unknown) return "";
+  const auto mib = [](uint64_t of) { return std::ldexp(static_cast<double>(of), -20); };
+  std::string text = fmt::format(". A checkpoint takes {:.1f} MiB, and {} has {:.1f} MiB free: ", mib(bytes), folder,
+                                 mib(space.available));
+  if (bytes <= space.available) return text + "a quota may be at its end";
+  text += fmt::format("free {:.1f} MiB there", mib(bytes - space.available));
+  return keep_last == 1 ? text
+                        : text + fmt::format(", and set checkpoint.keep_last, now {}, to keep fewer",
+                                             keep_last == 0 ? "0 (all)" : std::to_string(keep_last));
 }
 
 CheckpointFile write_scales_file(const std::string& folder, const std::string& name, const DelayedScales& scales) {

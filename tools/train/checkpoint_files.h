@@ -21,6 +21,13 @@ void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parame
 CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
                                     const ShardedOptimizer& optimizer, Backend& backend, Stream& stream);
 
+// Bytes of that file, but for its header.
+uint64_t optimizer_file_bytes(const ShardedOptimizer& optimizer);
+
+// The room that the disk of `folder` lacks for a checkpoint of so many bytes, if `error` says that a disk is full; else
+// empty.
+std::string shortage_text(const std::string& error, uint64_t bytes, const std::string& folder, int keep_last);
+
 // "<tensor>/scale" and "<tensor>/amaxes" of every tensor that delayed scaling knows.
 CheckpointFile write_scales_file(const std::string& folder, const std::string& name, const DelayedScales& scales);
 

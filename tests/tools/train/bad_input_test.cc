@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -9,6 +10,7 @@
 
 #include "tests/tools/lab/report/unwrapped.h"
 #include "tests/tools/train/program.h"
+#include "tools/train/checkpoint_files.h"
 
 namespace mantissa::testing {
 namespace {
@@ -97,6 +99,31 @@ TEST(BadInput, MissingAndEmptyData) {
   expect_refused(run.try_train(1, {"data.train=" + run.folder() + "/empty.txt"}), 3, {"empty.txt"});
 }
 
+TEST(BadInput, AFirstStartThatIsRefusedMakesNoFolder) {
+  const SmallRun run("no_folder");
+  for (const int ranks : {1, 2}) {
+    for (const auto& [setting, exit_code] : {std::pair("data.train=[nofile]", 3),
+                                             {"data.validation=[nofile]", 3},
+                                             {"model.context=59999", 3},
+                                             {"checkpoint.resume=nowhere", 4}}) {
+      const Outcome outcome = run.try_train(ranks, {setting, "train.micro_batch=1"});
+      EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
+      EXPECT_FALSE(std::filesystem::exists(run.run_dir())) << setting << " on " << ranks;
+    }
+  }
+  // Rank 1 finds no data, and then other data.
+  const std::string script = run.folder() + "/start.sh", here = run.folder() + "/$OMPI_COMM_WORLD_RANK";
+  write_file(script, "program=$PWD/tools/mantissa; mkdir -p " + here + "; cd " + here +
+                         "; exec $program train ../config.yaml data.train=[mine.txt] train.run_dir=" + run.run_dir());
+  std::filesystem::create_directories(run.folder() + "/0");
+  std::filesystem::create_directories(run.folder() + "/1");
+  write_file(run.folder() + "/0/mine.txt", read_file(run.data_path()));
+  expect_refused(run_under_mpirun(2, "bash " + script), 3, {"mine.txt"});
+  write_file(run.folder() + "/1/mine.txt", read_file(run.data_path()).substr(1));
+  expect_refused(run_under_mpirun(2, "bash " + script), 6, {"rank 1 reads other data than rank 0"});
+  EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
+}
+
 TEST(BadInput, TokenOutsideOfTheVocabularyWithFileAndOffset) {
   const SmallRun run("bad_token");
   std::string tokens(8000, '\1');  // u16 257
@@ -179,7 +206,7 @@ TEST(BadInput, UnreadableCheckpoint) {
   std::filesystem::resize_file(run.checkpoint_folder(2) + "/manifest.json", 100);
   expect_refused(run.try_train(1, {"checkpoint.resume=" + run.checkpoint_folder(2)}), 4, {"manifest.json"});
   // With "auto" nothing valid is left: starting over would write over the run.
-  expect_refused(run.try_train(2, {}), 4, {"none of the 1 checkpoints"});
+  expect_refused(run.try_train(2, {}), 4, {"none of 1 checkpoint there is valid"});
 }
 
 TEST(BadInput, ACheckpointOfAnotherVersionOrWithPipes) {
@@ -310,6 +337,30 @@ TEST(BadInput, MoreMemoryThanThereIs) {
   expect_refused(run_shell("ulimit -v 1048576; exec tools/mantissa train " + run.config_path() +
                            " model.width=2048 model.layers=3"),
                  8, {"host memory"});
+}
+
+TEST(BadInput, AFullDiskSaysWhatIsMissing) {
+  const SmallRun run("missing_room");
+  const Outcome outcome =
+      run.train(2, {"train.steps=20", "checkpoint.interval=10", "test.faults=[{kind: no_space, step: 10, rank: 1}]"});
+  std::smatch found;
+  const std::regex message(
+      "checkpoint of step 10 not saved, rank 1: .*: No space left on device. A checkpoint takes "
+      "([0-9.]+) MiB, and .*/run has [0-9.]+ MiB free: a quota may be at its end. Training goes on");
+  ASSERT_TRUE(std::regex_search(outcome.output, found, message)) << outcome.output;
+  double bytes = 0.0;
+  for (const CheckpointFile& file : open_checkpoint(run.checkpoint_folder(20)).files) {
+    bytes += static_cast<double>(file.size_bytes);
+  }
+  EXPECT_NEAR(std::stod(found[1].str()), std::ldexp(bytes, -20), 0.05 + 0.03 * std::ldexp(bytes, -20));
+
+  const auto free = std::filesystem::space(run.folder()).available;
+  const std::string full = "cannot write: No space left on device";
+  const std::string lacks = shortage_text(full, free + (uint64_t{1} << 50), run.folder(), 2);
+  EXPECT_TRUE(std::regex_search(lacks, std::regex(" MiB free: free 10[67][0-9]{7}\\.[0-9] MiB there, and set "
+                                                  "checkpoint.keep_last, now 2, to keep fewer$")))
+      << lacks;
+  EXPECT_EQ(shortage_text("cannot write: Input/output error", 1, run.folder(), 2), "");
 }
 
 TEST(BadInput, AFullDiskWhileSavingDoesNotStopTheRun) {

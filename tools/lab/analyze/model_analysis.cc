@@ -11,6 +11,7 @@
 #include "core/io/checkpoint_store.h"
 #include "tools/config/data_paths.h"
 #include "tools/config/precision_phases.h"
+#include "tools/guard/resume_choice.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/launch.h"
