@@ -172,7 +172,7 @@ TEST(StopRulesOfARun, RollbacksAreBounded) {
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
   // The noise of batch 52 is met in step 47: five batches were left out.
   EXPECT_THAT(outcome.output, HasSubstr("rollback 1 of 1"));
-  EXPECT_THAT(outcome.output, HasSubstr("stopped after 1 spikes in a row, the last in step 47: the loss "));
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after 1 spike in a row, the last in step 47: the loss "));
   EXPECT_THAT(outcome.output, HasSubstr(" and 1 rollbacks; the weights are those before"));
 }
 
@@ -238,6 +238,28 @@ TEST(StopRulesOfARun, FaultsThatHaveStruckStrikeNoMoreAfterARollback) {
   const size_t first = outcome.output.find("test.faults[1]: flip of bit 3");
   ASSERT_NE(first, std::string::npos) << outcome.output;
   EXPECT_EQ(outcome.output.find("test.faults[1]: flip", first + 1), std::string::npos) << outcome.output;
+}
+
+// A rollback of precision.adaptive does not count for stop_rules.max_rollbacks.
+TEST(StopRulesOfARun, RollbacksOfAdaptivePrecisionAreNotCounted) {
+  const SmallRun run("rollback_both");
+  make_noise(run, {45});
+  run.train(1, with(kRules,
+                    {"stop_rules.action=rollback", "stop_rules.consecutive=1",
+                     "precision.adaptive.levels=[{compute: bf16}, {recipe: delayed}]", "precision.adaptive.start=1",
+                     "precision.adaptive.check_interval=2", "precision.adaptive.min_steps=4",
+                     "precision.adaptive.window=8", "precision.adaptive.warmup=2", "precision.adaptive.stable_steps=0",
+                     "precision.adaptive.norm_factor=1e6", "precision.adaptive.rollback=true",
+                     "test.faults=[{kind: flip, step: 55, parameter: blocks.0.mlp.up.weight, element: 5, "
+                     "bit: 30}]"}));
+  const auto rollbacks = run.records("rollback");
+  ASSERT_EQ(rollbacks.size(), 2u);
+  EXPECT_EQ(rollbacks[0].at("step"), 40);
+  EXPECT_EQ(rollbacks[0].at("rollbacks"), 1);
+  EXPECT_EQ(rollbacks[1].at("step"), 50);
+  EXPECT_THAT(rollbacks[1].at("cause").get<std::string>(), HasSubstr("precision.adaptive raises the precision"));
+  EXPECT_EQ(rollbacks[1].at("rollbacks"), 1);
+  EXPECT_EQ(open_checkpoint(run.checkpoint_folder(60)).state.at("run").at("rollbacks"), 1);
 }
 
 // The session after the switch plans the fault again, and meets no file for it.
