@@ -106,27 +106,19 @@ TEST(AdaptivePrecision, SkippedStepsAreCountedInTheWindow) {
   EXPECT_EQ(level_after(adaptive, 11), 1);
 }
 
-TEST(AdaptivePrecision, UnderflowAndCurvatureAreComparedAsTheyAre) {
-  AdaptivePrecision underflow(watching({.underflow_share = 0.4}), 3);
-  underflow.underflowed(1, 0.39);
-  EXPECT_EQ(level_after(underflow, 1), 2);
-  underflow.underflowed(2, 0.4);
-  EXPECT_EQ(level_after(underflow, 2), 1);
-  AdaptivePrecision curvature(watching({.curvature = 2.0}), 3);
-  curvature.curved(1, 1.9);
-  EXPECT_EQ(level_after(curvature, 1), 2);
-  curvature.curved(2, 2.1);
-  EXPECT_EQ(level_after(curvature, 2), 1);
-}
-
-TEST(AdaptivePrecision, GradientNoiseIsComparedAsItIs) {
-  AdaptivePrecision adaptive(watching({.gradient_noise = 0.9}), 3);
-  adaptive.noisy(1, 0.89);
-  EXPECT_EQ(level_after(adaptive, 1), 2);
-  adaptive.noisy(2, 0.9);
-  EXPECT_EQ(level_after(adaptive, 2), 1);
-  adaptive.noisy(3, kNan);
-  EXPECT_EQ(level_after(adaptive, 3), 0);
+TEST(AdaptivePrecision, UnderflowCurvatureAndNoiseAreComparedAsTheyAre) {
+  const auto expect_bad_from = [](double threshold, const AdaptiveOptions& options, auto measured) {
+    AdaptivePrecision adaptive(watching(options), 3);
+    (adaptive.*measured)(1, 0.99 * threshold);
+    EXPECT_EQ(level_after(adaptive, 1), 2);
+    (adaptive.*measured)(2, threshold);
+    EXPECT_EQ(level_after(adaptive, 2), 1);
+    (adaptive.*measured)(3, kNan);
+    EXPECT_EQ(level_after(adaptive, 3), 0);
+  };
+  expect_bad_from(0.4, {.underflow_share = 0.4}, &AdaptivePrecision::underflowed);
+  expect_bad_from(2.0, {.curvature = 2.0}, &AdaptivePrecision::curved);
+  expect_bad_from(0.9, {.gradient_noise = 0.9}, &AdaptivePrecision::noisy);
 }
 
 // Losses that jump by 0.2 from step to step, then by 0.8, though their median stays. The last three changes are
@@ -380,10 +372,7 @@ TEST(AdaptivePrecision, DecisionsAreDueAtIntervals) {
   AdaptiveOptions options = watching({.loss_rise = 1.0});
   options.check_interval = 5;
   const AdaptivePrecision adaptive(options, 3);
-  EXPECT_FALSE(adaptive.is_due(0));
-  EXPECT_FALSE(adaptive.is_due(4));
-  EXPECT_TRUE(adaptive.is_due(5));
-  EXPECT_TRUE(adaptive.is_due(10));
+  for (int64_t step = 0; step <= 10; ++step) EXPECT_EQ(adaptive.is_due(step), step == 5 || step == 10) << step;
 }
 
 TEST(AdaptiveOptions, ThoseWithoutSenseAreRefused) {
