@@ -31,8 +31,6 @@ constexpr Name<ClipOptions::Kind> kClip[] = {{"none", ClipOptions::Kind::kOff},
                                              {"adaptive", ClipOptions::Kind::kAdaptive}};
 constexpr Name<WeightRounding> kRounding[] = {{"nearest", WeightRounding::kNearest},
                                               {"stochastic", WeightRounding::kStochastic}};
-constexpr Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow}, {"fp32", WorkingWeights::kFp32}};
-constexpr Name<AmaxChoice> kAmaxChoice[] = {{"max", AmaxChoice::kMax}, {"most_recent", AmaxChoice::kMostRecent}};
 constexpr Name<AttentionChoice> kAttention[] = {
     {"auto", AttentionChoice::kAuto}, {"own", AttentionChoice::kOwn}, {"cudnn", AttentionChoice::kCudnn}};
 constexpr Name<GemmSelection> kGemmSelection[] = {{"timed", GemmSelection::kTimed},
@@ -88,41 +86,6 @@ namespace {
 
 namespace names = config_names;
 
-template <typename T>
-std::string word_of(const T& value, const char*) {
-  return std::string(name(value));
-}
-template <typename T>
-std::string word_of(const std::optional<T>& value, const char* none) {
-  return value ? std::string(name(*value)) : none;
-}
-
-// A word that `parse` knows. `none`: the word for nothing, if there is one.
-template <typename Target, typename Parse>
-ScalarField word_field(Target& target, const std::string& words, Parse parse, const char* none = "") {
-  const std::string known = std::string(none) + (*none == 0 ? "" : ", ") + words;
-  return {.expected = "one of " + known,
-          .get = [&target, none] { return word_of(target, none); },
-          .set =
-              [&target, none, parse](const ConfigNode& node) {
-                if (node.kind != ConfigNode::Kind::kScalar) return false;
-                const auto value = parse(node.text);
-                const bool is_none = *none != 0 && node.text == none;
-                if (value) target = *value;
-                if (is_none) target = {};
-                return value || is_none;
-              }};
-}
-
-std::string op_words() {
-  std::string words;
-  for (const OpEntry& op : kOps) words += (words.empty() ? "" : ", ") + std::string(op.name);
-  return words;
-}
-
-// Step numbers are 32-bit counters of the random generator. With these bounds and that of global_batch, numbers of
-// samples stay far below 2^63.
-constexpr int64_t kMaxSteps = (int64_t{1} << 32) - 1;
 constexpr int64_t kMaxEvalBatches = 1 << 20, kMaxSampleTokens = 1 << 20;
 // A bucket of less than 1 KiB would be all overhead.
 constexpr double kMinBucketMib = 1.0 / 1024;
@@ -205,78 +168,6 @@ void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
   v.section("clip", [&] { bind_clip(v, c.clip); });
 }
 
-void bind_precision_settings(ConfigVisitor& v, PrecisionConfig& c) {
-  v.scalar("compute", choice_field(c.compute, names::kCompute));
-  v.scalar("recipe", word_field(c.recipe, kRecipeNames, parse_recipe, "none"));
-  v.scalar("pattern", choice_field(c.pattern, names::kPattern));
-  v.scalar("pattern_blocks", integer_field<int64_t>(c.pattern_blocks, 1, 10000));
-  v.scalar("fp32_products", word_field(c.fp32_products, "fp32, tf32, bf16x3, bf16x6", parse_fp32_products));
-  v.list("rules", list_field(c.rules, [](ConfigVisitor& w, PrecisionRule& rule) {
-           w.scalar("match", text_field(rule.match));
-           w.scalar("op", word_field(rule.op, op_words(), parse_op, "any"));
-           w.scalar("product", word_field(rule.product, "fprop, dgrad, wgrad", parse_product, "any"));
-           w.scalar("role", word_field(rule.role, "activation, weight, gradient", parse_role, "any"));
-           w.scalar("format",
-                    word_field(rule.format, fmt::format("{}, {}", kPlainFormatNames, kRecipeNames), parse_rule_format));
-         }));
-  v.scalar("weights", choice_field(c.weights, names::kWeights));
-  v.section("delayed", [&] {
-    v.scalar("history", integer_field(c.delayed.history, 1, 1 << 16));
-    v.scalar("amax", choice_field(c.delayed.choice, names::kAmaxChoice));
-    v.scalar("margin", integer_field(c.delayed.margin, 0, 32));
-  });
-}
-
-void bind_adaptive(ConfigVisitor& v, PrecisionConfig& precision, AdaptiveConfig& c) {
-  v.list("levels", list_field(
-                       c.levels, [](ConfigVisitor& w, PrecisionConfig& level) { bind_precision_settings(w, level); },
-                       [&precision] { return precision; }));
-  AdaptiveOptions& o = c.options;
-  const RealRange share = {.min = 0.0, .max = 1.0};
-  const RealRange positive_share = {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen};
-  v.scalar("start", integer_field(o.start, 0, 1000));
-  v.scalar("max_switches", integer_field(o.max_switches, 1));
-  v.scalar("min_steps", integer_field<int64_t>(o.min_steps, 1, kMaxSteps));
-  v.scalar("stable_steps", integer_field<int64_t>(o.stable_steps, 0, kMaxSteps));
-  v.scalar("check_interval", integer_field<int64_t>(o.check_interval, 1, kMaxSteps));
-  v.scalar("band", real_field(o.band, positive_share));
-  v.scalar("window", integer_field(o.window, 1, 1 << 16));
-  v.scalar("warmup", integer_field(o.warmup, 1, 1 << 16));
-  v.scalar("rollback", bool_field(o.rollback));
-  v.scalar("loss_rise", real_field(o.loss_rise, RealRange::at_least_zero()));
-  v.scalar("norm_factor", real_field(o.norm_factor, RealRange::at_least_zero()));
-  v.scalar("norm_quantile", real_field(o.norm_quantile, positive_share));
-  v.scalar("skipped_share", real_field(o.skipped_share, share));
-  v.scalar("underflow_share", real_field(o.underflow_share, share));
-  v.scalar("stalled_evaluations", integer_field(o.stalled_evaluations, 0));
-  v.scalar("min_improvement", real_field(o.min_improvement, RealRange::at_least_zero()));
-  v.scalar("curvature", real_field(o.curvature, RealRange::at_least_zero()));
-  v.scalar("curvature_interval", integer_field<int64_t>(o.curvature_interval, 1, kMaxSteps));
-  v.scalar("gradient_noise", real_field(o.gradient_noise, RealRange::at_least_zero()));
-  v.scalar("noise_interval", integer_field<int64_t>(o.noise_interval, 1, kMaxSteps));
-  v.scalar("loss_roughness", real_field(o.loss_roughness, RealRange::at_least_zero()));
-}
-
-// Phases and levels bind the settings that they change separately.
-void bind_precision(ConfigVisitor& v, PrecisionConfig& c, std::vector<PrecisionPhase>& schedule,
-                    AdaptiveConfig& adaptive, FallbackOptions& fallback) {
-  bind_precision_settings(v, c);
-  v.section("fallback", [&] {
-    v.scalar("overflows", integer_field(fallback.overflows, 0));
-    v.scalar("window", integer_field<int64_t>(fallback.window, 1, kMaxSteps));
-    v.scalar("clean_steps", integer_field<int64_t>(fallback.clean_steps, 1, kMaxSteps));
-  });
-  v.list("schedule", list_field(
-                         schedule,
-                         [](ConfigVisitor& w, PrecisionPhase& phase) {
-                           w.scalar("after_step", integer_field<int64_t>(phase.after_step, 0, kMaxSteps));
-                           w.scalar("after_tokens", integer_field<int64_t>(phase.after_tokens, 0));
-                           bind_precision_settings(w, phase.precision);
-                         },
-                         [&c] { return PrecisionPhase{.precision = c}; }));
-  v.section("adaptive", [&] { bind_adaptive(v, c, adaptive); });
-}
-
 void bind_scaler(ConfigVisitor& v, ScalerSettings& c) {
   v.scalar("preset", text_field(c.preset));
   v.scalar("mode", choice_field(c.mode, names::kScalerMode));
@@ -345,7 +236,7 @@ void bind_test(ConfigVisitor& v, TestConfig& c) {
            w.scalar("step", integer_field<int64_t>(fault.step, 1));
            w.scalar("rank", integer_field(fault.rank, 0));
            w.scalar("layer", text_field(fault.layer));
-           w.scalar("op", word_field(fault.op, op_words(), parse_op));
+           w.scalar("op", op_field(fault.op));
            w.scalar("pass", choice_field(fault.pass, names::kInjectedPass));
            w.scalar("value", choice_field(fault.value, names::kInjected));
          }));
@@ -359,8 +250,7 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("data", [&] { bind_data(v, c.data); });
   v.section("train", [&] { bind_train(v, c.train); });
   v.section("optimizer", [&] { bind_optimizer(v, c.optimizer, c.comm.reducer.sharding); });
-  v.section("precision",
-            [&] { bind_precision(v, c.precision, c.precision_schedule, c.precision_adaptive, c.precision_fallback); });
+  v.section("precision", [&] { bind_precision(v, c); });
   v.section("scaler", [&] { bind_scaler(v, c.scaler); });
   v.section("comm", [&] { bind_comm(v, c.comm); });
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });

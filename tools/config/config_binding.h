@@ -1,4 +1,4 @@
-// The one place that gives every setting its key, type and range. Reading, printing, comparing and the check of
+// Gives every setting its key, type and range, once. Reading, printing, comparing and the check of
 // configs/reference.yaml all use it.
 #pragma once
 
@@ -12,6 +12,13 @@
 namespace mantissa {
 
 void bind_config(ConfigVisitor& visitor, Config& config);
+// The section `precision`: precision_binding.cc.
+void bind_precision(ConfigVisitor& visitor, Config& config);
+ScalarField op_field(Op& op);
+
+// Step numbers are 32-bit counters of the random generator. With this bound and that of global_batch, numbers of
+// samples stay far below 2^63.
+inline constexpr int64_t kMaxSteps = (int64_t{1} << 32) - 1;
 
 // Names that other programs use for our settings.
 ConfigSynonyms config_synonyms();
