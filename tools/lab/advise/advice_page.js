@@ -1,10 +1,8 @@
 // The page of `mantissa advise`: precisions by speed, or with a budget a plan. advice_report.cc and plan_report.cc
 // write its figures.
 
-const milliseconds = withDefault((seconds) => `${figure(1e3 * seconds)} ms`);
 const joules = withDefault((energy) => `${figure(energy)} J`);
-const nats = (value) => figure(value).replace(/-/g, '−');
-const nameCell = ({name}) => keyed(name, colorOf(name));
+const nats = (value) => withMinus(figure(value));
 
 function drawVerdict(body) {
   const lines = textOf(figures.verdict).split('\n').filter(Boolean);
@@ -35,10 +33,9 @@ function drawTable(body) {
 
 function drawSpeed(body) {
   if (running.length === 0) return noneRuns;
-  const bars = (title, key, scale, text) => (width) => barChart(
+  const bars = (title, key, scale, text) => barChart(
       title,
-      running.map((one) => ({name: one.name, value: numberOf(one[key]) && scale * one[key], text: text(one[key])})), {},
-      width);
+      running.map((one) => ({name: one.name, value: numberOf(one[key]) && scale * one[key], text: text(one[key])})));
   const charts = [bars('Time of a step, milliseconds', 'step_seconds', 1e3, milliseconds)];
   if (known('joules')) charts.push(bars('Energy of a rank in a step, joules, at least', 'joules', 1, joules));
   facetGrid(body, 420, charts);
@@ -64,7 +61,7 @@ function drawOperations(body) {
       parts: [{value: 1e3 * seconds, fill}]
     };
   });
-  facetGrid(body, 420, [(width) => barChart(`Milliseconds of a step in ${name}`, rows, {}, width)]);
+  facetGrid(body, 420, [barChart(`Milliseconds of a step in ${name}`, rows)]);
 }
 
 const advicePanels = [
@@ -134,7 +131,7 @@ function drawValidation(body) {
     'Step time: mean, from, to': ([, one]) => range(one.log_time, (log) => figure(Math.exp(log))),
     'Its verdict': ([, one]) => textOf(one.time_verdict),
   }));
-  body.append(note(`Over ${count(figures.validation.seeds)} seeds of ${count(figures.validation.steps)} steps.`));
+  body.append(note(`Over ${counted(figures.validation.seeds, 'seed')} of ${counted(figures.validation.steps, 'step')}.`));
 }
 
 const planPanels = [

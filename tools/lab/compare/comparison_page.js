@@ -41,7 +41,6 @@ const pairedLosses = (precision) => precision.runs.flatMap((run) => {
   return [stepsOf(run, 'loss').slice(0, theirs.length).map(difference)];
 });
 
-const milliseconds = withDefault((seconds) => `${figure(1e3 * seconds)} ms`);
 // Loss scales are usually powers of two.
 const scaleText = withDefault(
     (scale) => (scale >= 1024 && Number.isInteger(Math.log2(scale)) ? power(Math.log2(scale)) : plain(scale)));
@@ -52,9 +51,7 @@ function rangeText(value, text) {
   return range ? `${text(value.mean)} (${text(range.low)} to ${text(range.high)})` : text(value.mean);
 }
 
-const nameCell = ({name, color}) => keyed(name, color);
 const rowOf = ({name}, value, text, more) => ({name, value, text: value === null ? '–' : text, ...more});
-const bars = (title, rows, options) => (width) => barChart(title, rows, options || {}, width);
 const lines = (title, series, options) => (width) => lineChart(title, series, options, width);
 
 const margin = numberOf(setting.margin) ?? 0;
@@ -97,7 +94,7 @@ function drawVerdict(body) {
       (widest_px(precisions.map((one) => one.name)) +
        widest_px(precisions.map((one) => rangeText(differenceOf(one), signed))));
   const width = Math.max(200, Math.min(720, body.clientWidth - texts_px - 360));
-  const x = linearScale(-reach, reach, 8, width - 8, width / 90, (value) => figure(value, 2).replace('-', '−'));
+  const x = linearScale(-reach, reach, 8, width - 8, width / 90, (value) => withMinus(figure(value, 2)));
   const interval = (precision, found) => {
     const marks = [{kind: 'bar', style: 'margin', from: -margin, to: margin}];
     const fill = precision.color;
@@ -188,8 +185,8 @@ function drawSuccess(body, legend) {
   });
   const most = Math.max(0.01, ...skipped.map((row) => row.value));
   facetGrid(body, 420, [
-    bars('Runs that succeeded, share of runs', success, {most: 1, text: wholePercent}),
-    bars('Steps that were skipped, share of steps', skipped, {most, text: share}),
+    barChart('Runs that succeeded, share of runs', success, {most: 1, text: wholePercent}),
+    barChart('Steps that were skipped, share of steps', skipped, {most, text: share}),
   ]);
 }
 
@@ -215,13 +212,13 @@ function drawCost(body, legend) {
         precision, seconds ? 1e3 * seconds.mean : null, `${milliseconds(seconds && seconds.mean)}${times}`, {runs});
   });
   const memory = trained.map(({name, runs}) => ({name, memory: runs[0].memory}));
-  facetGrid(body, 420, [bars('Step time, milliseconds', time), memoryChart('Memory of a rank, MiB', memory)]);
+  facetGrid(body, 420, [barChart('Step time, milliseconds', time), memoryChart('Memory of a rank, MiB', memory)]);
 }
 
 function drawSaving(body, legend) {
   if (!baseline || others.length === 0) return 'There is nothing beside the baseline to compare with it.';
   legend.append(word(`100 %: nothing is left of what ${baseline.name} takes`));
-  const saved = (title, key) => bars(
+  const saved = (title, key) => barChart(
       title, others.map((precision) => {
         const [ours, theirs] = [numberOf(precision.summary[key]), numberOf(baseline.summary[key])];
         const value = ours === null || !theirs ? null : 1 - ours / theirs;
@@ -239,8 +236,8 @@ const gradients = figures.gradients || {};
 function underflowHow() {
   const how = 'To the left gradients vanish, to the right they overflow; a good loss scale lies in the valley between.';
   if (numberOf(gradients.steps) === null) return how;
-  const steps = count(gradients.steps), elements = count(gradients.elements);
-  return `${how} These are the gradients of activations of the first ${steps} steps in fp32 (${elements} numbers), ` +
+  const steps = counted(gradients.steps, 'step'), elements = count(gradients.elements);
+  return `${how} These are the gradients of activations of the first ${steps} in fp32 (${elements} numbers), ` +
       'with one scale for all; recipes that scale each tensor or block by itself lose fewer.';
 }
 function drawUnderflow(body) {

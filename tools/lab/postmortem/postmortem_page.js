@@ -4,7 +4,7 @@ const verdict = figures.verdict || {};
 const ranks = recordsOf(figures.ranks);
 const shown = recordsOf(figures.shown).map((one) => ({...one, spans: recordsOf(one.spans)}));
 const hidden = numberOf(figures.hidden) ?? 0;
-const others = hidden > 0 ? [note(`${count(hidden)} other ranks: --rank R adds the events of rank R.`)] : [];
+const others = hidden > 0 ? [note(`${counted(hidden, 'other rank')}: --rank R adds the events of rank R.`)] : [];
 
 const signed = withDefault((seconds) => `${seconds < 0 ? '−' : '+'}${Math.abs(seconds).toFixed(3)} s`);
 
@@ -114,7 +114,7 @@ function drawEvents(body) {
     const name = `rank ${one.rank}`;
     body.append(html(
         'details', {open: shown.length <= 2 ? '' : null},
-        html('summary', {}, `${name}: ${events.length} events, the newest first`),
+        html('summary', {}, `${name}: ${counted(events.length, 'event')}, the newest first`),
         scrolling(name, figureTable(events, columns))));
   }
   body.append(...others);

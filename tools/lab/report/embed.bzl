@@ -16,13 +16,14 @@ def embedded_text(name, constants):
         cmd = "{ " + "; ".join(commands) + "; } > $@",
     )
 
-# The pages of a folder, *_page.js, in a list for its library's srcs: model_page.js as kModelPage.
+# The pages of a folder, *_page.js, in a list for its library's srcs: model_page.js as kModelPage, behind its parts,
+# model_page_*.js.
 def page_scripts():
     embedded_text(
         name = "page_scripts",
         constants = {
-            "k" + "".join([word.capitalize() for word in file[:-3].split("_")]): [file]
-            for file in native.glob(["*_page.js"])
+            "k" + "".join([word.capitalize() for word in page.split("_")]): native.glob([page + "_*.js"]) + [page + ".js"]
+            for page in [file[:-3] for file in native.glob(["*_page.js"])]
         },
     )
     return [":page_scripts"]

@@ -24,7 +24,7 @@ struct Page {
 
 struct Visit {
   // One per page, as page_probe.js reports them after its actions; null: no report. With a picture also its
-  // legibility(), and "picture" as look() has it.
+  // legibility(), and "picture": see picture().
   std::vector<nlohmann::json> facts{};
   std::vector<std::string> console{};   // every message of any page and level, and uncaught errors
   std::vector<std::string> requests{};  // addresses that pages requested from the network

@@ -186,21 +186,6 @@ function keys() {
   return [...samples, ...lines].map(([name, color]) => [formatIn(name), color]);
 }
 
-// The luminance of the margin of a picture in base64, and the share of the picture that differs from it.
-async function look(png) {
-  const bytes = Uint8Array.from(atob(png), (letter) => letter.charCodeAt(0));
-  const image = await createImageBitmap(new Blob([bytes], {type: 'image/png'}));
-  const [width, height] = [image.width >> 2, image.height >> 2];
-  const context = new OffscreenCanvas(width, height).getContext('2d');
-  context.drawImage(image, 0, 0, width, height);
-  const {data} = context.getImageData(0, 0, width, height);
-  const at = (i) => [0, 1, 2].map((channel) => data[4 * i + channel] / 255);
-  const paper = luminance(at(1));
-  let inked = 0;
-  for (let i = 0; i < width * height; ++i) inked += Math.abs(luminance(at(i)) - paper) > 0.02;
-  return {paper, inked: inked / (width * height)};
-}
-
 function act(selector, value) {
   const node = document.querySelector(selector);
   if (value === undefined) return node.click();

@@ -6,9 +6,8 @@ const nothingTried = 'No decision could be tried: see the verdict.';
 const meanOf = (estimate) => numberOf((estimate || {}).mean);
 const estimateText = (estimate) => {
   const half = numberOf((estimate || {}).half_width);
-  return `${figure(meanOf(estimate))}${half === null ? '' : ` ± ${figure(half, 2)}`}`.replace(/-/g, '−');
+  return withMinus(`${figure(meanOf(estimate))}${half === null ? '' : ` ± ${figure(half, 2)}`}`);
 };
-const nameCell = ({name, format}) => keyed(name, colorOf(format));
 
 function drawVerdict(body) {
   const lines = listOf(figures.verdict).map(textOf);
@@ -62,7 +61,7 @@ function drawRisks(body, legend) {
                              }));
     return {name: one.name, value: riskOf(one), text: `${share(riskOf(one))}, ${textOf(one.band)}`, parts};
   });
-  facetGrid(body, 460, [(width) => barChart('Elements at risk', rows, {text: share}, width)], 'Elements at risk');
+  facetGrid(body, 460, [barChart('Elements at risk', rows, {text: share})], 'Elements at risk');
 }
 
 function drawScores(body) {
@@ -98,7 +97,7 @@ function drawLayers(body) {
 function drawCorrelations(body) {
   const names = Object.keys(figures.rank_correlations || {});
   if (names.length === 0) return 'There are no scores to compare.';
-  const cells = names.map((name) => [name, (row) => figure(figures.rank_correlations[row][name], 2).replace('-', '−')]);
+  const cells = names.map((name) => [name, (row) => withMinus(figure(figures.rank_correlations[row][name], 2))]);
   body.append(figureTable(names, {'Score': (row) => word(row), ...Object.fromEntries(cells)}));
 }
 
@@ -112,7 +111,7 @@ function drawParameters(body) {
                           'Its variance over batches': (one) => figure(one.gradient_variance),
                           'Hessian trace': (one) => estimateText(one.hessian_trace),
                           'Hessian diagonal': ({hessian_diagonal: ends}) =>
-                              numbersOf(ends).map((end) => figure(end)).join(' to ').replace(/-/g, '−') || '–',
+                              withMinus(numbersOf(ends).map((end) => figure(end)).join(' to ')) || '–',
                         })));
 }
 

@@ -128,6 +128,7 @@ const styled = (list, nameOf) => list.map((item, i) => {
 const strokeOf = ({color, dash}) => ({stroke: color, 'stroke-dasharray': dash});
 
 const keyed = (name, color) => word(html('i', {class: 'key', style: `background: ${color}`}), name);
+const nameCell = ({name, format = name}) => keyed(name, colorOf(format));
 const lineSample = (style) =>
     svg('svg', {class: 'line-key', width: 30, height: 10, 'aria-hidden': 'true'},
         line('curve', 1, 29, 5, 5, strokeOf(style)));
@@ -249,7 +250,7 @@ function rowChart(title, rows, {axis, row_px = 18, zero, column}, width) {
 
 // Bars from 0 with their text. rows: {name, value, text, parts: [{value, fill, tip}], runs: [value]}; without a
 // value the text says why. options: most, text (of the axis).
-function barChart(title, rows, options, width) {
+const barChart = (title, rows, options = {}) => (width) => {
   const values = numbersOf(rows.flatMap((row) => [row.value, ...listOf(row.runs)]));
   const [least, most] = [Math.min(0, ...values), options.most ?? Math.max(0, ...values)];
   const axis = (left, right) =>
@@ -271,13 +272,13 @@ function barChart(title, rows, options, width) {
   };
   return rowChart(
       title, rows.map((row) => ({...row, marks: marksOf(row)})), {axis, row_px: 30, zero: least < 0}, width);
-}
+};
 
 // Memory by category, in the order of their shades.
 const kMemory = ['packed', 'weights', 'gradients', 'moments', 'activations', 'buffers', 'masters'];
 const memoryLegend = () => kMemory.map((key, i) => keyed(key, shadeOf(i, kMemory.length)));
 // rows: {name, memory: {category: bytes}}.
-const memoryChart = (title, rows) => (width) => {
+const memoryChart = (title, rows) => {
   const barsOf = ({name, memory}) => {
     const parts = kMemory.map((key, i) => {
       const bytes = numberOf((memory || {})[key]) ?? 0;
@@ -286,7 +287,7 @@ const memoryChart = (title, rows) => (width) => {
     const total = parts.reduce((sum, part) => sum + part.value, 0);
     return {name, value: total > 0 ? total : null, text: total > 0 ? mebibytes(total * 2 ** 20) : '–', parts};
   };
-  return barChart(title, rows.map(barsOf), {}, width);
+  return barChart(title, rows.map(barsOf));
 };
 
 // Underflow and overflow of gradients in a format at each loss scale. curve: {exponents, underflow, overflow,

@@ -50,7 +50,7 @@ function gemmPanel(found) {
     if (timed.length === 0) return 'Products were not timed on this device.';
     legend.append(...lineLegend(timed));
     facetGrid(body, 420, [
-      (width) => barChart('Fastest product, GFLOP/s', timed.map(fastest), {}, width),
+      barChart('Fastest product, GFLOP/s', timed.map(fastest)),
       (width) => lineChart('By size, GFLOP/s', timed, options, width),
     ]);
   };

@@ -94,9 +94,12 @@ const share = withDefault((value) => {
   if (percent >= 0.001 || percent === 0) return `${Number(percent.toPrecision(percent < 10 ? 2 : 3))} %`;
   return `${Number(percent.toPrecision(2)).toExponential()} %`;
 });
-const wholePercent = (value) => `${Math.round(100 * value)} %`.replace('-', '−');
+const withMinus = (text) => text.replaceAll('-', '−');  // where numbers below 0 are usual
+const wholePercent = (value) => withMinus(`${Math.round(100 * value)} %`);
 const count = withDefault((value) => value.toLocaleString('en'));
+const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
 const decibel = withDefault((value) => value.toFixed(1));
+const milliseconds = withDefault((seconds) => `${figure(1e3 * seconds)} ms`);
 const raised = (exponent) => [...String(exponent)].map((digit) => '⁰¹²³⁴⁵⁶⁷⁸⁹'[digit] || '⁻').join('');
 const power = (exponent) => `2${raised(exponent)}`;
 const mebibytes =
