@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-#include <utility>
 
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
@@ -16,8 +14,9 @@ constexpr int64_t kLooks = 20;  // evaluations, probed steps and checkpoints in 
 // The value of configs/adaptive.yaml. It finds runs that underflow early enough to rescue them
 // (docs/results/adaptive.md).
 constexpr double kUnderflowThreshold = 0.5;
-constexpr double kLeastRise = 0.05, kLeastFactor = 1.5;  // of thresholds: less is chance in runs that are longer
-constexpr double kMostRise = 1e6;
+// The least thresholds. Healthy runs of batches of 512 and 1024 tokens rose by up to 0.75 nats in 3000 steps, and
+// to 2.9 times the norm's quantile; their first 300 steps rose by a quarter of that.
+constexpr double kLeastRise = 1.0, kLeastFactor = 4.0;
 
 // Shortens an interval, or turns it on, so that a run has kLooks; in a long run one that was off becomes `usual`.
 void look_often(int64_t& interval, int64_t steps, int64_t usual) {
@@ -25,37 +24,9 @@ void look_often(int64_t& interval, int64_t steps, int64_t usual) {
   if (interval == 0 || interval > longest) interval = std::min(longest, usual);
 }
 
-bool stays_calm(const Json& runs, const AdaptiveOptions& options) {
-  return std::ranges::all_of(runs, [&](const Json& run) {
-    const Json& steps = run.at("steps");
-    AdaptivePrecision ladder(options, 2);
-    for (size_t i = 0; i < steps.at("loss").size(); ++i) {
-      if (steps.at("result")[i] != "applied") continue;
-      ladder.applied(static_cast<int64_t>(i) + 1, number_of(steps.at("loss")[i]), number_of(steps.at("grad_norm")[i]));
-    }
-    return ladder.is_calm_since(0);
-  });
-}
-
-// The least value of the threshold at which runs stay calm, rounded up to two digits. Nothing if there is none below
-// kMostRise: a signal that never fires is no measurement.
-std::optional<double> calm_threshold(const Json& runs, double AdaptiveOptions::*threshold, double least) {
-  const auto is_calm = [&](double value) {
-    AdaptiveOptions options;
-    options.*threshold = value;
-    return stays_calm(runs, options);
-  };
-  if (is_calm(least)) return least;
-  double low = least, high = 2.0 * least;
-  for (; !is_calm(high); low = std::exchange(high, 2.0 * high)) {
-    if (high >= kMostRise) return std::nullopt;
-  }
-  while (high > 1.001 * low) {
-    const double middle = 0.5 * (low + high);
-    (is_calm(middle) ? high : low) = middle;
-  }
-  const double digits = std::pow(10.0, 1.0 - std::floor(std::log10(high)));
-  return std::ceil(high * digits) / digits;
+double rounded_up_to_two_digits(double value) {
+  const double digits = std::pow(10.0, 1.0 - std::floor(std::log10(value)));
+  return std::ceil(value * digits) / digits;
 }
 
 bool rounds_operands(const PrecisionConfig& precision, int64_t blocks) {
@@ -88,6 +59,7 @@ Config production_config(const Config& given, const MeasuredPrecision& chosen, c
   AdaptiveOptions& options = config.precision_adaptive.options;
   options = {.start = 1, .stable_steps = std::max(AdaptiveOptions().stable_steps, config.probe.interval)};
   options.rollback = true;
+  options.skipped_share = 1.0 / options.window;
   options.loss_rise = thresholds.loss_rise;
   options.norm_factor = thresholds.norm_factor;
   if (is_narrow) options.underflow_share = kUnderflowThreshold;
@@ -100,20 +72,23 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
                 const SignalThresholds& thresholds) {
   const AdaptiveOptions window;
   const Json& summary = chosen.summary;
-  const std::string source = thresholds.are_measured
-                                 ? fmt::format("half of which no step of {} measured runs reached", chosen.runs.size())
-                                 : std::string("from docs/precision.md, since the measured runs give none");
   Json monitor = Json::array();
   const auto add = [&](const char* fields, const std::string& watch) {
     monitor.push_back({{"fields", fields}, {"watch", watch}});
   };
+  const bool has_thresholds = thresholds.loss_rise > 0.0;
   add("step.loss, mantissa_loss",
-      fmt::format("alarm at {:g} nats above the median of {} steps, {} (of batches of {} tokens: chance is less in "
-                  "larger ones)",
-                  thresholds.loss_rise, window.window, source, measurement.tokens_per_step));
+      has_thresholds
+          ? fmt::format("alarm at {:g} nats above the median of {} steps, half of which none of {} measured steps "
+                        "reached (of batches of {} tokens: chance is less in larger ones)",
+                        thresholds.loss_rise, window.window, thresholds.compared, measurement.tokens_per_step)
+          : fmt::format("no threshold: the measured runs have {} steps after a window of {}, and it needs {}: compare "
+                        "with more --steps",
+                        thresholds.compared, window.window, kFewestCompared));
   add("step.grad_norm, mantissa_gradient_norm",
-      fmt::format("alarm at {:g} times the {:g} quantile of {} steps", thresholds.norm_factor, window.norm_quantile,
-                  window.window));
+      has_thresholds ? fmt::format("alarm at {:g} times the {:g} quantile of {} steps", thresholds.norm_factor,
+                                   window.norm_quantile, window.window)
+                     : std::string("no threshold either"));
   add("step.applied, step.skip_reason, mantissa_skipped_steps_total",
       fmt::format("{} of the measured steps were skipped for the loss scale, {} by faults; report each fault",
                   share_text(summary.at("overflow_share")), share_text(summary.at("fault_share"))));
@@ -147,18 +122,34 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
 }  // namespace
 
 SignalThresholds thresholds_of(const Json& runs) {
+  // At level 0 a bad signal changes nothing. A value is bad here if the least thresholds would find it uneasy.
+  AdaptiveOptions options{.stable_steps = 0};
+  options.warmup = options.window;
+  options.loss_rise = options.band * kLeastRise;
+  options.norm_factor = 1.0 + options.band * (kLeastFactor - 1.0);
+  double rise = options.loss_rise, factor = options.norm_factor;
   SignalThresholds found;
-  const auto is_long = [](const Json& run) {
-    return run.at("steps").at("loss").size() > static_cast<size_t>(AdaptiveOptions().warmup);
-  };
-  Json healthy = Json::array();
-  std::ranges::copy_if(runs, std::back_inserter(healthy),
-                       [&](const Json& run) { return run.at("failure").is_null() && is_long(run); });
-  if (healthy.empty()) return found;
-  const auto loss_rise = calm_threshold(healthy, &AdaptiveOptions::loss_rise, kLeastRise);
-  const auto norm_factor = calm_threshold(healthy, &AdaptiveOptions::norm_factor, kLeastFactor);
-  if (!loss_rise || !norm_factor) return found;
-  return {.loss_rise = *loss_rise, .norm_factor = *norm_factor, .are_measured = true};
+  for (const Json& run : runs) {
+    if (!run.at("failure").is_null()) continue;
+    AdaptivePrecision ladder(options, 2);
+    const Json& steps = run.at("steps");
+    int64_t applied = 0;
+    for (size_t i = 0; i < steps.at("loss").size(); ++i) {
+      if (steps.at("result")[i] != "applied") continue;
+      ladder.applied(++applied, number_of(steps.at("loss")[i]), number_of(steps.at("grad_norm")[i]));
+      for (const BadSignal& bad : ladder.state().bad) {
+        if (!std::isfinite(bad.value)) return {};  // over a quantile of 0 no factor is calm
+        double& most = bad.signal == "loss" ? rise : factor;
+        most = std::max(most, bad.value);
+      }
+      ladder.decide(applied);
+    }
+    found.compared += std::max<int64_t>(applied - options.window, 0);
+  }
+  if (found.compared < kFewestCompared) return found;
+  found.loss_rise = rounded_up_to_two_digits(rise / options.band);
+  found.norm_factor = rounded_up_to_two_digits(1.0 + (factor - 1.0) / options.band);
+  return found;
 }
 
 ProductionGuide production_guide(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
@@ -192,9 +183,12 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
     add(practices, "train.eval_interval", "the validation loss is the only sign of slow damage");
   }
   if (production.probe.enabled) {
+    const auto interval = static_cast<double>(production.probe.interval);
     add(practices, "probe.interval",
-        fmt::format("{} probed steps of {}; every hundredth takes 1 to 3 % of the time (docs/results/probes.md)",
-                    (steps + production.probe.interval - 1) / production.probe.interval, steps));
+        fmt::format("{} probed steps of {}, each 1 to 3 steps longer (docs/results/probes.md): {:.3g} to {:.3g} % more "
+                    "time at this interval",
+                    (steps + production.probe.interval - 1) / production.probe.interval, steps, 100.0 / interval,
+                    300.0 / interval));
   }
   add(practices, "checkpoint.interval", "a small part of the run: a fallback returns to the last good one");
   add(practices, "checkpoint.keep_last", "beside these, the one to which a rollback returns stays");
@@ -203,8 +197,10 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
     add(fallbacks, "precision.adaptive.start",
         fmt::format("level 1 is {}; a bad signal goes up to level 0, {}", chosen.name, above->name));
     add(fallbacks, "precision.adaptive.rollback", "and trains again from before the damage");
-    for (const char* const signal : {"precision.adaptive.loss_rise", "precision.adaptive.norm_factor"}) {
-      add(fallbacks, signal, "the alarm above; NaN and Inf go up at once");
+    add(fallbacks, "precision.adaptive.skipped_share", "one step with a loss or gradient of NaN or Inf goes up");
+    if (thresholds.loss_rise > 0.0) {
+      add(fallbacks, "precision.adaptive.loss_rise", "the alarm above");
+      add(fallbacks, "precision.adaptive.norm_factor", "the alarm above");
     }
     if (is_narrow) add(fallbacks, "precision.adaptive.underflow_share", "of the gradients' values, by probes");
   }
@@ -215,7 +211,7 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
   add(fallbacks, "faults.max_consecutive", "faults end the run; `mantissa postmortem` names the first cause");
   guide.figures = {{"precision", chosen.name},
                    {"above", above == nullptr ? Json() : Json(above->name)},
-                   {"measured_thresholds", thresholds.are_measured},
+                   {"measured_thresholds", thresholds.loss_rise > 0.0},
                    {"monitor", monitor_of(production, measurement, chosen, thresholds)},
                    {"practices", practices},
                    {"fallbacks", fallbacks}};

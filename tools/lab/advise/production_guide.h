@@ -7,7 +7,7 @@ namespace mantissa {
 
 struct ProductionGuide {
   Config config{};  // trains in the precision, with probes, evaluation and checkpoints, and a ladder to the one above
-  // precision, above (null: none), measured_thresholds (false: the runs were too short, and they are the documents');
+  // precision, above (null: none), measured_thresholds (false: the runs were too short, and there are none);
   //   monitor: fields, watch. "step.loss" is of metrics.jsonl, "mantissa_loss" of metrics.prom, "probes.amax" of
   //   probes.mtp
   //   practices, fallbacks: setting, value in `config`, why
@@ -19,12 +19,14 @@ struct ProductionGuide {
 ProductionGuide production_guide(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
                                  const MeasuredPrecision* above);
 
-// Thresholds of precision.adaptive at which no step of the runs was even uneasy. Those of docs/precision.md if no run
-// is longer than AdaptiveOptions::warmup.
+// Thresholds of precision.adaptive at which no step of the healthy runs was even uneasy, and no less than 1 nat and 4
+// times: a loss that still falls hides how far chance lifts one. Only steps after a full window of AdaptiveOptions
+// count. 0, which is no threshold, if these are fewer than kFewestCompared.
 struct SignalThresholds {
-  double loss_rise = 0.5, norm_factor = 4.0;
-  bool are_measured = false;
+  double loss_rise = 0.0, norm_factor = 0.0;
+  int64_t compared = 0;  // steps
 };
+inline constexpr int64_t kFewestCompared = 900;  // 3 seeds of 400 steps
 SignalThresholds thresholds_of(const Json& runs);
 
 void add_guide(const Json& figures, ReportText& text);

@@ -21,12 +21,12 @@ inline Config wanted_config(std::vector<std::string> more = {}) {
   return minimal_config(more);
 }
 
-// Fifty steps that were applied, with one loss and norm beyond the others, in a row that does not fall.
-inline Json measured_run(double odd_loss = 3.2, double odd_norm = 3.0, size_t steps = 50) {
+// Steps that were applied, with one loss and norm beyond the others, in a row that does not fall.
+inline Json measured_run(double odd_loss = 3.603, double odd_norm = 4.02, size_t steps = 1000, size_t odd = 140) {
   Json run = {{"failure", nullptr}, {"steps", {{"loss", Json::array()}, {"grad_norm", Json::array()}}}};
   for (size_t step = 0; step < steps; ++step) {
-    run["steps"]["loss"].push_back(step == 40 ? odd_loss : 3.0);
-    run["steps"]["grad_norm"].push_back(step == 40 ? odd_norm : 1.0);
+    run["steps"]["loss"].push_back(step == odd ? odd_loss : 3.0);
+    run["steps"]["grad_norm"].push_back(step == odd ? odd_norm : 1.0);
     run["steps"]["result"].push_back("applied");
   }
   return run;

@@ -1,9 +1,15 @@
 // Guides to production: thresholds by hand, and configurations that keep what they are given.
 #include "tools/lab/advise/production_guide.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "tests/tools/lab/advise/prepared_comparison.h"
+#include "tests/tools/lab/report/unwrapped.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {
@@ -11,33 +17,69 @@ namespace {
 
 using testing::measured_run;
 using testing::measurement_of_all;
+using testing::unwrapped;
 using testing::wanted_config;
 
-// A loss 0.2 above the median and a norm of 3 times the usual are not uneasy below half of 0.4, and 1 + half of 4.
+// A loss 0.603 above the median and a norm of 4.02 times the usual are not uneasy below half of 1.206, and 1 + half of
+// 6.04; two digits, rounded up.
 TEST(ProductionGuide, ThresholdsAreTwiceWhatMeasuredRunsDid) {
   const SignalThresholds found = thresholds_of({measured_run(), measured_run(3.1, 2.0)});
-  EXPECT_TRUE(found.are_measured);
-  EXPECT_DOUBLE_EQ(found.loss_rise, 0.41);
-  EXPECT_DOUBLE_EQ(found.norm_factor, 5.1);
+  EXPECT_EQ(found.compared, 1800) << "steps after the first hundred";
+  EXPECT_DOUBLE_EQ(found.loss_rise, 1.3);
+  EXPECT_DOUBLE_EQ(found.norm_factor, 7.1);
 }
 
-TEST(ProductionGuide, ThresholdsKnowOnlyHealthyAppliedSteps) {
-  Json skipped = measured_run(), failed = measured_run();
-  skipped["steps"]["result"][40] = "overflow";
-  skipped["steps"]["grad_norm"][40] = nullptr;
-  failed["failure"] = "stopped";
-  const SignalThresholds calm = thresholds_of({skipped, failed});
-  EXPECT_DOUBLE_EQ(calm.loss_rise, 0.05);
-  EXPECT_DOUBLE_EQ(calm.norm_factor, 1.5);
-  for (const Json& none : {Json::array(), Json::array({failed}), Json::array({measured_run(3, 1, 20)})}) {
-    const SignalThresholds documented = thresholds_of(none);
-    EXPECT_FALSE(documented.are_measured);
-    EXPECT_DOUBLE_EQ(documented.loss_rise, 0.5);
-    EXPECT_DOUBLE_EQ(documented.norm_factor, 4.0);
+// The greatest over the window, by sorting, of runs whose losses and norms scatter.
+TEST(ProductionGuide, ThresholdsAreThoseOfSortedWindows) {
+  Json run = measured_run();
+  std::vector<double> losses, norms;
+  double rise = 0.0, factor = 0.0;
+  for (size_t step = 0; step < 1000; ++step) {
+    const double chance = std::fmod(static_cast<double>(step * step) * 0.618034, 1.0);
+    const double loss = 3.0 + 2.0 * chance * chance, norm = 1.0 + 9.0 * std::pow(chance, 8.0);
+    run["steps"]["loss"][step] = loss;
+    run["steps"]["grad_norm"][step] = norm;
+    if (step >= 100) {
+      std::vector<double> last(losses.end() - 100, losses.end()), last_norms(norms.end() - 100, norms.end());
+      std::ranges::sort(last);
+      std::ranges::sort(last_norms);
+      rise = std::max(rise, loss - last[49]);
+      factor = std::max(factor, norm / last_norms[89]);
+    }
+    losses.push_back(loss);
+    norms.push_back(norm);
   }
+  const SignalThresholds found = thresholds_of(Json::array({run}));
+  EXPECT_DOUBLE_EQ(found.loss_rise, std::ceil(20.0 * rise) / 10.0);
+  EXPECT_DOUBLE_EQ(found.norm_factor, std::ceil(10.0 * (1.0 + 2.0 * (factor - 1.0))) / 10.0);
+}
+
+TEST(ProductionGuide, ThresholdsHaveAFloor) {
+  const SignalThresholds calm = thresholds_of(Json::array({measured_run(3.01, 1.1)}));
+  EXPECT_DOUBLE_EQ(calm.loss_rise, 1.0);
+  EXPECT_DOUBLE_EQ(calm.norm_factor, 4.0);
+}
+
+TEST(ProductionGuide, ThresholdsKnowOnlyHealthyAppliedStepsAfterAFullWindow) {
+  Json skipped = measured_run(), failed = measured_run(9.0);
+  skipped["steps"]["result"][140] = "overflow";
+  skipped["steps"]["grad_norm"][140] = nullptr;
+  failed["failure"] = "stopped";
+  const SignalThresholds calm = thresholds_of({skipped, failed, measured_run(9.0, 9.0, 101, 99)});
+  EXPECT_EQ(calm.compared, 899 + 1);
+  EXPECT_DOUBLE_EQ(calm.loss_rise, 1.0);
+  EXPECT_DOUBLE_EQ(calm.norm_factor, 4.0);
+}
+
+TEST(ProductionGuide, TooFewStepsGiveNoThreshold) {
   Json still = measured_run();  // over a quantile of 0 no factor is calm
-  for (Json& norm : still["steps"]["grad_norm"]) norm = norm == 3.0 ? 3.0 : 0.0;
-  EXPECT_FALSE(thresholds_of(Json::array({still})).are_measured);
+  for (Json& norm : still["steps"]["grad_norm"]) norm = norm == 4.02 ? 4.02 : 0.0;
+  const Json sixty = Json::array({measured_run(3.1, 2.0, 60), measured_run(3.1, 2.0, 60)});
+  for (const Json& none : {Json::array(), sixty, Json::array({measured_run(3.4, 4.0, 999)}), Json::array({still})}) {
+    const SignalThresholds found = thresholds_of(none);
+    EXPECT_EQ(found.loss_rise, 0.0);
+    EXPECT_EQ(found.norm_factor, 0.0);
+  }
 }
 
 ProductionGuide guide_of(const std::string& chosen, const std::string& above, const Config& config) {
@@ -55,8 +97,9 @@ TEST(ProductionGuide, WritesALadderWithLooksAtLeastTwentyTimes) {
   const AdaptiveOptions& options = found.precision_adaptive.options;
   EXPECT_EQ(options.start, 1);
   EXPECT_TRUE(options.rollback);
-  EXPECT_DOUBLE_EQ(options.loss_rise, 0.41);
-  EXPECT_DOUBLE_EQ(options.norm_factor, 5.1);
+  EXPECT_DOUBLE_EQ(options.loss_rise, 1.3);
+  EXPECT_DOUBLE_EQ(options.norm_factor, 7.1);
+  EXPECT_DOUBLE_EQ(options.skipped_share, 0.01) << "one step of the window";
   EXPECT_DOUBLE_EQ(options.underflow_share, 0.5);
   EXPECT_EQ(found.precision_fallback.overflows, 2);
   EXPECT_TRUE(found.probe.enabled);
@@ -65,6 +108,34 @@ TEST(ProductionGuide, WritesALadderWithLooksAtLeastTwentyTimes) {
   EXPECT_EQ(found.checkpoint.interval, 200) << "4000 steps, twenty times";
   EXPECT_EQ(found.checkpoint.resume, "auto");
   EXPECT_EQ(flatten(parse_config(to_yaml(found), "written")), flatten(found));
+}
+
+TEST(ProductionGuide, OfShortRunsTheLadderKnowsNaNAndInfAlone) {
+  Measurement measurement = measurement_of_all();
+  for (MeasuredPrecision& one : measurement.precisions) one.runs = Json::array({measured_run(3.1, 2.0, 60)});
+  const ProductionGuide guide =
+      production_guide(wanted_config(), measurement, *measurement.find("bf16"), measurement.find("fp32"));
+  EXPECT_EQ(guide.config.precision_adaptive.options.loss_rise, 0.0);
+  EXPECT_EQ(guide.config.precision_adaptive.options.norm_factor, 0.0);
+  EXPECT_DOUBLE_EQ(guide.config.precision_adaptive.options.skipped_share, 0.01);
+  ReportText text;
+  add_guide(guide.figures, text);
+  const std::string flat = unwrapped(text.text());
+  EXPECT_NE(flat.find("step.loss, mantissa_loss: no threshold: the measured runs have 0 steps after a window of 100, "
+                      "and it needs 900: compare with more --steps"),
+            std::string::npos)
+      << flat;
+  EXPECT_EQ(flat.find("loss_rise"), std::string::npos) << flat;
+  EXPECT_EQ(flat.find("norm_factor"), std::string::npos) << flat;
+}
+
+TEST(ProductionGuide, TheCostOfProbesIsThatOfTheInterval) {
+  for (const auto& [interval, cost] : {std::pair("3", "33.3 to 100 %"), {"100", "1 to 3 %"}}) {
+    const ProductionGuide guide =
+        guide_of("bf16", "fp32", wanted_config({"probe.enabled=true", fmt::format("probe.interval={}", interval)}));
+    EXPECT_NE(guide.figures.dump().find(fmt::format("{} more time at this interval", cost)), std::string::npos)
+        << guide.figures;
+  }
 }
 
 TEST(ProductionGuide, KeepsWhatTheConfigurationHas) {
