@@ -15,32 +15,44 @@ namespace {
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kFewestSteps = 10;
 
+using Steps = std::span<const TrainedStep>;
+
 // The mean of finite losses from the share `begin` of the steps to the share `end`.
-double mean_loss(const TrainingRecord& run, double begin, double end) {
-  const auto steps = static_cast<double>(run.steps.size());
-  const auto first = static_cast<size_t>(begin * steps), last = static_cast<size_t>(std::ceil(end * steps));
-  double sum = 0.0, count = 0.0;
-  for (size_t step = first; step < last; ++step) {
-    if (!std::isfinite(run.steps[step].loss)) continue;  // a skipped step
-    sum += run.steps[step].loss;
-    count += 1.0;
+double mean_loss(Steps steps, double begin, double end) {
+  const auto count = static_cast<double>(steps.size());
+  const auto first = static_cast<size_t>(begin * count), last = static_cast<size_t>(std::ceil(end * count));
+  double sum = 0.0, finite = 0.0;
+  for (const TrainedStep& step : steps.subspan(first, last - first)) {
+    if (!std::isfinite(step.loss)) continue;  // a skipped step
+    sum += step.loss;
+    finite += 1.0;
   }
-  return sum / count;
+  return sum / finite;
+}
+
+// To the last one with half of the greatest learning rate. A rate that goes down to 0 makes any loss flat.
+Steps at_high_rate(const TrainingRecord& run) {
+  const auto rate = [](const TrainedStep& step) { return step.learning_rate; };
+  const double most = run.steps.empty() ? 0.0 : std::ranges::max(run.steps, {}, rate).learning_rate;
+  const auto last = std::find_if(run.steps.rbegin(), run.steps.rend(),
+                                 [&](const TrainedStep& step) { return step.learning_rate >= 0.5 * most; });
+  return Steps(run.steps).first(static_cast<size_t>(run.steps.rend() - last));
 }
 
 }  // namespace
 
 double late_learning(const TrainingRecord& run) {
-  if (run.steps.size() < kFewestSteps) return kUnknown;
-  const double end = mean_loss(run, 0.9, 1.0), learnt = run.steps.front().loss - end;
-  // The centres of the two tenths are a quarter of the run apart.
-  return learnt > 0.0 ? (mean_loss(run, 0.65, 0.75) - end) / learnt : kUnknown;
+  const Steps steps = at_high_rate(run);
+  if (steps.size() < kFewestSteps) return kUnknown;
+  const double end = mean_loss(steps, 0.9, 1.0), learnt = steps.front().loss - end;
+  // The centres of the two tenths are a quarter of the steps apart.
+  return learnt > 0.0 ? (mean_loss(steps, 0.65, 0.75) - end) / learnt : kUnknown;
 }
 
 double late_growth(const TrainingRecord& baseline, const TrainingRecord& candidate) {
   if (std::min(baseline.steps.size(), candidate.steps.size()) < kFewestSteps) return kUnknown;
-  const double before = mean_loss(candidate, 0.5, 0.75) - mean_loss(baseline, 0.5, 0.75);
-  const double growth = mean_loss(candidate, 0.75, 1.0) - mean_loss(baseline, 0.75, 1.0) - before;
+  const double before = mean_loss(candidate.steps, 0.5, 0.75) - mean_loss(baseline.steps, 0.5, 0.75);
+  const double growth = mean_loss(candidate.steps, 0.75, 1.0) - mean_loss(baseline.steps, 0.75, 1.0) - before;
   return std::isfinite(growth) ? growth : kUnknown;
 }
 
@@ -64,7 +76,7 @@ std::string too_short(std::span<const TrainingRecord> baseline, std::span<const 
                ? fmt::format("too few steps to tell: {}", advice)
                : fmt::format(
                      "too few steps to tell: {:.0f} % of what the baseline learnt came in the last quarter of "
-                     "its steps; {}",
+                     "its steps at half the peak learning rate or more; {}",
                      100.0 * learning, advice);
   }
   const MeanDifference growth = mean_difference(growths, level);

@@ -16,8 +16,9 @@ namespace mantissa {
 inline constexpr double kMostLateLearning = 0.1;
 
 // The part of what a run has learnt that the last quarter of its steps has: training losses around three quarters of
-// the run and at its end, each the mean of a tenth of the steps, over those from the first step to the end. NaN for
-// fewer than 10 steps, and for runs that have learnt nothing.
+// the steps and at their end, each the mean of a tenth of them, over those from the first step to the end. Steps after
+// the last with half of the greatest learning rate are left out: a rate that goes down to 0 makes the loss of a run
+// flat that is far too short. NaN for fewer than 10 steps, and for runs that have learnt nothing.
 double late_learning(const TrainingRecord& run);
 
 // How much the difference candidate - baseline of training losses grew from the third to the last quarter of the runs,

@@ -97,7 +97,8 @@ class Recorder final : public TrainObserver {
                              .result = step.applied           ? StepResult::kApplied
                                        : is_fault(step.event) ? StepResult::kFault
                                                               : StepResult::kOverflow,
-                             .seconds = step.seconds});
+                             .seconds = step.seconds,
+                             .learning_rate = step.learning_rate});
   }
   void after_validation(Trainer& trainer, double loss) override {
     record_.validation.push_back({trainer.session().next_step, loss});

@@ -28,6 +28,7 @@ struct TrainedStep {
   float scale = 1.0f;      // of the loss
   StepResult result = StepResult::kApplied;
   double seconds = 0.0;  // of the slowest rank
+  double learning_rate = 0.0;
 };
 
 struct ValidationLoss {

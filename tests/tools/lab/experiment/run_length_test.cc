@@ -29,6 +29,20 @@ TEST(LateLearning, IsTheShareOfTheLastQuarter) {
   EXPECT_TRUE(std::isnan(late_learning(run_with([](double done) { return 5.0 + done; }))));
 }
 
+// It falls with the sum of the rates, which go down to 0 evenly: at the end it is flat, and half way it is not.
+TEST(LateLearning, IsOfTheStepsAtAHighRate) {
+  TrainingRecord run = run_with([](double done) { return 5.0 - 2.0 * done + done * done; }, 1000);
+  for (size_t step = 0; step < 1000; ++step)
+    run.steps[step].learning_rate = 1e-3 * (1.0 - static_cast<double>(step) / 999);
+  // The loss falls by 2x - x^2: 0.7225 until x = 0.475, the centre of the last tenth, 0.578 until x = 0.35.
+  const auto fallen = [](double x) { return 2.0 * x - x * x; };
+  EXPECT_NEAR(late_learning(run), 1.0 - fallen(0.35) / fallen(0.475), 0.002);
+  for (TrainedStep& step : run.steps) step.learning_rate = 1e-3;
+  EXPECT_NEAR(late_learning(run), 1.0 - fallen(0.7) / fallen(0.95), 0.002);
+  for (size_t step = 0; step < 1000; ++step) run.steps[step].learning_rate = step < 5 ? 1e-3 : 1e-4;
+  EXPECT_TRUE(std::isnan(late_learning(run))) << "too few steps at a high rate";
+}
+
 TEST(LateGrowth, IsOfTheDifferenceFromQuarterToQuarter) {
   const TrainingRecord baseline = run_with(settled);
   EXPECT_NEAR(late_growth(baseline, run_with([](double done) { return settled(done) + 0.4 * done; })), 0.1, 0.002);
