@@ -24,9 +24,9 @@ Json comparison_in(const std::string& path) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-void judge_damage(const std::string& baseline, MeasuredPrecision& found) {
+void judge_damage(MeasuredPrecision& found) {
   const Json& summary = found.summary;
-  found.verdict = found.name == baseline ? "baseline" : summary.at("verdict").get<std::string>();
+  found.verdict = summary.at("verdict");
   const int64_t runs = summary.at("runs"), succeeded = summary.at("succeeded");
   if (succeeded < runs) {
     found.why = first_line(fmt::format("{} of {} runs failed: {}", runs - succeeded, runs, summary.at("failure")));
@@ -85,7 +85,7 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
     MeasuredPrecision& one = found.precisions.emplace_back(
         MeasuredPrecision{.name = name, .precision = trained.precision, .summary = entry.at("summary")});
     one.runs = entry.at("runs");
-    judge_damage(found.baseline, one);
+    judge_damage(one);
   }
   if (found.parameters == 0) {
     throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,

@@ -216,8 +216,7 @@ Json gradient_underflow(const ExponentHistogram& histogram, int64_t steps) {
 std::string comparison_text(const Json& figures) {
   const Json &setting = figures["setting"], &precisions = figures["precisions"];
   const auto verdict = [&](const Json& precision) -> std::string {
-    if (!precision.contains("summary")) return "not trained";
-    return precision["name"] == figures["baseline"] ? "baseline" : precision["summary"]["verdict"];
+    return precision.contains("summary") ? precision["summary"]["verdict"] : "not trained";
   };
   const auto difference = [&](const Json& precision) -> std::string {
     if (!precision.contains("summary") || precision["name"] == figures["baseline"]) return "";

@@ -177,7 +177,7 @@ void add_losses(const PrecisionComparison& comparison, const std::vector<Trainin
   }
   found["final_loss"] = losses.empty() ? Json() : Json(mean_difference(losses, level));
   found["loss_difference"] = difference;
-  found["verdict"] = name(verdict);
+  found["verdict"] = &runs == &baseline ? "baseline" : name(verdict);
   found["why"] = why;
 }
 

@@ -68,7 +68,8 @@ double margin_of(const PrecisionComparison& comparison);
 //   final_loss, loss_difference: {pairs, mean, stddev, interval} of the runs that succeeded, and of differences to
 //     the baseline's for the seeds with which both did; verdict: the losses judged with no further pair to come. If
 //     only this precision fails with a seed, it is "worse"; if only the baseline, "better"; if both, "inconclusive".
-//     Runs that are too_short() are never "equal"
+//     The baseline's own is "baseline".
+//     Runs that are too_short(), and those of which one stands_apart(), are never "equal"
 //   power: the chance that so many seeds call precisions equal that do not differ (equivalence_power()); why: what is
 //     missing where the verdict is "inconclusive", else ""
 //   grad_norm: median of all applied steps; smallest_scale of all runs; last_scale of the first run; scale_changes in

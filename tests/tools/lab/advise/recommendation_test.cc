@@ -210,7 +210,7 @@ TEST(Measurement, LeavesOutWhatWasNotTrainedOrHasNoOneSpeed) {
   Json refused = measured("block", recipe("block"), "equal");
   refused.erase("summary");
   const Json adaptive = measured("configured", {"precision.schedule=[{after_step: 5, compute: fp32}]"}, "equal");
-  const Json all = {measured("fp32", kFp32, ""), refused, adaptive};
+  const Json all = {measured("fp32", kFp32, "baseline"), refused, adaptive};
   const Measurement found =
       read_measurement(written("left_out.json", prepared_comparison(all).dump()), wanted_config());
   ASSERT_EQ(found.precisions.size(), 1u);
@@ -218,7 +218,7 @@ TEST(Measurement, LeavesOutWhatWasNotTrainedOrHasNoOneSpeed) {
 }
 
 TEST(Measurement, ABaselineThatFailedIsNotRecommended) {
-  Json fp32 = measured("fp32", kFp32, "");
+  Json fp32 = measured("fp32", kFp32, "baseline");
   fp32["summary"]["succeeded"] = 5;
   const Measurement found = read_measurement(
       written("failed.json", prepared_comparison({fp32, measured("bf16", kBf16, "better")}).dump()), wanted_config());
@@ -229,10 +229,11 @@ TEST(Measurement, ABaselineThatFailedIsNotRecommended) {
 TEST(Measurement, TrustsOnlyVerdictsItKnowsBesideATrainedBaseline) {
   const Measurement found = read_measurement(
       written("odd.json",
-              prepared_comparison({measured("fp32", kFp32, ""), measured("bf16", kBf16, "a verdict to come")}).dump()),
+              prepared_comparison({measured("fp32", kFp32, "baseline"), measured("bf16", kBf16, "a verdict to come")})
+                  .dump()),
       wanted_config());
   EXPECT_EQ(found.find("bf16")->damage, Damage::kSome);
-  Json refused = measured("fp32", kFp32, "");
+  Json refused = measured("fp32", kFp32, "baseline");
   refused.erase("summary");
   EXPECT_NE(error_of([&] {
               read_measurement(
@@ -240,7 +241,7 @@ TEST(Measurement, TrustsOnlyVerdictsItKnowsBesideATrainedBaseline) {
                   wanted_config());
             }).find("its baseline fp32 was not trained"),
             std::string::npos);
-  Json by_fp16 = prepared_comparison({measured("fp16", kFp16, ""), measured("fp32", kFp32, "better")});
+  Json by_fp16 = prepared_comparison({measured("fp16", kFp16, "baseline"), measured("fp32", kFp32, "better")});
   by_fp16["baseline"] = "fp16";
   EXPECT_NE(error_of([&] {
               read_measurement(written("fp16.json", by_fp16.dump()), wanted_config());
@@ -255,12 +256,13 @@ TEST(Measurement, RefusesOtherFilesAndOtherTasks) {
   const auto expect_part = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  const std::string good = written("good.json", prepared_comparison(Json::array({measured("fp32", kFp32, "")})).dump());
+  const std::string good =
+      written("good.json", prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")})).dump());
   expect_part(error("/no/such.json", wanted_config()), "--measured: /no/such.json cannot be opened");
   for (const std::string text : {"precision: bf16", "[1, 2]", R"({"model": "a", "verdict": "b"})"}) {
     expect_part(error(written("other.json", text), wanted_config()), "expected what `mantissa compare CONFIG --json");
   }
-  Json part = prepared_comparison(Json::array({measured("fp32", kFp32, "")}));
+  Json part = prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")}));
   part["precisions"][0]["summary"].erase("succeeded");
   expect_part(error(written("part.json", part.dump()), wanted_config()), "expected all figures that");
   expect_part(error(good, wanted_config({"model.context=256"})),
@@ -272,7 +274,7 @@ TEST(Measurement, RefusesOtherFilesAndOtherTasks) {
 // ---- Candidates.
 
 TEST(Recommendation, CandidatesAreTheMeasuredPrecisionsOfThisModelAndOthers) {
-  const Json all = {measured("fp32", kFp32, ""), measured("fp8", recipe("delayed"), "equal"),
+  const Json all = {measured("fp32", kFp32, "baseline"), measured("fp8", recipe("delayed"), "equal"),
                     measured("plan", {"precision.rules=[{match: blocks.0, format: fp32}]"}, "equal")};
   const Config config = wanted_config({"optimizer.lr=0.5"});
   const Measurement measurement = read_measurement(written("fp8.json", prepared_comparison(all).dump()), config);

@@ -77,6 +77,7 @@ TEST(PrecisionSummary, TheMarginIsAShareOfWhatTheBaselineLearns) {
   const Json summary = summary_of(found, 1);
   EXPECT_EQ(summary["verdict"], "equal");
   EXPECT_EQ(summary["why"], "");
+  EXPECT_EQ(verdict_of(found, 0), "baseline");
   EXPECT_GT(summary["power"], 0.99);
   EXPECT_NE(testing::unwrapped(text_of(found)).find("equal within 0.0025 (0.25 % of what the baseline learns)"),
             std::string::npos)
