@@ -100,7 +100,7 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
   if (config.train.eval_interval > 0 && has_validation(config)) {
     std::string watch = "slow damage shows in no signal; compare again on this model";
     if (chosen.name != measurement.baseline) {
-      watch += fmt::format(" (measured: {} nats beside {})", with_range("{:+.4f}")(summary.at("loss_difference")),
+      watch += fmt::format(" (measured: {} nats beside {})", with_error("+")(summary.at("loss_difference")),
                            measurement.baseline);
     }
     add("validation.loss, mantissa_validation_loss", watch);

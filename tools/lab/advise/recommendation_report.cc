@@ -106,7 +106,7 @@ std::string distance_line(const Json& json) {
 void add_matrix(const Json& json, ReportText& text) {
   Json rows = Json::array();
   std::vector<Column> columns = {
-      {"precision", "name"}, {"damage", "damage"}, {"nats beside the baseline", "difference", with_range("{:+.4f}")}};
+      {"precision", "name"}, {"damage", "damage"}, {"nats beside the baseline", "difference", with_error("+")}};
   for (size_t index = 0; index < json.at("devices").size(); ++index) {
     const Json& device = json.at("devices")[index];
     const std::string heading = device.at("hardware").is_null() ? "here" : device.at("hardware").get<std::string>();

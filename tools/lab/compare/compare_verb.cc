@@ -87,7 +87,7 @@ void print_figures(const Json& figures, ReportText& text) {
                        {"step\nms", "step_seconds/mean", in_format("{:.2f}", 1e3)},
                        {"times baseline\n(range over seeds)", "time_ratio", with_range("{:.3f}")},
                        {"tokens/s", "tokens_per_second", in_format("{:.0f}")},
-                       {"final loss\n(interval)", "final_loss", with_range("{:.4f}")},
+                       {"final loss\n(interval)", "final_loss", with_error()},
                        {"grad\nnorm", "grad_norm", in_format("{:.3g}")},
                        {"loss scale\nleast / last / changes", "", scales},
                        {"peak MiB\na rank", "", memory},
@@ -220,7 +220,7 @@ std::string comparison_text(const Json& figures) {
   };
   const auto difference = [&](const Json& precision) -> std::string {
     if (!precision.contains("summary") || precision["name"] == figures["baseline"]) return "";
-    return with_range("{:+.4f}")(precision["summary"]["loss_difference"]);
+    return with_error("+")(precision["summary"]["loss_difference"]);
   };
   ReportText text;
   const auto power = [&](const Json& precision) -> std::string {
@@ -247,7 +247,7 @@ std::string comparison_text(const Json& figures) {
         "Utility: minus the weighted logarithms of the ratios to the baseline; a loss counts as the share of steps "
         "that would make up for it");
     text.table(figures["utility"]["precisions"], {{"precision", "name"},
-                                                  {"utility", "utility", with_range("{:+.3f}")},
+                                                  {"utility", "utility", with_error("+")},
                                                   {"loss", "loss", in_format("{:+.3f}")},
                                                   {"time", "time", in_format("{:+.3f}")},
                                                   {"memory", "memory", in_format("{:+.3f}")},

@@ -212,7 +212,7 @@ Json utility_of(const PrecisionComparison& comparison, const UtilityWeights& wei
     found["winner"] = best->name;
     const Json& rated = precisions[static_cast<size_t>(best - all.begin())];
     found["sentence"] =
-        fmt::format("By {}, {} wins ({}): {}", describe(weights), best->name, with_range("{:+.3f}")(rated["utility"]),
+        fmt::format("By {}, {} wins ({}): {}", describe(weights), best->name, with_error("+")(rated["utility"]),
                     evidence(rated, comparison, best->index, weights));
   } else {
     found["sentence"] = fmt::format("By {}, the evidence is too thin to name a winner: {}", describe(weights), why);

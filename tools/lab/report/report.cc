@@ -104,9 +104,21 @@ std::string per_cent(const Json& share) { return in_format("{:.3g}", 100.0)(shar
 CellText with_range(std::string format, double unit) {
   return [text = in_format(std::move(format), unit)](const Json& value) {
     if (value.is_null()) return std::string("-");
-    const Json& range = value.contains("interval") ? value.at("interval") : value;
-    if (range.is_null()) return text(value.at("mean"));
-    return fmt::format("{} ({} to {})", text(value.at("mean")), text(range.at("low")), text(range.at("high")));
+    return fmt::format("{} ({} to {})", text(value.at("mean")), text(value.at("low")), text(value.at("high")));
+  };
+}
+
+CellText with_error(std::string sign) {
+  constexpr int kUsualDecimals = 4, kMostDecimals = 9;
+  return [sign = std::move(sign)](const Json& value) {
+    if (value.is_null()) return std::string("-");
+    const Json& interval = value.at("interval");
+    const double half =
+        interval.is_null() ? 0.0 : (number_of(interval.at("high")) - number_of(interval.at("low"))) / 2.0;
+    const int decimals = half >= 1e-9 ? std::clamp(1 - static_cast<int>(std::floor(std::log10(half))), 0, kMostDecimals)
+                                      : kUsualDecimals;
+    std::string text = in_format(fmt::format("{{:{}.{}f}}", sign, decimals))(value.at("mean"));
+    return interval.is_null() ? text : fmt::format("{} ±{:.{}f}", text, half, decimals);
   };
 }
 

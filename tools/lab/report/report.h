@@ -55,8 +55,11 @@ using CellText = std::function<std::string(const Json&)>;
 CellText in_format(std::string format, double unit = 1.0);
 // A share in per cent, with three significant digits.
 std::string per_cent(const Json& share);
-// The mean of {mean, low, high} or {mean, interval: {low, high}} with its range: "1.25 (1.20 to 1.30)".
+// The mean of {mean, low, high} with its range: "1.25 (1.20 to 1.30)".
 CellText with_range(std::string format, double unit = 1.0);
+// The mean of {mean, interval: {low, high} or null} and half of the interval in two digits: "0.0003 ±0.0017". `sign` as
+// in formats: "+" also shows that of positive means.
+CellText with_error(std::string sign = "");
 
 struct Column {
   std::string heading;  // each '\n' begins another line of it

@@ -43,9 +43,21 @@ TEST(ReportText, AlignsWhatItsColumnsFormat) {
 TEST(ReportText, PrintsMeansWithTheirRanges) {
   const CellText text = with_range("{:.1f}");
   EXPECT_EQ(text({{"mean", 1.0}, {"low", 0.5}, {"high", 2.0}}), "1.0 (0.5 to 2.0)");
-  EXPECT_EQ(text({{"mean", 1.0}, {"interval", {{"low", 0.5}, {"high", 2.0}}}}), "1.0 (0.5 to 2.0)");
-  EXPECT_EQ(text({{"mean", 1.0}, {"interval", nullptr}}), "1.0");
   EXPECT_EQ(text(nullptr), "-");
+}
+
+TEST(ReportText, PrintsErrorsInTwoDigitsAndMeansInAsManyDecimals) {
+  const auto text = [](double mean, double half, const char* sign = "+") {
+    return with_error(sign)({{"mean", mean}, {"interval", {{"low", mean - half}, {"high", mean + half}}}});
+  };
+  EXPECT_EQ(text(0.000312, 0.00172), "+0.0003 ±0.0017");
+  EXPECT_EQ(text(-0.00371, 0.0198), "-0.004 ±0.020");
+  EXPECT_EQ(text(2.6441, 0.0648, ""), "2.644 ±0.065");
+  EXPECT_EQ(text(123.4, 35.0), "+123 ±35");
+  EXPECT_EQ(text(1.2e-7, 3.4e-7), "+0.00000012 ±0.00000034");
+  EXPECT_EQ(text(0.5, 0.0), "+0.5000 ±0.0000");
+  EXPECT_EQ(with_error("+")({{"mean", 0.25}, {"interval", nullptr}}), "+0.2500") << "one run has no interval";
+  EXPECT_EQ(with_error()(nullptr), "-");
 }
 
 TEST(ReportText, NoLineIsTooLong) {
