@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "tools/lab/experiment/paired_comparison.h"
 
 namespace mantissa {
 namespace {
@@ -83,9 +84,11 @@ std::string distance_line(const Json& json) {
   const double own = json.at("parameters"), theirs = measured.at("parameters");
   std::string text = fmt::format(
       "Damage was measured on {} ({:.2f} million parameters), {} steps of {} tokens, {} seeds, "
-      "against {}; equal within {:.2g} nats.",
+      "against {}; equal in the mean within {:.2g} nats, and up to {:.0f} % of runs may be bad without one among "
+      "these.",
       measured.at("model"), theirs * kMillion, measured.at("steps"), measured.at("tokens_per_step"),
-      measured.at("seeds"), measured.at("baseline"), measured.at("margin"));
+      measured.at("seeds"), measured.at("baseline"), measured.at("margin"),
+      100.0 * unseen_share(measured.at("seeds"), measured.at("level")));
   std::vector<std::string> names;
   for (const Json& difference : measured.at("differences")) {
     const std::string line = difference;
@@ -166,6 +169,7 @@ Json to_json(const RecommendationReport& report) {
                  {"seeds", measurement.setting.at("seeds").size()},
                  {"baseline", measurement.baseline},
                  {"margin", measurement.setting.at("margin")},
+                 {"level", measurement.setting.at("level")},
                  {"differences", measurement.differences}}},
                {"devices", Json::array()},
                {"guide", report.guide ? report.guide->figures : Json()}};

@@ -20,7 +20,7 @@ RecommendationReport report_recommendations(const std::string& title, const Conf
                                             std::vector<Advice> devices);
 
 //   model, parameters, steps, ranks, least_gain
-//   measured: file, model, parameters, tokens_per_step, steps, seeds, baseline, margin, differences
+//   measured: file, model, parameters, tokens_per_step, steps, seeds, baseline, margin, level, differences
 //   devices: hardware (null: the present one), title, verdict (sentences); names of precisions: chosen, above, fastest,
 //     unclear, damaged, unmeasured, emulated
 //     precisions: name, verdict (null: not measured), difference, why, runs, fits, step_seconds, speedup, reason

@@ -233,6 +233,10 @@ std::string comparison_text(const Json& figures) {
       .table(precisions,
              {{"precision", "name"}, {"verdict", "", verdict}, {"difference", "", difference}, {"power", "", power}});
   text.line("Power: the chance that {} seeds find equal precisions equal", setting["seeds"].size());
+  if (std::ranges::any_of(precisions, [&](const Json& one) { return verdict(one) == "equal"; })) {
+    text.line("Equal: in the mean; up to {:.0f} % of runs may be bad without one among {} seeds ({:g} %)",
+              100.0 * number_of(setting["unseen_share"]), setting["seeds"].size(), 100.0 * number_of(setting["level"]));
+  }
   for (const Json& precision : precisions) {
     const std::string why = reason(precision);
     if (!why.empty()) text.line("  {}: {}", precision["name"], why);

@@ -57,12 +57,16 @@ const lines = (title, series, options) => (width) => lineChart(title, series, op
 const margin = numberOf(setting.margin) ?? 0;
 function verdictHow() {
   const level = numberOf(setting.level) === null ? '' : `${figure(100 * setting.level, 2)} % `;
+  const hidden = numberOf(setting.unseen_share);
+  const unseen = hidden === null ?
+      '' :
+      ` Equal is about the mean: up to ${wholePercent(hidden)} of runs may be bad without one among these seeds.`;
   return 'The final loss of each precision minus that of the baseline with the same seed, in nats a token, with its ' +
       `${level}interval: to the left is better. Losses within ±${figure(margin, 2)} (shaded) count as equal: ` +
       `${
              textOf(
                  setting
-                     .margin_text)}. Power is the chance that so many seeds call precisions equal that do not differ.`;
+                     .margin_text)}.${unseen} Power is the chance that so many seeds call precisions equal that do not differ.`;
 }
 
 function badge(precision) {

@@ -168,7 +168,8 @@ void add_losses(const PrecisionComparison& comparison, const std::vector<Trainin
     const double margin = mean_margin(margins);
     verdict = *judge(differences, margins, level, MorePairs::kNone);
     if (verdict == ComparisonVerdict::kEqual) {
-      why = too_short(baseline, runs, margin, level);
+      why = stands_apart(differences, margins);
+      if (why.empty()) why = too_short(baseline, runs, margin, level);
       if (!why.empty()) verdict = ComparisonVerdict::kInconclusive;
     } else if (verdict == ComparisonVerdict::kInconclusive) {
       why = too_few_seeds(*difference, margin, level);
@@ -285,6 +286,7 @@ Json to_json(const PrecisionComparison& comparison) {
             {"seeds", comparison.seeds},
             {"steps", comparison.steps},
             {"level", comparison.options.level},
+            {"unseen_share", unseen_share(static_cast<int64_t>(comparison.seeds.size()), comparison.options.level)},
             {"margin", margin_of(comparison)},
             {"margin_text", describe(comparison.options.margin)}}},
           {"baseline", comparison.precisions[comparison.baseline].name},

@@ -159,6 +159,26 @@ int64_t pairs_for_power(double stddev, double margin, double level, double power
   return low;
 }
 
+double unseen_share(int64_t pairs, double level) {
+  return 1.0 - std::pow(1.0 - level, 1.0 / static_cast<double>(pairs));
+}
+
+double grubbs_limit(int64_t values, double error) {
+  const auto count = static_cast<double>(values);
+  const double t = student_t_quantile(1.0 - error / (2.0 * count), values - 2);
+  return (count - 1.0) / std::sqrt(count) * std::sqrt(t * t / (count - 2.0 + t * t));
+}
+
+std::string stands_apart(std::span<const double> differences, std::span<const double> margins) {
+  if (differences.size() < 3) return "";
+  const MeanDifference all = spread_of(differences, 0.0);
+  const auto distance = [&](double difference) { return std::abs(difference - all.mean); };
+  const auto farthest = std::ranges::max_element(differences, {}, distance);
+  const bool is_apart = distance(*farthest) > grubbs_limit(all.pairs, kOutlierError) * all.stddev;
+  if (!is_apart || std::abs(*farthest) <= margins[static_cast<size_t>(farthest - differences.begin())]) return "";
+  return fmt::format("one seed differs far more, by {:+.2g} nats: more seeds show how rare that is", *farthest);
+}
+
 SequentialComparison::SequentialComparison(const SequentialOptions& options) : options_(options) {
   MANTISSA_CHECK(options.level > 0.0 && options.level < 1.0 && options.first_look >= 2 && options.look_every >= 1 &&
                      options.max_pairs >= options.first_look,

@@ -93,6 +93,18 @@ double equivalence_power(double stddev, double margin, int64_t pairs, double lev
 int64_t pairs_for_power(double stddev, double margin, double level, double power);
 inline constexpr double kWantedPower = 0.8;
 
+// The largest share of bad runs of which `pairs` runs show none with a probability of 1 - level at least, by the
+// binomial distribution: 1 - (1 - level)^(1 / pairs). No test of the runs excludes fewer bad ones.
+double unseen_share(int64_t pairs, double level);
+
+// The greatest distance from the mean, in standard deviations, among so many normal values (at least 3) is above this
+// with the probability `error` (Grubbs, Technometrics 11, 1969, two-sided).
+double grubbs_limit(int64_t values, double error);
+inline constexpr double kOutlierError = 0.01;
+// Why pairs that are equal in the mean are not called so; empty: they are. One difference stands apart from the others,
+// by grubbs_limit(), and is beyond its margin: a rare run that is bad. Fewer than 3 pairs show none.
+std::string stands_apart(std::span<const double> differences, std::span<const double> margins);
+
 struct SequentialOptions {
   double level = 0.95;     // of the whole comparison
   int64_t first_look = 3;  // pairs before the first look, at least 2: intervals of two pairs are seldom useful

@@ -95,6 +95,28 @@ TEST(PrecisionSummary, TooFewSeedsSayHowManyWouldTell) {
             "one run cannot show how much results vary by chance: use more --seeds");
 }
 
+TEST(PrecisionSummary, OneSeedFarFromTheOthersIsNotCalledEqual) {
+  std::vector<TrainingRecord> baseline, other;
+  for (int seed = 0; seed < 10; ++seed) {
+    baseline.push_back(run(2.0));
+    other.push_back(run(seed == 7 ? 2.02 : 2.0 + 1e-5 * seed));
+  }
+  const Json summary = summary_of(comparison(baseline, other, 0.015), 1);
+  EXPECT_EQ(summary["verdict"], "inconclusive");
+  EXPECT_EQ(summary["why"], "one seed differs far more, by +0.02 nats: more seeds show how rare that is");
+  EXPECT_EQ(summary_of(comparison(baseline, other, 0.03), 1)["verdict"], "equal") << "it is within the margin";
+}
+
+TEST(PrecisionSummary, EqualSaysWhatSoFewSeedsCannotExclude) {
+  const std::string equal =
+      text_of(comparison({run(2.0), run(2.2), run(2.1)}, {run(2.0001), run(2.2002), run(2.0999)}));
+  EXPECT_NE(equal.find("Equal: in the mean; up to 63 % of runs may be bad without one among 3 seeds (95 %)"),
+            std::string::npos)
+      << equal;
+  const std::string worse = text_of(comparison({run(2.0), run(2.2), run(2.1)}, {run(2.1), run(2.3), run(2.201)}));
+  EXPECT_EQ(worse.find("Equal:"), std::string::npos) << worse;
+}
+
 TEST(PrecisionSummary, TooFewStepsAreNotCalledEqual) {
   std::vector<TrainingRecord> baseline, other;
   for (const double loss : {2.0, 2.2, 2.1}) {
