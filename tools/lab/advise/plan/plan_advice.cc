@@ -7,6 +7,7 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "tools/lab/advise/plan/local_search.h"
+#include "tools/lab/analyze/evidence.h"
 
 namespace mantissa {
 namespace {
@@ -130,12 +131,11 @@ std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest&
 
 // Starts from the plans that the sums found, the fastest that does no more damage, uniform plans, and the front.
 void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::vector<Plan> starts) {
-  WholeSearch search{.goal = advice.whole_goal(), .tolerance = request.tolerance, .most_plans = request.most_wholes};
+  WholeSearch search{.goal = advice.whole_goal(), .tolerance = kHarmNats, .most_plans = request.most_wholes};
   if (advice.target.memory_bytes > 0.0) search.most_bytes = advice.target.memory_bytes;
   for (const PlannedPlace& place : advice.places) search.options.push_back(static_cast<int>(place.options.size()));
   const double damage = evaluate(advice.problem, starts.back()).damage;
-  starts.push_back(
-      solve("knapsack", advice.problem, {.budget = Budget::kLoss, .limit = damage + request.tolerance}).plan);
+  starts.push_back(solve("knapsack", advice.problem, {.budget = Budget::kLoss, .limit = damage + kHarmNats}).plan);
   for (const WholePlan& uniform : advice.uniform) starts.push_back(uniform.choice);
   for (const Plan& plan : thinned(advice.front)) starts.push_back(plan);
   search.starts = std::move(starts);
@@ -146,11 +146,12 @@ void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::ve
   advice.take(found.plan);
 }
 
-// The newest of the plans that an allocation found and that meets the budget as a whole, or else the newest.
-void take_allocated(PlanAdvice& advice, const std::vector<Plan>& found) {
+// The newest of the plans that an allocation found and that meets the budget as a whole. The sums of parts may find
+// none where other plans meet it.
+std::optional<Plan> allocated(const PlanAdvice& advice, const std::vector<Plan>& found) {
   const auto meets = [&](const Plan& plan) { return advice.whole_goal().is_met(advice.priced("plan", plan).totals()); };
   const auto newest = std::find_if(found.rbegin(), found.rend(), meets);
-  advice.take(newest == found.rend() ? found.back() : *newest);
+  return newest == found.rend() ? std::nullopt : std::optional(*newest);
 }
 
 // The plan to fall back to if the present one breaks its promise. It fits into device memory if the present one does.
@@ -181,7 +182,8 @@ StepCost step_cost(const Config& config, const Target& target, int ranks) {
           .bytes = static_cast<double>(step.memory.total()),
           .sent_bytes = step.calls.sent(),
           .device_bytes = target.memory_bytes,
-          .joules = prediction.joules};
+          .joules = prediction.joules,
+          .most_joules = prediction.most_joules};
 }
 
 WholePlan PlanAdvice::priced(const std::string& name, const Plan& choice) const {
@@ -216,6 +218,12 @@ bool PlanAdvice::misses_budget() const {
   return goal.budget == Budget::kTime && validation && exceeds_measured(validation->against[0]);
 }
 
+bool PlanAdvice::meets_surely() const {
+  if (!meets_budget || target.hardware == nullptr) return meets_budget;
+  if (goal.budget == Budget::kEnergy) return plan.cost.most_joules <= whole_goal().tolerated();
+  return goal.budget != Budget::kTime;
+}
+
 bool PlanAdvice::lacks_memory() const {
   return !meets_budget && std::ranges::any_of(front_plans, [&](const WholePlan& one) {
     return !one.cost.fits() && whole_goal().is_met(one.totals());
@@ -244,7 +252,6 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   advice.places = std::move(places);
   advice.rest_damage = request.rest_damage;
   advice.goal.budget = request.budget.kind;
-  advice.tolerance = request.tolerance;
   advice.damage = request.damage;
   const KnownDamages damages{.low = advice.low, .layers = sensitivity, .shared = request.shared_damages};
   keep_known(advice.places, damages);
@@ -255,10 +262,11 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   }
   std::vector<Plan> starts = search_with_corrections(advice, request);
   advice.front = pareto_front(advice.problem);
-  if (request.damage == DamageScore::kLoss) {
-    search_among_wholes(advice, request, std::move(starts));
+  const bool is_allocation = request.damage != DamageScore::kLoss;
+  if (const auto plan = is_allocation ? allocated(advice, starts) : std::nullopt) {
+    advice.take(*plan);
   } else {
-    take_allocated(advice, starts);
+    search_among_wholes(advice, request, std::move(starts));
   }
   advice.front_plans = {advice.plan};
   advice.front_plans.insert(advice.front_plans.end(), advice.uniform.begin(), advice.uniform.end());

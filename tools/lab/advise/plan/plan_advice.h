@@ -14,7 +14,8 @@ struct StepCost {
   double bytes = 0.0;         // one rank
   double sent_bytes = 0.0;    // by a rank to others in a step
   double device_bytes = 0.0;  // memory of its device; 0: not known
-  double joules = 0.0;        // one rank, Prediction::joules; 0: not known
+  // One rank, the ends of the range that Prediction has; 0: not known. Plans are chosen by the lower one.
+  double joules = 0.0, most_joules = 0.0;
 
   bool fits() const { return device_bytes <= 0.0 || bytes <= device_bytes; }
 };
@@ -36,14 +37,12 @@ struct PlanRequest {
   bool compare_solvers = false;     // runs the others too, but for the enumeration
   std::vector<std::string> recipes = {"current"};
   uint64_t seed = 1;
-  // Nats. Unless the budget is one of loss, plans within this of the least loss are as good, and the fastest is taken.
-  // A thousandth is a tenth of a per cent of perplexity, and less than another seed makes.
-  double tolerance = 1e-3;
   int64_t most_wholes = 1 << 9;                // WholeSearch::most_plans
   double rest_damage = 0.0;                    // rest_damage()
   std::vector<SharedDamage> shared_damages{};  // all options of shared formats but the most exact
   PlanSearch own_search{};                     // if `solver` is none of solver_names()
   // Unless it is the loss, own_search allocates by it, and its plan is taken as it is: others would be chosen by loss.
+  // They are where no allocation meets the budget as a whole.
   DamageScore damage = DamageScore::kLoss;
 };
 
@@ -72,12 +71,11 @@ struct PlanAdvice {
   double rest_damage = 0.0;
   PlanGoal goal;       // for sums of parts: `limit` excludes the common part of all plans
   double limit = 0.0;  // for a whole step
-  double tolerance = 0.0;
   DamageScore damage = DamageScore::kLoss;
 
   // Results of the search.
   std::vector<std::pair<std::string, SearchResult>> results;  // by solver, in sums of parts
-  int64_t plans_priced = 0;                                   // as wholes
+  int64_t plans_priced = 0;                                   // as wholes; 0: an allocation was taken as it is
   bool is_optimum = false;                                    // these were all plans
   std::vector<WholePlan> uniform;                             // fp32, 16 bits, recipes
   ParetoFront front;                                          // in sums of parts
@@ -104,6 +102,9 @@ struct PlanAdvice {
   bool exceeds_measured(const ReferenceResult& low) const;
   // Whether the plan misses the budget, by prediction or, in time, as measured.
   bool misses_budget() const;
+  // Whether a plan that meets the budget does so at the upper end of its predicted time or energy as well. A roofline
+  // has no upper end of time.
+  bool meets_surely() const;
   // Whether plans meet the budget, but the device has no memory for any of them.
   bool lacks_memory() const;
   // The damage promised for runs on one rank: the plan's without the wire's.

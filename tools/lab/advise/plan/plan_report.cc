@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tools/lab/advise/plan/plan_advice.h"
+#include "tools/lab/analyze/evidence.h"
 
 namespace mantissa {
 
@@ -27,6 +28,7 @@ Json figures(const WholePlan& plan) {
           {"bytes", plan.cost.bytes},
           {"sent_bytes", plan.cost.sent_bytes},
           {"joules", known(plan.cost.joules)},
+          {"most_joules", known(plan.cost.most_joules)},
           {"fits", plan.cost.fits()},
           {"damage", plan.damage},
           {"damage_error", plan.damage_error}};
@@ -77,12 +79,12 @@ Json figures(const PlanAdvice& advice, const SearchResult& result) {
 
 std::string verdict(const PlanAdvice& advice) {
   const PlanQuantity what = advice.goal.quantities()[0];
-  const std::string limit = to_text(what, advice.limit), found = to_text(what, advice.limited(advice.plan));
   const StepCost& cost = advice.plan.cost;
-  if (!advice.meets_budget && advice.promotions > 0) {
-    return fmt::format("No plan within the budget of {} kept its promise: the one below takes {}.\n", limit, found);
-  }
   if (!advice.meets_budget) {
+    const auto [limit, found] = told_apart(what, advice.limit, advice.limited(advice.plan));
+    if (advice.promotions > 0) {
+      return fmt::format("No plan within the budget of {} kept its promise: the one below takes {}.\n", limit, found);
+    }
     const std::string memory = fmt::format(" within the hardware's memory of {}", to_text(kBytes, cost.device_bytes));
     return fmt::format("The budget of {} cannot be met{}: {} is the least that was found, by the plan below.\n", limit,
                        advice.lacks_memory() ? memory : "", found);
@@ -92,14 +94,20 @@ std::string verdict(const PlanAdvice& advice) {
   const char* const least = advice.target.hardware != nullptr ? "at least " : "";
   std::string energy;
   if (advice.knows_energy()) {
-    energy = fmt::format(", {}{} of energy a rank ({:.3g})", least, to_text(kJoules, cost.joules),
+    const std::string most = cost.most_joules > 0.0 ? " to " + to_text(kJoules, cost.most_joules) : "";
+    energy = fmt::format(", {}{} of energy a rank ({:.3g})", to_text(kJoules, cost.joules), most,
                          cost.joules / low.cost.joules);
   }
+  const std::string limit = to_text(what, advice.limit);
+  const std::string budget = advice.meets_surely()
+                                 ? fmt::format("within the budget of {}", limit)
+                                 : fmt::format("the budget of {} is not excluded: the least {} of a step is within it",
+                                               limit, name(advice.goal.budget));
   return fmt::format(
       "The plan takes {}{} a step ({:.3g} of {} throughout){} and {} of memory, with a loss of up to {:.2g} nats above "
-      "fp32 (predicted: mean and one standard error): within the budget of {}.\n",
+      "fp32 (predicted: mean and one standard error): {}.\n",
       least, to_text(kSeconds, cost.seconds), cost.seconds / low.cost.seconds, low.name, energy,
-      to_text(kBytes, cost.bytes), advice.plan.damage, limit);
+      to_text(kBytes, cost.bytes), advice.plan.damage, budget);
 }
 
 std::string memory_warning(const StepCost& cost) {
@@ -112,9 +120,9 @@ std::string memory_warning(const StepCost& cost) {
 
 std::string loss_text(const std::optional<MeanDifference>& loss) {
   if (!loss) return "not known";
-  const std::string mean = fmt::format("{:+.4f} nats", loss->mean);
+  const std::string mean = signed_nats(loss->mean) + " nats";
   if (!loss->interval) return mean;
-  return fmt::format("{} ({:+.4f} to {:+.4f})", mean, loss->interval->low, loss->interval->high);
+  return fmt::format("{} ({} to {})", mean, signed_nats(loss->interval->low), signed_nats(loss->interval->high));
 }
 
 std::string time_text(const MeanDifference& log_time) {
@@ -239,16 +247,21 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
 
 // How the plan was found among wholes.
 std::string search_line(const PlanAdvice& advice) {
-  if (advice.damage != DamageScore::kLoss) {
+  const bool is_allocation = advice.damage != DamageScore::kLoss;
+  if (is_allocation && advice.plans_priced == 0) {
     return fmt::format(
         "Precision was allocated by {}, and no plan with less loss was searched for. Losses are the measured ones.",
         name(advice.damage));
   }
+  const std::string why =
+      is_allocation ? fmt::format("No allocation by {} meets the budget as a whole, so the measured loss chooses. ",
+                                  name(advice.damage))
+                    : "";
   std::string taken;
   if (advice.goal.budget != Budget::kLoss) {
-    taken = fmt::format(" The fastest of those within {} nats of the best is taken.", advice.tolerance);
+    taken = fmt::format(" The fastest of those within {} nats of the best is taken.", kHarmNats);
   }
-  return fmt::format("{} plans were priced as wholes, {}.{}", advice.plans_priced,
+  return fmt::format("{}{} plans were priced as wholes, {}.{}", why, advice.plans_priced,
                      advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken);
 }
 
@@ -263,11 +276,12 @@ Json to_json(const PlanAdvice& advice) {
                  {"limit", advice.limit},
                  {"text", to_text(advice.goal.quantities()[0], advice.limit)}}},
                {"meets_budget", advice.meets_budget},
+               {"meets_surely", advice.meets_surely()},
                {"misses_budget", advice.misses_budget()},
                {"plan", figures(advice.plan)},
                {"choices", choices(advice, advice.plan.choice)},
                {"promotions", advice.promotions},
-               {"tolerance", advice.tolerance},
+               {"tolerance", kHarmNats},
                {"allocated_by", name(advice.damage)},
                {"plans_priced", advice.plans_priced},
                {"is_optimum", advice.is_optimum},

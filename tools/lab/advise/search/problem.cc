@@ -47,16 +47,16 @@ const std::map<std::string_view, BudgetKind> kBudgetKinds = {
     {"loss", {Budget::kLoss, {{"", 1.0}, {"nats", 1.0}}}},
     {"energy", {Budget::kEnergy, {{"", 1.0}, {"J", 1.0}, {"kJ", 1e3}, {"mJ", 1e-3}, {"%", 1e-2}}}}};
 
-// Three significant digits at most, in the first unit that the value reaches, or else the last one.
+// In the first unit that the value reaches, or else the last one.
 struct Unit {
   double size;
   const char* name;
 };
-std::string in_units(double value, std::initializer_list<Unit> units) {
+std::string in_units(double value, int digits, std::initializer_list<Unit> units) {
   const Unit* unit = units.begin();
   // 999.6 of a unit would round to 1000 of it.
   while (unit + 1 != units.end() && std::abs(value) < 0.9995 * unit->size) ++unit;
-  return fmt::format("{:.3g} {}", value / unit->size, unit->name);
+  return fmt::format("{:.{}g} {}", value / unit->size, digits, unit->name);
 }
 
 }  // namespace
@@ -85,18 +85,25 @@ PlanTotals evaluate(const PlanProblem& problem, const Plan& plan) {
   return totals;
 }
 
-std::string to_text(PlanQuantity what, double value) {
+std::string to_text(PlanQuantity what, double value, int digits) {
   switch (what) {
     case PlanQuantity::kSeconds:
-      return in_units(value, {{1.0, "s"}, {1e-3, "ms"}});
+      return in_units(value, digits, {{1.0, "s"}, {1e-3, "ms"}});
     case PlanQuantity::kBytes:
-      return in_units(value, {{kKibi * kMebi, "GiB"}, {kMebi, "MiB"}});
+      return in_units(value, digits, {{kKibi * kMebi, "GiB"}, {kMebi, "MiB"}});
     case PlanQuantity::kJoules:
-      return in_units(value, {{1e3, "kJ"}, {1.0, "J"}, {1e-3, "mJ"}});
+      return in_units(value, digits, {{1e3, "kJ"}, {1.0, "J"}, {1e-3, "mJ"}});
     case PlanQuantity::kDamage:
       break;
   }
-  return fmt::format("{:.2g} nats", value);
+  return fmt::format("{:.{}g} nats", value, digits - 1);
+}
+
+std::pair<std::string, std::string> told_apart(PlanQuantity what, double a, double b) {
+  constexpr int kAllDigits = 17;
+  int digits = 3;
+  while (digits < kAllDigits && a != b && to_text(what, a, digits) == to_text(what, b, digits)) ++digits;
+  return {to_text(what, a, digits), to_text(what, b, digits)};
 }
 
 std::string_view name(Budget budget) {

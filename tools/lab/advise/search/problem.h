@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace mantissa {
@@ -57,8 +58,10 @@ inline double quantity(const PlanTotals& totals, PlanQuantity what) {
                                                              &PlanTotals::damage, &PlanTotals::joules};
   return totals.*kMembers[static_cast<size_t>(what)];
 }
-// Two or three digits and the unit: "1.2 ms", "340 MiB", "0.0004 nats", "12 mJ".
-std::string to_text(PlanQuantity what, double value);
+// At most so many digits, one less of nats, and the unit: "1.2 ms", "340 MiB", "0.0004 nats", "12 mJ".
+std::string to_text(PlanQuantity what, double value, int digits = 3);
+// Both with the digits that tell them apart.
+std::pair<std::string, std::string> told_apart(PlanQuantity what, double a, double b);
 
 enum class Budget : uint8_t { kTime, kMemory, kLoss, kEnergy };
 std::string_view name(Budget budget);  // "time", "memory", "loss", "energy"

@@ -297,6 +297,39 @@ TEST(PlanCosts, AreThoseThatAdviceHasForTheDevice) {
   }
 }
 
+// A roofline knows the least time, and a range of energy.
+TEST_F(PlanAdviceTest, ABudgetThatOnlyTheLowerEndMeetsIsNotExcluded) {
+  const Hardware& hardware = find_hardware("h100");
+  Roofline roofline(hardware);
+  const auto advice_for = [&](const Target& target, const std::string& budget) {
+    request_.budget = parse_budget(budget);
+    request_.most_wholes = 64;
+    return advise_plan(request_, model_.config, planned_layers(model_.config, DType::kBF16, request_.recipes),
+                       analysed_->sensitivity, target, 1);
+  };
+  const auto expect = [](const PlanAdvice& advice, bool is_sure, const std::string& said) {
+    ASSERT_TRUE(advice.meets_budget);
+    EXPECT_EQ(advice.meets_surely(), is_sure);
+    EXPECT_EQ(to_json(advice).at("meets_surely"), is_sure);
+    EXPECT_FALSE(advice.misses_budget());
+    EXPECT_NE(text_of(advice).find(said), std::string::npos) << text_of(advice);
+  };
+  const Target absent = absent_target(hardware, roofline);
+  expect(advice_for(absent, "time=200%"), false, " is not excluded: the least time of a step is within it.");
+  expect(advice_for(absent, "memory=200%"), true, ": within the budget of ");
+  expect(advice_for(absent, "loss=10"), true, ": within the budget of ");
+  expect(advice_for(target_, "time=200%"), true, ": within the budget of ");  // measured
+  const PlanAdvice any = advice_for(absent, "energy=10kJ");
+  const double most = any.plan.cost.most_joules;
+  EXPECT_NEAR(most, 700.0 * any.plan.cost.seconds / 0.4, 1e-9 * most);
+  expect(any, true,
+         to_text(PlanQuantity::kJoules, any.plan.cost.joules) + " to " + to_text(PlanQuantity::kJoules, most) +
+             " of energy a rank");
+  expect(advice_for(absent, fmt::format("energy={:.17f}", most * 1.001)), true, ": within the budget of ");
+  expect(advice_for(absent, fmt::format("energy={:.17f}", most * 0.999)), false,
+         " is not excluded: the least energy of a step is within it.");
+}
+
 class PlanMemory : public PlantedAdvice {
  protected:
   PlanAdvice plan_with(double memory_bytes, const std::string& budget = "time=60%") {

@@ -94,6 +94,47 @@ TEST_F(ScoreAllocation, HarmsLeastOfAllPlansWithinTheBudget) {
   EXPECT_GT(different, 1) << "scores must not all be alike";
 }
 
+// Sums of parts may find no plan within a budget that other plans meet as wholes, here by a search that always finds
+// fp32.
+TEST_F(ScoreAllocation, ABudgetCannotBeMetOnlyWhereNoneOfAllPlansMeetsIt) {
+  std::vector<PlannedPlace> places = planned_layers(model_.config, DType::kBF16, {});
+  places.resize(5);
+  const auto advice_for = [&](double bytes) {
+    request_.budget = parse_budget(fmt::format("memory={:.0f}", bytes));
+    request_.recipes = {};
+    request_.damage = DamageScore::kFisher;
+    request_.own_search = [](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>&) {
+      const Plan exact(problem.size(), 0);
+      const PlanTotals totals = evaluate(problem, exact);
+      return SearchResult{.plan = exact, .totals = totals, .meets_budget = goal.is_met(totals)};
+    };
+    return advise_plan(request_, model_.config, places, analysed_->sensitivity, target_, 1);
+  };
+  const PlanAdvice any = advice_for(1e12);
+  const double exact = any.uniform[0].cost.bytes;
+  EXPECT_EQ(any.plan.cost.bytes, exact) << "the allocation is taken as it is";
+  EXPECT_EQ(any.plans_priced, 0);
+  double least = exact;
+  for (unsigned bits = 0; bits < 1u << places.size(); ++bits) {
+    Plan plan;
+    for (size_t i = 0; i < places.size(); ++i) plan.push_back(static_cast<int>(bits >> i & 1u));
+    least = std::min(least, any.priced("plan", plan).cost.bytes);
+  }
+  ASSERT_LT(least, exact);
+  for (const double budget : {exact - 1.0, least, least - 1.0}) {
+    SCOPED_TRACE(budget);
+    const PlanAdvice advice = advice_for(budget);
+    const std::string text = text_of(advice);
+    EXPECT_EQ(advice.meets_budget, budget >= least) << text;
+    EXPECT_LE(advice.plan.cost.bytes, std::max(budget, least));
+    EXPECT_TRUE(advice.is_optimum);
+    EXPECT_NE(text.find("No allocation by fisher meets the budget as a whole"), std::string::npos) << text;
+    const auto [limit, found] = told_apart(PlanQuantity::kBytes, budget, least);
+    const std::string missed = fmt::format("The budget of {} cannot be met: {} is the least", limit, found);
+    EXPECT_EQ(text.starts_with(missed), budget < least) << missed << "\n" << text;
+  }
+}
+
 TEST_F(ScoreAllocation, AddsWhatAnOptionCombines) {
   const SensitivityAnalysis& analysis = analysed_->sensitivity;
   const std::vector<PlannedPlace> places = planned_layers(model_.config, DType::kBF16, {"current"});
