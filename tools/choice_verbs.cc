@@ -21,9 +21,9 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
   compare->add_option("overrides", request->overrides, "settings that replace the file's: optimizer.lr=3e-4");
   compare
       ->add_option("--precisions", request->precisions,
-                   "precisions to train: fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, fp8 (delayed), "
-                   "fp4 (nvfp4), one of these with a pattern (mxfp8:attention_high), configured, or NAME=FILE for the "
-                   "precision section of a file")
+                   "precisions to train: fp64,fp32,tf32,bf16x6,bf16x3,bf16,fp16,delayed,current,block,mxfp8,nvfp4, fp8 "
+                   "(delayed), fp4 (nvfp4), one of these with a pattern (mxfp8:attention_high), configured, or "
+                   "NAME=FILE for the precision of a file, such as a plan")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();

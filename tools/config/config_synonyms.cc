@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
+#include "tools/config/precision_names.h"
 
 namespace mantissa {
 namespace {
@@ -44,6 +45,10 @@ const std::vector<Unavailable>& unavailable() {
 void refuse_below(const ConfigNode& node, const std::string& section) {
   for (const ConfigMember& member : node.members) {
     const std::string path = join_config_path(section, member.key);
+    const bool is_format = member.key == "compute" || member.key == "recipe";
+    if (const std::string hint = fp32_products_hint(member.value.text); is_format && !hint.empty()) {
+      throw ConfigError(fmt::format("{}: {}: '{}'{}", member.origin, path, member.value.text, hint));
+    }
     for (const Unavailable& one : unavailable()) {
       if (std::ranges::count(one.keys, member.key) > 0) refuse(member.origin, path, one.why);
     }

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "tools/config/config_binding.h"
+#include "tools/config/precision_names.h"
 #include "tools/config/validation.h"
 
 namespace mantissa {
@@ -156,14 +156,7 @@ std::string phase_path(const Config& config, int phase) {
 std::vector<std::string> phase_names(const Config& config) {
   std::vector<std::string> names;
   for (int phase = 0; phase < phase_count(config); ++phase) {
-    const PrecisionConfig& precision = precision_of(config, phase);
-    const bool has_parts = precision.compute == DType::kF32 && precision.fp32_products != Fp32Products::kFp32;
-    std::string& text = names.emplace_back(precision.recipe ? name(*precision.recipe)
-                                           : has_parts      ? name(precision.fp32_products)
-                                                            : name(precision.compute));
-    for (const auto& [pattern, value] : config_names::kPattern) {
-      if (value == precision.pattern && value != PrecisionPattern::kNone) text += fmt::format(":{}", pattern);
-    }
+    names.push_back(precision_name(precision_of(config, phase)));
   }
   std::vector<std::string> distinct = names;
   for (size_t phase = 0; phase < names.size(); ++phase) {

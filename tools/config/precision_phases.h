@@ -24,8 +24,7 @@ inline Config at_step(const Config& config, int64_t steps) { return in_phase(con
 
 // "precision.schedule[0]", or "precision" for phase 0, or "precision.adaptive.levels[0]".
 std::string phase_path(const Config& config, int phase);
-// Short names of all phases, for messages: "bf16", "delayed", "mxfp8:attention_high"; phase_path() for phases that
-// would share a name.
+// precision_name() of all phases, for messages; phase_path() for phases that would share a name.
 std::vector<std::string> phase_names(const Config& config);
 // For headings after "for this model": "", ", after step 500", ", with precision.adaptive.levels[1]".
 std::string phase_title(const Config& config, int phase);

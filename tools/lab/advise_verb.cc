@@ -193,8 +193,8 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   option("--ranks", request->run.ranks, "number of devices in one node, one rank each")->check(CLI::Range(1, 1 << 20));
   advise
       .add_option("--formats", request->formats,
-                  "precisions to compare, some of fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4; default: "
-                  "all but fp64")
+                  "precisions to compare, some of fp64,fp32,tf32,bf16x6,bf16x3,bf16,fp16,delayed,current,block,mxfp8,"
+                  "nvfp4; default: all but fp64, bf16x6 and bf16x3")
       ->delimiter(',')
       ->allow_extra_args(false);
   option("--rounds", request->run.rounds, "rounds of timing kernels and steps by turns on this machine's device")

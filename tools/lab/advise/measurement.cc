@@ -1,21 +1,20 @@
 #include "tools/lab/advise/measurement.h"
 
 #include <algorithm>
-#include <fstream>
+#include <map>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "tools/config/precision_phases.h"
 #include "tools/lab/experiment/candidates.h"
+#include "tools/lab/report/output_file.h"
 #include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {
 
 Json comparison_in(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw ConfigError(fmt::format("--measured: {} cannot be opened", path));
-  const Json found = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  Json found = read_figures(path, "--measured ");
   const auto has = [&](const char* key) { return found.is_object() && found.contains(key); };
   if (has("setting") && has("baseline") && has("precisions")) return found;
   throw ConfigError(
@@ -47,11 +46,25 @@ void require_same_task(const std::string& path, const ModelConfig& measured, con
                   path, wanted.name, wanted.context, measured.name, measured.context));
 }
 
-// The settings beside the precision.
-Config in_fp32(const Config& config) {
-  Config plain = in_precision(config, {.compute = DType::kF32});
+// All in one precision, so that the settings beside it differ.
+Config with_uniform(const Config& config, const PrecisionConfig& precision) {
+  Config plain = in_precision(config, precision);
   plain.precision_fallback = {};
   return plain;
+}
+Config in_fp32(const Config& config) { return with_uniform(config, {.compute = DType::kF32}); }
+
+// A plan may have other formats of optimizer state and wire than its baseline. A recommendation takes the
+// configuration's, which such a plan says nothing about.
+void leave_out_plans_of_state(const std::map<std::string, std::vector<std::string>>& differences, Measurement& found) {
+  std::erase_if(found.precisions, [&](const MeasuredPrecision& one) {
+    for (const std::string& difference : differences.at(one.name)) {
+      if (std::ranges::count(found.differences, difference) > 0) continue;
+      log_info("--measured: {} is left out, since it lowers more than the precision: {}", one.name, difference);
+      return true;
+    }
+    return false;
+  });
 }
 
 int level_of(const RuleFormat& format) {
@@ -66,6 +79,7 @@ int level_of(const RuleFormat& format) {
 }
 
 Measurement measurement_of(const Json& comparison, const std::string& path, const Config& config) {
+  std::map<std::string, std::vector<std::string>> differences;  // by precision
   Measurement found{.path = path, .baseline = comparison.at("baseline"), .setting = comparison.at("setting")};
   for (const Json& entry : comparison.at("precisions")) {
     const std::string name = entry.at("name");
@@ -85,12 +99,15 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
     MeasuredPrecision& one = found.precisions.emplace_back(
         MeasuredPrecision{.name = name, .precision = trained.precision, .summary = entry.at("summary")});
     one.runs = entry.at("runs");
+    differences[name] =
+        training_differences(with_uniform(trained, trained.precision), with_uniform(config, trained.precision));
     judge_damage(one);
   }
   if (found.parameters == 0) {
     throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
                                   found.baseline));
   }
+  leave_out_plans_of_state(differences, found);
   // A baseline that is damaged itself would show no damage of others, nor its own.
   const auto coarse = [&](const MeasuredPrecision& one) { return coarseness(one.precision, config.model.layers); };
   const MeasuredPrecision* const baseline = found.find(found.baseline);

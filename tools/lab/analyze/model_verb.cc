@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "tools/config/validation.h"
 #include "tools/lab/analyze/model_verdict.h"
+#include "tools/lab/experiment/candidates.h"
 #include "tools/lab/report/output_file.h"
 #include "tools/lab/report/report.h"
 #include "tools/train/dry_run.h"
@@ -110,16 +111,6 @@ static void to_json(Json& json, const CheckpointFindings& found) {
     json["wire_total"] = {{"format", one.format}, {"snr_db", signal_to_noise_db(wire)}, {"cosine", cosine(wire)}};
   }
   json["updates"] = updates.stagnation;
-}
-
-// As `compare` names it: "bf16", "mxfp8"; "configured" for one with rules, patterns, phases or other products.
-static std::string name_of_precision(const Config& config) {
-  const PrecisionConfig& given = config.precision;
-  const bool is_uniform = given.rules.empty() && given.pattern == PrecisionPattern::kNone &&
-                          given.fp32_products == Fp32Products::kFp32 && config.precision_schedule.empty() &&
-                          config.precision_adaptive.levels.empty();
-  if (!is_uniform) return "configured";
-  return given.recipe ? name(*given.recipe) : std::string(name(given.compute));
 }
 
 Json to_json(const ModelAnalysis& analysis) {

@@ -11,10 +11,7 @@
 namespace mantissa {
 namespace {
 
-constexpr const char* kConfigured = "configured";           // kAsConfigured in a request
 constexpr const char* kPatterned = "mxfp8:attention_high";  // an example
-
-constexpr const char* kFp64 = "fp64";
 
 // Adapts the settings that depend on a replaced precision: the loss scaler, masters, which fp16 weights need, and all
 // that would round fp64.
@@ -40,57 +37,38 @@ Config without_precision(Config config) {
   return config;
 }
 
-// "mxfp8:attention_high" as "mxfp8" and its pattern; a name without a colon has none.
-struct PatternedName {
-  std::string base;
-  PrecisionPattern pattern = PrecisionPattern::kNone;
-  bool is_known = true;
-};
-
-PatternedName split(const std::string& name) {
-  const size_t colon = name.find(':');
-  if (colon == std::string::npos) return {.base = without_alias(name)};
-  const auto found = std::ranges::find(config_names::kPattern, name.substr(colon + 1),
-                                       [](const auto& one) { return std::string(one.first); });
-  const bool is_known = found != std::end(config_names::kPattern) && found->second != PrecisionPattern::kNone;
-  return {.base = without_alias(name.substr(0, colon)),
-          .pattern = is_known ? found->second : PrecisionPattern::kNone,
-          .is_known = is_known};
-}
-
-bool is_candidate(const std::string& name) {
-  const PatternedName parts = split(name);
-  return parts.is_known && std::ranges::count(candidate_names(), parts.base) > 0;
-}
-
-// `name`: a candidate's.
-Config configuration(const Config& config, const std::string& candidate) {
-  const auto [name, pattern, is_known] = split(candidate);
-  const std::optional<DType> dtype = parse_float_dtype(name);
-  PrecisionConfig precision;
-  precision.compute = name == "tf32" ? DType::kF32 : dtype.value_or(DType::kBF16);
-  if (name == "tf32") {
-    precision.fp32_products = Fp32Products::kTf32;
-  } else if (!dtype) {
-    precision.recipe = parse_recipe(name);
-  }
-  precision.pattern = pattern;
-  if (pattern != PrecisionPattern::kNone) precision.pattern_blocks = config.precision.pattern_blocks;
+// `precision` without the pattern's number of blocks, which is the configuration's.
+Config configuration(const Config& config, PrecisionConfig precision) {
+  if (precision.pattern != PrecisionPattern::kNone) precision.pattern_blocks = config.precision.pattern_blocks;
   return in_precision(config, precision);
 }
+Config configuration(const Config& config, const std::string& name) {
+  return configuration(config, parse_precision(name).value());
+}
 
-// `given` with the precision section of a file.
+// `given` with the precision of a file.
 Config from_file(const Config& given, const std::string& path) {
   ConfigNode root = parse_config_file(path);
-  std::erase_if(root.members, [](const ConfigMember& section) { return section.key != "precision"; });
-  if (root.members.empty()) {
-    throw ConfigError(fmt::format("{}: expected a `precision:` section, the only one that is used", path));
+  if (root.find("precision") == nullptr) {
+    throw ConfigError(fmt::format("{}: expected a `precision:` section, got none", path));
   }
-  Config config = without_precision(given);
-  config.precision_fallback = {};
+  Config file = without_precision(given);
+  file.precision_fallback = {};
   replace_old_settings(root, OldSettings::kRefuse);
   read_config(
-      root, [&config](ConfigVisitor& visitor) { bind_config(visitor, config); }, config_synonyms());
+      root, [&file](ConfigVisitor& visitor) { bind_config(visitor, file); }, config_synonyms());
+  Config config = given;
+  config.precision = file.precision;
+  config.precision_schedule = file.precision_schedule;
+  config.precision_adaptive = file.precision_adaptive;
+  config.precision_fallback = file.precision_fallback;
+  AdamWOptions &own = config.optimizer.adamw, &from = file.optimizer.adamw;
+  own.first_moment = from.first_moment;
+  own.second_moment = from.second_moment;
+  own.master = from.master;
+  own.weight_rounding = from.weight_rounding;
+  config.comm.reducer.wire = file.comm.reducer.wire;
+  config.comm.gather = file.comm.gather;
   settle(config);
   return config;
 }
@@ -104,22 +82,19 @@ Candidate chosen(const Config& config, const std::string& text, const char* opti
     return {.name = name, .config = from_file(config, path)};
   }
   if (text == kConfigured) return {.name = text, .config = config, .is_configured = true};
-  if (!is_candidate(text)) {
+  const auto precision = parse_precision(text);
+  if (!precision) {
     throw ConfigError(
         fmt::format("{}: expected some of {},fp8,fp4, one of these with a pattern as in {}, {} or "
                     "NAME=FILE, got '{}'",
-                    option, fmt::join(candidate_names(), ","), kPatterned, kConfigured, text));
+                    option, fmt::join(uniform_precisions(), ","), kPatterned, kConfigured, text));
   }
-  Candidate candidate{.name = text, .config = configuration(config, text)};
+  Candidate candidate{.name = text, .config = configuration(config, *precision)};
   candidate.config.precision_fallback = {};
   return candidate;
 }
 
 }  // namespace
-
-std::string without_alias(const std::string& name) {
-  return name == "fp8" ? "delayed" : name == "fp4" ? "nvfp4" : name;
-}
 
 Config in_precision(const Config& given, const PrecisionConfig& precision) {
   Config config = without_precision(given);
@@ -128,16 +103,18 @@ Config in_precision(const Config& given, const PrecisionConfig& precision) {
   return config;
 }
 
-std::vector<std::string> candidate_names() {
-  std::vector<std::string> names = {kFp64, "fp32", "tf32", "bf16", "fp16"};
-  for (const Scaling scaling : kAllScalings) names.emplace_back(name(scaling));
-  return names;
-}
-
 bool is_uniform(const Config& config) {
   const std::string as_given = to_yaml(config);
-  return std::ranges::any_of(candidate_names(),
+  return std::ranges::any_of(uniform_precisions(),
                              [&](const std::string& name) { return to_yaml(configuration(config, name)) == as_given; });
+}
+
+std::string name_of_precision(const Config& config) {
+  const PrecisionConfig& given = config.precision;
+  const std::string name = precision_name(given);
+  const bool changes = !config.precision_schedule.empty() || !config.precision_adaptive.levels.empty();
+  const bool tells_all = given.rules.empty() && !changes && parse_precision(name).value().compute == given.compute;
+  return tells_all ? name : kConfigured;
 }
 
 std::vector<std::string> pattern_names(const Config& config) {
@@ -146,9 +123,8 @@ std::vector<std::string> pattern_names(const Config& config) {
   uniform.precision.pattern_blocks = PrecisionConfig().pattern_blocks;
   const std::string as_given = to_yaml(uniform);
   std::string base = "bf16";
-  for (const std::string& name : candidate_names()) {
-    const bool is_high = name == kFp64 || name == "fp32" || name == "tf32";
-    if (!is_high && to_yaml(configuration(config, name)) == as_given) base = name;
+  for (const std::string& name : uniform_precisions()) {
+    if (parse_low_format(name) && to_yaml(configuration(config, name)) == as_given) base = name;
   }
   const bool has_recipe = configuration(config, base).precision.recipe.has_value();
   std::vector<std::string> names;
@@ -162,12 +138,12 @@ std::vector<std::string> pattern_names(const Config& config) {
 }
 
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names) {
-  std::vector<std::string> known = candidate_names(), wanted;
+  std::vector<std::string> known = uniform_precisions(), wanted;
   for (const std::string& name : pattern_names(config)) known.push_back(name);
   for (const std::string& name : names) {
-    if (!is_candidate(name)) {
+    if (!parse_precision(name)) {
       throw ConfigError(fmt::format("--formats: expected some of {}, or one of these with a pattern as in {}, got '{}'",
-                                    fmt::join(candidate_names(), ","), kPatterned, name));
+                                    fmt::join(uniform_precisions(), ","), kPatterned, name));
     }
     wanted.push_back(without_alias(name));
     if (std::ranges::find(known, wanted.back()) == known.end()) known.push_back(wanted.back());
@@ -179,8 +155,8 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
     Candidate candidate{.name = name, .config = configuration(config, name)};
     candidate.is_configured = to_yaml(candidate.config) == as_given;
     found |= candidate.is_configured;
-    // fp64 is slow: only on request.
-    const bool is_wanted = wanted.empty() ? name != kFp64 : std::ranges::find(wanted, name) != wanted.end();
+    const bool is_slow = name == "fp64" || name == "bf16x6" || name == "bf16x3";
+    const bool is_wanted = wanted.empty() ? !is_slow : std::ranges::find(wanted, name) != wanted.end();
     if (is_wanted || candidate.is_configured) candidates.push_back(std::move(candidate));
   }
   if (!found) {

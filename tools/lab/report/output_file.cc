@@ -48,6 +48,16 @@ void OutputFile::write(const nlohmann::json& figures) {
   if (is_wanted()) write(figures.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+nlohmann::json read_figures(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  if (!file) throw ConfigError(fmt::format("{}{}: cannot be opened", name, path));
+  try {
+    return nlohmann::json::parse(file);
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(fmt::format("{}{}: expected a file that a verb wrote with --json: {}", name, path, error.what()));
+  }
+}
+
 std::vector<NamedFile> files_read(const std::string& path, const Config& config) {
   std::vector<NamedFile> files;
   std::error_code error;  // then it is no folder

@@ -38,6 +38,10 @@ class OutputFile {
   std::ofstream file_;
 };
 
+// Figures that a verb wrote with --json. `name` stands before the path in errors: "--measured ". ConfigError for a file
+// that cannot be read or has others.
+nlohmann::json read_figures(const std::string& path, const std::string& name = "");
+
 struct NamedFile {
   std::string name;  // in errors: "--json"
   std::string path;  // empty: none

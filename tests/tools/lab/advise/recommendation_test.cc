@@ -249,6 +249,22 @@ TEST(Measurement, TrustsOnlyVerdictsItKnowsBesideATrainedBaseline) {
             std::string::npos);
 }
 
+// Figures of other moments tell nothing of the configuration's own.
+TEST(Measurement, LeavesOutPlansThatLowerMoreThanThePrecision) {
+  const Json all = {measured("plan", {"precision.compute=bf16", "optimizer.first_moment=8bit"}, "equal"),
+                    measured("fp32", kFp32, ""), measured("fp16", kFp16, "equal"),
+                    measured("rules", {"precision.rules=[{match: head, format: fp32}]"}, "equal")};
+  const auto found = [&](const std::vector<std::string>& settings) {
+    const Measurement measurement =
+        read_measurement(written("plans.json", prepared_comparison(all).dump()), wanted_config(settings));
+    std::vector<std::string> names;
+    for (const MeasuredPrecision& one : measurement.precisions) names.push_back(one.name);
+    return names;
+  };
+  EXPECT_EQ(found({}), (std::vector<std::string>{"fp32", "fp16", "rules"}));
+  EXPECT_EQ(found({"optimizer.lr=0.25"}), (std::vector<std::string>{"fp32", "fp16", "rules"})) << "differs for all";
+}
+
 TEST(Measurement, RefusesOtherFilesAndOtherTasks) {
   const auto error = [](const std::string& path, const Config& config) {
     return error_of([&] { read_measurement(path, config); });
@@ -258,8 +274,10 @@ TEST(Measurement, RefusesOtherFilesAndOtherTasks) {
   };
   const std::string good =
       written("good.json", prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")})).dump());
-  expect_part(error("/no/such.json", wanted_config()), "--measured: /no/such.json cannot be opened");
-  for (const std::string text : {"precision: bf16", "[1, 2]", R"({"model": "a", "verdict": "b"})"}) {
+  expect_part(error("/no/such.json", wanted_config()), "--measured /no/such.json: cannot be opened");
+  expect_part(error(written("other.json", "precision: bf16"), wanted_config()),
+              "other.json: expected a file that a verb wrote with --json");
+  for (const std::string text : {"[1, 2]", R"({"model": "a", "verdict": "b"})"}) {
     expect_part(error(written("other.json", text), wanted_config()), "expected what `mantissa compare CONFIG --json");
   }
   Json part = prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")}));

@@ -30,12 +30,14 @@ const Candidate& configured(const std::vector<Candidate>& candidates) {
 
 TEST(Candidates, AreAllFormatsAndRecipes) {
   const auto candidates = candidates_of(minimal_config());
-  std::vector<std::string> all = candidate_names();
-  std::erase(all, "fp64");  // slow: only on request
+  std::vector<std::string> all = uniform_precisions();
+  for (const char* slow : {"fp64", "bf16x6", "bf16x3"}) std::erase(all, slow);  // only on request
   for (const std::string& name : pattern_names(minimal_config())) all.push_back(name);
   EXPECT_EQ(names_of(candidates), all);
-  EXPECT_EQ(candidate_names(), (std::vector<std::string>{"fp64", "fp32", "tf32", "bf16", "fp16", "delayed", "current",
-                                                         "block", "mxfp8", "nvfp4"}));
+  EXPECT_EQ(uniform_precisions(), (std::vector<std::string>{"fp64", "fp32", "tf32", "bf16x6", "bf16x3", "bf16", "fp16",
+                                                            "delayed", "current", "block", "mxfp8", "nvfp4"}));
+  EXPECT_EQ(names_of(candidates_of(minimal_config(), {"bf16x6", "current:e5m2"})),
+            (std::vector<std::string>{"bf16x6", "bf16", "current:e5m2"}));
   EXPECT_EQ(configured(candidates_of(minimal_config({"precision.compute=fp64"}))).name, "fp64");
   EXPECT_EQ(names_of(candidates_of(minimal_config(), {"fp64"})), (std::vector<std::string>{"fp64", "bf16"}));
   EXPECT_EQ(configured(candidates).name, "bf16");
@@ -106,12 +108,12 @@ TEST(Candidates, KeepAllSettingsThatTheyCanTrainWith) {
 }
 
 TEST(Candidates, UnknownFormatsAreRefused) {
-  EXPECT_EQ(
-      error_of([] {
-        candidates_of(minimal_config(), {"bf16", "fp7"});
-      }),
-      "--formats: expected some of fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, or one of these with a "
-      "pattern as in mxfp8:attention_high, got 'fp7'");
+  EXPECT_EQ(error_of([] {
+              candidates_of(minimal_config(), {"bf16", "fp7"});
+            }),
+            "--formats: expected some of fp64,fp32,tf32,bf16x6,bf16x3,bf16,fp16,delayed,current,block,mxfp8,nvfp4, or "
+            "one of these with a "
+            "pattern as in mxfp8:attention_high, got 'fp7'");
 }
 
 TEST(Candidates, ThoseAskedForKeepTheirOrderAndNames) {
@@ -143,12 +145,50 @@ TEST(Candidates, APlanIsThePrecisionOfAFile) {
   EXPECT_EQ(plan.train.steps, config.train.steps) << "the rest of the file is unchanged";
 }
 
+// Formats that `advise` plans besides layers belong to the plan. Nothing else of the file does.
+TEST(Candidates, APlanBringsItsFormatsOfStateAndWire) {
+  const std::vector<std::string> formats = {"optimizer.first_moment=8bit", "optimizer.second_moment=bf16_stochastic",
+                                            "optimizer.master=kahan", "comm.wire_dtype=fp32"};
+  std::vector<std::string> whole = formats;
+  whole.insert(whole.end(), {"train.steps=7", "optimizer.lr=0.5", "precision.rules=[{match: head, format: fp32}]"});
+  const TempFolder folder;
+  const Config config = minimal_config({"comm.wire_dtype=fp16", "optimizer.second_moment=8bit"});
+  const auto plan_in = [&](const std::string& text) {
+    return chosen_candidates(config, {"plan=" + folder.write("plan.yaml", text)}, "--precisions")[0].config;
+  };
+  const Config plan = plan_in(to_yaml(minimal_config(whole)));
+  std::vector<std::string> expected = formats;
+  expected.emplace_back("precision.rules=[{match: head, format: fp32}]");
+  EXPECT_EQ(to_yaml(plan), to_yaml(minimal_config(expected))) << "only these differ from the configuration";
+  const Config part = plan_in("precision: {compute: fp32}\noptimizer: {first_moment: 8bit}\n");
+  EXPECT_EQ(part.optimizer.adamw.first_moment, MomentFormat::kBlockwise8Bit);
+  EXPECT_EQ(part.optimizer.adamw.second_moment, MomentFormat::kBlockwise8Bit) << "not in the file";
+  EXPECT_EQ(part.comm.reducer.wire, DType::kF16) << "not in the file";
+}
+
+TEST(Candidates, APrecisionIsNamedAsItIsAskedFor) {
+  for (const std::string name : {"fp64", "fp32", "tf32", "bf16x6", "bf16x3", "bf16", "fp16", "delayed", "current:e5m2",
+                                 "nvfp4", "mxfp8:attention_high", "block:e5m2:first_last_k_high"}) {
+    const auto precision = parse_precision(name);
+    ASSERT_TRUE(precision) << name;
+    EXPECT_EQ(precision_name(*precision), name);
+    EXPECT_EQ(name_of_precision(chosen_candidates(minimal_config(), {name}, "--precisions")[0].config), name);
+    EXPECT_EQ(without_alias(name), name);
+  }
+  EXPECT_EQ(without_alias("fp8:attention_high"), "delayed:attention_high");
+  EXPECT_EQ(without_alias("plan"), "plan");
+  EXPECT_EQ(name_of_precision(minimal_config({"precision.rules=[{match: head, format: fp32}]"})), "configured");
+  EXPECT_EQ(name_of_precision(minimal_config({"precision.compute=fp16", "precision.recipe=mxfp8"})), "configured");
+  EXPECT_EQ(name_of_precision(minimal_config({"precision.schedule=[{after_step: 2, compute: fp32}]"})), "configured");
+}
+
 TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
   const auto refusal = [](const std::vector<std::string>& names) {
     return error_of([&] { chosen_candidates(minimal_config(), names, "--precisions"); });
   };
   EXPECT_EQ(refusal({"fp7"}),
-            "--precisions: expected some of fp64,fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4, one of "
+            "--precisions: expected some of "
+            "fp64,fp32,tf32,bf16x6,bf16x3,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4, one of "
             "these with a pattern as in mxfp8:attention_high, configured or NAME=FILE, got 'fp7'");
   EXPECT_EQ(refusal({"bf16", "bf16"}), "--precisions: expected each precision once, got 'bf16' twice");
   EXPECT_NE(refusal({"=plan.yaml"}).find("expected NAME=FILE"), std::string::npos);

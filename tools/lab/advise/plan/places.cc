@@ -30,7 +30,7 @@ Recipe require_recipe(const std::string& text) {
   throw ConfigError(fmt::format("--recipes: expected some of current, block, mxfp8, nvfp4, got '{}'{}", text,
                                 recipe ? ": delayed scaling has no scales in the few steps that damage is measured in; "
                                          "its formats are those of current"
-                                       : ""));
+                                       : fp32_products_hint(text)));
 }
 
 // ---- From options to settings.
