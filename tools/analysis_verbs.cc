@@ -14,6 +14,11 @@ namespace {
 constexpr const char* kJson = "also write the figures to this file";
 constexpr const char* kHtml = "also write the report as a page that needs no network";
 
+// "50%" as "50e-2".
+std::string share_of_text(const std::string& text) {
+  return text.ends_with('%') ? text.substr(0, text.size() - 1) + "e-2" : text;
+}
+
 void add_formats(CLI::App* analyze, std::vector<Verb>& verbs) {
   CLI::App* formats = analyze->add_subcommand("formats", "Range and error of each number format, GEMM speed by format");
   const auto request = std::make_shared<FormatsRequest>();
@@ -102,9 +107,7 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
           ->add_option("--hessian-interval", request->hessian_interval,
                        "add probes until the 95 % interval of each Hessian score is no wider than ± this part of the "
                        "score: 50%")
-          ->transform([](const std::string& text) {
-            return text.ends_with('%') ? text.substr(0, text.size() - 1) + "e-2" : text;
-          });
+          ->transform(share_of_text);
   sensitivity->add_option("--max-probes", request->max_probes, "probes to add at most, those of --probes included")
       ->check(CLI::Range(int64_t{2}, int64_t{100000}))
       ->capture_default_str()
@@ -113,11 +116,15 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   CLI::Option* const low =
-      sensitivity->add_option("--risk-low", request->low_risk,
-                              "share of elements at risk below which a product may have low precision; default: as "
-                              "measured for the format, where shares tell harm");
-  CLI::Option* const high = sensitivity->add_option("--risk-high", request->high_risk,
-                                                    "share of elements at risk above which fp32 is needed");
+      sensitivity
+          ->add_option("--risk-low", request->low_risk,
+                       "share of elements at risk below which a product may have low precision: 5%; default: "
+                       "as measured for the format, where shares tell harm")
+          ->transform(share_of_text);
+  CLI::Option* const high =
+      sensitivity
+          ->add_option("--risk-high", request->high_risk, "share of elements at risk above which fp32 is needed: 20%")
+          ->transform(share_of_text);
   low->needs(high);
   high->needs(low);
   CLI::Option* const weights =

@@ -10,8 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/io/files.h"
-#include "tools/lab/experiment/candidates.h"
+#include "tools/config/precision_names.h"
 #include "tools/lab/report/output_file.h"
 
 namespace mantissa {
@@ -60,16 +59,16 @@ Json training_evidence(const Json& precision, const Json& baseline) {
   const Json& difference = summary.at("loss_difference");
   if (difference.is_null()) return found;
   found["difference"] = difference;
-  found["text"] = fmt::format("{} {:+.4f}", verdict, number_of(difference.at("mean")));
+  found["text"] = fmt::format("{} {}", verdict, signed_nats(difference.at("mean")));
   if (const Json& interval = difference.at("interval"); !interval.is_null()) {
-    found["text"] = fmt::format("{} ±{:.4f}", found["text"],
+    found["text"] = fmt::format("{} ±{:.2g}", found["text"],
                                 (number_of(interval.at("high")) - number_of(interval.at("low"))) / 2.0);
   }
   return found;
 }
 
-// `decisions`: those of one format that were tried.
-Json one_step_evidence(const std::vector<Json>& decisions) {
+// `decisions`: those of one format that were tried, out of `products` that it lowers in a training.
+Json one_step_evidence(const std::vector<Json>& decisions, int64_t products) {
   int64_t harms = 0, harmless = 0;
   bool is_finite = true;
   const Json* worst = nullptr;
@@ -85,16 +84,22 @@ Json one_step_evidence(const std::vector<Json>& decisions) {
   }
   const auto all = static_cast<int64_t>(decisions.size());
   const bool is_harm = !is_finite || is_beyond_chance(harms, all);
-  Json found = {{"answer", is_harm           ? kHarm
-                           : harmless == all ? kNoHarm
-                                             : kOpen},
+  const bool is_part = all < products;  // says nothing about the rest
+  Json found = {{"answer", is_harm                       ? kHarm
+                           : harmless == all && !is_part ? kNoHarm
+                                                         : kOpen},
                 {"products", all},
+                {"of", products},
                 {"harmed", harms},
                 {"shown_harmless", harmless},
                 {"worst", worst->at("name")},
                 {"worst_loss", worst->at("loss")},
                 {"text", fmt::format("{} of {} harm", harms, all)}};
   if (!is_harm && harmless < all) found["text"] = fmt::format("{} of {} open", all - harmless, all);
+  if (is_part) {
+    const std::string tried = fmt::format("{} of {} products tried", all, products);
+    found["text"] = harms > 0 ? fmt::format("{}, {} harm", tried, harms) : tried;
+  }
   return found;
 }
 
@@ -113,12 +118,6 @@ Json band_evidence(const std::vector<Json>& decisions) {
 Json model_evidence(const Json& verdict) {
   const char* const answer = verdict.at("level") == "good" ? kBelow : kAbove;
   return {{"answer", answer}, {"text", verdict.at("level") == "bad" ? "Inf or NaN" : answer}};
-}
-
-// Whether sensitivity can lower a product to it, or, in the place of delayed scaling, to the same formats.
-bool is_lowered(const std::string& name) {
-  constexpr std::string_view kLowered[] = {"bf16", "fp16", "delayed", "current", "block", "mxfp8", "nvfp4"};
-  return std::ranges::count(kLowered, name) > 0;
 }
 
 class Weighing {
@@ -151,18 +150,18 @@ class Weighing {
     const std::string baseline = baseline_.empty() ? "fp32" : baseline_;
     for (Json& row : rows_) {
       const std::string name = row["precision"];
-      if (!row["one_step"].is_null()) known.insert(name);
+      const Json& found = row["one_step"];
+      if (!found.is_null() && (found["products"] == found["of"] || found["answer"] == kHarm)) known.insert(name);
       if (name == baseline) continue;  // it was compared with nothing
       conclude(row, disagreements);
       if (row["by"] == "training") continue;
       if (!row["training"].is_null()) {
         missing.push_back(fmt::format("{}: {}", name, row["training"]["why"]));
       } else {
-        // compare takes a recipe with a format, such as current:e5m2, from a file only.
-        untrained.insert(name.find(':') == std::string::npos ? name : "NAME=FILE");
+        untrained.insert(name);
       }
       // One step has no history to scale by; current has the formats of delayed.
-      if (is_lowered(name)) unmeasured.insert(name == "delayed" ? "current" : name);
+      if (parse_low_format(name)) unmeasured.insert(name == "delayed" ? "current" : name);
     }
     for (const std::string& name : known) unmeasured.erase(name);
     constexpr const char* kSame = "with the overrides of these files";
@@ -228,8 +227,9 @@ class Weighing {
     const bool is_first = baseline_.empty();
     baseline_ = baseline;
     const Json& setting = file.figures.at("setting");
-    trainings_.push_back(fmt::format("{} seeds, {} steps, equal within {:.2g} nats of {}", setting.at("seeds").size(),
-                                     setting.at("steps"), number_of(setting.at("margin")), baseline_));
+    trainings_.push_back(fmt::format("{} seeds, {} steps, equal within {:.3g} nats of {} ({})",
+                                     setting.at("seeds").size(), setting.at("steps"), number_of(setting.at("margin")),
+                                     baseline_, setting.at("margin_text")));
     for (const Json& precision : file.figures.at("precisions")) {
       if (!is_first && without_alias(precision.at("name")) == baseline_) continue;
       set(file, precision.at("name"), "training", training_evidence(precision, file.figures.at("baseline")));
@@ -240,7 +240,8 @@ class Weighing {
     std::vector<std::string> formats;
     std::vector<std::vector<Json>> decisions;
     for (const Json& one : file.figures.at("decisions")) {
-      if (one.contains("refusal")) continue;
+      // A recipe leaves the head in 16 bits: what it would do there is no part of it.
+      if (one.contains("refusal") || !one.at("throughout").get<bool>()) continue;
       const std::string format = one.at("format");
       const auto found = std::find(formats.begin(), formats.end(), format);
       const auto place = static_cast<size_t>(found - formats.begin());
@@ -251,7 +252,8 @@ class Weighing {
       decisions[place].push_back(one);
     }
     for (size_t i = 0; i < formats.size(); ++i) {
-      set(file, formats[i], "one_step", one_step_evidence(decisions[i]));
+      const int64_t products = file.figures.at("throughout").at(formats[i]);
+      set(file, formats[i], "one_step", one_step_evidence(decisions[i], products));
       if (const Json bands = band_evidence(decisions[i]); !bands.is_null()) set(file, formats[i], "bands", bands);
     }
   }
@@ -317,16 +319,6 @@ std::string verdict_line(const Json& figures) {
                            : fmt::format("{}", fmt::join(sentences, " "));
 }
 
-Json json_in(const std::string& path) {
-  const MappedFile file = map_file<DataError>(path);
-  const auto* const begin = reinterpret_cast<const char*>(file.bytes().data());
-  try {
-    return Json::parse(begin, begin + file.bytes().size());
-  } catch (const Json::exception& error) {
-    throw ConfigError(fmt::format("{}: expected a file that a verb wrote with --json: {}", path, error.what()));
-  }
-}
-
 }  // namespace
 
 Json weigh_evidence(const std::vector<EvidenceFile>& files) {
@@ -376,7 +368,7 @@ int evidence_verb(const std::vector<std::string>& files, const std::string& json
     OutputFile output("--json", json);
     std::vector<EvidenceFile> evidence;
     evidence.reserve(files.size());
-    for (const std::string& file : files) evidence.push_back({.name = file, .figures = json_in(file)});
+    for (const std::string& file : files) evidence.push_back({.name = file, .figures = read_figures(file)});
     const Json figures = weigh_evidence(evidence);
     print(evidence_text(figures));
     output.write(figures);

@@ -21,12 +21,13 @@ struct Compared {
 };
 
 Json compared(const std::vector<Compared>& precisions) {
-  Json figures = {{"verb", "compare"},
-                  {"training", kSettings},
-                  {"title", "model.yaml"},
-                  {"baseline", "fp32"},
-                  {"setting", {{"seeds", {1, 2, 3, 4, 5}}, {"steps", 400}, {"margin", 0.0083}}},
-                  {"precisions", {{{"name", "fp32"}, {"summary", Json::object()}}}}};
+  Json figures = {
+      {"verb", "compare"},
+      {"training", kSettings},
+      {"title", "model.yaml"},
+      {"baseline", "fp32"},
+      {"setting", {{"seeds", {1, 2, 3, 4, 5}}, {"steps", 400}, {"margin", 0.9963}, {"margin_text", "2 % of it"}}},
+      {"precisions", {{{"name", "fp32"}, {"summary", Json::object()}}}}};
   for (const Compared& one : precisions) {
     const Json interval = {{"low", one.difference - one.half_width}, {"high", one.difference + one.half_width}};
     figures["precisions"].push_back(
@@ -43,14 +44,20 @@ struct Lowered {
   std::string name, format;
   Json loss, half_width;
   std::string band{};
+  bool throughout = true;
 };
 
-Json lowered(const std::vector<Lowered>& decisions) {
+// `untried`: products of each format that were left out.
+Json lowered(const std::vector<Lowered>& decisions, int untried = 0) {
   Json figures = {
       {"verb", "analyze sensitivity"}, {"training", kSettings}, {"target", "model.yaml"}, {"decisions", Json::array()}};
   for (const Lowered& one : decisions) {
+    Json& products = figures["throughout"][one.format];
+    if (products.is_null()) products = untried;
+    products = products.get<int>() + (one.throughout ? 1 : 0);
     figures["decisions"].push_back({{"name", one.name + " " + one.format},
                                     {"format", one.format},
+                                    {"throughout", one.throughout},
                                     {"loss", {{"mean", one.loss}, {"half_width", one.half_width}}},
                                     {"band", one.band.empty() ? Json() : Json(one.band)}});
   }
@@ -96,10 +103,11 @@ TEST(Evidence, OfTrainingCountsMoreThanThatOfOneStepAndCounts) {
       flat.find("nvfp4: training says no harm (equal +0.0021 ±0.0019), counts are above thresholds (2 of 2 at risk)"),
       std::string::npos)
       << text;
-  EXPECT_NE(flat.find("current: training says harm (worse +0.0200 ±0.0100), one step no harm (0 of 1 harm)"),
+  EXPECT_NE(flat.find("current: training says harm (worse +0.0200 ±0.01), one step no harm (0 of 1 harm)"),
             std::string::npos)
       << text;
   EXPECT_EQ(text.find("To know more"), std::string::npos) << text;
+  EXPECT_NE(flat.find("5 seeds, 400 steps, equal within 0.996 nats of fp32 (2 % of it)"), std::string::npos) << text;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     EXPECT_LE(std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80; }), 120) << "in characters: " << line;
@@ -142,6 +150,38 @@ TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
       << text;
 }
 
+// nvfp4 leaves the head in 16 bits, so that what it would do there is no harm of it.
+TEST(Evidence, IsOfProductsThatThePrecisionLowers) {
+  const Json figures = weigh_evidence({{"step.json", lowered({{"head fprop", "nvfp4", 0.5, 0.001, "fp32", false},
+                                                              {"blocks.0.mlp.up fprop", "nvfp4", 0.0, 0.0002, "low"},
+                                                              {"head fprop", "block", 0.5, 0.001, "fp32", false}})}});
+  EXPECT_EQ(row(figures, "nvfp4").at("answer"), "no harm");
+  EXPECT_EQ(row(figures, "nvfp4").at("bands").at("text"), "0 of 1 at risk");
+  EXPECT_EQ(figures.at("precisions").size(), 1u) << "nothing of block was tried that it lowers";
+}
+
+TEST(Evidence, OfAFewProductsSaysNothingOfTheRest) {
+  const Json figures = weigh_evidence({{"step.json", lowered({{"a fprop", "nvfp4", 0.0, 0.0002},
+                                                              {"a dgrad", "nvfp4", 0.0, 0.0002},
+                                                              {"a wgrad", "nvfp4", 0.0, 0.0002},
+                                                              {"a fprop", "fp16", nullptr, nullptr}},
+                                                             24)}});
+  EXPECT_EQ(row(figures, "nvfp4").at("answer"), "open");
+  EXPECT_EQ(row(figures, "nvfp4").at("one_step").at("text"), "3 of 27 products tried");
+  EXPECT_EQ(row(figures, "fp16").at("answer"), "harm") << "harm of one is harm of all";
+  const std::string text = unwrapped(evidence_text(figures));
+  EXPECT_TRUE(text.starts_with("Harm not known: nvfp4. Harmed in one step, training not known: fp16.")) << text;
+  EXPECT_NE(text.find("3 of 27 products tried"), std::string::npos) << text;
+  EXPECT_NE(text.find("mantissa analyze sensitivity model.yaml --formats nvfp4 --json FILE"), std::string::npos)
+      << text;
+}
+
+TEST(Evidence, OfSmallDifferencesHasDigits) {
+  const std::string text =
+      unwrapped(evidence_text(weigh_evidence({{"a.json", compared({{"fp64", "equal", -2.13e-7, 1.4e-7}})}})));
+  EXPECT_NE(text.find("equal -2.1e-07 ±1.4e-07"), std::string::npos) << text;
+}
+
 // One of 27 harmless products rises beyond its interval in every second case, two of them in one of seven, three in 3
 // %.
 TEST(Evidence, OfOneStepIsMoreThanChance) {
@@ -177,9 +217,10 @@ TEST(Evidence, OfCountsAloneTellsNoHarm) {
   }
   const std::string text = unwrapped(evidence_text(figures));
   EXPECT_TRUE(text.starts_with("Harm not known: delayed, bf16, current:e5m2.")) << text;
-  EXPECT_NE(text.find("mantissa analyze sensitivity model.yaml --formats bf16,current --json FILE"), std::string::npos)
+  EXPECT_NE(text.find("mantissa analyze sensitivity model.yaml --formats bf16,current,current:e5m2 --json FILE"),
+            std::string::npos)
       << "delayed scaling has no history in one step: " << text;
-  EXPECT_NE(text.find("mantissa compare model.yaml --precisions fp32,NAME=FILE,bf16,delayed --json FILE"),
+  EXPECT_NE(text.find("mantissa compare model.yaml --precisions fp32,bf16,current:e5m2,delayed --json FILE"),
             std::string::npos)
       << text;
 }
@@ -203,6 +244,9 @@ TEST(Evidence, OfDifferentTrainingsIsRefused) {
             std::string::npos);
   EXPECT_NE(refusal({{"a.json", compared({{"nvfp4", "equal"}})}, {"b.json", compared({{"fp4", "worse"}})}})
                 .find("b.json: an earlier file of this verb has nvfp4 as well: give one of the two"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"a.json", counted("bf16", "good")}, {"b.json", counted("bf16", "good")}})
+                .find("b.json: an earlier file of this verb has bf16 as well"),
             std::string::npos);
   Json beside_bf16 = compared({{"current", "equal"}});
   beside_bf16["baseline"] = beside_bf16["precisions"][0]["name"] = "bf16";

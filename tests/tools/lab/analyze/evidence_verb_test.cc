@@ -22,8 +22,8 @@ TEST(EvidenceVerb, WeighsWhatTheVerbsWrote) {
                     counted = run.folder() + "/model.json", weighed = run.folder() + "/evidence.json";
   write_figures(run, {"compare"}, {"--precisions", "fp32,bf16", "--seeds", "2", "--steps", "10", "--no-products"},
                 compared);
-  write_figures(run, {"analyze", "sensitivity"},
-                {"--formats", "bf16,nvfp4", "--layers", "blocks.0.mlp", "--batches", "2", "--probes", "0"}, lowered);
+  write_figures(run, {"analyze", "sensitivity"}, {"--formats", "bf16,nvfp4", "--batches", "2", "--probes", "0"},
+                lowered);
   write_figures(run, {"analyze", "model"}, {"precision.recipe=nvfp4", "--batches", "2"}, counted);
   const Outcome outcome = run_program(0, {"analyze", "evidence", compared, lowered, counted, "--json", weighed});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -34,9 +34,9 @@ TEST(EvidenceVerb, WeighsWhatTheVerbsWrote) {
   EXPECT_EQ(fp32.at("precision"), "fp32");
   EXPECT_EQ(figures.at("baseline"), "fp32");
   EXPECT_EQ(bf16.at("training").at("text").get<std::string>().substr(0, 12), "inconclusive") << "after ten steps";
-  EXPECT_EQ(bf16.at("by"), "one_step");
-  EXPECT_EQ(bf16.at("one_step").at("products"), 2);
-  EXPECT_EQ(nvfp4.at("one_step").at("products"), 6);
+  EXPECT_EQ(bf16.at("one_step").at("products"), 6) << "four linear layers, the head and the attention";
+  EXPECT_EQ(nvfp4.at("one_step").at("products"), 12) << "it leaves the head in 16 bits";
+  EXPECT_EQ(nvfp4.at("one_step").at("of"), 12);
   EXPECT_TRUE(nvfp4.at("counts").is_object());
   const std::string text = unwrapped(outcome.output);
   EXPECT_NE(text.find("To know more:"), std::string::npos) << outcome.output;

@@ -5,7 +5,7 @@
 #include <set>
 #include <variant>
 
-#include "amp/precision_rules.h"
+#include "amp/autocast_policy.h"
 #include "core/base/error.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/train/dry_run.h"
@@ -13,21 +13,19 @@
 namespace mantissa {
 namespace {
 
-using LowFormat = std::variant<DType, Recipe>;
-
-LowFormat require_format(const std::string& text) {
-  const std::optional<DType> dtype = parse_float_dtype(text);
-  if (dtype && *dtype != wide_of(*dtype)) return *dtype;
-  const std::optional<Recipe> recipe = parse_recipe(text);
-  if (recipe && recipe->scaling == Scaling::kDelayed) {
+RuleFormat require_format(const std::string& text) {
+  const std::optional<RuleFormat> format = parse_low_format(text);
+  if (!format) {
+    throw ConfigError(
+        fmt::format("--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
+                    "(current:e5m2), got '{}'{}",
+                    text, fp32_products_hint(text)));
+  }
+  if (const auto* const recipe = std::get_if<Recipe>(&*format); recipe && recipe->scaling == Scaling::kDelayed) {
     throw ConfigError(fmt::format(
         "--formats: '{}' takes its scales from earlier steps, but a single step has none: use current", text));
   }
-  if (recipe) return *recipe;
-  throw ConfigError(
-      fmt::format("--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
-                  "(current:e5m2), got '{}'",
-                  text));
+  return *format;
 }
 
 void add_decisions(const PlacedOp& op, const std::string& format, std::vector<PrecisionDecision>& decisions) {
@@ -89,13 +87,22 @@ std::vector<PrecisionDecision> decisions_of(const Config& config, const std::vec
   return decisions;
 }
 
+std::vector<PrecisionDecision> lowered_throughout(const Config& config, const std::string& format) {
+  const AutocastPolicy policy(in_precision(config, parse_precision(format).value()).precision_rules());
+  const auto is_lowered = [&](const PrecisionDecision& decision) {
+    const Precision& precision = policy.at(decision.layer);
+    if (decision.product) return precision.linear.rounds(*decision.product);
+    const DType dtype = compute_dtype(precision, AutocastState(), decision.op, DType::kF32, DType::kF32);
+    return dtype == std::get<DType>(require_format(format));
+  };
+  std::vector<PrecisionDecision> decisions = decisions_of(config, {format}, "**");
+  std::erase_if(decisions, [&](const PrecisionDecision& decision) { return !is_lowered(decision); });
+  return decisions;
+}
+
 Config lowered(Config exact, const PrecisionDecision& decision) {
   PrecisionRule rule{.match = decision.layer, .op = decision.op, .product = decision.product};
-  if (const LowFormat format = require_format(decision.format); std::holds_alternative<DType>(format)) {
-    rule.format = std::get<DType>(format);
-  } else {
-    rule.format = std::get<Recipe>(format);
-  }
+  rule.format = require_format(decision.format);
   exact.precision.rules.push_back(std::move(rule));
   return exact;
 }

@@ -38,6 +38,9 @@ Config in_exact_precision(const Config& config);
 std::vector<PrecisionDecision> decisions_of(const Config& config, const std::vector<std::string>& formats,
                                             const std::string& layers);
 
+// The decisions that a training in this format throughout makes together: a recipe leaves the head in 16 bits.
+std::vector<PrecisionDecision> lowered_throughout(const Config& config, const std::string& format);
+
 // `exact` with one decision lowered.
 Config lowered(Config exact, const PrecisionDecision& decision);
 

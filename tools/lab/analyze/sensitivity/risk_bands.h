@@ -10,17 +10,19 @@
 
 namespace mantissa {
 
-// By OperandRisk::sum(): below the lower threshold, up to the upper one, above; or the share does not predict harm.
+// By OperandRisk::sum(): below the lower threshold, up to the upper one, above, as is any share that overflows beyond
+// its own; or the share does not predict harm.
 enum class PrecisionBand : uint8_t { kLow, kMixed, kFp32, kUnrated };
 const char* name(PrecisionBand band);  // "low", "mixed", "fp32", "unrated"
 
 struct RiskThresholds {
   double low = 0.0, high = std::numeric_limits<double>::infinity();  // shares of elements
+  double overflow = std::numeric_limits<double>::infinity();         // 0 for fp16, where one Inf is enough
 };
 // As tools/bench/risk_bands measured them for the decision's format (docs/results/risk_bands.md): at most a twentieth
 // of the products below the lower one raised the loss by kHarmNats, and nine tenths of those above the upper one, on
-// the models used to choose; on the one held out it was 2 of 33 below that of fp16, where one Inf is enough. A bound
-// that no share met is 0 or infinite. None for backward products, whose shares tell nothing, and other formats.
+// the models used to choose; on the one held out it was 2 of 33 below that of fp16. A bound that no share met is 0 or
+// infinite. None for backward products, whose shares tell nothing, and other formats.
 std::optional<RiskThresholds> measured_thresholds(const PrecisionDecision& decision);
 
 PrecisionBand band_of(const OperandRisk& risk, const std::optional<RiskThresholds>& thresholds);

@@ -80,9 +80,13 @@ DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<De
     return over_batches([share](const DecisionPass& pass) { return pass.local.risk.*share; }).mean;
   };
   scores.risk = {mean(&OperandRisk::overflow), mean(&OperandRisk::underflow), mean(&OperandRisk::precision)};
-  const auto given = request.low_risk ? std::optional(RiskThresholds{*request.low_risk, *request.high_risk})
-                                      : measured_thresholds(decision);
-  scores.band = band_of(scores.risk, given);
+  std::optional<RiskThresholds> thresholds = measured_thresholds(decision);
+  if (request.low_risk) {
+    if (!thresholds) thresholds.emplace();
+    thresholds->low = *request.low_risk;
+    thresholds->high = *request.high_risk;
+  }
+  scores.band = band_of(scores.risk, thresholds);
   return scores;
 }
 

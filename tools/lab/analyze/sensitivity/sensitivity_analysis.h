@@ -26,10 +26,12 @@ struct SensitivityRequest {
   std::optional<double> low_risk{}, high_risk{};            // in the place of measured_thresholds(): both or none
   std::vector<double> score{};  // also ranks layers by their gradients, with these weights; empty: does not
   int64_t top_k = 0;            // layers of this ranking to print; 0: all
-  double hessian_interval = 0;  // HessianGoal::share: adds probes, up to max_probes
+  std::optional<double> hessian_interval{};  // HessianGoal::share: adds probes, up to max_probes
   int64_t max_probes = 512;
 
-  HessianGoal hessian_goal() const { return {.share = hessian_interval, .first = probes, .most = max_probes}; }
+  HessianGoal hessian_goal() const {
+    return {.share = hessian_interval.value_or(0.0), .first = probes, .most = max_probes};
+  }
 };
 
 // Scores of one decision over all batches; unknown if not measured.

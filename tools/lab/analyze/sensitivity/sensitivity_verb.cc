@@ -79,7 +79,7 @@ Json to_json(const SensitivityAnalysis& analysis) {
                {"step", analysis.step},
                {"batches", request.batches},
                {"probes", analysis.probes},
-               {"hessian_interval", request.hessian_interval},
+               {"hessian_interval", request.hessian_interval.value_or(0.0)},
                {"max_probes", request.max_probes},
                {"rows", request.rows},
                {"max_elements", request.max_elements},
@@ -91,6 +91,15 @@ Json to_json(const SensitivityAnalysis& analysis) {
                {"decisions", analysis.decisions},
                {"parameters", analysis.parameters},
                {"rank_correlations", correlations}};
+  for (const std::string& format : request.formats) {
+    const std::vector<PrecisionDecision> all = lowered_throughout(analysis.config, format);
+    json["throughout"][format] = all.size();
+    for (size_t i = 0; i < analysis.decisions.size(); ++i) {
+      const PrecisionDecision& one = analysis.decisions[i].decision;
+      if (one.format == format) json["decisions"][i]["throughout"] = std::ranges::count(all, one) > 0;
+    }
+  }
+  json["verdict"] = sensitivity_verdict(json);
   if (!request.score.empty()) {
     json["layers"] = analysis.layers;
     json["score_weights"] = request.score;
@@ -104,54 +113,6 @@ namespace {
 std::string with_interval(const Json& estimate) {
   const bool has_interval = !std::isnan(number_of(estimate["half_width"]));
   return fmt::format("{:.2e}", estimate["mean"]) + (has_interval ? fmt::format("±{:.0e}", estimate["half_width"]) : "");
-}
-
-// The decisions that were tried, the most sensitive first; a loss that is not finite comes before all others.
-Json by_loss(const Json& figures) {
-  const auto magnitude = [](const Json& one) {
-    const double mean = number_of(one["loss_magnitude"]["mean"]);
-    return std::isnan(mean) ? HUGE_VAL : mean;
-  };
-  std::vector<Json> order;
-  for (const Json& one : figures["decisions"]) {
-    if (!one.contains("refusal")) order.push_back(one);
-  }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](const Json& a, const Json& b) { return magnitude(a) > magnitude(b); });
-  return order;
-}
-
-// Names what harms: the largest rise of the loss that its interval tells from 0. A falling loss is no harm.
-std::string most_sensitive(const Json& order) {
-  const Json* largest = nullptr;        // rise
-  const Json* largest_known = nullptr;  // rise beyond its interval
-  int64_t known = 0, with_interval = 0;
-  const auto rise = [](const Json* one) { return one == nullptr ? 0.0 : number_of((*one)["loss"]["mean"]); };
-  for (const Json& one : order) {
-    const double loss = number_of(one["loss"]["mean"]), half_width = number_of(one["loss"]["half_width"]);
-    if (std::isnan(loss)) return fmt::format("Most sensitive: {}: gradients or loss are not finite.", one["name"]);
-    if (loss > rise(largest)) largest = &one;
-    with_interval += !std::isnan(half_width);
-    if (!(loss > half_width)) continue;
-    ++known;
-    if (loss > rise(largest_known)) largest_known = &one;
-  }
-  if (largest == nullptr) return "Nothing is harmed: no decision raises the loss.";
-  if (with_interval == 0) {
-    return fmt::format("Most sensitive: {}: loss {:+.3g} nats in one batch: inconclusive.", (*largest)["name"],
-                       rise(largest));
-  }
-  if (largest_known == nullptr) {
-    return fmt::format(
-        "Nothing is measurably harmed: no decision raises the loss beyond its 95 % interval. The largest rise, {:+.3g} "
-        "nats ±{:.2g}, is that of {}.",
-        rise(largest), number_of((*largest)["loss"]["half_width"]), (*largest)["name"]);
-  }
-  return fmt::format(
-      "Most sensitive: {}: loss {:+.3g} nats (95 % interval ±{:.2g}). {} of {} decisions raise the loss beyond their "
-      "intervals ({:.2g} would by chance).",
-      (*largest_known)["name"], rise(largest_known), number_of((*largest_known)["loss"]["half_width"]), known,
-      order.size(), 0.025 * static_cast<double>(order.size()));
 }
 
 // The first layers of the ranking.
@@ -178,23 +139,18 @@ void add_layers(const Json& figures, ReportText& text) {
                     {"elements", "elements"}});
 }
 
-Json verdict_lines(const Json& figures, const Json& order) {
-  if (order.empty()) return {"Nothing could be lowered: see below."};
-  return {most_sensitive(order), bands_line(figures, order)};
-}
-
 Config analysed_config(const SensitivityRequest& request, const ModelOutputs& outputs) {
   if (request.low_risk && !(*request.low_risk >= 0.0 && *request.high_risk >= *request.low_risk)) {
     throw ConfigError(
         fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
                     *request.low_risk, *request.high_risk));
   }
-  if (!(request.hessian_interval >= 0.0 && request.hessian_interval <= 10.0)) {
+  if (request.hessian_interval && !(*request.hessian_interval > 0.0 && *request.hessian_interval <= 10.0)) {
     throw ConfigError(
-        fmt::format("--hessian-interval: expected a part of the score up to 1000%, such as 50%, got {:g}%",
-                    100.0 * request.hessian_interval));
+        fmt::format("--hessian-interval: expected a part of the score above 0%, at most 1000%, such as 50%, got {:g}%",
+                    100.0 * *request.hessian_interval));
   }
-  if (request.hessian_interval > 0.0 && !(request.probes >= 2 && request.probes <= request.max_probes)) {
+  if (request.hessian_interval && !(request.probes >= 2 && request.probes <= request.max_probes)) {
     throw ConfigError(fmt::format(
         "--hessian-interval: expected --probes from 2, which an interval needs, to --max-probes, got {} and {}",
         request.probes, request.max_probes));
@@ -221,8 +177,7 @@ void analyze(const SensitivityRequest& request, const ModelOutputs& outputs, con
   if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
   const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
   if (!leads) return;
-  Json figures = to_json(analysis);
-  figures["verdict"] = verdict_lines(figures, by_loss(figures));
+  const Json figures = to_json(analysis);
   print(sensitivity_text(figures));
   json.write(figures);
   html.write(sensitivity_page(figures));
@@ -231,7 +186,7 @@ void analyze(const SensitivityRequest& request, const ModelOutputs& outputs, con
 }  // namespace
 
 std::string sensitivity_text(const Json& figures) {
-  const Json order = by_loss(figures);
+  const Json order = tried_by_loss(figures);
   const CellText number = in_format("{:.3g}");
   const auto risk = [](const Json& one) {
     return fmt::format("{}/{}/{}", per_cent(one["overflow"]), per_cent(one["underflow"]),
@@ -241,7 +196,7 @@ std::string sensitivity_text(const Json& figures) {
     return std::isnan(number_of(ends[0])) ? "-" : fmt::format("{:.2e} to {:.2e}", ends[0], ends[1]);
   };
   ReportText text;
-  for (const Json& line : verdict_lines(figures, order)) text.paragraph(line.get<std::string>());
+  for (const Json& line : figures["verdict"]) text.paragraph(line.get<std::string>());
   text.blank_line().line("{}: weights of step {}, {}, {} of the Hessian, loss {}, learning rate {:.3g}, {}",
                          figures["target"], figures["step"], counted(figures["batches"], "batch"),
                          counted(figures["probes"], "probe"), with_interval(figures["loss"]), figures["learning_rate"],
@@ -270,7 +225,7 @@ std::string sensitivity_text(const Json& figures) {
   }
   text.blank_line().line("Rank correlations between the scores, over these decisions (Spearman):").table(rows, columns);
   text.blank_line()
-      .line("Parameters, exact:")
+      .line("Parameters, in fp32 (± 95 %: the gradient over batches, the Hessian as its probes estimate it):")
       .table(figures["parameters"], {{"parameter", "name"},
                                      {"elements", "elements"},
                                      {"gradient, rms", "gradient_rms", with_interval},

@@ -10,7 +10,8 @@
 
 namespace mantissa {
 
-// Estimates are {mean, half_width}; unknown or non-finite values are null in a file. verdict: sentences.
+// Estimates are {mean, half_width}; unknown or non-finite values are null in a file. verdict: sentences. throughout: by
+// format, how many decisions lowered_throughout() has; of a decision, whether it is one of them.
 nlohmann::json to_json(const SensitivityAnalysis& analysis);
 std::string sensitivity_text(const nlohmann::json& figures);
 // One HTML file with charts, which needs no network.

@@ -13,6 +13,56 @@
 #include "tools/lab/analyze/sensitivity/hessian.h"
 
 namespace mantissa {
+namespace {
+
+// Names what harms: the largest rise of the loss that its interval tells from 0. A falling loss is no harm.
+std::string most_sensitive(const Json& order) {
+  const Json* largest = nullptr;        // rise
+  const Json* largest_known = nullptr;  // rise beyond its interval
+  int64_t known = 0, with_interval = 0;
+  const auto rise = [](const Json* one) { return one == nullptr ? 0.0 : number_of((*one)["loss"]["mean"]); };
+  for (const Json& one : order) {
+    const double loss = number_of(one["loss"]["mean"]), half_width = number_of(one["loss"]["half_width"]);
+    if (std::isnan(loss)) return fmt::format("Most sensitive: {}: gradients or loss are not finite.", one["name"]);
+    if (loss > rise(largest)) largest = &one;
+    with_interval += !std::isnan(half_width);
+    if (!(loss > half_width)) continue;
+    ++known;
+    if (loss > rise(largest_known)) largest_known = &one;
+  }
+  if (largest == nullptr) return "Nothing is harmed: no decision raises the loss.";
+  if (with_interval == 0) {
+    return fmt::format("Most sensitive: {}: loss {:+.3g} nats in one batch: inconclusive.", (*largest)["name"],
+                       rise(largest));
+  }
+  if (largest_known == nullptr) {
+    return fmt::format(
+        "Nothing is measurably harmed: no decision raises the loss beyond its 95 % interval. The largest rise, {:+.3g} "
+        "nats ±{:.2g}, is that of {}.",
+        rise(largest), number_of((*largest)["loss"]["half_width"]), (*largest)["name"]);
+  }
+  return fmt::format(
+      "Most sensitive: {}: loss {:+.3g} nats (95 % interval ±{:.2g}). {} of {} decisions raise the loss beyond their "
+      "intervals ({:.2g} would by chance).",
+      (*largest_known)["name"], rise(largest_known), number_of((*largest_known)["loss"]["half_width"]), known,
+      order.size(), 0.025 * static_cast<double>(order.size()));
+}
+
+}  // namespace
+
+Json tried_by_loss(const Json& figures) {
+  const auto magnitude = [](const Json& one) {
+    const double mean = number_of(one["loss_magnitude"]["mean"]);
+    return std::isnan(mean) ? HUGE_VAL : mean;
+  };
+  std::vector<Json> order;
+  for (const Json& one : figures["decisions"]) {
+    if (!one.contains("refusal")) order.push_back(one);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const Json& a, const Json& b) { return magnitude(a) > magnitude(b); });
+  return order;
+}
 
 std::string hessian_line(const Json& figures, const Json& decisions) {
   constexpr size_t kMostNames = 5;
@@ -69,6 +119,12 @@ std::string bands_line(const Json& figures, const Json& decisions) {
     text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);
   }
   return text + ".";
+}
+
+Json sensitivity_verdict(const Json& figures) {
+  const Json order = tried_by_loss(figures);
+  if (order.empty()) return {"Nothing could be lowered: see below."};
+  return {most_sensitive(order), bands_line(figures, order)};
 }
 
 }  // namespace mantissa

@@ -7,6 +7,11 @@
 
 namespace mantissa {
 
+// The decisions that were tried, the most sensitive first; a loss that is not finite comes before all others.
+Json tried_by_loss(const Json& figures);
+// The sentences of the verdict.
+Json sensitivity_verdict(const Json& figures);
+
 // `decisions`: those of the figures that were tried.
 
 // How wide the intervals of Hessian scores are, and how to make them narrower. Empty if there are no scores.

@@ -17,6 +17,7 @@
 #include "tests/tools/lab/report/unwrapped.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
+#include "tools/lab/analyze/sensitivity/verdict_lines.h"
 
 namespace mantissa::testing {
 namespace {
@@ -232,24 +233,19 @@ TEST_F(Sensitivity, MakesProbesUntilTheHessianScoresAreKnown) {
       << text;
 }
 
-// Shares of tools/bench/risk_bands, docs/results/risk_bands.md.
-TEST(RiskBands, AreThoseOfTheFormatInForwardProducts) {
-  const auto band = [](const std::string& format, std::optional<Product> product, double share) {
-    const PrecisionDecision decision{.layer = "blocks.0.mlp.up", .product = product, .format = format};
-    return std::string(
-        name(band_of({.underflow = share / 2.0, .precision = share / 2.0}, measured_thresholds(decision))));
-  };
-  EXPECT_EQ(band("current", Product::kForward, 0.07), "low");
-  EXPECT_EQ(band("current", Product::kForward, 0.2), "mixed");
-  EXPECT_EQ(band("current", Product::kForward, 0.3), "fp32");
-  EXPECT_EQ(band("mxfp8", Product::kForward, 0.17), "low");
-  EXPECT_EQ(band("mxfp8", Product::kForward, 1.0), "mixed") << "no share was harmful in nine of ten products";
-  EXPECT_EQ(band("nvfp4", Product::kForward, 0.0), "mixed") << "no share was harmless";
-  EXPECT_EQ(band("nvfp4", Product::kForward, 0.51), "fp32");
-  EXPECT_EQ(band("fp16", std::nullopt, 0.09), "low");
-  EXPECT_EQ(band("nvfp4", Product::kInputGradient, 0.9), "unrated");
-  EXPECT_EQ(band("current", Product::kWeightGradient, 0.0), "unrated");
-  EXPECT_EQ(band("current:e5m2", Product::kForward, 0.0), "unrated");
+// By the rules of amp/precision_rules.h: a recipe is that of all linear layers but the head.
+TEST_F(Sensitivity, ATrainingInARecipeLowersNoProductOfTheHead) {
+  SensitivityRequest asked = quick(request({"bf16", "nvfp4"}, "head"));
+  const nlohmann::json figures = to_json(analyze_sensitivity(asked, session_));
+  EXPECT_EQ(figures.at("throughout").at("bf16"), 9 + 2) << "linear layers and attentions";
+  EXPECT_EQ(figures.at("throughout").at("nvfp4"), 8 * 3) << "products of all linear layers but the head";
+  ASSERT_EQ(figures.at("decisions").size(), 4u);
+  for (const nlohmann::json& one : figures.at("decisions")) {
+    EXPECT_EQ(one.at("throughout"), one.at("format") == "bf16") << one.at("name");
+  }
+  for (const PrecisionDecision& one : lowered_throughout(model_.config, "current:e5m2")) {
+    EXPECT_TRUE(one.layer.starts_with("blocks.")) << name(one);
+  }
 }
 
 // The gradients of each batch, before and after a step, element by element, by this program's passes alone.
@@ -367,6 +363,7 @@ TEST_F(Sensitivity, NamesWhatHarmsAndNoGain) {
       changed["decisions"][i]["loss_magnitude"]["mean"] =
           losses[i].mean.is_null() ? nlohmann::json() : nlohmann::json(std::abs(losses[i].mean.get<double>()));
     }
+    changed["verdict"] = sensitivity_verdict(changed);
     const std::string text = unwrapped(sensitivity_text(changed));
     return text.substr(0, text.find(" By the share of elements"));
   };
