@@ -85,7 +85,7 @@ std::string distance_line(const Json& json) {
   std::string text = fmt::format(
       "Damage was measured on {} ({:.2f} million parameters), {} steps of {} tokens, {} seeds, "
       "against {}; equal in the mean within {:.2g} nats, and up to {:.0f} % of runs may be bad without one among "
-      "these.",
+      "these seeds.",
       measured.at("model"), theirs * kMillion, measured.at("steps"), measured.at("tokens_per_step"),
       measured.at("seeds"), measured.at("baseline"), measured.at("margin"),
       100.0 * unseen_share(measured.at("seeds"), measured.at("level")));

@@ -114,7 +114,7 @@ CellText with_range(std::string format, double unit) {
 }
 
 CellText with_error(std::string sign) {
-  constexpr int kUsualDecimals = 4, kMostDecimals = 9;
+  static constexpr int kUsualDecimals = 4, kMostDecimals = 9;
   return [sign = std::move(sign)](const Json& value) {
     if (value.is_null()) return std::string("-");
     const Json& interval = value.at("interval");

@@ -89,7 +89,7 @@ TEST(Utility, TheWinnerIsNamedWithItsEvidence) {
   const auto found = utility(comparison, "loss=1,time=0.5,memory=0.2");
   EXPECT_EQ(found["winner"], "bf16");
   EXPECT_EQ(found["sentence"],
-            "By loss=1,time=0.5,memory=0.2, bf16 wins (+0.3930 ±0.0000): the loss equal within 0.0045 nats, "
+            "By loss=1,time=0.5,memory=0.2, bf16 wins (+0.3929 ±0.0000): the loss equal within 0.0045 nats, "
             "0.50 times the time, 22 % less memory");
   EXPECT_EQ(utility(comparison, "time=1")["winner"], "fp16") << "if the loss counts nothing";
   EXPECT_EQ(utility(comparison, "loss=1")["winner"], "fp32");
