@@ -77,14 +77,15 @@ LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps, const Static
   for (const ProbedStep& step : steps) {
     if (step.applied) add(all, by_step.emplace_back(unscaled_gradients(step)));
   }
-  LossScaleFindings found{LossScaleCurve(all.histogram, Format::kF16), {}, options};
+  LossScaleFindings found{.curve = LossScaleCurve(all.histogram, Format::kF16), .advice = {}, .options = options};
   found.skipped = static_cast<int64_t>(steps.size() - by_step.size());
-  if (found.losses.front().elements == 0) return found;
-  static_cast<ScaleAdvice&>(found) = advise_scale(all.histogram, Format::kF16, options);
-  if (!found.recommended) return found;
-  found.headroom = headroom_left(all.histogram, found.recommended->exponent, options);
+  if (found.curve.losses.front().elements == 0) return found;
+  found.advice = advise_scale(all.histogram, Format::kF16, options);
+  if (!found.advice.recommended) return found;
+  const int exponent = found.advice.recommended->exponent;
+  found.headroom = headroom_left(all.histogram, exponent, options);
   for (const ProbeRow& step : by_step) {
-    found.by_step.push_back(format_losses(step.histogram, Format::kF16, found.recommended->exponent));
+    found.by_step.push_back(format_losses(step.histogram, Format::kF16, exponent));
   }
   return found;
 }

@@ -59,7 +59,9 @@ nlohmann::json to_json(const LossScaleCurve& curve, const ScaleAdvice& advice, c
 inline constexpr StaticScaleOptions kLossScaleOptions{.percentile = 100.0, .headroom = 16.0};
 
 // Losses of fp16 for the gradients of activations.
-struct LossScaleFindings : LossScaleCurve, ScaleAdvice {
+struct LossScaleFindings {
+  LossScaleCurve curve{};
+  ScaleAdvice advice{};
   StaticScaleOptions options = kLossScaleOptions;
   // The factor by which the percentile may grow at that scale: as requested, if rounding down left less than twice
   // that. Otherwise the rest, because the formula's scale is no normal fp32 number and the nearest one is recommended.

@@ -75,9 +75,9 @@ static void to_json(Json& json, const ProductFindings& found) {
 }
 
 static void to_json(Json& json, const LossScaleFindings& found) {
-  json = to_json(found, found, {.percentile = found.options.percentile, .headroom = found.headroom});
+  json = to_json(found.curve, found.advice, {.percentile = found.options.percentile, .headroom = found.headroom});
   json["skipped"] = found.skipped;
-  if (!found.recommended) return;
+  if (!found.advice.recommended) return;
   Json& by_step = json["recommended"]["underflow_by_step"] = Json::array();
   for (const FormatLosses& step : found.by_step) by_step.push_back(share_of(step.underflowed, step.elements));
   json["recommended"]["underflow_largest"] = found.largest_underflow();

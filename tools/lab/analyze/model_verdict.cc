@@ -323,7 +323,8 @@ std::string no_scale_line(const ModelAnalysis& analysis) {
   }
   if (steps > 0 && skipped == steps) return fmt::format("{}every step was skipped", kNone);
   for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
-    if (!checkpoint.loss_scale.why_none.empty()) return kNone + checkpoint.loss_scale.why_none;
+    const std::string& why = checkpoint.loss_scale.advice.why_none;
+    if (!why.empty()) return kNone + why;
   }
   return "";
 }
@@ -333,10 +334,11 @@ std::string loss_scale_line(const ModelAnalysis& analysis) {
   const LossScaleFindings* found = nullptr;
   for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
     const LossScaleFindings& one = checkpoint.loss_scale;
-    if (one.recommended && (!found || one.recommended->exponent < found->recommended->exponent)) found = &one;
+    const auto& scale = one.advice.recommended;
+    if (scale && (!found || scale->exponent < found->advice.recommended->exponent)) found = &one;
   }
   if (found == nullptr) return no_scale_line(analysis);
-  const StaticScale& recommended = *found->recommended;
+  const StaticScale& recommended = *found->advice.recommended;
   const FormatLosses& losses = recommended.losses;
   const double percentile = found->options.percentile;
   std::string line = fmt::format(

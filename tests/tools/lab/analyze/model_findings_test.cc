@@ -67,13 +67,13 @@ TEST(ModelFindings, RecommendsTheScaleThatASearchFinds) {
   for (const auto& [centre, spread] : {std::pair{-20.0, 2.0}, {-30.0, 6.0}, {-12.0, 10.0}}) {
     const std::vector<float> gradients = prepared_gradients(centre, spread);
     const CheckpointFindings found = findings_of({step_of(gradients)}, {step_of(gradients)});
-    ASSERT_TRUE(found.loss_scale.recommended.has_value());
-    const int exponent = found.loss_scale.recommended->exponent;
+    ASSERT_TRUE(found.loss_scale.advice.recommended.has_value());
+    const int exponent = found.loss_scale.advice.recommended->exponent;
     EXPECT_NEAR(exponent, best_scale(gradients, found.loss_scale.options.headroom), 1);
     const Counted trained = in_fp16(gradients, exponent);
     EXPECT_EQ(trained.infinite, 0);
-    EXPECT_EQ(found.loss_scale.recommended->losses.overflowed, 0);
-    EXPECT_EQ(found.loss_scale.recommended->losses.underflowed, trained.zeros) << "as predicted";
+    EXPECT_EQ(found.loss_scale.advice.recommended->losses.overflowed, 0);
+    EXPECT_EQ(found.loss_scale.advice.recommended->losses.underflowed, trained.zeros) << "as predicted";
   }
 }
 
@@ -85,8 +85,8 @@ TEST(ModelFindings, TheDefaultHeadroomStaysWithinFivePowersBelowTheOptimum) {
     for (int quarter = 0; quarter < 8; ++quarter) {
       const std::vector<float> gradients = prepared_gradients(-18.0 + 0.25 * quarter, spread);
       const CheckpointFindings found = findings_of({}, {step_of(gradients, 0, 1024.0f)});
-      ASSERT_TRUE(found.loss_scale.recommended.has_value());
-      const int below = best_scale(gradients, 1.0) - found.loss_scale.recommended->exponent;
+      ASSERT_TRUE(found.loss_scale.advice.recommended.has_value());
+      const int below = best_scale(gradients, 1.0) - found.loss_scale.advice.recommended->exponent;
       EXPECT_GE(below, 0) << spread << " " << quarter;
       EXPECT_LE(below, room + 1.0) << spread << " " << quarter;
     }
@@ -97,7 +97,7 @@ TEST(ModelFindings, PercentileAndHeadroomAreTheFormulas) {
   std::vector<float> gradients(1000, 0x1p-10f);
   gradients[0] = 1.0f;
   const auto exponent = [&](const StaticScaleOptions& options) {
-    return findings_of({}, {step_of(gradients)}, options).loss_scale.recommended.value().exponent;
+    return findings_of({}, {step_of(gradients)}, options).loss_scale.advice.recommended.value().exponent;
   };
   EXPECT_EQ(exponent({.percentile = 100.0, .headroom = 1.0}), 15) << "floor(log2(65504))";
   EXPECT_EQ(exponent({.percentile = 100.0, .headroom = 8.0}), 12);
@@ -108,7 +108,7 @@ TEST(ModelFindings, PercentileAndHeadroomAreTheFormulas) {
 TEST(ModelFindings, TellsTheHeadroomThatIsLeft) {
   const auto left = [](float gradient, double headroom) {
     const auto found = findings_of({}, {step_of({gradient})}, {.percentile = 100.0, .headroom = headroom}).loss_scale;
-    return std::pair(found.recommended.value().exponent, found.headroom);
+    return std::pair(found.advice.recommended.value().exponent, found.headroom);
   };
   EXPECT_EQ(left(1.0f, 16.0), std::pair(11, 16.0));
   EXPECT_EQ(left(0x1p-100f, 0x1p-64), std::pair(127, 65504.0 * 0x1p-27)) << "more than was asked for";
@@ -117,7 +117,7 @@ TEST(ModelFindings, TellsTheHeadroomThatIsLeft) {
 
 TEST(ModelFindings, RecommendsNoScaleWithWhichMostGradientsVanish) {
   const auto advice = [](const std::vector<float>& gradients, const StaticScaleOptions& options) -> ScaleAdvice {
-    return findings_of({}, {step_of(gradients)}, options).loss_scale;
+    return findings_of({}, {step_of(gradients)}, options).loss_scale.advice;
   };
   // fp16 reaches from 2^-25 (half of its smallest number) to 2^15: 40 powers of two.
   std::vector<float> gradients(100, 0x1p-20f);
@@ -138,7 +138,8 @@ TEST(ModelFindings, RecommendsNoScaleWithWhichMostGradientsVanish) {
 
 TEST(ModelFindings, SaysWhyNoScaleFollows) {
   const auto why = [](const std::vector<float>& gradients, double percentile) {
-    return findings_of({}, {step_of(gradients)}, {.percentile = percentile, .headroom = 1.0}).loss_scale.why_none;
+    return findings_of({}, {step_of(gradients)}, {.percentile = percentile, .headroom = 1.0})
+        .loss_scale.advice.why_none;
   };
   std::vector<float> gradients(100, 1.0f);
   EXPECT_EQ(why(gradients, 100.0), "");
@@ -155,13 +156,13 @@ TEST(ModelFindings, SaysWhyNoScaleFollows) {
 TEST(ModelFindings, PredictsEveryStep) {
   const std::vector<float> wide = prepared_gradients(-20.0, 12.0), narrow = prepared_gradients(-12.0, 3.0);
   const LossScaleFindings found = findings_of({}, {step_of(wide, 0, 256.0f), step_of(narrow, 1, 256.0f)}).loss_scale;
-  ASSERT_TRUE(found.recommended.has_value());
+  ASSERT_TRUE(found.advice.recommended.has_value());
   ASSERT_EQ(found.by_step.size(), 2u);
-  const int64_t zeros[] = {in_fp16(wide, found.recommended->exponent).zeros,
-                           in_fp16(narrow, found.recommended->exponent).zeros};
+  const int64_t zeros[] = {in_fp16(wide, found.advice.recommended->exponent).zeros,
+                           in_fp16(narrow, found.advice.recommended->exponent).zeros};
   EXPECT_EQ(found.by_step[0].underflowed, zeros[0]);
   EXPECT_EQ(found.by_step[1].underflowed, zeros[1]);
-  EXPECT_EQ(found.recommended->losses.underflowed, zeros[0] + zeros[1]);
+  EXPECT_EQ(found.advice.recommended->losses.underflowed, zeros[0] + zeros[1]);
   EXPECT_GT(zeros[0], zeros[1]);
   EXPECT_EQ(found.largest_underflow(), static_cast<double>(zeros[0]) / static_cast<double>(wide.size()));
 }
@@ -169,8 +170,8 @@ TEST(ModelFindings, PredictsEveryStep) {
 TEST(ModelFindings, TheCurveIsWhatRoundingGivesAtEveryScale) {
   const std::vector<float> gradients = prepared_gradients(-14.0, 8.0);
   const LossScaleFindings found = findings_of({step_of(gradients)}, {step_of(gradients)}).loss_scale;
-  for (int exponent = LossScaleFindings::kMinExponent; exponent <= LossScaleFindings::kMaxExponent; exponent += 4) {
-    const FormatLosses& losses = found.losses.at(static_cast<size_t>(exponent - LossScaleFindings::kMinExponent));
+  for (int exponent = LossScaleCurve::kMinExponent; exponent <= LossScaleCurve::kMaxExponent; exponent += 4) {
+    const FormatLosses& losses = found.curve.at(exponent);
     const Counted counted = in_fp16(gradients, exponent);
     EXPECT_EQ(losses.underflowed, counted.zeros) << exponent;
     EXPECT_EQ(losses.overflowed, counted.infinite) << exponent;
@@ -182,14 +183,14 @@ TEST(ModelFindings, TakesTheLossScaleOut) {
   const std::vector<float> gradients = prepared_gradients(-16.0, 4.0);
   const auto once = findings_of({}, {step_of(gradients), step_of(gradients, 1)}).loss_scale;
   const auto scaled = findings_of({}, {step_of(gradients, 0, 1024.0f), step_of(gradients, 1, 0.5f)}).loss_scale;
-  EXPECT_EQ(scaled.losses, once.losses);
-  ASSERT_TRUE(scaled.recommended.has_value());
-  EXPECT_EQ(scaled.recommended->exponent, once.recommended->exponent);
+  EXPECT_EQ(scaled.curve.losses, once.curve.losses);
+  ASSERT_TRUE(scaled.advice.recommended.has_value());
+  EXPECT_EQ(scaled.advice.recommended->exponent, once.advice.recommended->exponent);
 }
 
 TEST(ModelFindings, NothingIsRecommendedForNothing) {
-  EXPECT_FALSE(findings_of({}, {step_of(std::vector<float>(10, 0.0f))}).loss_scale.recommended.has_value());
-  EXPECT_FALSE(findings_of({}, {step_of({1.0f, INFINITY})}).loss_scale.recommended.has_value());
+  EXPECT_FALSE(findings_of({}, {step_of(std::vector<float>(10, 0.0f))}).loss_scale.advice.recommended.has_value());
+  EXPECT_FALSE(findings_of({}, {step_of({1.0f, INFINITY})}).loss_scale.advice.recommended.has_value());
 }
 
 TEST(ModelFindings, AddsUpTheSteps) {
@@ -218,8 +219,9 @@ TEST(ModelFindings, SkippedStepsOnlyTellWhatWasNotFinite) {
   EXPECT_EQ(found.tensors[0].amaxes.size(), 2u);
   ASSERT_EQ(found.products.size(), 1u);
   EXPECT_EQ(found.products[0].error, ErrorSums());
-  ASSERT_TRUE(found.loss_scale.recommended.has_value());
-  EXPECT_EQ(found.loss_scale.recommended->exponent, findings_of({}, {clean}).loss_scale.recommended->exponent);
+  ASSERT_TRUE(found.loss_scale.advice.recommended.has_value());
+  EXPECT_EQ(found.loss_scale.advice.recommended->exponent,
+            findings_of({}, {clean}).loss_scale.advice.recommended->exponent);
   EXPECT_EQ(found.loss_scale.skipped, 1);
   EXPECT_EQ(found.loss_scale.by_step.size(), 1u);
 }

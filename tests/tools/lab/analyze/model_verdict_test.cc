@@ -205,7 +205,8 @@ TEST(ModelVerdict, SaysFirstThatNoStepCouldBeUsed) {
 ModelAnalysis with_scale(int exponent, int64_t counted, int64_t skipped) {
   ModelAnalysis analysis = analysis_of({}, {});
   CheckpointFindings& found = analysis.checkpoints[0];
-  found.loss_scale.recommended = StaticScale{.exponent = exponent, .losses = {.elements = 1000, .underflowed = 10}};
+  found.loss_scale.advice.recommended =
+      StaticScale{.exponent = exponent, .losses = {.elements = 1000, .underflowed = 10}};
   found.loss_scale.headroom = 16.0;
   found.loss_scale.by_step.assign(static_cast<size_t>(counted), {.elements = 500, .underflowed = 1});
   found.loss_scale.by_step.front().underflowed = 10;
@@ -238,7 +239,7 @@ TEST(ModelVerdict, AScaleThatTheScalerDoesNotAllowIsSaidToBe) {
 TEST(ModelVerdict, SaysWhyNoScaleIsRecommended) {
   ModelAnalysis analysis = analysis_of({}, {});
   EXPECT_FALSE(has(told(analysis), "No loss scale")) << "there were no gradients";
-  analysis.checkpoints[0].loss_scale.why_none = "all of them are odd";
+  analysis.checkpoints[0].loss_scale.advice.why_none = "all of them are odd";
   EXPECT_TRUE(has(told(analysis), "No loss scale for fp16 is recommended, since all of them are odd"));
 }
 
