@@ -1,6 +1,7 @@
 // The ops that a model runs in each layer: the paths that precision overrides, faults and checkpoints name.
 #include <gtest/gtest.h>
 
+#include "core/ops/activation.h"
 #include "tests/models/training_pass.h"
 #include "tests/testing/precisions.h"
 
@@ -102,6 +103,21 @@ TEST(OpSequence, EncoderNormalisesTheStreamInFp32) {
                                             "head: linear bf16",
                                             ": cross_entropy fp32",
                                         }));
+}
+
+// The name of an activation in configurations begins with the name of its op.
+TEST(OpSequence, EachActivationRunsItsOp) {
+  for (const auto& [text, activation] : kActivationNames) {
+    ModelConfig config = small("gpt");
+    config.dropout = 0.0f;
+    config.activation = activation;
+    std::string op;
+    for (const std::string& line : sequence(config)) {
+      if (line.starts_with("blocks.0.mlp: ")) op = line.substr(14, line.rfind(' ') - 14);
+    }
+    EXPECT_TRUE(!op.empty() && text.starts_with(op))
+        << text << " runs the op '" << op << "': see activate() in core/ops/activation.cc";
+  }
 }
 
 // A norm rounds to the dtype of the next linear layer, even if that layer has an override.

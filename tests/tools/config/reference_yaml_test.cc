@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "core/io/config_reader.h"
+#include "core/ops/activation.h"
 #include "tests/core/io/temp_folder.h"
 #include "tools/config/config_binding.h"
 #include "tools/train/dry_run.h"
@@ -115,6 +116,17 @@ TEST(ReferenceYaml, ItsExamplesOfActivationsExist) {
                             [&](const PlacedOp& placed) { return placed.layer == layer && placed.op == op; }))
         << name(op) << " of " << layer;
   }
+}
+
+TEST(ReferenceYaml, NamesEveryActivationAndOp) {
+  const std::string text = testing::read_file(kReference);
+  const auto between = [&](const char* first, const char* last) {
+    const size_t begin = text.find(first);
+    return text.substr(begin, text.find(last, begin) - begin);
+  };
+  const std::string activations = between("  activation: ", "\n"), ops = between("op: any ", "any: linear");
+  for (const auto& [name, activation] : kActivationNames) EXPECT_THAT(activations, HasSubstr(std::string(name)));
+  for (const OpEntry& op : kOps) EXPECT_THAT(ops, HasSubstr(std::string(op.name)));
 }
 
 TEST(ReferenceYaml, NamesEveryChoice) {
