@@ -120,7 +120,8 @@ std::string test_name(const ::testing::TestParamInfo<Op>& info) { return std::st
 constexpr Op kObeying[] = {Op::kEmbedding,   Op::kLinear, Op::kAttention, Op::kGelu,   Op::kSwiglu,
                            Op::kReluSquared, Op::kRope,   Op::kAdd,       Op::kDropout};
 constexpr Op kFixed[] = {Op::kLayerNorm, Op::kRmsNorm, Op::kCrossEntropy};
-static_assert(std::size(kObeying) + std::size(kFixed) == kOpCount, "an op is in neither list");
+static_assert(std::size(kObeying) + std::size(kFixed) == kOpCount,
+              "a new op belongs to kObeying, or to kFixed if it ignores a forced dtype");
 
 INSTANTIATE_TEST_SUITE_P(Ops, ObeyingOp, ::testing::ValuesIn(kObeying), test_name);
 INSTANTIATE_TEST_SUITE_P(Ops, FixedOp, ::testing::ValuesIn(kFixed), test_name);
