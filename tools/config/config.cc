@@ -63,7 +63,8 @@ std::map<std::string, std::string> resolved_settings(const Config& config) {
   return settings;
 }
 
-// Data files may move; TokenData::fingerprint() compares their contents.
+// Settings of what a run reports, and the files of its data: they may move, and TokenData::fingerprint() compares their
+// contents.
 constexpr std::array<std::string_view, 6> kReporting = {"data.train",    "data.validation", "train.eval_",
                                                         "train.sample_", "probe.",          "profile"};
 
