@@ -14,11 +14,12 @@ namespace mantissa {
 namespace {
 
 Json comparison_in(const std::string& path) {
-  Json found = read_figures(path, "--measured ");
+  const std::string expected =
+      fmt::format("--measured: expected what `mantissa compare CONFIG --json {}` writes", path);
+  Json found = read_figures(path, expected + ": ");
   const auto has = [&](const char* key) { return found.is_object() && found.contains(key); };
   if (has("setting") && has("baseline") && has("precisions")) return found;
-  throw ConfigError(
-      fmt::format("--measured: expected what `mantissa compare CONFIG --json {}` writes, got another file", path));
+  throw ConfigError(expected + ", got another file");
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
