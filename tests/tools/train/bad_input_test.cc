@@ -104,7 +104,7 @@ TEST(BadInput, AFirstStartThatIsRefusedMakesNoFolder) {
   for (const int ranks : {1, 2}) {
     for (const auto& [setting, exit_code] : {std::pair("data.train=[nofile]", 3),
                                              {"data.validation=[nofile]", 3},
-                                             {"model.context=59999", 3},
+                                             {"model.context=60000", 3},
                                              {"checkpoint.resume=nowhere", 4}}) {
       const Outcome outcome = run.try_train(ranks, {setting, "train.micro_batch=1"});
       EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;

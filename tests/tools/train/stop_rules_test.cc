@@ -173,7 +173,7 @@ TEST(StopRulesOfARun, RollbacksAreBounded) {
   // The noise of batch 52 is met in step 47: five batches were left out.
   EXPECT_THAT(outcome.output, HasSubstr("rollback 1 of 1"));
   EXPECT_THAT(outcome.output, HasSubstr("stopped after 1 spike in a row, the last in step 47: the loss "));
-  EXPECT_THAT(outcome.output, HasSubstr(" and 1 rollbacks; the weights are those before"));
+  EXPECT_THAT(outcome.output, HasSubstr(" and 1 rollback; the weights are those before"));
 }
 
 TEST(StopRulesOfARun, ARollbackNeedsACheckpointOfThisRun) {
