@@ -34,11 +34,15 @@ namespace cuda {
 class CudaStream;
 }
 
-// Declares check_args(), which returns Checked, and run() for each device, of the kernel with this argument struct.
+// Declares check_args(), which returns Checked, and run() for each device, of the kernel with this argument struct;
+// also the one for fp64 operands on a CPU (core/kernels/fp64).
 #define MANTISSA_DECLARE_KERNEL(Args, Checked)    \
   Checked check_args(const Args& args);           \
   namespace cpu {                                 \
   void run(const Args& args);                     \
+  namespace fp64 {                                \
+  void run(const Args& args);                     \
+  }                                               \
   }                                               \
   namespace cuda {                                \
   void run(const Args& args, CudaStream& stream); \

@@ -44,8 +44,16 @@ std::optional<GeluForm> gelu_form(Activation activation) {
 }
 
 Var activate(Tape& tape, Var x, Activation activation) {
-  if (const auto form = gelu_form(activation)) return gelu(tape, std::move(x), *form);
-  return activation == Activation::kSwiglu ? swiglu(tape, std::move(x)) : relu_squared(tape, std::move(x));
+  switch (activation) {  // without a default: the compiler names a new activation
+    case Activation::kGeluTanh:
+    case Activation::kGeluErf:
+      return gelu(tape, std::move(x), *gelu_form(activation));
+    case Activation::kSwiglu:
+      return swiglu(tape, std::move(x));
+    case Activation::kReluSquared:
+      break;
+  }
+  return relu_squared(tape, std::move(x));
 }
 
 Tensor gelu_of(Tape& tape, const Tensor& x, GeluForm form) {

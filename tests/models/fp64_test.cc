@@ -13,7 +13,6 @@
 
 #include "amp/autocast_policy.h"
 #include "core/base/thread_team.h"
-#include "core/ops/activation.h"
 #include "tests/models/tiny_models.h"
 #include "tests/testing/values.h"
 
@@ -124,16 +123,6 @@ TEST_P(Fp64Model, ShowsTheRoundingOfFp32) {
                                              fp64.download(fp64.test.parameters[i].gradient));
     EXPECT_GT(error, 1e-9) << fp64.test.parameters[i].name;
     EXPECT_LT(error, 1e-5) << fp64.test.parameters[i].name;
-  }
-}
-
-// A kernel that core/kernels/fp64 lacks is no error of the compiler. It throws when it is called.
-TEST(Fp64Activation, EachHasKernels) {
-  for (const auto& [text, activation] : kActivationNames) {
-    ModelConfig config = testing::tiny_gpt();
-    config.activation = activation;
-    Instance fp64(config, DType::kF64);
-    EXPECT_NO_THROW(fp64.pass(true, fp64.options())) << text << ": add its kernels to core/kernels/fp64";
   }
 }
 

@@ -26,52 +26,11 @@
 
 namespace mantissa::cpu::fp64 {
 
-void run(const FillArgs& args);
-void run(const CastArgs& args);  // between fp64 and any float dtype
-void run(const AddArgs& args);
-void run(const DropoutArgs& args);
-void run(const GeluForwardArgs& args);
-void run(const GeluBackwardArgs& args);
-void run(const SwigluForwardArgs& args);
-void run(const SwigluBackwardArgs& args);
-void run(const ReluSquaredForwardArgs& args);
-void run(const ReluSquaredBackwardArgs& args);
-void run(const RopeArgs& args);
-void run(const GemmArgs& args);
-void run(const AttentionForwardArgs& args);
-void run(const AttentionBackwardArgs& args);
-void run(const LayerNormForwardArgs& args);
-void run(const LayerNormBackwardArgs& args);
-void run(const RmsNormForwardArgs& args);
-void run(const RmsNormBackwardArgs& args);
-void run(const EmbeddingForwardArgs& args);
-void run(const EmbeddingBackwardArgs& args);
-void run(const CrossEntropyForwardArgs& args);
-void run(const CrossEntropyBackwardArgs& args);
-void run(const ColumnSumArgs& args);
-void run(const TensorStatsArgs& args);
-void run(const SumContributionsArgs& args);
-void run(const RecordVerdictArgs& args);
-void run(const AdamWArgs& args);
-void run(const ExponentHistogramArgs& args);                  // of x rounded to fp32
-inline void run(const DigestArgs& args) { cpu::run(args); }   // takes any dtype
-inline void run(const CompareArgs& args) { cpu::run(args); }  // of any x with an fp64 reference
-
 template <typename Args>
 bool is_meant(const Args& args) {
   const auto operands = Args::operands(args);
   return std::any_of(operands.begin(), operands.end(),
                      [](const Tensor* tensor) { return tensor->defined() && tensor->dtype() == DType::kF64; });
-}
-
-// Runs a call that is_meant() here.
-template <typename Args>
-void run_or_refuse(const Args& args) {
-  if constexpr (requires { fp64::run(args); }) {
-    fp64::run(args);
-  } else {
-    throw ContractError(fmt::format("[{}] has no kernel for fp64 operands", Args::kName));
-  }
 }
 
 // Calls body(i) for i in [0, n), in parallel.
