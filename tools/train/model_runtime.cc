@@ -11,7 +11,7 @@ namespace mantissa {
 namespace {
 
 constexpr const char* kNotBuiltIn =
-    "this program was built without CUDA (the build uses the toolkit that CUDA_HOME names, or finds)";
+    "this program was built without CUDA (MANTISSA_CUDA=off, or no toolkit was found: docs/gpu.md)";
 
 bool is_built_in(const std::string& backend) {
   const std::vector<std::string> names = backend_names();
