@@ -130,6 +130,7 @@ class SequentialComparison {
   // Over all pairs, with the interval of a look. At least one pair.
   MeanDifference difference() const { return mean_difference(differences_, options_.level_of_look()); }
   int64_t pairs() const { return static_cast<int64_t>(differences_.size()); }
+  std::string stands_apart() const { return mantissa::stands_apart(differences_, margins_); }
 
  private:
   SequentialOptions options_;

@@ -52,6 +52,13 @@ TEST(RareRuns, OneBeyondItsMarginStandsApart) {
   EXPECT_EQ(say({0.0, 0.5}, 0.1), "") << "two show no outlier";
 }
 
+TEST(RareRuns, PairsThatCameOneByOneAreExaminedAsWell) {
+  SequentialComparison comparison({.first_look = 6, .max_pairs = 6});
+  for (const double difference : {0.001, -0.001, 0.0, 0.002, 0.09, -0.002}) comparison.add(difference, 0.08);
+  EXPECT_EQ(comparison.verdict(), ComparisonVerdict::kEqual) << "in the mean";
+  EXPECT_NE(comparison.stands_apart(), "");
+}
+
 // Differences centred at `mean`: normal with the deviation 1, and `bad` in 20 are ten more.
 std::vector<double> with_rare_runs(uint32_t trial, uint32_t pairs, double mean, double bad) {
   std::vector<double> differences;

@@ -43,7 +43,7 @@ Json figures(const std::optional<MeanDifference>& difference) {
 
 Json figures(const ReferenceResult& one) {
   return {{"margin", one.margin},
-          {"too_short", one.too_short},
+          {"why", one.why},
           {"loss", figures(one.loss)},
           {"loss_verdict", name(one.loss_verdict)},
           {"log_time", figures(one.log_time)},
@@ -139,7 +139,7 @@ std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
                   loss_text(one.loss), name(one.loss_verdict),
                   one.margin > 0.0 ? fmt::format("margin {:.2g} nats", one.margin)
                                    : "no margin: some of its runs did not get below their first loss, or to their end");
-  if (!one.too_short.empty()) text += "; " + one.too_short;
+  if (!one.why.empty()) text += "; " + one.why;
   if (one.log_time) {
     text += fmt::format("; step time{} {}: {}", validation.times == TimesOf::kRuns ? " of whole runs" : "",
                         time_text(*one.log_time), name(one.time_verdict));

@@ -64,8 +64,9 @@ class Pairs {
     if (failed_) return result;
     result.loss_verdict = loss_.verdict().value_or(ComparisonVerdict::kInconclusive);
     if (result.loss_verdict != ComparisonVerdict::kEqual) return result;
-    result.too_short = too_short(references_, plans_, result.margin, options_.level);
-    if (!result.too_short.empty()) result.loss_verdict = ComparisonVerdict::kInconclusive;
+    result.why = loss_.stands_apart();
+    if (result.why.empty()) result.why = too_short(references_, plans_, result.margin, options_.level);
+    if (!result.why.empty()) result.loss_verdict = ComparisonVerdict::kInconclusive;
     return result;
   }
 

@@ -59,8 +59,8 @@ TEST_F(Validation, TheMarginIsAShareOfWhatTheReferenceLearns) {
   EXPECT_GT(found.against[0].margin, 0.0);
   EXPECT_LT(found.against[0].margin, 0.0025 * 5.6) << "no run gets from log(256) below 0";
   EXPECT_NE(found.against[0].loss_verdict, ComparisonVerdict::kEqual);
-  EXPECT_TRUE(found.against[0].loss_verdict != ComparisonVerdict::kInconclusive ||
-              !found.against[0].too_short.empty() || found.against[0].loss->pairs == 4);
+  EXPECT_TRUE(found.against[0].loss_verdict != ComparisonVerdict::kInconclusive || !found.against[0].why.empty() ||
+              found.against[0].loss->pairs == 4);
 }
 
 // Its losses spread so far that any plan would be within the effect of seeds.
