@@ -1,6 +1,6 @@
 // The list of all kernels. The device interface (core/backend/backend.h), the dry run, and the profiling and recording
 // decorators are derived from it. A new kernel needs a line here, its argument struct in <family>/args.h, its checks in
-// <family>/contract.cc, and run() for each device.
+// <family>/contract.cc, and run() for each device and for fp64 (core/kernels/fp64).
 #pragma once
 
 namespace mantissa {

@@ -1,21 +1,15 @@
-// Kernels in fp64 on gradients and optimizer state: sums over ranks, statistics, the verdict's record, AdamW; and the
-// kernels that take no fp64 operands, or any. See fp64_cpu.h.
+// Kernels in fp64 on gradients and optimizer state: sums over ranks, statistics, the verdict's record, AdamW. See
+// fp64_cpu.h.
 #include <atomic>
 #include <cstddef>
 #include <memory>
 #include <vector>
 
 #include "core/kernels/fp64/fp64_cpu.h"
-#include "core/kernels/quantize/args.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa::cpu::fp64 {
 namespace {
-
-template <typename Args>
-[[noreturn]] void refuse(const Args&) {
-  throw ContractError(fmt::format("[{}] has no kernel for fp64 operands", Args::kName));
-}
 
 // A double may overflow when it is squared. Elements are therefore examined one by one.
 TensorStats stats_of(const double* x, int64_t begin, int64_t count, int64_t index_offset) {
@@ -141,22 +135,5 @@ void run(const ExponentHistogramArgs& args) {
   run(CastArgs{.src = args.x, .dst = narrow.x});
   cpu::run(narrow);
 }
-
-// These take any dtype, and an fp64 reference.
-void run(const DigestArgs& args) { cpu::run(args); }
-void run(const CompareArgs& args) { cpu::run(args); }
-
-// These serve narrower dtypes only.
-void run(const SplitArgs& args) { refuse(args); }
-void run(const AmaxArgs& args) { refuse(args); }
-void run(const TensorScaleArgs& args) { refuse(args); }
-void run(const QuantizeArgs& args) { refuse(args); }
-void run(const FromCodesArgs& args) { refuse(args); }
-void run(const HadamardArgs& args) { refuse(args); }
-void run(const DelayedScalesArgs& args) { refuse(args); }
-void run(const SettleDigestsArgs& args) { refuse(args); }
-void run(const DecideUpdateArgs& args) { refuse(args); }
-void run(const UpdateStagnationArgs& args) { refuse(args); }
-void run(const RoundingLossesArgs& args) { refuse(args); }
 
 }  // namespace mantissa::cpu::fp64
