@@ -11,8 +11,8 @@ size_t columns_of(std::string_view text) {
 }
 
 std::string counted(int64_t count, std::string_view noun) {
-  const bool hisses = noun.ends_with("ch") || noun.ends_with("s") || noun.ends_with("x");
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : hisses ? "es" : "s");
+  const bool takes_es = noun.ends_with("ch") || noun.ends_with("s") || noun.ends_with("x");
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : takes_es ? "es" : "s");
 }
 
 std::string wrapped(std::string_view text, size_t taken, Paths paths) {

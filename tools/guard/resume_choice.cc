@@ -51,7 +51,7 @@ std::string find_checkpoint_folder(const std::string& path) {
     if (store.steps().empty()) continue;
     if (const auto latest = store.latest_valid()) return latest->folder;
     throw CheckpointError(
-        fmt::format("{}: none of {} there is valid", root, counted(std::ssize(store.steps()), "checkpoint")));
+        fmt::format("{} holds {}, but no valid one", root, counted(std::ssize(store.steps()), "checkpoint")));
   }
   refuse_foreign_model(path);
   throw CheckpointError(

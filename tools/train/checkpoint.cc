@@ -177,7 +177,7 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
     }
     if (!chosen && choice == "auto" && !store.steps().empty()) {
       throw CheckpointError(
-          fmt::format("{}: none of {} there is valid, and starting again would write over the run. Give "
+          fmt::format("{} holds {}, but no valid one; starting again would write over the run. Give "
                       "checkpoint.resume=none to start from the beginning, or another train.run_dir",
                       checkpoint_root(config.train.run_dir), counted(std::ssize(store.steps()), "checkpoint")));
     }

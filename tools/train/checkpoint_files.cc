@@ -211,11 +211,10 @@ std::string shortage_text(const std::string& error, uint64_t bytes, const std::s
   const auto mib = [](uint64_t of) { return std::ldexp(static_cast<double>(of), -20); };
   std::string text = fmt::format(". A checkpoint takes {:.1f} MiB, and {} has {:.1f} MiB free: ", mib(bytes), folder,
                                  mib(space.available));
-  if (bytes <= space.available) return text + "a quota may be at its end";
+  if (bytes <= space.available) return text + "your quota may be used up";
   text += fmt::format("free {:.1f} MiB there", mib(bytes - space.available));
-  return keep_last == 1 ? text
-                        : text + fmt::format(", and set checkpoint.keep_last, now {}, to keep fewer",
-                                             keep_last == 0 ? "0 (all)" : std::to_string(keep_last));
+  if (keep_last == 0) return text + ", or set checkpoint.keep_last (now 0: all)";
+  return keep_last == 1 ? text : text + fmt::format(", or lower checkpoint.keep_last (now {})", keep_last);
 }
 
 CheckpointFile write_scales_file(const std::string& folder, const std::string& name, const DelayedScales& scales) {

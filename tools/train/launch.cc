@@ -297,10 +297,10 @@ std::string pin_threads(Communicator& communicator, const NodeProcessors& node, 
   const std::vector<int> processors = choose_processors(ProcessorTopology::of_this_machine(), node, local);
   if (processors.empty()) return "";
   bind_threads(processors);
-  return fmt::format(
-      "threads: bound, each to a core of its own ({} ranks x {} share {} processors); rank {} runs on processor{} {}",
-      node.sharing(), counted(threads, "thread"), node.own().count(), communicator.rank(),
-      processors.size() == 1 ? "" : "s", fmt::join(processors, " "));
+  return fmt::format("threads: bound, each to a core of its own ({} ranks x {} share {}); rank {} runs on {}: {}",
+                     node.sharing(), counted(threads, "thread"),
+                     counted(static_cast<int64_t>(node.own().count()), "processor"), communicator.rank(),
+                     counted(std::ssize(processors), "processor"), fmt::join(processors, " "));
 }
 
 }  // namespace mantissa

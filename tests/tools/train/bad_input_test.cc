@@ -206,7 +206,7 @@ TEST(BadInput, UnreadableCheckpoint) {
   std::filesystem::resize_file(run.checkpoint_folder(2) + "/manifest.json", 100);
   expect_refused(run.try_train(1, {"checkpoint.resume=" + run.checkpoint_folder(2)}), 4, {"manifest.json"});
   // With "auto" nothing valid is left: starting over would write over the run.
-  expect_refused(run.try_train(2, {}), 4, {"none of 1 checkpoint there is valid"});
+  expect_refused(run.try_train(2, {}), 4, {"holds 1 checkpoint, but no valid one"});
 }
 
 TEST(BadInput, ACheckpointOfAnotherVersionOrWithPipes) {
@@ -346,7 +346,7 @@ TEST(BadInput, AFullDiskSaysWhatIsMissing) {
   std::smatch found;
   const std::regex message(
       "checkpoint of step 10 not saved, rank 1: .*: No space left on device. A checkpoint takes "
-      "([0-9.]+) MiB, and .*/run has [0-9.]+ MiB free: a quota may be at its end. Training goes on");
+      "([0-9.]+) MiB, and .*/run has [0-9.]+ MiB free: your quota may be used up. Training goes on");
   ASSERT_TRUE(std::regex_search(outcome.output, found, message)) << outcome.output;
   double bytes = 0.0;
   for (const CheckpointFile& file : open_checkpoint(run.checkpoint_folder(20)).files) {
@@ -357,9 +357,11 @@ TEST(BadInput, AFullDiskSaysWhatIsMissing) {
   const auto free = std::filesystem::space(run.folder()).available;
   const std::string full = "cannot write: No space left on device";
   const std::string lacks = shortage_text(full, free + (uint64_t{1} << 50), run.folder(), 2);
-  EXPECT_TRUE(std::regex_search(lacks, std::regex(" MiB free: free 10[67][0-9]{7}\\.[0-9] MiB there, and set "
-                                                  "checkpoint.keep_last, now 2, to keep fewer$")))
+  EXPECT_TRUE(std::regex_search(lacks, std::regex(" MiB free: free 10[67][0-9]{7}\\.[0-9] MiB there, "
+                                                  "or lower checkpoint.keep_last \\(now 2\\)$")))
       << lacks;
+  EXPECT_TRUE(shortage_text(full, free + (uint64_t{1} << 50), run.folder(), 0)
+                  .ends_with(" MiB there, or set checkpoint.keep_last (now 0: all)"));
   EXPECT_EQ(shortage_text("cannot write: Input/output error", 1, run.folder(), 2), "");
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/base/wrapped_text.h"
 #include "tools/lab/advise/measured_costs.h"
 #include "tools/train/launch.h"
 #include "tools/train/statistics.h"
@@ -107,10 +108,11 @@ PresentAdvice advise_present_device(const std::string& model, const Config& conf
 void add_comparison(const Json& comparison, ReportText& text) {
   const std::vector<double> steps = comparison["steps_seconds"];
   const double measured = comparison["measured_seconds"];
-  text.line("\npredicted against measured, {}: {} ms a step against {:.3f} ({:.3f} - {:.3f}, {} steps), ratio {:.3f}",
+  text.line("\npredicted against measured, {}: {} ms a step against {:.3f} ({:.3f} - {:.3f}, {}), ratio {:.3f}",
             comparison["precision"].get<std::string>(),
             in_three_digits(1e3 * comparison["predicted_seconds"].get<double>()), 1e3 * measured,
-            1e3 * quantile(steps, 0.0), 1e3 * quantile(steps, 1.0), steps.size(), comparison["ratio"].get<double>());
+            1e3 * quantile(steps, 0.0), 1e3 * quantile(steps, 1.0), counted(std::ssize(steps), "step"),
+            comparison["ratio"].get<double>());
   Json rows = Json::array();
   for (const Json& op : comparison["ops"]) {
     const double predicted = op["predicted_seconds"], ran = op["measured_seconds"];
