@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <numeric>
 
 #include "comm/state_faults.h"
 #include "core/base/check.h"
@@ -152,6 +151,10 @@ std::optional<ResumePoint> resume_point_on_all_ranks(const Config& config, const
   return ResumePoint{.folder = folder, .step = step, .run = nlohmann::json::parse(state), .is_named = named};
 }
 
+struct PartReport {
+  uint64_t ok = 0, bytes = 0;
+};
+
 }  // namespace
 
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
@@ -285,7 +288,7 @@ bool TrainingCheckpoints::save(RunState& state) {
   const std::optional<RollbackPoint> point =
       is_due(run_.checkpoint.interval, step) && is_good ? RollbackPoint{.step = step} : state.rollback_point;
   session_.sharded.optimizer.restore_weights();
-  int32_t ok = 1;
+  uint64_t ok = 1;
   std::vector<std::string> mine;  // name, size and hash of each file that this rank has written; else the error
   const auto guarded = [&](const auto& write) {
     try {
@@ -301,8 +304,7 @@ bool TrainingCheckpoints::save(RunState& state) {
       store_.begin(step);
     });
   }
-  const auto begun = all_gather_records(communicator, ok);
-  if (begun[0] && ok) {
+  if (all_gather_records(communicator, ok)[0] && ok) {
     std::vector<CheckpointFile> written;
     guarded([&] {
       written = write_files(store_.partial_folder(step));
@@ -316,11 +318,10 @@ bool TrainingCheckpoints::save(RunState& state) {
       });
     }
   }
-  const auto all_ok = all_gather_records(communicator, ok);
+  const auto reports = all_gather_records(communicator, PartReport{.ok = ok, .bytes = part_bytes()});
   const auto all = all_gather_text_lists(communicator, mine);
-  const auto bytes = all_gather_records(communicator, part_bytes());
-  const auto failed = std::ranges::find(all_ok, 0);
-  int32_t committed = failed == all_ok.end();
+  const auto failed = std::ranges::find(reports, 0u, &PartReport::ok);
+  int32_t committed = failed == reports.end();
   std::vector<CheckpointFile> files;
   for (size_t rank = 0; rank < all.size() && committed; ++rank) {
     for (size_t i = 0; i < all[rank].size(); i += 3) {
@@ -330,7 +331,7 @@ bool TrainingCheckpoints::save(RunState& state) {
   if (communicator.rank() == 0) {
     std::string failure;
     if (!committed) {
-      const auto rank = static_cast<size_t>(failed - all_ok.begin());
+      const auto rank = static_cast<size_t>(failed - reports.begin());
       failure = fmt::format(", rank {}: {}", rank, all[rank].at(0));
       store_.abandon(step);
     } else {
@@ -346,9 +347,10 @@ bool TrainingCheckpoints::save(RunState& state) {
       }
     }
     if (!committed) {
+      uint64_t bytes = 0;
+      for (const PartReport& report : reports) bytes += report.bytes;
       log_warn("checkpoint of step {} not saved{}{}. Training goes on; {}", step, failure,
-               shortage_text(failure, std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), run_.train.run_dir,
-                             run_.checkpoint.keep_last),
+               shortage_text(failure, bytes, run_.train.run_dir, run_.checkpoint.keep_last),
                store_.steps().empty() ? "there is no older checkpoint" : "older checkpoints are untouched");
     }
   }
