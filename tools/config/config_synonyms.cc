@@ -5,7 +5,6 @@
 
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
-#include "tools/config/precision_names.h"
 
 namespace mantissa {
 namespace {
@@ -42,13 +41,22 @@ const std::vector<Unavailable>& unavailable() {
   throw ConfigError(fmt::format("{}: {} is not available: {}", origin, what, why));
 }
 
+// Short names of precisions that are no value of `compute` or `recipe`.
+void refuse_fp32_products(const ConfigMember& member, const std::string& path) {
+  if (member.key != "compute" && member.key != "recipe") return;
+  const std::string& text = member.value.text;
+  const auto products = parse_fp32_products(text);
+  if (!products || *products == Fp32Products::kFp32) return;
+  throw ConfigError(
+      fmt::format("{}: {}: '{}' is a way to multiply fp32 numbers: set precision.compute=fp32 and "
+                  "precision.fp32_products={}",
+                  member.origin, path, text, text));
+}
+
 void refuse_below(const ConfigNode& node, const std::string& section) {
   for (const ConfigMember& member : node.members) {
     const std::string path = join_config_path(section, member.key);
-    const bool is_format = member.key == "compute" || member.key == "recipe";
-    if (const std::string hint = fp32_products_hint(member.value.text); is_format && !hint.empty()) {
-      throw ConfigError(fmt::format("{}: {}: '{}'{}", member.origin, path, member.value.text, hint));
-    }
+    refuse_fp32_products(member, path);
     for (const Unavailable& one : unavailable()) {
       if (std::ranges::count(one.keys, member.key) > 0) refuse(member.origin, path, one.why);
     }

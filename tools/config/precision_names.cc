@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "tools/config/config_binding.h"
 
 namespace mantissa {
@@ -17,11 +15,12 @@ std::vector<std::string> uniform_precisions() {
 std::optional<PrecisionConfig> parse_precision(const std::string& text) {
   PrecisionConfig precision;
   std::string base = text;
-  const size_t colon = std::min(text.rfind(':'), text.size());
   for (const auto& [pattern, value] : config_names::kPattern) {
-    if (value == PrecisionPattern::kNone || colon == text.size() || text.substr(colon + 1) != pattern) continue;
+    const std::string ending = fmt::format(":{}", pattern);
+    if (value == PrecisionPattern::kNone || !base.ends_with(ending)) continue;
     precision.pattern = value;
-    base = text.substr(0, colon);
+    base.resize(base.size() - ending.size());
+    break;
   }
   if (base == "fp8") base = "delayed";
   if (base == "fp4") base = "nvfp4";
@@ -57,15 +56,6 @@ std::optional<RuleFormat> parse_low_format(const std::string& text) {
   if (const auto dtype = parse_float_dtype(text); dtype && *dtype != wide_of(*dtype)) return *dtype;
   if (const auto recipe = parse_recipe(text)) return *recipe;
   return std::nullopt;
-}
-
-std::string fp32_products_hint(const std::string& text) {
-  const auto products = parse_fp32_products(text);
-  if (!products || *products == Fp32Products::kFp32) return "";
-  return fmt::format(
-      ": that is a way to multiply fp32 numbers: give precision.compute=fp32 and "
-      "precision.fp32_products={}",
-      text);
 }
 
 }  // namespace mantissa

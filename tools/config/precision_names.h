@@ -22,7 +22,5 @@ std::string without_alias(const std::string& name);
 
 // The format to which "bf16", "fp16" or a recipe lowers products. Nothing for other texts.
 std::optional<RuleFormat> parse_low_format(const std::string& text);
-// For refusals of a format: the setting that the text is a value of, if it is a way to multiply fp32 numbers; else "".
-std::string fp32_products_hint(const std::string& text);
 
 }  // namespace mantissa

@@ -111,8 +111,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"precision.rules=[{match: a, format: fp31}]"}, "precision.rules[0].format: expected one of fp32, bf16"},
         Case{{"precision.rules=[{match: a, op: gelu, format: tf32}]"}, "only linear layers have this format"},
         Case{{"precision.rules=[{match: a, role: weight, format: tf32}]"}, "an operand has a recipe, or low"},
-        Case{{"precision.compute=bf16x6"}, "give precision.compute=fp32 and precision.fp32_products=bf16x6"},
-        Case{{"precision.recipe=tf32"}, "precision.recipe: 'tf32': that is a way to multiply fp32 numbers"},
+        Case{{"precision.compute=bf16x6"}, "set precision.compute=fp32 and precision.fp32_products=bf16x6"},
+        Case{{"precision.recipe=tf32"}, "precision.recipe: 'tf32' is a way to multiply fp32 numbers"},
         Case{{"precision.fp32_products=bf16x9"}, "expected one of fp32, tf32, bf16x3, bf16x6"},
         Case{{"precision.tf32=true"},
              "unknown key 'tf32' in section 'precision'; here it is called "

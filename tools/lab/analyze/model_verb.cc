@@ -127,7 +127,7 @@ Json to_json(const ModelAnalysis& analysis) {
           {"title", analysis.title},
           {"training", training_settings(config)},
           {"setting",
-           {{"precision", name_of_precision(config)},
+           {{"precision", requested_name(config)},
             {"compute", name(config.precision.compute)},
             {"recipe", config.precision.recipe ? Json(name(*config.precision.recipe)) : Json()},
             {"wire", name(config.wire())},

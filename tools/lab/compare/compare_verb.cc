@@ -160,7 +160,7 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
   const bool leads = communicator.rank() == 0;
   OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
   const bool is_uniform = mantissa::is_uniform(config);
-  if (leads && !is_uniform && std::ranges::count(request.precisions, "configured") == 0) {
+  if (leads && !is_uniform && std::ranges::count(request.precisions, kConfigured) == 0) {
     log_warn(
         "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
   }

@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/old_settings.h"
+#include "tools/config/precision_names.h"
 
 namespace mantissa {
 namespace {
@@ -37,13 +38,13 @@ Config without_precision(Config config) {
   return config;
 }
 
-// `precision` without the pattern's number of blocks, which is the configuration's.
-Config configuration(const Config& config, PrecisionConfig precision) {
+// in_precision(), with the configuration's own pattern_blocks.
+Config with_own_blocks(const Config& config, PrecisionConfig precision) {
   if (precision.pattern != PrecisionPattern::kNone) precision.pattern_blocks = config.precision.pattern_blocks;
   return in_precision(config, precision);
 }
-Config configuration(const Config& config, const std::string& name) {
-  return configuration(config, parse_precision(name).value());
+Config with_own_blocks(const Config& config, const std::string& name) {
+  return with_own_blocks(config, parse_precision(name).value());
 }
 
 // `given` with the precision of a file.
@@ -89,7 +90,7 @@ Candidate chosen(const Config& config, const std::string& text, const char* opti
                     "NAME=FILE, got '{}'",
                     option, fmt::join(uniform_precisions(), ","), kPatterned, kConfigured, text));
   }
-  Candidate candidate{.name = text, .config = configuration(config, *precision)};
+  Candidate candidate{.name = text, .config = with_own_blocks(config, *precision)};
   candidate.config.precision_fallback = {};
   return candidate;
 }
@@ -105,11 +106,12 @@ Config in_precision(const Config& given, const PrecisionConfig& precision) {
 
 bool is_uniform(const Config& config) {
   const std::string as_given = to_yaml(config);
-  return std::ranges::any_of(uniform_precisions(),
-                             [&](const std::string& name) { return to_yaml(configuration(config, name)) == as_given; });
+  return std::ranges::any_of(uniform_precisions(), [&](const std::string& name) {
+    return to_yaml(with_own_blocks(config, name)) == as_given;
+  });
 }
 
-std::string name_of_precision(const Config& config) {
+std::string requested_name(const Config& config) {
   const PrecisionConfig& given = config.precision;
   const std::string name = precision_name(given);
   const bool changes = !config.precision_schedule.empty() || !config.precision_adaptive.levels.empty();
@@ -124,9 +126,9 @@ std::vector<std::string> pattern_names(const Config& config) {
   const std::string as_given = to_yaml(uniform);
   std::string base = "bf16";
   for (const std::string& name : uniform_precisions()) {
-    if (parse_low_format(name) && to_yaml(configuration(config, name)) == as_given) base = name;
+    if (parse_low_format(name) && to_yaml(with_own_blocks(config, name)) == as_given) base = name;
   }
-  const bool has_recipe = configuration(config, base).precision.recipe.has_value();
+  const bool has_recipe = with_own_blocks(config, base).precision.recipe.has_value();
   std::vector<std::string> names;
   for (const auto& [pattern, value] : config_names::kPattern) {
     const bool needs_recipe = value == PrecisionPattern::kAllLow;
@@ -152,7 +154,7 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
   std::vector<Candidate> candidates;
   bool found = false;
   for (const std::string& name : known) {
-    Candidate candidate{.name = name, .config = configuration(config, name)};
+    Candidate candidate{.name = name, .config = with_own_blocks(config, name)};
     candidate.is_configured = to_yaml(candidate.config) == as_given;
     found |= candidate.is_configured;
     const bool is_slow = name == "fp64" || name == "bf16x6" || name == "bf16x3";
@@ -160,7 +162,7 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
     if (is_wanted || candidate.is_configured) candidates.push_back(std::move(candidate));
   }
   if (!found) {
-    candidates.insert(candidates.begin(), {.name = kAsConfigured, .config = config, .is_configured = true});
+    candidates.insert(candidates.begin(), {.name = kConfigured, .config = config, .is_configured = true});
   }
   return candidates;
 }

@@ -5,12 +5,11 @@
 #include <vector>
 
 #include "tools/config/config.h"
-#include "tools/config/precision_names.h"
 
 namespace mantissa {
 
-inline constexpr const char* kAsConfigured = "as configured";  // a configuration that is none of the others
-inline constexpr const char* kConfigured = "configured";       // the same in a request
+// The name of the configuration itself, in requests and where it is none of the other candidates.
+inline constexpr const char* kConfigured = "configured";
 
 struct Candidate {
   std::string name;  // "bf16", "mxfp8"
@@ -27,13 +26,13 @@ Config in_precision(const Config& config, const PrecisionConfig& precision);
 bool is_uniform(const Config& config);
 
 // As `compare` takes it: its precision_name(), or "configured" where that does not tell all of it.
-std::string name_of_precision(const Config& config);
+std::string requested_name(const Config& config);
 
 // The shipped patterns over the configuration's own uniform precision, or bf16 where that has nothing for patterns to
 // change: "mxfp8:attention_high". "all_low" is one of them only for a recipe.
 std::vector<std::string> pattern_names(const Config& config);
 
-// The configuration in_precision() of each name, preceded by the configuration itself as "as configured", unless it is
+// The configuration in_precision() of each name, preceded by the configuration itself as "configured", unless it is
 // one of them. `names`: those that parse_precision() reads; empty for uniform_precisions() and pattern_names(), but for
 // fp64, bf16x6 and bf16x3, which are slow without hardware for them. ConfigError for others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});

@@ -68,7 +68,7 @@ TEST(Candidates, PatternsAreOverTheConfigurationsOwnPrecision) {
 TEST(Candidates, AConfigurationOfItsOwnKindComesFirst) {
   const auto candidates =
       candidates_of(minimal_config({"precision.rules=[{match: blocks.0.mlp, format: fp32}]"}), {"fp32"});
-  EXPECT_EQ(names_of(candidates), (std::vector<std::string>{"as configured", "fp32"}));
+  EXPECT_EQ(names_of(candidates), (std::vector<std::string>{"configured", "fp32"}));
   EXPECT_TRUE(candidates[0].is_configured);
   EXPECT_EQ(candidates[0].config.precision.rules.size(), 1u);
   EXPECT_TRUE(candidates[1].config.precision.rules.empty());
@@ -172,14 +172,14 @@ TEST(Candidates, APrecisionIsNamedAsItIsAskedFor) {
     const auto precision = parse_precision(name);
     ASSERT_TRUE(precision) << name;
     EXPECT_EQ(precision_name(*precision), name);
-    EXPECT_EQ(name_of_precision(chosen_candidates(minimal_config(), {name}, "--precisions")[0].config), name);
+    EXPECT_EQ(requested_name(chosen_candidates(minimal_config(), {name}, "--precisions")[0].config), name);
     EXPECT_EQ(without_alias(name), name);
   }
   EXPECT_EQ(without_alias("fp8:attention_high"), "delayed:attention_high");
   EXPECT_EQ(without_alias("plan"), "plan");
-  EXPECT_EQ(name_of_precision(minimal_config({"precision.rules=[{match: head, format: fp32}]"})), "configured");
-  EXPECT_EQ(name_of_precision(minimal_config({"precision.compute=fp16", "precision.recipe=mxfp8"})), "configured");
-  EXPECT_EQ(name_of_precision(minimal_config({"precision.schedule=[{after_step: 2, compute: fp32}]"})), "configured");
+  EXPECT_EQ(requested_name(minimal_config({"precision.rules=[{match: head, format: fp32}]"})), "configured");
+  EXPECT_EQ(requested_name(minimal_config({"precision.compute=fp16", "precision.recipe=mxfp8"})), "configured");
+  EXPECT_EQ(requested_name(minimal_config({"precision.schedule=[{after_step: 2, compute: fp32}]"})), "configured");
 }
 
 TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {

@@ -30,7 +30,9 @@ Recipe require_recipe(const std::string& text) {
   throw ConfigError(fmt::format("--recipes: expected some of current, block, mxfp8, nvfp4, got '{}'{}", text,
                                 recipe ? ": delayed scaling has no scales in the few steps that damage is measured in; "
                                          "its formats are those of current"
-                                       : fp32_products_hint(text)));
+                                : parse_fp32_products(text)
+                                    ? ": that is no lower format but a way to multiply fp32 numbers"
+                                    : ""));
 }
 
 // ---- From options to settings.

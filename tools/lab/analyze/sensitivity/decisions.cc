@@ -7,6 +7,7 @@
 
 #include "amp/autocast_policy.h"
 #include "core/base/error.h"
+#include "tools/config/precision_names.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/train/dry_run.h"
 
@@ -16,10 +17,10 @@ namespace {
 RuleFormat require_format(const std::string& text) {
   const std::optional<RuleFormat> format = parse_low_format(text);
   if (!format) {
-    throw ConfigError(
-        fmt::format("--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
-                    "(current:e5m2), got '{}'{}",
-                    text, fp32_products_hint(text)));
+    throw ConfigError(fmt::format(
+        "--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
+        "(current:e5m2), got '{}'{}",
+        text, parse_fp32_products(text) ? ": that is no lower format but a way to multiply fp32 numbers" : ""));
   }
   if (const auto* const recipe = std::get_if<Recipe>(&*format); recipe && recipe->scaling == Scaling::kDelayed) {
     throw ConfigError(fmt::format(

@@ -67,7 +67,7 @@ TEST(SensitivityVerb, RefusesWhatMakesNoSense) {
       {{"--formats", "fp8"}, "expected some of bf16, fp16, current"},
       {{"--formats", "delayed"}, "use current"},
       {{"--layers", "blocks.7.mlp"}, "leaves nothing to lower"},
-      {{"--formats", "bf16x6"}, "precision.fp32_products=bf16x6"},
+      {{"--formats", "bf16x6"}, "'bf16x6': that is no lower format but a way to multiply fp32 numbers"},
       {{"--risk-low", "0.5", "--risk-high", "0.1"}, "the second at least the first"},
       {{"--risk-low", "50%", "--risk-high", "10%"}, "got 0.5 and 0.1"},
       {{"--hessian-interval", "0%"}, "above 0%, at most 1000%"},
