@@ -53,7 +53,7 @@ bool is_held(const std::string& lock) {
   return held;
 }
 
-std::optional<RunFigures> read_figures(const std::string& path) {
+std::optional<RunFigures> read_metrics(const std::string& path) {
   const auto text = text_of_file(path);
   if (!text) return std::nullopt;
   return parse_prometheus(*text);
@@ -191,7 +191,7 @@ int exit_code(RunHealth health) { return kHealths[static_cast<size_t>(health)].e
 RunStatus read_status(const std::string& run_dir, double now) {
   const std::string lock = run_dir + "/" + kLockName;
   const auto begun = changed_at(lock);
-  RunStatus status{.figures = read_figures(run_dir + "/" + kMetricsPromName), .begun = begun.value_or(0.0)};
+  RunStatus status{.figures = read_metrics(run_dir + "/" + kMetricsPromName), .begun = begun.value_or(0.0)};
   if (!begun && !status.figures) {
     if (!std::filesystem::exists(run_dir)) throw ConfigError(fmt::format("'{}' does not exist", run_dir));
     throw ConfigError(

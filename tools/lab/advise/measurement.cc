@@ -14,12 +14,11 @@ namespace mantissa {
 namespace {
 
 Json comparison_in(const std::string& path) {
-  const std::string expected =
-      fmt::format("--measured: expected what `mantissa compare CONFIG --json {}` writes", path);
-  Json found = read_figures(path, expected + ": ");
+  const std::string writer = "`mantissa compare CONFIG`";
+  Json found = read_figures(path, writer);
   const auto has = [&](const char* key) { return found.is_object() && found.contains(key); };
   if (has("setting") && has("baseline") && has("precisions")) return found;
-  throw ConfigError(expected + ", got another file");
+  throw ConfigError(fmt::format("{}: expected a file that {} wrote with --json, got another", path, writer));
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }

@@ -48,13 +48,13 @@ void OutputFile::write(const nlohmann::json& figures) {
   if (is_wanted()) write(figures.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-nlohmann::json read_figures(const std::string& path, const std::string& name) {
+nlohmann::json read_figures(const std::string& path, const std::string& writer) {
   std::ifstream file(path);
-  if (!file) throw ConfigError(fmt::format("{}{}: cannot be opened", name, path));
+  if (!file) throw ConfigError(fmt::format("{}: cannot be opened", path));
   try {
     return nlohmann::json::parse(file);
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(fmt::format("{}{}: expected a file that a verb wrote with --json: {}", name, path, error.what()));
+    throw ConfigError(fmt::format("{}: expected a file that {} wrote with --json: {}", path, writer, error.what()));
   }
 }
 

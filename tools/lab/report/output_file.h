@@ -38,9 +38,8 @@ class OutputFile {
   std::ofstream file_;
 };
 
-// Figures that a verb wrote with --json. `name` stands before the path in errors: "--measured ". ConfigError for a file
-// that cannot be read or has others.
-nlohmann::json read_figures(const std::string& path, const std::string& name = "");
+// Figures that `writer`, named in errors, wrote with --json. ConfigError for a file that cannot be read or is no JSON.
+nlohmann::json read_figures(const std::string& path, const std::string& writer = "a verb");
 
 struct NamedFile {
   std::string name;  // in errors: "--json"

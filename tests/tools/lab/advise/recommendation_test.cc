@@ -274,9 +274,10 @@ TEST(Measurement, RefusesOtherFilesAndOtherTasks) {
   };
   const std::string good =
       written("good.json", prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")})).dump());
-  expect_part(error("/no/such.json", wanted_config()), "writes: /no/such.json: cannot be opened");
+  expect_part(error("/no/such.json", wanted_config()), "/no/such.json: cannot be opened");
   for (const std::string text : {"precision: bf16", "[1, 2]", R"({"model": "a", "verdict": "b"})"}) {
-    expect_part(error(written("other.json", text), wanted_config()), "expected what `mantissa compare CONFIG --json");
+    expect_part(error(written("other.json", text), wanted_config()),
+                "other.json: expected a file that `mantissa compare CONFIG` wrote with --json");
   }
   Json part = prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")}));
   part["precisions"][0]["summary"].erase("succeeded");

@@ -143,7 +143,7 @@ TEST(AdviseMeasured, RefusesWhatMakesNoSense) {
       {{"--hardware", "h100", "--measured", measured, "--formats", "bf16"}, "--formats"},
       {{"--hardware", "h100", "--measured", measured, "--budget", "time=1ms"}, "--budget"},
       {{"--hardware", "t4,h101", "--measured", measured}, "did you mean 'h100'?"},
-      {{"--hardware", "h100", "--measured", run.config_path()}, "--measured: expected what `mantissa compare"},
+      {{"--hardware", "h100", "--measured", run.config_path()}, "expected a file that `mantissa compare"},
       {{"--hardware", "h100", "--measured", measured, "--output", measured}, "expected two files, got one"},
       {{"--hardware", "h100", "--measured", measured, "model.context=64"}, "model.context=64"},
       {{"--hardware", "h100,t4", "--measured", measured, "--output", run.folder() + "/a.yaml"}, "give one --hardware"},
