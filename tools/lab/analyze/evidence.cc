@@ -241,7 +241,7 @@ class Weighing {
     std::vector<std::vector<Json>> decisions;
     for (const Json& one : file.figures.at("decisions")) {
       // A recipe leaves the head in 16 bits: what it would do there is no part of it.
-      if (one.contains("refusal") || !one.at("throughout").get<bool>()) continue;
+      if (one.contains("refusal") || !one.at("is_lowered").get<bool>()) continue;
       const std::string format = one.at("format");
       const auto found = std::find(formats.begin(), formats.end(), format);
       const auto place = static_cast<size_t>(found - formats.begin());
@@ -252,7 +252,7 @@ class Weighing {
       decisions[place].push_back(one);
     }
     for (size_t i = 0; i < formats.size(); ++i) {
-      const int64_t products = file.figures.at("throughout").at(formats[i]);
+      const int64_t products = file.figures.at("lowered_decisions").at(formats[i]);
       set(file, formats[i], "one_step", one_step_evidence(decisions[i], products));
       if (const Json bands = band_evidence(decisions[i]); !bands.is_null()) set(file, formats[i], "bands", bands);
     }

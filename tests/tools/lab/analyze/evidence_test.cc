@@ -52,12 +52,12 @@ Json lowered(const std::vector<Lowered>& decisions, int untried = 0) {
   Json figures = {
       {"verb", "analyze sensitivity"}, {"training", kSettings}, {"target", "model.yaml"}, {"decisions", Json::array()}};
   for (const Lowered& one : decisions) {
-    Json& products = figures["throughout"][one.format];
+    Json& products = figures["lowered_decisions"][one.format];
     if (products.is_null()) products = untried;
     products = products.get<int>() + (one.throughout ? 1 : 0);
     figures["decisions"].push_back({{"name", one.name + " " + one.format},
                                     {"format", one.format},
-                                    {"throughout", one.throughout},
+                                    {"is_lowered", one.throughout},
                                     {"loss", {{"mean", one.loss}, {"half_width", one.half_width}}},
                                     {"band", one.band.empty() ? Json() : Json(one.band)}});
   }

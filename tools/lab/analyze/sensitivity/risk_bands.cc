@@ -16,9 +16,9 @@ struct MeasuredThresholds {
   RiskThresholds thresholds;
 };
 constexpr MeasuredThresholds kMeasured[] = {
-    {"bf16", {0.0051, kNever}},      {"fp16", {0.095, kNever, 0.0}}, {"current", {0.078, 0.29}},
+    {"bf16", {0.0051, kNever}},      {"fp16", {0.095, kNever, true}}, {"current", {0.078, 0.29}},
     {"current:e4m3", {0.078, 0.29}},  // the same formats in forward products
-    {"block", {0.29, 0.29}},         {"mxfp8", {0.18, kNever}},      {"nvfp4", {0.0, 0.5}},
+    {"block", {0.29, 0.29}},         {"mxfp8", {0.18, kNever}},       {"nvfp4", {0.0, 0.5}},
 };
 
 }  // namespace
@@ -36,7 +36,7 @@ std::optional<RiskThresholds> measured_thresholds(const PrecisionDecision& decis
 
 PrecisionBand band_of(const OperandRisk& risk, const std::optional<RiskThresholds>& thresholds) {
   if (!thresholds) return PrecisionBand::kUnrated;
-  if (risk.overflow > thresholds->overflow) return PrecisionBand::kFp32;
+  if (thresholds->overflow_harms && risk.overflow > 0.0) return PrecisionBand::kFp32;
   if (risk.sum() < thresholds->low) return PrecisionBand::kLow;
   return risk.sum() <= thresholds->high ? PrecisionBand::kMixed : PrecisionBand::kFp32;
 }

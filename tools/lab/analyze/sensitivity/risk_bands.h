@@ -10,14 +10,14 @@
 
 namespace mantissa {
 
-// By OperandRisk::sum(): below the lower threshold, up to the upper one, above, as is any share that overflows beyond
-// its own; or the share does not predict harm.
+// By OperandRisk::sum(): below the lower threshold, between both, above the upper one (or any overflow where that
+// harms); kUnrated: the share does not predict harm.
 enum class PrecisionBand : uint8_t { kLow, kMixed, kFp32, kUnrated };
 const char* name(PrecisionBand band);  // "low", "mixed", "fp32", "unrated"
 
 struct RiskThresholds {
   double low = 0.0, high = std::numeric_limits<double>::infinity();  // shares of elements
-  double overflow = std::numeric_limits<double>::infinity();         // 0 for fp16, where one Inf is enough
+  bool overflow_harms = false;                                       // fp16: one Inf is enough
 };
 // As tools/bench/risk_bands measured them for the decision's format (docs/results/risk_bands.md): at most a twentieth
 // of the products below the lower one raised the loss by kHarmNats, and nine tenths of those above the upper one, on

@@ -23,7 +23,7 @@ struct SensitivityRequest {
   int64_t probes = 8;                                       // of the Hessian, over all batches; 0: none
   int64_t rows = 512;                                       // to sample of a product
   int64_t max_elements = LocalScores::kMaxProductElements;  // larger products are not sampled
-  std::optional<double> low_risk{}, high_risk{};            // in the place of measured_thresholds(): both or none
+  std::optional<double> low_risk{}, high_risk{};  // replace low and high of measured_thresholds(): both or none
   std::vector<double> score{};  // also ranks layers by their gradients, with these weights; empty: does not
   int64_t top_k = 0;            // layers of this ranking to print; 0: all
   std::optional<double> hessian_interval{};  // HessianGoal::share: adds probes, up to max_probes

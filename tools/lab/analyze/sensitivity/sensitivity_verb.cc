@@ -93,10 +93,10 @@ Json to_json(const SensitivityAnalysis& analysis) {
                {"rank_correlations", correlations}};
   for (const std::string& format : request.formats) {
     const std::vector<PrecisionDecision> all = lowered_throughout(analysis.config, format);
-    json["throughout"][format] = all.size();
+    json["lowered_decisions"][format] = all.size();
     for (size_t i = 0; i < analysis.decisions.size(); ++i) {
       const PrecisionDecision& one = analysis.decisions[i].decision;
-      if (one.format == format) json["decisions"][i]["throughout"] = std::ranges::count(all, one) > 0;
+      if (one.format == format) json["decisions"][i]["is_lowered"] = std::ranges::count(all, one) > 0;
     }
   }
   json["verdict"] = sensitivity_verdict(json);

@@ -10,8 +10,8 @@
 
 namespace mantissa {
 
-// Estimates are {mean, half_width}; unknown or non-finite values are null in a file. verdict: sentences. throughout: by
-// format, how many decisions lowered_throughout() has; of a decision, whether it is one of them.
+// Estimates are {mean, half_width}; unknown or non-finite values are null in a file. verdict: sentences.
+// lowered_decisions: by format, how many decisions lowered_throughout() has. is_lowered: whether a decision is one.
 nlohmann::json to_json(const SensitivityAnalysis& analysis);
 std::string sensitivity_text(const nlohmann::json& figures);
 // One HTML file with charts, which needs no network.

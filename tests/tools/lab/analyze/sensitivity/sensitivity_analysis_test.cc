@@ -237,11 +237,11 @@ TEST_F(Sensitivity, MakesProbesUntilTheHessianScoresAreKnown) {
 TEST_F(Sensitivity, ATrainingInARecipeLowersNoProductOfTheHead) {
   SensitivityRequest asked = quick(request({"bf16", "nvfp4"}, "head"));
   const nlohmann::json figures = to_json(analyze_sensitivity(asked, session_));
-  EXPECT_EQ(figures.at("throughout").at("bf16"), 9 + 2) << "linear layers and attentions";
-  EXPECT_EQ(figures.at("throughout").at("nvfp4"), 8 * 3) << "products of all linear layers but the head";
+  EXPECT_EQ(figures.at("lowered_decisions").at("bf16"), 9 + 2) << "linear layers and attentions";
+  EXPECT_EQ(figures.at("lowered_decisions").at("nvfp4"), 8 * 3) << "products of all linear layers but the head";
   ASSERT_EQ(figures.at("decisions").size(), 4u);
   for (const nlohmann::json& one : figures.at("decisions")) {
-    EXPECT_EQ(one.at("throughout"), one.at("format") == "bf16") << one.at("name");
+    EXPECT_EQ(one.at("is_lowered"), one.at("format") == "bf16") << one.at("name");
   }
   for (const PrecisionDecision& one : lowered_throughout(model_.config, "current:e5m2")) {
     EXPECT_TRUE(one.layer.starts_with("blocks.")) << name(one);
