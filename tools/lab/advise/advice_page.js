@@ -117,7 +117,7 @@ function drawFront(body, legend) {
   const named = plans.map((plan) => ({name: plan.name, color: colorOf(plan.name), points: [pointOf(plan)]}));
   legend.append(...[...named, others].map(({name, color}) => keyed(name, color)));
   const options = {xTitle: 'time of a step, milliseconds', text: nats, zero: true, dots: 'alone'};
-  facetGrid(body, 600, [(width) => lineChart('Loss above fp32, nats', [others, ...named], options, width)]);
+  facetGrid(body, 600, [lineChart('Loss above fp32, nats', [others, ...named], options)]);
 }
 
 function drawValidation(body) {

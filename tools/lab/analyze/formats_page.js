@@ -35,7 +35,7 @@ function drawUnderflow(body, legend) {
           points: recordsOf(underflow).map((row) => ({x: row.decade, mean: row[key]})),
         }));
     return lineChart(
-        name, series, {xTitle: 'standard deviation', xText: decades, text: share, zero: true, ends: [1]}, width);
+        name, series, {xTitle: 'standard deviation', xText: decades, text: share, zero: true, ends: [1]})(width);
   };
   facetGrid(body, 380, lossy.map(chartOf));
 }

@@ -151,7 +151,7 @@ function driftChart(role, drawn, width) {
     return html('li', {title: tensor.layer}, lineSample(styleOf(tensor)), name);
   });
   const options = {axis, log: true, height: 222};
-  return [lineChart(`${role} (${count(drawn.length)})`, series, options, width), html('ul', {class: 'movers'}, names)];
+  return [lineChart(`${role} (${count(drawn.length)})`, series, options)(width), html('ul', {class: 'movers'}, names)];
 }
 
 function drawDrift(body) {

@@ -52,7 +52,6 @@ function rangeText(value, text) {
 }
 
 const rowOf = ({name}, value, text, more) => ({name, value, text: value === null ? '–' : text, ...more});
-const lines = (title, series, options) => (width) => lineChart(title, series, options, width);
 
 const margin = numberOf(setting.margin) ?? 0;
 function verdictHow() {
@@ -161,14 +160,15 @@ function drawCurves(body, legend) {
   const every = Math.max(1, ...losses.map((one) => one.every));
   legend.append(...lineLegend(trained), every > 1 ? word(`a point of a line: ${every} steps`) : '');
   const drawn = (series) => series.filter((one) => one.points.length);
-  const charts = [lines('Training loss, nats a token', losses, {xTitle: 'step'})];
+  const charts = [lineChart('Training loss, nats a token', losses, {xTitle: 'step'})];
   if (baseline && others.length) {
     const paired = drawn(others.map((precision) => curveOf(precision, pairedLosses(precision))));
-    charts.push(lines(`Difference to ${baseline.name} with the same seed, nats`, paired, {xTitle: 'step', zero: true}));
+    const title = `Difference to ${baseline.name} with the same seed, nats`;
+    charts.push(lineChart(title, paired, {xTitle: 'step', zero: true}));
   }
   const validation = drawn(trained.map(validationOf));
   const options = {xTitle: 'steps done', dots: 'beside'};
-  if (validation.length) charts.push(lines('Validation loss, nats a token', validation, options));
+  if (validation.length) charts.push(lineChart('Validation loss, nats a token', validation, options));
   facetGrid(body, 380, charts);
 }
 
@@ -200,8 +200,8 @@ function drawScales(body, legend) {
   const exponentsOf = (run) => stepsOf(run, 'scale').map((scale) => (scale > 0 ? Math.log2(scale) : null));
   const exponents = scaled.map((precision) => curveOf(precision, [exponentsOf(precision.runs[0])]));
   const text = (exponent) => (Number.isInteger(exponent) ? power(exponent) : '');
-  const charts = [lines('Gradient norm', curves('grad_norm'), {xTitle: 'step', log: true})];
-  if (scaled.length) charts.unshift(lines('Loss scale', exponents, {xTitle: 'step', text, room: 1}));
+  const charts = [lineChart('Gradient norm', curves('grad_norm'), {xTitle: 'step', log: true})];
+  if (scaled.length) charts.unshift(lineChart('Loss scale', exponents, {xTitle: 'step', text, room: 1}));
   facetGrid(body, 420, charts);
   if (scaled.length === 0) body.append(note('No run scaled its loss: none of these precisions needs a loss scale.'));
 }

@@ -150,7 +150,7 @@ function pathOf(points, x, y) {
 // `axis` of (left, right) for the horizontal scale; text, log, least (see logScale), ends (values to include), zero (is
 // shown), room (above and below) for the vertical one; dots: 'beside' or, as the marks, 'on' lines, or 'alone'; upright
 // {x, text} for a vertical line.
-function lineChart(title, series, options, width) {
+const lineChart = (title, series, options) => (width) => {
   const points = series.flatMap((one) => one.points.filter((point) => numberOf(point.mean) !== null));
   if (points.length === 0) return [html('h3', {}, title), absent('There is no number to draw.')];
   const [left, right, top, height] = [60, width - 12, options.axis || options.upright ? 24 : 10, options.height || 270];
@@ -195,7 +195,7 @@ function lineChart(title, series, options, width) {
         words('strong', Math.min(Math.max(place, half), width - half), 12, 'middle', upright.text));
   }
   return chart(title, width, {x, y, left, right, bottom, height, xTitle: options.xTitle}, marks);
-}
+};
 
 // A mark in a row from `top`: {kind, from, to, fill, style, tip, lane: [i, n]}. Bars share a row in lanes; cells fill
 // it; dots and lines lie in its middle.
@@ -308,7 +308,7 @@ function lossScaleChart(name, format, curve, width) {
   });
   const options = {xText: power, text: share, log: true, least: 1e-9, ends: [1e-4, 1], dots: 'on'};
   if (chosen !== null) options.upright = {x: chosen, text: `recommended: ${power(chosen)}`};
-  const drawn = lineChart(name, series, options, width);
+  const drawn = lineChart(name, series, options)(width);
   if (chosen === null)
     return [...drawn, note(`Recommended: none${curve.why_none ? `, since ${textOf(curve.why_none)}` : ''}.`)];
   if (chosen === 0 && recommended.underflow === 0 && recommended.overflow === 0)

@@ -20,7 +20,7 @@ function formatErrorPanel(found) {
   const pointOf = (row) => ({x: row.decade, mean: row.mean});
   const errors = (title, list) => (width) => {
     const series = list.map((format) => ({...format, points: recordsOf(format.errors).map(pointOf)}));
-    return [...lineChart(title, series, options, width), html('p', {class: 'legend'}, lineLegend(list))];
+    return [...lineChart(title, series, options)(width), html('p', {class: 'legend'}, lineLegend(list))];
   };
   const draw = (body) => {
     if (formats.length === 0) return 'The formats were not tried on this device.';
@@ -51,7 +51,7 @@ function gemmPanel(found) {
     legend.append(...lineLegend(timed));
     facetGrid(body, 420, [
       barChart('Fastest product, GFLOP/s', timed.map(fastest)),
-      (width) => lineChart('By size, GFLOP/s', timed, options, width),
+      lineChart('By size, GFLOP/s', timed, options),
     ]);
   };
   return panel(

@@ -94,7 +94,8 @@ const share = withDefault((value) => {
   if (percent >= 0.001 || percent === 0) return `${Number(percent.toPrecision(percent < 10 ? 2 : 3))} %`;
   return `${Number(percent.toPrecision(2)).toExponential()} %`;
 });
-const withMinus = (text) => text.replaceAll('-', '−');  // where numbers below 0 are usual
+// For numbers that may be negative: a true minus sign.
+const withMinus = (text) => text.replaceAll('-', '−');
 const wholePercent = (value) => withMinus(`${Math.round(100 * value)} %`);
 const count = withDefault((value) => value.toLocaleString('en'));
 const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
