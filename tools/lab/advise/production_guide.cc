@@ -76,19 +76,24 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
   const auto add = [&](const char* fields, const std::string& watch) {
     monitor.push_back({{"fields", fields}, {"watch", watch}});
   };
-  const bool has_thresholds = thresholds.loss_rise > 0.0;
-  add("step.loss, mantissa_loss",
-      has_thresholds
-          ? fmt::format("alarm at {:g} nats above the median of {} steps, half of which none of {} measured steps "
-                        "reached (of batches of {} tokens: chance is less in larger ones)",
-                        thresholds.loss_rise, window.window, thresholds.compared, measurement.tokens_per_step)
-          : fmt::format("no threshold: the measured runs have {} steps after a window of {}, and it needs {}: compare "
-                        "with more --steps",
-                        thresholds.compared, window.window, kFewestCompared));
-  add("step.grad_norm, mantissa_gradient_norm",
-      has_thresholds ? fmt::format("alarm at {:g} times the {:g} quantile of {} steps", thresholds.norm_factor,
-                                   window.norm_quantile, window.window)
-                     : std::string("no threshold either"));
+  std::string watch_loss, watch_norm = "no threshold, for the same reason";
+  if (thresholds.is_known()) {
+    watch_loss = fmt::format(
+        "alarm at {:g} nats above the median of {} steps: at least twice the largest rise in {} measured steps "
+        "(batches of {} tokens; larger batches vary less)",
+        thresholds.loss_rise, window.window, thresholds.compared, measurement.tokens_per_step);
+    watch_norm = fmt::format("alarm at {:g} times the {:g} quantile of {} steps", thresholds.norm_factor,
+                             window.norm_quantile, window.window);
+  } else if (thresholds.has_infinite) {
+    watch_loss = "no threshold: some gradient norms are infinitely far above the others";
+  } else {
+    watch_loss = fmt::format(
+        "no threshold: only {} measured steps count (those after the first {} of each run), {} are needed: compare "
+        "with more --steps",
+        thresholds.compared, window.window, kFewestCompared);
+  }
+  add("step.loss, mantissa_loss", watch_loss);
+  add("step.grad_norm, mantissa_gradient_norm", watch_norm);
   add("step.applied, step.skip_reason, mantissa_skipped_steps_total",
       fmt::format("{} of the measured steps were skipped for the loss scale, {} by faults; report each fault",
                   share_text(summary.at("overflow_share")), share_text(summary.at("fault_share"))));
@@ -138,7 +143,7 @@ SignalThresholds thresholds_of(const Json& runs) {
       if (steps.at("result")[i] != "applied") continue;
       ladder.applied(++applied, number_of(steps.at("loss")[i]), number_of(steps.at("grad_norm")[i]));
       for (const BadSignal& bad : ladder.state().bad) {
-        if (!std::isfinite(bad.value)) return {};  // over a quantile of 0 no factor is calm
+        if (!std::isfinite(bad.value)) found.has_infinite = true;  // over a quantile of 0
         double& most = bad.signal == "loss" ? rise : factor;
         most = std::max(most, bad.value);
       }
@@ -146,7 +151,7 @@ SignalThresholds thresholds_of(const Json& runs) {
     }
     found.compared += std::max<int64_t>(applied - options.window, 0);
   }
-  if (found.compared < kFewestCompared) return found;
+  if (found.has_infinite || found.compared < kFewestCompared) return found;
   found.loss_rise = rounded_up_to_two_digits(rise / options.band);
   found.norm_factor = rounded_up_to_two_digits(1.0 + (factor - 1.0) / options.band);
   return found;
@@ -198,7 +203,7 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
         fmt::format("level 1 is {}; a bad signal goes up to level 0, {}", chosen.name, above->name));
     add(fallbacks, "precision.adaptive.rollback", "and trains again from before the damage");
     add(fallbacks, "precision.adaptive.skipped_share", "one step with a loss or gradient of NaN or Inf goes up");
-    if (thresholds.loss_rise > 0.0) {
+    if (thresholds.is_known()) {
       add(fallbacks, "precision.adaptive.loss_rise", "the alarm above");
       add(fallbacks, "precision.adaptive.norm_factor", "the alarm above");
     }
@@ -211,7 +216,7 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
   add(fallbacks, "faults.max_consecutive", "faults end the run; `mantissa postmortem` names the first cause");
   guide.figures = {{"precision", chosen.name},
                    {"above", above == nullptr ? Json() : Json(above->name)},
-                   {"measured_thresholds", thresholds.loss_rise > 0.0},
+                   {"measured_thresholds", thresholds.is_known()},
                    {"monitor", monitor_of(production, measurement, chosen, thresholds)},
                    {"practices", practices},
                    {"fallbacks", fallbacks}};

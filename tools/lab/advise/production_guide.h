@@ -21,10 +21,14 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
 
 // Thresholds of precision.adaptive at which no step of the healthy runs was even uneasy, and no less than 1 nat and 4
 // times: a loss that still falls hides how far chance lifts one. Only steps after a full window of AdaptiveOptions
-// count. 0, which is no threshold, if these are fewer than kFewestCompared.
+// count. 0, which is no threshold, if these are fewer than kFewestCompared, or a norm is infinitely many times the
+// others.
 struct SignalThresholds {
   double loss_rise = 0.0, norm_factor = 0.0;
   int64_t compared = 0;  // steps
+  bool has_infinite = false;
+
+  bool is_known() const { return loss_rise > 0.0; }
 };
 inline constexpr int64_t kFewestCompared = 900;  // 3 seeds of 400 steps
 SignalThresholds thresholds_of(const Json& runs);

@@ -54,12 +54,6 @@ TEST(ProductionGuide, ThresholdsAreThoseOfSortedWindows) {
   EXPECT_DOUBLE_EQ(found.norm_factor, std::ceil(10.0 * (1.0 + 2.0 * (factor - 1.0))) / 10.0);
 }
 
-TEST(ProductionGuide, ThresholdsHaveAFloor) {
-  const SignalThresholds calm = thresholds_of(Json::array({measured_run(3.01, 1.1)}));
-  EXPECT_DOUBLE_EQ(calm.loss_rise, 1.0);
-  EXPECT_DOUBLE_EQ(calm.norm_factor, 4.0);
-}
-
 TEST(ProductionGuide, ThresholdsKnowOnlyHealthyAppliedStepsAfterAFullWindow) {
   Json skipped = measured_run(), failed = measured_run(9.0);
   skipped["steps"]["result"][140] = "overflow";
@@ -71,12 +65,19 @@ TEST(ProductionGuide, ThresholdsKnowOnlyHealthyAppliedStepsAfterAFullWindow) {
   EXPECT_DOUBLE_EQ(calm.norm_factor, 4.0);
 }
 
-TEST(ProductionGuide, TooFewStepsGiveNoThreshold) {
-  Json still = measured_run();  // over a quantile of 0 no factor is calm
+// Over a quantile of 0 no factor is calm.
+Json run_of_one_norm() {
+  Json still = measured_run();
   for (Json& norm : still["steps"]["grad_norm"]) norm = norm == 4.02 ? 4.02 : 0.0;
+  return still;
+}
+
+TEST(ProductionGuide, RunsThatCannotTellGiveNoThreshold) {
+  const Json still = run_of_one_norm();
   const Json sixty = Json::array({measured_run(3.1, 2.0, 60), measured_run(3.1, 2.0, 60)});
   for (const Json& none : {Json::array(), sixty, Json::array({measured_run(3.4, 4.0, 999)}), Json::array({still})}) {
     const SignalThresholds found = thresholds_of(none);
+    EXPECT_EQ(found.has_infinite, none == Json::array({still}));
     EXPECT_EQ(found.loss_rise, 0.0);
     EXPECT_EQ(found.norm_factor, 0.0);
   }
@@ -110,20 +111,30 @@ TEST(ProductionGuide, WritesALadderWithLooksAtLeastTwentyTimes) {
   EXPECT_EQ(flatten(parse_config(to_yaml(found), "written")), flatten(found));
 }
 
-TEST(ProductionGuide, OfShortRunsTheLadderKnowsNaNAndInfAlone) {
+ProductionGuide guide_of_runs(const Json& runs) {
   Measurement measurement = measurement_of_all();
-  for (MeasuredPrecision& one : measurement.precisions) one.runs = Json::array({measured_run(3.1, 2.0, 60)});
-  const ProductionGuide guide =
-      production_guide(wanted_config(), measurement, *measurement.find("bf16"), measurement.find("fp32"));
+  for (MeasuredPrecision& one : measurement.precisions) one.runs = runs;
+  return production_guide(wanted_config(), measurement, *measurement.find("bf16"), measurement.find("fp32"));
+}
+
+TEST(ProductionGuide, SaysWhyItHasNoThreshold) {
+  const auto said = [](const Json& runs) { return guide_of_runs(runs).figures.at("monitor")[0].at("watch"); };
+  EXPECT_EQ(said(Json::array({run_of_one_norm()})),
+            "no threshold: some gradient norms are infinitely far above the others");
+  EXPECT_EQ(said(Json::array({measured_run(3.1, 2.0, 160)})),
+            "no threshold: only 60 measured steps count (those after the first 100 of each run), 900 are needed: "
+            "compare with more --steps");
+}
+
+TEST(ProductionGuide, OfShortRunsTheLadderKnowsNaNAndInfAlone) {
+  const ProductionGuide guide = guide_of_runs(Json::array({measured_run(3.1, 2.0, 60)}));
   EXPECT_EQ(guide.config.precision_adaptive.options.loss_rise, 0.0);
   EXPECT_EQ(guide.config.precision_adaptive.options.norm_factor, 0.0);
   EXPECT_DOUBLE_EQ(guide.config.precision_adaptive.options.skipped_share, 0.01);
   ReportText text;
   add_guide(guide.figures, text);
   const std::string flat = unwrapped(text.text());
-  EXPECT_NE(flat.find("step.loss, mantissa_loss: no threshold: the measured runs have 0 steps after a window of 100, "
-                      "and it needs 900: compare with more --steps"),
-            std::string::npos)
+  EXPECT_NE(flat.find("step.loss, mantissa_loss: no threshold: only 0 measured steps count"), std::string::npos)
       << flat;
   EXPECT_EQ(flat.find("loss_rise"), std::string::npos) << flat;
   EXPECT_EQ(flat.find("norm_factor"), std::string::npos) << flat;

@@ -85,23 +85,6 @@ TEST_P(Production, ConfigurationTrainsAndWritesWhatTheGuideNames) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, Production, ::testing::Values(1, 2));
 
-// Thresholds of the 25 measured steps lay below what healthy runs do: these went up.
-TEST(ProductionRun, ConfigurationOfAShortComparisonLeavesHealthyRunsAlone) {
-  const SmallRun run("healthy");
-  const std::string output = run.folder() + "/production.yaml";
-  const Outcome advised = run_program(0, {"advise", run.config_path(), "--hardware", "h100", "--measured", comparison(),
-                                          "--output", output, "train.steps=150"});
-  ASSERT_EQ(advised.exit_code, 0) << advised.output;
-  EXPECT_NE(advised.output.find("no threshold: the measured runs have 0 steps"), std::string::npos) << advised.output;
-  for (const char* const seed : {"1", "2", "3"}) {
-    const Outcome trained =
-        run_program(0, {"train", output, std::string("train.seed=") + seed, "checkpoint.resume=none"});
-    ASSERT_EQ(trained.exit_code, 0) << trained.output;
-    EXPECT_EQ(run.records("step").back().at("step"), 150);
-    EXPECT_TRUE(run.records("precision").empty()) << trained.output;
-  }
-}
-
 TEST(AdviseMeasured, ComparesDevices) {
   const SmallRun run("advise_devices");
   const std::string measured = comparison(), report = run.folder() + "/report.json";
