@@ -1,5 +1,8 @@
+#include <fmt/ranges.h>
+
 #include <memory>
 
+#include "tools/config/precision_names.h"
 #include "tools/lab/advise_verb.h"
 #include "tools/lab/compare/compare_verb.h"
 #include "tools/verbs.h"
@@ -21,9 +24,10 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
   compare->add_option("overrides", request->overrides, "settings that replace the file's: optimizer.lr=3e-4");
   compare
       ->add_option("--precisions", request->precisions,
-                   "precisions to train: fp64,fp32,tf32,bf16x6,bf16x3,bf16,fp16,delayed,current,block,mxfp8,nvfp4, fp8 "
-                   "(delayed), fp4 (nvfp4), one of these with a pattern (mxfp8:attention_high), configured, or "
-                   "NAME=FILE for the precision of a file, such as a plan")
+                   fmt::format("precisions to train: {}, fp8 (delayed), fp4 (nvfp4), one of these with a pattern "
+                               "(mxfp8:attention_high), configured, or NAME=FILE for the precision of a file, such as "
+                               "a plan",
+                               fmt::join(uniform_precisions(), ",")))
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();

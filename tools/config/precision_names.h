@@ -1,4 +1,4 @@
-// Short names of precisions: "bf16", "tf32", "mxfp8", "current:e5m2", "mxfp8:attention_high".
+// Short names of precisions, such as "mxfp8:attention_high".
 #pragma once
 
 #include <optional>

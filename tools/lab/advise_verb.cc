@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "tools/config/precision_names.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/lab/advise/plan/differentiable.h"
@@ -193,8 +194,8 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   option("--ranks", request->run.ranks, "number of devices in one node, one rank each")->check(CLI::Range(1, 1 << 20));
   advise
       .add_option("--formats", request->formats,
-                  "precisions to compare, some of fp64,fp32,tf32,bf16x6,bf16x3,bf16,fp16,delayed,current,block,mxfp8,"
-                  "nvfp4; default: all but fp64, bf16x6 and bf16x3")
+                  fmt::format("precisions to compare, some of {}; default: all but fp64, bf16x6 and bf16x3",
+                              fmt::join(uniform_precisions(), ",")))
       ->delimiter(',')
       ->allow_extra_args(false);
   option("--rounds", request->run.rounds, "rounds of timing kernels and steps by turns on this machine's device")

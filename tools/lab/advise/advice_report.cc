@@ -171,9 +171,9 @@ ReportText to_text(const Advice& advice) {
     columns.push_back({"to", "most_joules", predicted()});
   }
   ReportText text;
-  text.line("{}\n\n{}: {:.2f} million parameters, {} tokens a step, {} rank{}\n", advice.verdict, advice.model,
-            static_cast<double>(advice.parameters) * 1e-6, advice.tokens_per_step, advice.ranks,
-            advice.ranks == 1 ? "" : "s")
+  text.line("{}\n\n{}: {:.2f} million parameters, {} a step, {}\n", advice.verdict, advice.model,
+            static_cast<double>(advice.parameters) * 1e-6, counted(advice.tokens_per_step, "token"),
+            counted(advice.ranks, "rank"))
       .table(rows, columns)
       .blank_line();
   for (const EvaluatedPrecision& found : advice.evaluations) text.line("{}: {}", found.name, found.reason);

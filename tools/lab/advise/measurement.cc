@@ -1,7 +1,6 @@
 #include "tools/lab/advise/measurement.h"
 
 #include <algorithm>
-#include <map>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -46,26 +45,13 @@ void require_same_task(const std::string& path, const ModelConfig& measured, con
                   path, wanted.name, wanted.context, measured.name, measured.context));
 }
 
-// All in one precision, so that the settings beside it differ.
+// The configuration in one precision throughout, so that only other settings differ.
 Config with_uniform(const Config& config, const PrecisionConfig& precision) {
   Config plain = in_precision(config, precision);
   plain.precision_fallback = {};
   return plain;
 }
 Config in_fp32(const Config& config) { return with_uniform(config, {.compute = DType::kF32}); }
-
-// A plan may have other formats of optimizer state and wire than its baseline. A recommendation takes the
-// configuration's, which such a plan says nothing about.
-void leave_out_plans_of_state(const std::map<std::string, std::vector<std::string>>& differences, Measurement& found) {
-  std::erase_if(found.precisions, [&](const MeasuredPrecision& one) {
-    for (const std::string& difference : differences.at(one.name)) {
-      if (std::ranges::count(found.differences, difference) > 0) continue;
-      log_info("--measured: {} is left out, since it lowers more than the precision: {}", one.name, difference);
-      return true;
-    }
-    return false;
-  });
-}
 
 int level_of(const RuleFormat& format) {
   if (const auto* dtype = std::get_if<DType>(&format)) {
@@ -79,35 +65,47 @@ int level_of(const RuleFormat& format) {
 }
 
 Measurement measurement_of(const Json& comparison, const std::string& path, const Config& config) {
-  std::map<std::string, std::vector<std::string>> differences;  // by precision
   Measurement found{.path = path, .baseline = comparison.at("baseline"), .setting = comparison.at("setting")};
-  for (const Json& entry : comparison.at("precisions")) {
+  const Json& entries = comparison.at("precisions");
+  const auto config_of = [&](const Json& entry) {
+    return parse_config(entry.at("config"), fmt::format("--measured {}, {}", path, entry.at("name")));
+  };
+  const auto beside =
+      std::ranges::find(entries, comparison.at("baseline"), [](const Json& entry) { return entry.at("name"); });
+  if (beside == entries.end() || !beside->contains("summary")) {
+    throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
+                                  found.baseline));
+  }
+  const Config reference = config_of(*beside);
+  require_same_task(path, reference.model, config.model);
+  found.parameters = predict_memory_table(in_fp32(reference), DryRunOptions{}).parameters;
+  found.tokens_per_step = reference.train.global_batch * reference.model.context;
+  found.differences = training_differences(in_fp32(reference), in_fp32(config));
+  for (const Json& entry : entries) {
     const std::string name = entry.at("name");
     if (!entry.contains("summary")) continue;
-    const Config trained = parse_config(entry.at("config"), fmt::format("--measured {}, {}", path, name));
-    if (name == found.baseline) {
-      require_same_task(path, trained.model, config.model);
-      found.parameters = predict_memory_table(in_fp32(trained), DryRunOptions{}).parameters;
-      found.tokens_per_step = trained.train.global_batch * trained.model.context;
-      found.differences = training_differences(in_fp32(trained), in_fp32(config));
-    }
+    const Config trained = config_of(entry);
     if (phase_count(trained) > 1) {
       log_info("--measured: {} is left out, since its precision changes during the run: its steps have several speeds",
                name);
       continue;
     }
+    // A plan may have other formats of optimizer state and wire than the baseline. A recommendation takes the
+    // configuration's, which such a plan says nothing about.
+    const std::vector<std::string> own =
+        training_differences(with_uniform(trained, trained.precision), with_uniform(config, trained.precision));
+    const auto other = std::ranges::find_if(
+        own, [&](const std::string& one) { return std::ranges::count(found.differences, one) == 0; });
+    if (other != own.end()) {
+      log_info("--measured: {} is left out: its training differs from the baseline's in more than precision: {}", name,
+               *other);
+      continue;
+    }
     MeasuredPrecision& one = found.precisions.emplace_back(
         MeasuredPrecision{.name = name, .precision = trained.precision, .summary = entry.at("summary")});
     one.runs = entry.at("runs");
-    differences[name] =
-        training_differences(with_uniform(trained, trained.precision), with_uniform(config, trained.precision));
     judge_damage(one);
   }
-  if (found.parameters == 0) {
-    throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
-                                  found.baseline));
-  }
-  leave_out_plans_of_state(differences, found);
   // A baseline that is damaged itself would show no damage of others, nor its own.
   const auto coarse = [&](const MeasuredPrecision& one) { return coarseness(one.precision, config.model.layers); };
   const MeasuredPrecision* const baseline = found.find(found.baseline);

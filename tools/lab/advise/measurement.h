@@ -38,9 +38,9 @@ struct Measurement {
   const MeasuredPrecision* find(const std::string& name) const;  // nullptr: not measured
 };
 
-// Leaves out precisions that could not be trained, which are not measured, and those that change during a run, whose
-// steps have several speeds. ConfigError for a file that is no such comparison, and for one of another model family or
-// sequence length than the configuration's.
+// Leaves out precisions that could not be trained, which are not measured; those that change during a run, whose steps
+// have several speeds; and plans whose training differs from the baseline's in more than precision. ConfigError for a
+// file that is no such comparison, and for one of another model family or sequence length than the configuration's.
 Measurement read_measurement(const std::string& path, const Config& config);
 
 // By the lowest precision of any layer; more is less precise. fp16 is below bf16, as for precision.fallback. Formats of

@@ -15,9 +15,12 @@ std::vector<Candidate> candidates_of(const Config& config, const Measurement& me
   }
   for (Candidate& other : candidates_of(config)) {
     const std::string own = to_yaml(other.config);
-    const bool is_known = std::ranges::any_of(
-        candidates, [&](const Candidate& one) { return one.name == other.name || to_yaml(one.config) == own; });
-    if (!is_known) candidates.push_back(std::move(other));
+    if (std::ranges::any_of(candidates, [&](const Candidate& one) { return to_yaml(one.config) == own; })) continue;
+    if (std::ranges::count(candidates, other.name, &Candidate::name) > 0) {
+      if (!other.is_configured) continue;
+      other.name = kAsConfigured;  // a pattern with another number of blocks than the measured one
+    }
+    candidates.push_back(std::move(other));
   }
   return candidates;
 }

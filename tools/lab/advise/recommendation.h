@@ -25,6 +25,7 @@ struct Recommendation {
 };
 
 // The measured precisions in the configuration, under their names, and those of candidates_of() that were not measured.
+// The configuration is one of them: "as configured" where its name stands for another one that was measured.
 std::vector<Candidate> candidates_of(const Config& config, const Measurement& measurement);
 
 // The most precise among those that do no damage and take less than kLeastGain times the time of the fastest of them;

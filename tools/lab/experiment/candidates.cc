@@ -162,7 +162,7 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
     if (is_wanted || candidate.is_configured) candidates.push_back(std::move(candidate));
   }
   if (!found) {
-    candidates.insert(candidates.begin(), {.name = kConfigured, .config = config, .is_configured = true});
+    candidates.insert(candidates.begin(), {.name = kAsConfigured, .config = config, .is_configured = true});
   }
   return candidates;
 }

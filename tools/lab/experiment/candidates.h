@@ -8,7 +8,9 @@
 
 namespace mantissa {
 
-// The name of the configuration itself, in requests and where it is none of the other candidates.
+// The present configuration, where no other name stands for its precision.
+inline constexpr const char* kAsConfigured = "as configured";
+// In requests, and in what was made of them: the configuration of that time, perhaps not the present one.
 inline constexpr const char* kConfigured = "configured";
 
 struct Candidate {
@@ -32,7 +34,7 @@ std::string requested_name(const Config& config);
 // change: "mxfp8:attention_high". "all_low" is one of them only for a recipe.
 std::vector<std::string> pattern_names(const Config& config);
 
-// The configuration in_precision() of each name, preceded by the configuration itself as "configured", unless it is
+// The configuration in_precision() of each name, preceded by the configuration itself as "as configured", unless it is
 // one of them. `names`: those that parse_precision() reads; empty for uniform_precisions() and pattern_names(), but for
 // fp64, bf16x6 and bf16x3, which are slow without hardware for them. ConfigError for others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});

@@ -307,6 +307,18 @@ TEST(Recommendation, CandidatesAreTheMeasuredPrecisionsOfThisModelAndOthers) {
       << "delayed is fp8, under another name";
 }
 
+TEST(Recommendation, AConfigurationWithOtherBlocksThanTheMeasuredPatternIsNotTakenForIt) {
+  const Json all = {measured("fp32", kFp32, "baseline"),
+                    measured("bf16:first_last_k_high", {"precision.pattern=first_last_k_high"}, "equal")};
+  const Config config = wanted_config({"precision.pattern=first_last_k_high", "precision.pattern_blocks=2"});
+  Names configured;
+  for (const Candidate& one :
+       candidates_of(config, read_measurement(written("blocks.json", prepared_comparison(all).dump()), config))) {
+    if (one.is_configured) configured.push_back(one.name);
+  }
+  EXPECT_EQ(configured, Names{"as configured"});
+}
+
 // ---- Report.
 
 TEST(RecommendationReport, BeginsWithTheVerdictAndSaysWhatIsNotKnown) {

@@ -68,7 +68,7 @@ TEST(Candidates, PatternsAreOverTheConfigurationsOwnPrecision) {
 TEST(Candidates, AConfigurationOfItsOwnKindComesFirst) {
   const auto candidates =
       candidates_of(minimal_config({"precision.rules=[{match: blocks.0.mlp, format: fp32}]"}), {"fp32"});
-  EXPECT_EQ(names_of(candidates), (std::vector<std::string>{"configured", "fp32"}));
+  EXPECT_EQ(names_of(candidates), (std::vector<std::string>{"as configured", "fp32"}));
   EXPECT_TRUE(candidates[0].is_configured);
   EXPECT_EQ(candidates[0].config.precision.rules.size(), 1u);
   EXPECT_TRUE(candidates[1].config.precision.rules.empty());

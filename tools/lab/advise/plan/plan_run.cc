@@ -96,7 +96,7 @@ void time_uniform_steps(const Config& config, DType low, const std::vector<Plann
   for (const Plan& plan : plans) {
     steps.push_back(walk_calls(with_plan(config, low, places, plan), 1, target.fp8_gemm_support, target.packing));
   }
-  log_info("plan: timing the kernels of {} steps in {} round{}", steps.size(), rounds, rounds == 1 ? "" : "s");
+  log_info("plan: timing the kernels of {} in {}", counted(std::ssize(steps), "step"), counted(rounds, "round"));
   for (int round = 0; round < rounds; ++round) costs.measure(steps);
 }
 
