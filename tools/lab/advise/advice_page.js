@@ -123,12 +123,13 @@ function drawFront(body, legend) {
 function drawValidation(body) {
   const against = Object.entries((figures.validation || {}).against || {});
   if (against.length === 0) return 'The plan was not trained: --seeds says how often.';
-  const range = (one, text) => one ? [one.mean, ...listOf(one.interval)].map(text).join(', ') : '–';
+  const ratios = ({mean, interval}) =>
+      (interval ? [mean, interval.low, interval.high] : [mean]).map((log) => figure(Math.exp(log))).join(', ');
   body.append(figureTable(against, {
     'Beside': ([name]) => keyed(name, colorOf(name)),
-    'Loss, nats: mean, from, to': ([, one]) => range(one.loss, nats),
+    'Loss, nats': ([, one]) => withError(one.loss, '+'),
     'Verdict': ([, one]) => textOf(one.loss_verdict),
-    'Step time: mean, from, to': ([, one]) => range(one.log_time, (log) => figure(Math.exp(log))),
+    'Step time: mean, from, to': ([, one]) => (one.log_time ? ratios(one.log_time) : '–'),
     'Its verdict': ([, one]) => textOf(one.time_verdict),
   }));
   body.append(note(`Over ${counted(figures.validation.seeds, 'seed')} of ${counted(figures.validation.steps, 'step')}.`));

@@ -59,11 +59,7 @@ Json training_evidence(const Json& precision, const Json& baseline) {
   const Json& difference = summary.at("loss_difference");
   if (difference.is_null()) return found;
   found["difference"] = difference;
-  found["text"] = fmt::format("{} {}", verdict, signed_nats(difference.at("mean")));
-  if (const Json& interval = difference.at("interval"); !interval.is_null()) {
-    found["text"] = fmt::format("{} ±{:.2g}", found["text"],
-                                (number_of(interval.at("high")) - number_of(interval.at("low"))) / 2.0);
-  }
+  found["text"] = fmt::format("{} {}", verdict, with_error("+")(difference));
   return found;
 }
 
@@ -227,9 +223,9 @@ class Weighing {
     const bool is_first = baseline_.empty();
     baseline_ = baseline;
     const Json& setting = file.figures.at("setting");
-    trainings_.push_back(fmt::format("{} seeds, {} steps, equal within {:.3g} nats of {} ({})",
-                                     setting.at("seeds").size(), setting.at("steps"), number_of(setting.at("margin")),
-                                     baseline_, setting.at("margin_text")));
+    trainings_.push_back(fmt::format(
+        "{}, {}, equal within {:.3g} nats of {} ({})", counted(std::ssize(setting.at("seeds")), "seed"),
+        counted(setting.at("steps"), "step"), number_of(setting.at("margin")), baseline_, setting.at("margin_text")));
     for (const Json& precision : file.figures.at("precisions")) {
       if (!is_first && without_alias(precision.at("name")) == baseline_) continue;
       set(file, precision.at("name"), "training", training_evidence(precision, file.figures.at("baseline")));

@@ -101,11 +101,6 @@ CellText in_format(std::string format, double unit) {
 
 std::string per_cent(const Json& share) { return in_format("{:.3g}", 100.0)(share); }
 
-std::string signed_nats(const Json& difference) {
-  constexpr double kSmall = 1e-3;
-  return in_format(std::abs(number_of(difference)) < kSmall ? "{:+.2g}" : "{:+.4f}")(difference);
-}
-
 CellText with_range(std::string format, double unit) {
   return [text = in_format(std::move(format), unit)](const Json& value) {
     if (value.is_null()) return std::string("-");

@@ -60,8 +60,6 @@ CellText with_range(std::string format, double unit = 1.0);
 // The mean of {mean, interval: {low, high} or null} and half of the interval in two digits: "0.0003 ±0.0017". `sign` as
 // in formats: "+" also shows that of positive means.
 CellText with_error(std::string sign = "");
-// A difference of losses: four decimals, or two digits of a smaller one: "+0.0123", "-2.1e-07".
-std::string signed_nats(const Json& difference);
 
 struct Column {
   std::string heading;  // each '\n' begins another line of it

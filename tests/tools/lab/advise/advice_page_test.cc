@@ -55,7 +55,7 @@ json figures_of_plan() {
       {"reason", "current in fprop: saves 0.174 ms (11.1 %) against fp32, costs 8.8e-07 nats (+-5e-07)"},
       {"options", json::array()}};
   const json against = {{"margin", 0.003},
-                        {"loss", {{"pairs", 3}, {"mean", -1e-4}, {"interval", {-2e-4, 1e-4}}}},
+                        {"loss", {{"pairs", 3}, {"mean", -1e-4}, {"interval", {{"low", -2e-4}, {"high", 1e-4}}}}},
                         {"loss_verdict", "inconclusive"},
                         {"log_time", {{"pairs", 8}, {"mean", -0.3}, {"interval", nullptr}}},
                         {"time_verdict", "better"}};

@@ -37,7 +37,9 @@ Json figures(const WholePlan& plan) {
 Json figures(const std::optional<MeanDifference>& difference) {
   if (!difference) return {};
   Json json = {{"pairs", difference->pairs}, {"mean", difference->mean}, {"interval", nullptr}};
-  if (difference->interval) json["interval"] = {difference->interval->low, difference->interval->high};
+  if (const auto& interval = difference->interval) {
+    json["interval"] = {{"low", interval->low}, {"high", interval->high}};
+  }
   return json;
 }
 
@@ -99,10 +101,10 @@ std::string verdict(const PlanAdvice& advice) {
                          cost.joules / low.cost.joules);
   }
   const std::string limit = to_text(what, advice.limit);
-  const std::string budget = advice.meets_surely()
-                                 ? fmt::format("within the budget of {}", limit)
-                                 : fmt::format("the budget of {} is not excluded: the least {} of a step is within it",
-                                               limit, name(advice.goal.budget));
+  const std::string budget =
+      advice.meets_surely() ? fmt::format("within the budget of {}", limit)
+                            : fmt::format("it may or may not keep the budget of {}: the {} given is the least possible",
+                                          limit, name(advice.goal.budget));
   return fmt::format(
       "The plan takes {}{} a step ({:.3g} of {} throughout){} and {} of memory, with a loss of up to {:.2g} nats above "
       "fp32 (predicted: mean and one standard error): {}.\n",
@@ -119,10 +121,7 @@ std::string memory_warning(const StepCost& cost) {
 }
 
 std::string loss_text(const std::optional<MeanDifference>& loss) {
-  if (!loss) return "not known";
-  const std::string mean = signed_nats(loss->mean) + " nats";
-  if (!loss->interval) return mean;
-  return fmt::format("{} ({} to {})", mean, signed_nats(loss->interval->low), signed_nats(loss->interval->high));
+  return loss ? with_error("+")(figures(loss)) + " nats" : "not known";
 }
 
 std::string time_text(const MeanDifference& log_time) {
@@ -135,8 +134,8 @@ std::string time_text(const MeanDifference& log_time) {
 std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
   const PlanValidation& validation = *advice.validation;
   std::string text =
-      fmt::format("Against {}, {} seeds of {} steps: loss {}: {} ({})", one.name, validation.seeds, validation.steps,
-                  loss_text(one.loss), name(one.loss_verdict),
+      fmt::format("Against {}, {} of {}: loss {}: {} ({})", one.name, counted(validation.seeds, "seed"),
+                  counted(validation.steps, "step"), loss_text(one.loss), name(one.loss_verdict),
                   one.margin > 0.0 ? fmt::format("margin {:.2g} nats", one.margin)
                                    : "no margin: some of its runs did not get below their first loss, or to their end");
   if (!one.why.empty()) text += "; " + one.why;

@@ -96,6 +96,14 @@ const share = withDefault((value) => {
 });
 // For numbers that may be negative: a true minus sign.
 const withMinus = (text) => text.replaceAll('-', '−');
+// The mean of {mean, interval} and half of the interval in two digits, as with_error() in report.h: "+0.0003 ±0.0017".
+function withError(found, sign = '') {
+  if (!found || numberOf(found.mean) === null) return '–';
+  const half = found.interval ? (found.interval.high - found.interval.low) / 2 : 0;
+  const decimals = half >= 1e-9 ? Math.min(9, Math.max(0, 1 - Math.floor(Math.log10(half)))) : 4;
+  const mean = `${found.mean < 0 ? '−' : sign}${Math.abs(found.mean).toFixed(decimals)}`;
+  return found.interval ? `${mean} ±${half.toFixed(decimals)}` : mean;
+}
 const wholePercent = (value) => withMinus(`${Math.round(100 * value)} %`);
 const count = withDefault((value) => value.toLocaleString('en'));
 const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
