@@ -83,12 +83,10 @@ std::string distance_line(const Json& json) {
   const Json& measured = json.at("measured");
   const double own = json.at("parameters"), theirs = measured.at("parameters");
   std::string text = fmt::format(
-      "Damage was measured on {} ({:.2f} million parameters), {} steps of {} tokens, {} seeds, "
-      "against {}; equal in the mean within {:.2g} nats, and up to {:.0f} % of runs may be bad without one among "
-      "these seeds.",
-      measured.at("model"), theirs * kMillion, measured.at("steps"), measured.at("tokens_per_step"),
-      measured.at("seeds"), measured.at("baseline"), measured.at("margin"),
-      100.0 * unseen_share(measured.at("seeds"), measured.at("level")));
+      "Damage was measured on {} ({:.2f} million parameters), {} of {}, {}, against {}, equal within {:.2g} nats. {}",
+      measured.at("model"), theirs * kMillion, counted(measured.at("steps"), "step"),
+      counted(measured.at("tokens_per_step"), "token"), counted(measured.at("seeds"), "seed"), measured.at("baseline"),
+      measured.at("margin"), equal_text(measured.at("seeds"), measured.at("level")));
   std::vector<std::string> names;
   for (const Json& difference : measured.at("differences")) {
     const std::string line = difference;
@@ -96,7 +94,7 @@ std::string distance_line(const Json& json) {
   }
   const int64_t steps = json.at("steps"), theirs_steps = measured.at("steps");
   if (steps > theirs_steps) {
-    text += fmt::format(" This run has {} steps: slow damage may not have shown.", steps);
+    text += fmt::format(" This run has {}: slow damage may not have shown.", counted(steps, "step"));
   }
   if (names.empty()) return text + " Its other settings are those here.";
   if (own != theirs) {

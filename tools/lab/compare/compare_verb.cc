@@ -232,17 +232,17 @@ std::string comparison_text(const Json& figures) {
   text.paragraph(verdict_line(figures))
       .table(precisions,
              {{"precision", "name"}, {"verdict", "", verdict}, {"difference", "", difference}, {"power", "", power}});
-  text.line("Power: the chance that {} seeds find equal precisions equal", setting["seeds"].size());
+  const std::string seeds = counted(std::ssize(setting["seeds"]), "seed");
+  text.line("Power: the chance that {} find equal precisions equal", seeds);
   if (std::ranges::any_of(precisions, [&](const Json& one) { return verdict(one) == "equal"; })) {
-    text.line("Equal: in the mean; up to {:.0f} % of runs may be bad without one among {} seeds ({:g} %)",
-              100.0 * number_of(setting["unseen_share"]), setting["seeds"].size(), 100.0 * number_of(setting["level"]));
+    text.line("{}", setting["equal_text"]);
   }
   for (const Json& precision : precisions) {
     const std::string why = reason(precision);
     if (!why.empty()) text.line("  {}: {}", precision["name"], why);
   }
-  text.blank_line().line("{}: {} precisions, {} seeds, {} steps, {} rank{}, {}", figures["title"], precisions.size(),
-                         setting["seeds"].size(), setting["steps"], setting["ranks"], setting["ranks"] == 1 ? "" : "s",
+  text.blank_line().line("{}: {}, {}, {}, {}, {}", figures["title"], counted(std::ssize(precisions), "precision"),
+                         seeds, counted(setting["steps"], "step"), counted(setting["ranks"], "rank"),
                          setting["device"]);
   text.blank_line();
   print_figures(figures, text);

@@ -44,11 +44,9 @@ const pairedLosses = (precision) => precision.runs.flatMap((run) => {
 // Loss scales are usually powers of two.
 const scaleText = withDefault(
     (scale) => (scale >= 1024 && Number.isInteger(Math.log2(scale)) ? power(Math.log2(scale)) : plain(scale)));
-// {mean, low, high} or {mean, interval}.
-function rangeText(value, text) {
-  if (!value || numberOf(value.mean) === null) return '–';
-  const range = value.interval === undefined ? value : value.interval;
-  return range ? `${text(value.mean)} (${text(range.low)} to ${text(range.high)})` : text(value.mean);
+function rangeText(range, text) {
+  if (!range || numberOf(range.mean) === null) return '–';
+  return `${text(range.mean)} (${text(range.low)} to ${text(range.high)})`;
 }
 
 const rowOf = ({name}, value, text, more) => ({name, value, text: value === null ? '–' : text, ...more});
@@ -56,16 +54,10 @@ const rowOf = ({name}, value, text, more) => ({name, value, text: value === null
 const margin = numberOf(setting.margin) ?? 0;
 function verdictHow() {
   const level = numberOf(setting.level) === null ? '' : `${figure(100 * setting.level, 2)} % `;
-  const hidden = numberOf(setting.unseen_share);
-  const unseen = hidden === null ?
-      '' :
-      ` Equal is about the mean: up to ${wholePercent(hidden)} of runs may be bad without one among these seeds.`;
   return 'The final loss of each precision minus that of the baseline with the same seed, in nats a token, with its ' +
       `${level}interval: to the left is better. Losses within ±${figure(margin, 2)} (shaded) count as equal: ` +
-      `${
-             textOf(
-                 setting
-                     .margin_text)}.${unseen} Power is the chance that so many seeds call precisions equal that do not differ.`;
+      `${textOf(setting.margin_text)}. ${textOf(setting.equal_text)} Power is the chance that so many seeds call ` +
+      'precisions equal that do not differ.';
 }
 
 function badge(precision) {
@@ -90,12 +82,10 @@ function drawVerdict(body) {
   const endsOf = ({mean, interval}) => (interval ? [interval.low, interval.high] : [mean, mean]);
   const ends = recordsOf(precisions.map(differenceOf)).flatMap(endsOf);
   const reach = 1.08 * Math.max(1e-9, 1.2 * margin, ...ends.map(Math.abs));
-  const digits = Math.max(2, Math.min(6, 2 - Math.floor(Math.log10(reach))));
-  const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(digits)}`;
-  // The rest of the table's width: names and ranges, and what has the same width in every comparison.
+  const textFor = (precision) => withError(differenceOf(precision), '+');
+  // The rest of the table's width: names and differences, and what has the same width in every comparison.
   const texts_px = 1.1 *
-      (widest_px(precisions.map((one) => one.name)) +
-       widest_px(precisions.map((one) => rangeText(differenceOf(one), signed))));
+      (widest_px(precisions.map((one) => one.name)) + widest_px(precisions.map(textFor)));
   const width = Math.max(200, Math.min(720, body.clientWidth - texts_px - 360));
   const x = linearScale(-reach, reach, 8, width - 8, width / 90, (value) => withMinus(figure(value, 2)));
   const interval = (precision, found) => {
@@ -113,7 +103,7 @@ function drawVerdict(body) {
   const rows = precisions.map((precision) => {
     const found = differenceOf(precision);
     const power = precision === baseline ? null : precision.summary.power;
-    const cells = [rangeText(found, signed), interval(precision, found), share(numberOf(power))].map(
+    const cells = [textFor(precision), interval(precision, found), share(numberOf(power))].map(
         (content) => html('td', {}, content));
     return html(
         'tr', {}, html('td', {class: 'text'}, nameCell(precision)), html('td', {class: 'text'}, badge(precision)),
@@ -132,7 +122,7 @@ function drawVerdict(body) {
 const kColumns = {
   'Success': (s) => `${count(s.succeeded)} of ${count(s.runs)}`,
   'Skipped': (s) => share(sum(numbersOf([s.overflow_share, s.fault_share]))),
-  'Final loss': (s) => rangeText(s.final_loss, (value) => value.toFixed(4)),
+  'Final loss': (s) => withError(s.final_loss),
   'Step': (s) => milliseconds(s.step_seconds && s.step_seconds.mean),
   'Times baseline': (s) => rangeText(s.time_ratio, (value) => value.toFixed(2)),
   'Tokens/s': (s) => count(numberOf(s.tokens_per_second) && Math.round(s.tokens_per_second)),

@@ -10,6 +10,7 @@
 
 #include "core/base/check.h"
 #include "core/base/error.h"
+#include "core/base/wrapped_text.h"
 
 namespace mantissa {
 namespace {
@@ -163,6 +164,12 @@ double unseen_share(int64_t pairs, double level) {
   return 1.0 - std::pow(1.0 - level, 1.0 / static_cast<double>(pairs));
 }
 
+std::string equal_text(int64_t pairs, double level) {
+  return fmt::format(
+      "Equal means equal on average: {} cannot exclude that up to {:.0f} % of runs are bad ({:g} % confidence).",
+      counted(pairs, "seed"), 100.0 * unseen_share(pairs, level), 100.0 * level);
+}
+
 double grubbs_limit(int64_t values, double error) {
   const auto count = static_cast<double>(values);
   const double t = student_t_quantile(1.0 - error / (2.0 * count), values - 2);
@@ -176,7 +183,8 @@ std::string stands_apart(std::span<const double> differences, std::span<const do
   const auto farthest = std::ranges::max_element(differences, {}, distance);
   const bool is_apart = distance(*farthest) > grubbs_limit(all.pairs, kOutlierError) * all.stddev;
   if (!is_apart || std::abs(*farthest) <= margins[static_cast<size_t>(farthest - differences.begin())]) return "";
-  return fmt::format("one seed differs far more, by {:+.2g} nats: more seeds show how rare that is", *farthest);
+  return fmt::format(
+      "one seed differs by {:+.2g} nats, far more than the others: use more seeds to see how rare that is", *farthest);
 }
 
 SequentialComparison::SequentialComparison(const SequentialOptions& options) : options_(options) {

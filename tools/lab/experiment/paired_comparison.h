@@ -93,9 +93,9 @@ double equivalence_power(double stddev, double margin, int64_t pairs, double lev
 int64_t pairs_for_power(double stddev, double margin, double level, double power);
 inline constexpr double kWantedPower = 0.8;
 
-// The largest share of bad runs of which `pairs` runs show none with a probability of 1 - level at least, by the
-// binomial distribution: 1 - (1 - level)^(1 / pairs). No test of the runs excludes fewer bad ones.
+// Up to this share of all runs may be bad although none of `pairs` is, at this level: 1 - (1 - level)^(1 / pairs).
 double unseen_share(int64_t pairs, double level);
+std::string equal_text(int64_t pairs, double level);  // says so, beside the verdict "equal"
 
 // The greatest distance from the mean, in standard deviations, among so many normal values (at least 3) is above this
 // with the probability `error` (Grubbs, Technometrics 11, 1969, two-sided).

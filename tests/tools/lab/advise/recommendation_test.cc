@@ -335,8 +335,9 @@ TEST(RecommendationReport, BeginsWithTheVerdictAndSaysWhatIsNotKnown) {
         "seeds to tell: if the precisions do not differ, about 14 are needed faster, but worse: current (1.32 x bf16) "
         "faster, but not measured: block (2.00 x bf16) emulated here, without a gain: mxfp8",
         "Damage was measured on gpt: 2 layers, width 128, context 128 (0.45 million parameters), 400 steps of 1024 "
-        "tokens, 6 seeds, against fp32; equal in the mean within 0.008 nats, and up to 39 % of runs may be bad without "
-        "one among these seeds. This run has 4000 steps: slow damage may not "
+        "tokens, 6 seeds, against fp32, equal within 0.008 nats. Equal means equal on average: 6 seeds cannot exclude "
+        "that "
+        "up to 39 % of runs are bad (95 % confidence). This run has 4000 steps: slow damage may not "
         "have shown. This model has 2.50 million: damage may not extrapolate to it. Not as here: model.heads, "
         "model.layers, model.width, train.steps.",
         "* 50", "e 51", "bf16 in production, with fp32 above it"}) {

@@ -167,7 +167,7 @@ TEST(ComparisonPage, DrawsEveryPanelLegibly) {
     EXPECT_EQ(panel(page, "verdict").at("rows"), 4u);
     EXPECT_EQ(panel(page, "verdict").at("marks"), 2u) << "differences";
     EXPECT_TRUE(says(panel(page, "verdict"), "▼ worse"));
-    EXPECT_TRUE(says(panel(page, "verdict"), "+0.0300 (+0.0260 to +0.0340)")) << panel(page, "verdict").at("text");
+    EXPECT_TRUE(says(panel(page, "verdict"), "+0.0300 ±0.0040")) << panel(page, "verdict").at("text");
     EXPECT_TRUE(says(panel(page, "verdict"), "do not go into blocks of 16"));
     EXPECT_TRUE(says(panel(page, "figures-table"), "98,462"));
     EXPECT_EQ(panel(page, "curves").at("marks"), 3u + 2 + 3) << "losses, differences, validation";

@@ -103,18 +103,20 @@ TEST(PrecisionSummary, OneSeedFarFromTheOthersIsNotCalledEqual) {
   }
   const Json summary = summary_of(comparison(baseline, other, 0.015), 1);
   EXPECT_EQ(summary["verdict"], "inconclusive");
-  EXPECT_EQ(summary["why"], "one seed differs far more, by +0.02 nats: more seeds show how rare that is");
+  EXPECT_EQ(summary["why"],
+            "one seed differs by +0.02 nats, far more than the others: use more seeds to see how rare that is");
   EXPECT_EQ(summary_of(comparison(baseline, other, 0.03), 1)["verdict"], "equal") << "it is within the margin";
 }
 
 TEST(PrecisionSummary, EqualSaysWhatSoFewSeedsCannotExclude) {
   const std::string equal =
       text_of(comparison({run(2.0), run(2.2), run(2.1)}, {run(2.0001), run(2.2002), run(2.0999)}));
-  EXPECT_NE(equal.find("Equal: in the mean; up to 63 % of runs may be bad without one among 3 seeds (95 %)"),
+  EXPECT_NE(testing::unwrapped(equal).find("Equal means equal on average: 3 seeds cannot exclude that up to 63 % of "
+                                           "runs are bad (95 % confidence)."),
             std::string::npos)
       << equal;
   const std::string worse = text_of(comparison({run(2.0), run(2.2), run(2.1)}, {run(2.1), run(2.3), run(2.201)}));
-  EXPECT_EQ(worse.find("Equal:"), std::string::npos) << worse;
+  EXPECT_EQ(worse.find("Equal means"), std::string::npos) << worse;
 }
 
 TEST(PrecisionSummary, TooFewStepsAreNotCalledEqual) {
