@@ -30,7 +30,7 @@ struct SignalText {
 constexpr SignalText kTexts[] = {
     {kLoss, "the loss was {:.4g} nats above its recent median", "the loss was not finite"},
     {kNorm, "the gradient norm was {:.4g} times its recent quantile", "the gradient norm was not finite"},
-    {kSkips, "a share of {:.4g} of recent steps was skipped", nullptr},
+    {kSkips, "a share of {:.4g} of recent steps was skipped", "a loss or gradient was not finite"},
     {kUnderflow, "a share of {:.4g} of gradients underflowed", nullptr},
     {kValidation, "the validation loss did not improve, evaluations in a row: {:g}",
      "the validation loss was not finite"},
@@ -197,7 +197,11 @@ void AdaptivePrecision::skipped(int64_t step, double loss, double norm) {
   if (options_.skipped_share == 0.0) return;
   std::erase_if(state_.skips, [&](int64_t before) { return before <= step - options_.window; });
   state_.skips.push_back(step);
-  compare(kSkips, step, static_cast<double>(state_.skips.size()) / options_.window, options_.skipped_share,
+  // Where one step is enough, it does not wait for min_steps: faults would end the run first.
+  const bool goes_at_once =
+      options_.skipped_share * options_.window <= 1.0 && !(std::isfinite(loss) && std::isfinite(norm));
+  const double share = static_cast<double>(state_.skips.size()) / options_.window;
+  compare(kSkips, step, goes_at_once ? std::nan("") : share, options_.skipped_share,
           options_.band * options_.skipped_share);
 }
 

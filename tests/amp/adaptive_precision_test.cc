@@ -65,6 +65,14 @@ TEST(AdaptivePrecision, WhatIsNotFiniteDoesNotWaitForTheDistanceOfSwitches) {
   EXPECT_EQ(level_after(adaptive, 20), 1) << "too near to the last switch";
   adaptive.skipped(21, kNan, kNan);
   EXPECT_EQ(level_after(adaptive, 21), 0) << "although a finite loss was bad before";
+
+  options.loss_rise = 0.0;
+  options.skipped_share = 1.0 / options.window;
+  AdaptivePrecision one_is_enough(options, 3);
+  for (const int64_t step : {10, 11}) {
+    one_is_enough.skipped(step, 2.0, kNan);
+    EXPECT_EQ(level_after(one_is_enough, step), 11 - step);
+  }
 }
 
 TEST(AdaptivePrecision, ALadderThatBeginsLateHasSeenNothingOfTheStepsBefore) {
