@@ -349,9 +349,10 @@ bool TrainingCheckpoints::save(RunState& state) {
     if (!committed) {
       uint64_t bytes = 0;
       for (const PartReport& report : reports) bytes += report.bytes;
-      log_warn("checkpoint of step {} not saved{}{}. Training goes on; {}", step, failure,
-               shortage_text(failure, bytes, run_.train.run_dir, run_.checkpoint.keep_last),
-               store_.steps().empty() ? "there is no older checkpoint" : "older checkpoints are untouched");
+      log_warn(
+          "checkpoint of step {} not saved{}{}. Training goes on; {}", step, failure,
+          shortage_text(failure, bytes, run_.train.run_dir, store_.steps().size() > 1 ? run_.checkpoint.keep_last : 1),
+          store_.steps().empty() ? "there is no older checkpoint" : "older checkpoints are untouched");
     }
   }
   if (all_gather_records(communicator, committed)[0] == 0) return false;

@@ -262,7 +262,8 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     if (communicator.rank() == 0 && !folder) folder.emplace(run.train.run_dir);
   };
   if (std::error_code unknown; std::filesystem::exists(run.train.run_dir, unknown)) hold_folder();
-  const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
+  const bool has_folder = all_gather_records(communicator, static_cast<int32_t>(folder.has_value())).front() != 0;
+  std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
   if (checkpoint) require_steps_left(run, *checkpoint);
   if (folder && !checkpoint) warn_of_lost_steps(run);
   std::vector<std::string> unused;  // on rank 0
@@ -277,8 +278,9 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     return ExitCode::kOk;
   }
   // A first start with mistyped data leaves no folder. One that continues a run leaves its error there.
-  const auto batches = checkpoint ? nullptr : open_common_batches(run, communicator);
+  const auto batches = checkpoint && has_folder ? nullptr : open_common_batches(run, communicator);
   hold_folder();
+  if (!checkpoint && !has_folder) checkpoint = find_resume_point(run, communicator);  // another start was quicker
   const std::string box_folder = run.train.run_dir + kBlackBoxFolder;
   BlackBox box(box_folder, communicator.rank(), communicator.size());
   std::optional<Watchdog> watchdog;
@@ -365,20 +367,23 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     }
   };
   const Ending ending = train_all();
+  const std::string root = checkpoint_root(run.train.run_dir);
+  const bool has_checkpoint = !CheckpointStore(root, {.warn = [](const std::string&) {}}).steps().empty();
   if (unsaved_step) {
-    const std::string root = checkpoint_root(run.train.run_dir);
-    const bool has_older = !CheckpointStore(root, {.warn = [](const std::string&) {}}).steps().empty();
     on_error(CheckpointError(fmt::format(
         "the state after step {} could not be saved, see the warning above; {}. Make room there, or give another "
         "train.run_dir, and start again",
-        *unsaved_step, has_older ? "older checkpoints are in " + root : "there is no checkpoint in " + root)));
+        *unsaved_step, has_checkpoint ? "older checkpoints are in " + root : "there is no checkpoint in " + root)));
   }
   {
     const Range range(RangeKind::kPhase, "end");
     watched->barrier();  // while it is watched: a transport's own end waits for all ranks, too
   }
   const bool is_stopped = ending == Ending::kStopped;
-  if (!is_stopped) log_info("{}", next_commands(run, communicator.size()));  // behind all that observers tell
+  if (!is_stopped) {  // behind all that observers tell
+    log_info("{}", has_checkpoint ? next_commands(run, communicator.size())
+                                  : "nothing was saved, since no step was left: give a larger train.steps to go on");
+  }
   if (heartbeat) heartbeat->end(is_stopped ? RunProgress::kStopped : RunProgress::kDone);
   const ExitCode code = is_stopped ? ExitCode::kPreempted : ExitCode::kOk;
   box.ended(static_cast<int>(code));

@@ -71,6 +71,21 @@ TEST(RunStatusOfARun, ADoneRunHasALogOfEachStartAndItsFigures) {
   EXPECT_NE(shown.output.find("warnings: 1\n"), std::string::npos) << shown.output;  // of the last start
 }
 
+// A run that begins in another one's checkpoint: with data that is not there, and with no step left.
+TEST(RunStatusOfARun, ARunFromAFinishedOneNamesNoCheckpointOfItsOwn) {
+  const SmallRun finished("source");
+  finished.train(1, {"train.steps=10"});
+  for (const int ranks : {1, 2}) {
+    const SmallRun run("next");
+    const std::vector<std::string> settings = {"train.steps=10", "checkpoint.resume=" + finished.run_dir()};
+    EXPECT_EQ(run.try_train(ranks, {settings[0], settings[1], "data.train=[/no/such/file]"}).exit_code, 3);
+    EXPECT_FALSE(std::filesystem::exists(run.run_dir())) << ranks;
+    const Outcome ended = run.train(ranks, settings);
+    EXPECT_NE(ended.output.find("nothing was saved, since no step was left: "), std::string::npos) << ended.output;
+    EXPECT_EQ(ended.output.find("to generate: "), std::string::npos) << ended.output;
+  }
+}
+
 // Its own commands for what comes next, as they stand in the output, run.
 TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
   const SmallRun run("finished");
