@@ -41,27 +41,27 @@ const std::vector<Unavailable>& unavailable() {
   throw ConfigError(fmt::format("{}: {} is not available: {}", origin, what, why));
 }
 
-// Short names of precisions that are no value of `compute` or `recipe`.
-void refuse_fp32_products(const ConfigMember& member, const std::string& path) {
-  if (member.key != "compute" && member.key != "recipe") return;
+// Short names of precisions that are no value of `compute` or `recipe`. Rules have other keys.
+void refuse_fp32_products(const ConfigMember& member, const std::string& section) {
+  if ((member.key != "compute" && member.key != "recipe") || section.find("rules[") != std::string::npos) return;
   const std::string& text = member.value.text;
   const auto products = parse_fp32_products(text);
   if (!products || *products == Fp32Products::kFp32) return;
   throw ConfigError(
-      fmt::format("{}: {}: '{}' is a way to multiply fp32 numbers: set precision.compute=fp32 and "
-                  "precision.fp32_products={}",
-                  member.origin, path, text, text));
+      fmt::format("{}: {}.{}: '{}' is a way to multiply fp32 numbers: set {}.compute=fp32 and {}.fp32_products={}",
+                  member.origin, section, member.key, text, section, section, text));
 }
 
 void refuse_below(const ConfigNode& node, const std::string& section) {
   for (const ConfigMember& member : node.members) {
     const std::string path = join_config_path(section, member.key);
-    refuse_fp32_products(member, path);
+    refuse_fp32_products(member, section);
     for (const Unavailable& one : unavailable()) {
       if (std::ranges::count(one.keys, member.key) > 0) refuse(member.origin, path, one.why);
     }
     refuse_below(member.value, path);
   }
+  for (size_t i = 0; i < node.items.size(); ++i) refuse_below(node.items[i], fmt::format("{}[{}]", section, i));
 }
 
 }  // namespace

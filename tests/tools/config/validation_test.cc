@@ -113,6 +113,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"precision.rules=[{match: a, role: weight, format: tf32}]"}, "an operand has a recipe, or low"},
         Case{{"precision.compute=bf16x6"}, "set precision.compute=fp32 and precision.fp32_products=bf16x6"},
         Case{{"precision.recipe=tf32"}, "precision.recipe: 'tf32' is a way to multiply fp32 numbers"},
+        Case{{"precision.schedule=[{after_step: 5, compute: tf32}]"},
+             "set precision.schedule[0].compute=fp32 and precision.schedule[0].fp32_products=tf32"},
+        Case{{"precision.adaptive.levels=[{compute: fp32}, {recipe: tf32}]"},
+             "precision.adaptive.levels[1].recipe: 'tf32' is a way to multiply fp32 numbers"},
+        Case{{"precision.rules=[{match: a, compute: tf32}]"}, "here it is called format"},
         Case{{"precision.fp32_products=bf16x9"}, "expected one of fp32, tf32, bf16x3, bf16x6"},
         Case{{"precision.tf32=true"},
              "unknown key 'tf32' in section 'precision'; here it is called "
