@@ -109,16 +109,21 @@ CellText with_range(std::string format, double unit) {
 }
 
 CellText with_error(std::string sign) {
-  static constexpr int kUsualDecimals = 4, kMostDecimals = 9;
+  static constexpr int kUsualDecimals = 4, kMostDecimals = 5;
+  static constexpr double kNone = 1e-9, kSmall = 1e-4;  // smaller ones have no two digits in kMostDecimals
   return [sign = std::move(sign)](const Json& value) {
     if (value.is_null()) return std::string("-");
     const Json& interval = value.at("interval");
     const double half =
         interval.is_null() ? 0.0 : (number_of(interval.at("high")) - number_of(interval.at("low"))) / 2.0;
-    const int decimals = half >= 1e-9 ? std::clamp(1 - static_cast<int>(std::floor(std::log10(half))), 0, kMostDecimals)
-                                      : kUsualDecimals;
-    std::string text = in_format(fmt::format("{{:{}.{}f}}", sign, decimals))(value.at("mean"));
-    return interval.is_null() ? text : fmt::format("{} ±{:.{}f}", text, half, decimals);
+    const int decimals = half >= kNone
+                             ? std::clamp(1 - static_cast<int>(std::floor(std::log10(half))), 0, kMostDecimals)
+                             : kUsualDecimals;
+    const bool is_small = half >= kNone && half < kSmall;
+    const std::string fixed = fmt::format(".{}f", decimals), of_error = is_small ? ".1e" : fixed;
+    const std::string of_mean = is_small && std::abs(number_of(value.at("mean"))) < kSmall ? ".1e" : fixed;
+    const std::string text = in_format("{:" + sign + of_mean + "}")(value.at("mean"));
+    return interval.is_null() ? text : text + " ±" + in_format("{:" + of_error + "}")(half);
   };
 }
 

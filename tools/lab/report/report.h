@@ -57,8 +57,8 @@ CellText in_format(std::string format, double unit = 1.0);
 std::string per_cent(const Json& share);
 // The mean of {mean, low, high} with its range: "1.25 (1.20 to 1.30)".
 CellText with_range(std::string format, double unit = 1.0);
-// The mean of {mean, interval: {low, high} or null} and half of the interval in two digits: "0.0003 ±0.0017". `sign` as
-// in formats: "+" also shows that of positive means.
+// The mean of {mean, interval: {low, high} or null} and half of the interval in two digits: "0.0003 ±0.0017", "0.33259
+// ±2.7e-07", "1.3e-08 ±6.4e-08". `sign` as in formats: "+" also shows that of positive means.
 CellText with_error(std::string sign = "");
 
 struct Column {

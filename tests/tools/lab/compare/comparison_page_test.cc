@@ -215,6 +215,19 @@ TEST(ComparisonPage, ShowsRunsThatFailedAndHostileNames) {
   EXPECT_TRUE(says(panel(page, "success"), "100 % faults"));
 }
 
+TEST(ComparisonPage, PrintsDifferencesLikeTheTerminal) {
+  json comparison = small_comparison();
+  json& precisions = comparison["precisions"];
+  precisions[1]["summary"]["loss_difference"] = mean_difference(-1.3e-8, 6.4e-8);
+  precisions[2]["summary"]["loss_difference"] = mean_difference(0.33259054, 2.7e-7);
+  const std::vector<Page> pages = {{.html = comparison_page(comparison), .width_px = 1280}};
+  const Visit visited = visit(pages);
+  ASSERT_TRUE(is_sound(visited, pages, kComparisonPanels));
+  const json& verdicts = panel(visited.facts[0], "verdict");
+  EXPECT_TRUE(says(verdicts, "−1.3e−8 ±6.4e−8")) << verdicts.at("text");
+  EXPECT_TRUE(says(verdicts, "+0.33259 ±2.7e−7")) << verdicts.at("text");
+}
+
 TEST(ComparisonPage, SaysWhyPanelsAreEmpty) {
   json alone = small_comparison();
   alone["precisions"] = json::array({alone["precisions"][0]});

@@ -54,7 +54,11 @@ TEST(ReportText, PrintsErrorsInTwoDigitsAndMeansInAsManyDecimals) {
   EXPECT_EQ(text(-0.00371, 0.0198), "-0.004 ±0.020");
   EXPECT_EQ(text(2.6441, 0.0648, ""), "2.644 ±0.065");
   EXPECT_EQ(text(123.4, 35.0), "+123 ±35");
-  EXPECT_EQ(text(1.2e-7, 3.4e-7), "+0.00000012 ±0.00000034");
+  EXPECT_EQ(text(0.25, 0.00012), "+0.25000 ±0.00012");
+  EXPECT_EQ(text(0.33259054, 2.7e-7), "+0.33259 ±2.7e-07") << "five decimals at most";
+  EXPECT_EQ(text(-0.00021, 9.9e-5), "-0.00021 ±9.9e-05");
+  EXPECT_EQ(text(1.3e-8, 6.4e-8), "+1.3e-08 ±6.4e-08");
+  EXPECT_EQ(text(-4e-6, 1.2e-5, ""), "-4.0e-06 ±1.2e-05");
   EXPECT_EQ(text(0.5, 0.0), "+0.5000 ±0.0000");
   EXPECT_EQ(with_error("+")({{"mean", 0.25}, {"interval", nullptr}}), "+0.2500") << "one run has no interval";
   EXPECT_EQ(with_error()(nullptr), "-");

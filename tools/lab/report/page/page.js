@@ -100,9 +100,11 @@ const withMinus = (text) => text.replaceAll('-', '−');
 function withError(found, sign = '') {
   if (!found || numberOf(found.mean) === null) return '–';
   const half = found.interval ? (found.interval.high - found.interval.low) / 2 : 0;
-  const decimals = half >= 1e-9 ? Math.min(9, Math.max(0, 1 - Math.floor(Math.log10(half)))) : 4;
-  const mean = `${found.mean < 0 ? '−' : sign}${Math.abs(found.mean).toFixed(decimals)}`;
-  return found.interval ? `${mean} ±${half.toFixed(decimals)}` : mean;
+  const decimals = half >= 1e-9 ? Math.min(5, Math.max(0, 1 - Math.floor(Math.log10(half)))) : 4;
+  const isSmall = (value) => half >= 1e-9 && half < 1e-4 && value < 1e-4;
+  const text = (value) => withMinus(isSmall(value) ? value.toExponential(1) : value.toFixed(decimals));
+  const mean = `${found.mean < 0 ? '−' : sign}${text(Math.abs(found.mean))}`;
+  return found.interval ? `${mean} ±${text(half)}` : mean;
 }
 const wholePercent = (value) => withMinus(`${Math.round(100 * value)} %`);
 const count = withDefault((value) => value.toLocaleString('en'));
