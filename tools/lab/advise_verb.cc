@@ -33,8 +33,9 @@ struct AdviseRequest {
   std::string measured, output;
 
   // Only with a budget, but for run.ranks and run.rounds. Recipes and state may be {"none"}, which stands for an empty
-  // list; plan() fills in run.plan.budget and run.hardware.
+  // list; plan() fills in run.plan.budget, run.hardware and run.state.
   std::string budget;
+  std::vector<std::string> state;  // empty: that of PlanRunRequest
   std::string damage = "loss", plan = "precision_plan.yaml";
   PlanRunRequest run{.validation = {.most_seeds = 6}};
 };
@@ -62,11 +63,18 @@ CLI::Validator zero_or(int64_t least, int64_t most) {
 bool plan(const AdviseRequest& request, const Config& config) {
   PlanRunRequest run = request.run;
   require_solver(run.plan.solver);
+  if (!request.state.empty()) run.state = request.state;
   for (std::vector<std::string>* const given : {&run.plan.recipes, &run.state}) {
     if (*given == std::vector<std::string>{"none"}) given->clear();
   }
   run.plan.budget = parse_budget(request.budget);
   run.plan.damage = parse_damage_score(request.damage);
+  if (run.plan.damage != DamageScore::kLoss && !request.state.empty() && !run.state.empty()) {
+    throw ConfigError(
+        fmt::format("--state {}: --damage {} is a score of layers and knows nothing of optimizer state and the wire, "
+                    "which stay as configured: leave out one of the two",
+                    fmt::join(run.state, ","), request.damage));
+  }
   run.hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware);
   require_different_files({{"--plan", request.plan}, {"--json", request.json}, {"--html", request.html}},
                           files_read(request.config, config));
@@ -224,8 +232,9 @@ std::function<int()> add_advise_options(CLI::App& advise) {
       "(mutual information), entropy");
   list("--recipes", request->run.plan.recipes,
        "8-bit and 4-bit recipes that a plan may use: current,block,mxfp8,nvfp4, or none");
-  list("--state", request->run.state,
-       "what a plan decides besides layers: moments,masters,wire (needs several ranks), or none");
+  list("--state", request->state,
+       "what a plan decides besides layers: moments,masters,wire (needs several ranks), or none; not with --damage")
+      ->default_str(fmt::format("{}", fmt::join(request->run.state, ",")));
   option("--plan", request->plan, "write the plan to this file");
   count("--warm-up", request->run.warm_up, 0, kMostSteps, "training steps in fp32 before layers are evaluated");
   count("--batches", request->run.batches, 2, 10000,

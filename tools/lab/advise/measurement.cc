@@ -27,7 +27,8 @@ void judge_damage(MeasuredPrecision& found) {
   found.verdict = summary.at("verdict");
   const int64_t runs = summary.at("runs"), succeeded = summary.at("succeeded");
   if (succeeded < runs) {
-    found.why = first_line(fmt::format("{} of {} runs failed: {}", runs - succeeded, runs, summary.at("failure")));
+    found.why =
+        first_line(fmt::format("{} of {} failed: {}", runs - succeeded, counted(runs, "run"), summary.at("failure")));
   } else if (found.verdict == "inconclusive") {
     found.damage = Damage::kUnclear;
     found.why = first_line(summary.at("why"));

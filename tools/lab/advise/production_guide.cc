@@ -195,8 +195,12 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
                     (steps + production.probe.interval - 1) / production.probe.interval, steps, 100.0 / interval,
                     300.0 / interval));
   }
-  add(practices, "checkpoint.interval", "a small part of the run: a fallback returns to the last good one");
-  add(practices, "checkpoint.keep_last", "beside these, the one to which a rollback returns stays");
+  add(practices, "checkpoint.interval",
+      above != nullptr ? "a small part of the run: a fallback returns to the last good one"
+                       : "a small part of the run: an interruption loses no more");
+  add(practices, "checkpoint.keep_last",
+      above != nullptr ? "beside these, the one to which a rollback returns stays"
+                       : "older ones are removed; 0 keeps all");
   add(practices, "checkpoint.resume", "the same command continues an interrupted run, to the same bits");
   if (above != nullptr) {
     add(fallbacks, "precision.adaptive.start",

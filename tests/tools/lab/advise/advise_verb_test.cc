@@ -374,6 +374,8 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
       {{"--budget", "loss=1", "--damage", "mi"}, "--damage mi: expected a budget of time, memory or energy"},
       {{"--budget", "time=1ms", "--damage", "mi", "--solver", "differentiable"},
        "--damage mi: expected a solver of sums"},
+      {{"--budget", "time=1ms", "--damage", "mi", "--state", "moments,masters,wire"},
+       "--state moments,masters,wire: --damage mi is a score of layers"},
       {{"--budget", "time=1ms", "--solver", "luck"}, "luck"},
       {{"--budget", "time=1ms", "--recipes", "delayed"}, "--recipes: expected some of"},
       {{"--budget", "time=1ms", "--recipes", "current,current"}, "is there twice"},

@@ -179,6 +179,15 @@ TEST(ProductionGuide, NamesNothingThatTheRunDoesNotHave) {
   EXPECT_EQ(alone.find("rollback.cause"), std::string::npos) << alone;
 }
 
+TEST(ProductionGuide, SpeaksOfFallbacksAndRollbacksOnlyWhereItHasThem) {
+  for (const std::string above : {"fp32", ""}) {
+    const std::string practices = guide_of("bf16", above, wanted_config()).figures.at("practices").dump();
+    for (const char* const word : {"fallback", "rollback"}) {
+      EXPECT_EQ(practices.find(word) != std::string::npos, !above.empty()) << practices;
+    }
+  }
+}
+
 TEST(ProductionGuide, SettingsHaveTheValuesOfItsConfiguration) {
   for (const auto& [chosen, above] : {std::pair("bf16", "tf32"), {"fp16", "bf16"}, {"mxfp8", "bf16"}, {"fp32", ""}}) {
     const ProductionGuide guide = guide_of(chosen, above, wanted_config());

@@ -88,8 +88,12 @@ std::string verdict(const PlanAdvice& advice) {
       return fmt::format("No plan within the budget of {} kept its promise: the one below takes {}.\n", limit, found);
     }
     const std::string memory = fmt::format(" within the hardware's memory of {}", to_text(kBytes, cost.device_bytes));
-    return fmt::format("The budget of {} cannot be met{}: {} is the least that was found, by the plan below.\n", limit,
-                       advice.lacks_memory() ? memory : "", found);
+    const char* const state = advice.damage == DamageScore::kLoss
+                                  ? ""
+                                  : " Optimizer state and wire stay as configured; without --damage they are planned, "
+                                    "too.";
+    return fmt::format("The budget of {} cannot be met{}: {} is the least that was found, by the plan below.{}\n",
+                       limit, advice.lacks_memory() ? memory : "", found, state);
   }
   const WholePlan& low = advice.uniform[1];
   // A roofline tells how little a step can take.

@@ -132,6 +132,8 @@ TEST_F(ScoreAllocation, ABudgetCannotBeMetOnlyWhereNoneOfAllPlansMeetsIt) {
     const auto [limit, found] = told_apart(PlanQuantity::kBytes, budget, least);
     const std::string missed = fmt::format("The budget of {} cannot be met: {} is the least", limit, found);
     EXPECT_EQ(text.starts_with(missed), budget < least) << missed << "\n" << text;
+    const bool says_why = text.find("without --damage they are planned, too.") != std::string::npos;
+    EXPECT_EQ(says_why, budget < least) << text;
   }
 }
 
