@@ -37,7 +37,7 @@ std::string reason(const Json& precision) {
     const Json& summary = precision["summary"];
     const int64_t runs = summary["runs"], succeeded = summary["succeeded"];
     if (succeeded < runs) {
-      text = fmt::format("{} of {} runs failed: {}", runs - succeeded, runs, summary["failure"]);
+      text = fmt::format("{} of {} failed: {}", runs - succeeded, counted(runs, "run"), summary["failure"]);
     } else {
       text = summary["why"];
     }
@@ -233,7 +233,7 @@ std::string comparison_text(const Json& figures) {
       .table(precisions,
              {{"precision", "name"}, {"verdict", "", verdict}, {"difference", "", difference}, {"power", "", power}});
   const std::string seeds = counted(std::ssize(setting["seeds"]), "seed");
-  text.line("Power: the chance that {} find equal precisions equal", seeds);
+  text.line("Power: the chance of {} to find equal precisions equal", seeds);
   if (std::ranges::any_of(precisions, [&](const Json& one) { return verdict(one) == "equal"; })) {
     text.line("{}", setting["equal_text"]);
   }

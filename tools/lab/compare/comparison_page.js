@@ -70,7 +70,7 @@ function badge(precision) {
 
 function reasonOf({refusal, summary: {runs, succeeded, failure, why}}) {
   if (refusal) return textOf(refusal);
-  if (failure) return `${count(runs - succeeded)} of ${count(runs)} runs failed: ${textOf(failure)}`;
+  if (failure) return `${count(runs - succeeded)} of ${counted(runs, 'run')} failed: ${textOf(failure)}`;
   return textOf(why);
 }
 

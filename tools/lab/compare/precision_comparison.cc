@@ -215,9 +215,9 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
     throw ConfigError(
         fmt::format("{}, the baseline of the comparison, cannot be trained: {}", baseline.name, baseline.refusal));
   }
-  const size_t runs = trained.size() * comparison.seeds.size();
-  log_info("compare: {} runs of {} steps: precisions x seeds = {} x {} (--precisions, --seeds, --steps)", runs,
-           comparison.steps, trained.size(), comparison.seeds.size());
+  const int64_t runs = std::ssize(trained) * std::ssize(comparison.seeds);
+  log_info("compare: {} of {}: precisions x seeds = {} x {} (--precisions, --seeds, --steps)", counted(runs, "run"),
+           counted(comparison.steps, "step"), trained.size(), comparison.seeds.size());
   for (size_t seed = 0; seed < comparison.seeds.size(); ++seed) {
     for (size_t turn = 0; turn < trained.size(); ++turn) {
       PrecisionRuns& precision = comparison.precisions[trained[precision_in_turn(seed, turn, trained.size())]];
@@ -227,8 +227,8 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
       if (communicator.rank() == 0) announce(precision.name, comparison.seeds[seed], precision.runs.back());
       if (seed + turn > 0 || runs == 1) continue;
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      log_info("compare: about {} (h:mm:ss) for the other {} runs, if they take as long as this one",
-               to_clock(taken.count() * static_cast<double>(runs - 1)), runs - 1);
+      log_info("compare: about {} (h:mm:ss) for the rest, {}, at the pace of this one",
+               to_clock(taken.count() * static_cast<double>(runs - 1)), counted(runs - 1, "run"));
     }
   }
   return comparison;

@@ -98,7 +98,7 @@ TEST_P(CompareVerb, ItsRunsAreTrainings) {
   const json report = json::parse(read_file(path));
   EXPECT_EQ(report.at("baseline"), "bf16") << "the first precision, because fp32 is not requested";
   EXPECT_NE(outcome.output.find("compare: 4 runs of 10 steps: precisions x seeds = 2 x 2"), std::string::npos);
-  EXPECT_NE(outcome.output.find("for the other 3 runs"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("for the rest, 3 runs, at the pace"), std::string::npos) << outcome.output;
   small.train(ranks, {"train.eval_interval=20", "train.steps=10", "train.seed=2", "precision.recipe=delayed"});
   const auto losses = small.losses();
   const json& found = precision_of(report, "fp8").at("runs")[1].at("steps").at("loss");

@@ -197,7 +197,7 @@ TEST(PrecisionSummary, OfARunThatNeverBeganNothingIsKnown) {
     EXPECT_EQ(written.at(unknown), nullptr) << unknown;
   }
   EXPECT_EQ(summary_of(found, 0)["memory_ratio"], 1.0);
-  EXPECT_NE(text_of(found).find("bf16: 1 of 1 runs failed: no memory"), std::string::npos);
+  EXPECT_NE(text_of(found).find("bf16: 1 of 1 run failed: no memory"), std::string::npos);
   EXPECT_EQ(to_json(found).at("precisions")[1].at("summary").at("peak_memory_bytes"), nullptr);
 }
 

@@ -99,8 +99,8 @@ SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Sessi
     const auto begin = Clock::now();
     found.run(session.next_step + batch);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    log_info("sensitivity: batch {} of {}: loss {:.4f}, {} decisions in {:.1f} s", batch + 1, request.batches,
-             found.losses.back(), found.decisions.size(), seconds);
+    log_info("sensitivity: batch {} of {}: loss {:.4f}, {} in {:.1f} s", batch + 1, request.batches,
+             found.losses.back(), counted(std::ssize(found.decisions), "decision"), seconds);
   }
   const HessianProbes probes = probe_until_known(request.hessian_goal(), request.batches, found, session);
   SensitivityAnalysis analysis{.title = request.target,

@@ -45,7 +45,8 @@ const kRisks = [['overflow', 'beyond'], ['underflow', 'lost'], ['precision_loss'
 // Thresholds hold for all formats only where they were given.
 const bandsText = () => figures.low_risk === null ?
     'bands as measured for each format; unrated: its share does not predict harm' :
-    `below ${share(figures.low_risk)}: low; up to ${share(figures.high_risk)}: mixed; above: fp32`;
+    `below ${share(figures.low_risk)}: low; up to ${share(figures.high_risk)}: mixed; above` +
+        `${tried.some((one) => one.format === 'fp16') ? ', or any overflow in fp16' : ''}: fp32`;
 function drawRisks(body, legend) {
   const sampled = tried.filter((one) => numberOf(one.overflow) !== null);
   if (sampled.length === 0) return 'No product was sampled.';

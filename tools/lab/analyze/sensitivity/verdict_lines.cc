@@ -42,10 +42,11 @@ std::string most_sensitive(const Json& order) {
         rise(largest), number_of((*largest)["loss"]["half_width"]), (*largest)["name"]);
   }
   return fmt::format(
-      "Most sensitive: {}: loss {:+.3g} nats (95 % interval ±{:.2g}). {} of {} decisions raise the loss beyond their "
-      "intervals ({:.2g} would by chance).",
+      "Most sensitive: {}: loss {:+.3g} nats (95 % interval ±{:.2g}). {} of {} {} ({:.2g} would by chance).",
       (*largest_known)["name"], rise(largest_known), number_of((*largest_known)["loss"]["half_width"]), known,
-      order.size(), 0.025 * static_cast<double>(order.size()));
+      counted(std::ssize(order), "decision"),
+      known == 1 ? "raises the loss beyond its interval" : "raise the loss beyond their intervals",
+      0.025 * static_cast<double>(order.size()));
 }
 
 }  // namespace
@@ -98,16 +99,19 @@ std::string hessian_line(const Json& figures, const Json& decisions) {
 std::string bands_line(const Json& figures, const Json& decisions) {
   std::map<std::string, int> bands;
   int attentions = 0, too_large = 0;
+  bool has_fp16 = false;
   for (const Json& one : decisions) {
+    has_fp16 |= one["format"] == "fp16";
     if (one["band"].is_string()) {
       ++bands[one["band"].get<std::string>()];
     } else {
       ++(one["op"] == name(Op::kAttention) ? attentions : too_large);
     }
   }
-  const std::string by = figures["low_risk"].is_null() ? ", as measured for each format"
-                                                       : fmt::format(" (below {} low, up to {} mixed, above fp32)",
-                                                                     figures["low_risk"], figures["high_risk"]);
+  const std::string by = figures["low_risk"].is_null()
+                             ? ", as measured for each format"
+                             : fmt::format(" (below {} low, up to {} mixed, above fp32{})", figures["low_risk"],
+                                           figures["high_risk"], has_fp16 ? ", or any overflow in fp16" : "");
   std::string text = fmt::format("By the share of elements at risk{}: {} low, {} mixed, {} fp32", by, bands["low"],
                                  bands["mixed"], bands["fp32"]);
   if (const int unrated = bands["unrated"]; unrated > 0) {

@@ -96,6 +96,12 @@ TEST_F(Sensitivity, TakesThresholdsOfRiskFromTheRequestIfThatHasSome) {
     const nlohmann::json figures = to_json(analyze_sensitivity(asked, session_));
     EXPECT_EQ(figures["decisions"][0]["band"], band);
     EXPECT_EQ(figures["high_risk"], high);
+    const auto said = [](const nlohmann::json& of) { return unwrapped(sensitivity_text(of)); };
+    EXPECT_NE(said(figures).find(" mixed, above fp32): "), std::string::npos) << said(figures);
+    nlohmann::json with_fp16 = figures;
+    with_fp16["decisions"][0]["format"] = "fp16";
+    with_fp16["verdict"] = sensitivity_verdict(with_fp16);
+    EXPECT_NE(said(with_fp16).find(" mixed, above fp32, or any overflow in fp16): "), std::string::npos);
   }
 }
 
@@ -369,8 +375,10 @@ TEST_F(Sensitivity, NamesWhatHarmsAndNoGain) {
   };
   EXPECT_EQ(
       verdict({{0.02, 0.01}, {-0.5, 0.1}, {0.03, 0.04}}),
-      "Most sensitive: blocks.0.mlp.up fprop nvfp4: loss +0.02 nats (95 % interval ±0.01). 1 of 3 decisions raise "
-      "the loss beyond their intervals (0.075 would by chance).");
+      "Most sensitive: blocks.0.mlp.up fprop nvfp4: loss +0.02 nats (95 % interval ±0.01). 1 of 3 decisions raises "
+      "the loss beyond its interval (0.075 would by chance).");
+  EXPECT_TRUE(verdict({{0.02, 0.01}, {-0.5, 0.1}, {0.03, 0.01}})
+                  .ends_with("2 of 3 decisions raise the loss beyond their intervals (0.075 would by chance)."));
   EXPECT_EQ(
       verdict({{0.02, 0.03}, {-0.5, 0.1}, {0.03, 0.04}}),
       "Nothing is measurably harmed: no decision raises the loss beyond its 95 % interval. The largest rise, +0.03 "

@@ -95,6 +95,22 @@ TEST(SensitivityPage, DrawsEveryPanelLegibly) {
   }
 }
 
+TEST(SensitivityPage, SaysThatOneOverflowInFp16IsEnough) {
+  json figures = figures_of_sensitivity();
+  figures["low_risk"] = 0.05;
+  figures["high_risk"] = 0.2;
+  json others = figures;
+  others["decisions"].erase(others["decisions"].size() - 1);
+  const std::vector<Page> pages = {{.html = sensitivity_page(figures)}, {.html = sensitivity_page(others)}};
+  const Visit visited = visit(pages);
+  ASSERT_TRUE(is_sound(visited, pages, kSensitivityPanels));
+  const auto says = [&](size_t page, const char* text) {
+    return panel(visited.facts[page], "risks").at("legend").get<std::string>().find(text) != std::string::npos;
+  };
+  EXPECT_TRUE(says(0, "up to 20 %: mixed; above, or any overflow in fp16: fp32"));
+  EXPECT_TRUE(says(1, "up to 20 %: mixed; above: fp32"));
+}
+
 TEST(SensitivityPage, SaysWhyPanelsAreEmpty) {
   const std::vector<Page> pages = {{.html = sensitivity_page(json())},
                                    {.html = sensitivity_page({{"decisions", nullptr}, {"layers", 3}})}};
