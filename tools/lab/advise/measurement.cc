@@ -71,13 +71,13 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
   const auto config_of = [&](const Json& entry) {
     return parse_config(entry.at("config"), fmt::format("--measured {}, {}", path, entry.at("name")));
   };
-  const auto beside =
+  const auto baseline_entry =
       std::ranges::find(entries, comparison.at("baseline"), [](const Json& entry) { return entry.at("name"); });
-  if (beside == entries.end() || !beside->contains("summary")) {
+  if (baseline_entry == entries.end() || !baseline_entry->contains("summary")) {
     throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
                                   found.baseline));
   }
-  const Config reference = config_of(*beside);
+  const Config reference = config_of(*baseline_entry);
   require_same_task(path, reference.model, config.model);
   found.parameters = predict_memory_table(in_fp32(reference), DryRunOptions{}).parameters;
   found.tokens_per_step = reference.train.global_batch * reference.model.context;

@@ -308,9 +308,10 @@ TEST(Recommendation, CandidatesAreTheMeasuredPrecisionsOfThisModelAndOthers) {
 }
 
 TEST(Recommendation, AConfigurationWithOtherBlocksThanTheMeasuredPatternIsNotTakenForIt) {
-  const Json all = {measured("fp32", kFp32, "baseline"),
-                    measured("bf16:first_last_k_high", {"precision.pattern=first_last_k_high"}, "equal")};
-  const Config config = wanted_config({"precision.pattern=first_last_k_high", "precision.pattern_blocks=2"});
+  const std::string layers = "model.layers=5", pattern = "precision.pattern=first_last_k_high";
+  const Json all = {measured("fp32", {"precision.compute=fp32", layers}, "baseline"),
+                    measured("bf16:first_last_k_high", {pattern, layers}, "equal")};
+  const Config config = wanted_config({layers, pattern, "precision.pattern_blocks=2"});
   Names configured;
   for (const Candidate& one :
        candidates_of(config, read_measurement(written("blocks.json", prepared_comparison(all).dump()), config))) {
@@ -336,10 +337,9 @@ TEST(RecommendationReport, BeginsWithTheVerdictAndSaysWhatIsNotKnown) {
         "faster, but not measured: block (2.00 x bf16) emulated here, without a gain: mxfp8",
         "Damage was measured on gpt: 2 layers, width 128, context 128 (0.45 million parameters), 400 steps of 1024 "
         "tokens, 6 seeds, against fp32, equal within 0.008 nats. Equal means equal on average: 6 seeds cannot exclude "
-        "that "
-        "up to 39 % of runs are bad (95 % confidence). This run has 4000 steps: slow damage may not "
-        "have shown. This model has 2.50 million: damage may not extrapolate to it. Not as here: model.heads, "
-        "model.layers, model.width, train.steps.",
+        "that up to 39 % of runs are bad (95 % confidence). This run has 4000 steps: slow damage may not have shown. "
+        "This model has 2.50 million: damage may not extrapolate to it. Not as here: model.heads, model.layers, "
+        "model.width, train.steps.",
         "* 50", "e 51", "bf16 in production, with fp32 above it"}) {
     EXPECT_NE(words.find(part), std::string::npos) << part << "\n" << text;
   }
