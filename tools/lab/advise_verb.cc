@@ -234,7 +234,7 @@ std::function<int()> add_advise_options(CLI::App& advise) {
        "8-bit and 4-bit recipes that a plan may use: current,block,mxfp8,nvfp4, or none");
   list("--state", request->state,
        "what a plan decides besides layers: moments,masters,wire (needs several ranks), or none; not with --damage")
-      ->default_str(fmt::format("{}", fmt::join(request->run.state, ",")));
+      ->default_str(fmt::format("[{}]", fmt::join(request->run.state, ",")));
   option("--plan", request->plan, "write the plan to this file");
   count("--warm-up", request->run.warm_up, 0, kMostSteps, "training steps in fp32 before layers are evaluated");
   count("--batches", request->run.batches, 2, 10000,
