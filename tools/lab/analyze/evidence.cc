@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "tools/config/config.h"
 #include "tools/config/precision_names.h"
 #include "tools/lab/report/output_file.h"
 
@@ -131,7 +133,9 @@ class Weighing {
       if (verb == "compare") return add_trainings(file);
       if (verb == "analyze sensitivity") return add_decisions(file);
       if (verb == "analyze model") {
-        return set(file, figures.at("setting").at("precision"), "counts", model_evidence(figures.at("verdict")));
+        const Json& setting = figures.at("setting");
+        require_same(file, setting.at("precision"), setting.at("config"));
+        return set(file, setting.at("precision"), "counts", model_evidence(figures.at("verdict")));
       }
       throw ConfigError(fmt::format("{}: no evidence on precisions: `{}` wrote it", file.name, verb));
     } catch (const Json::exception& error) {
@@ -208,10 +212,27 @@ class Weighing {
       row = rows_.end() - 1;
     }
     if (!(*row)[kind].is_null()) {
-      throw ConfigError(
-          fmt::format("{}: an earlier file of this verb has {} as well: give one of the two", file.name, precision));
+      throw ConfigError(fmt::format("{}: an earlier file of this verb has {} as well: {}", file.name, precision,
+                                    kind == std::string_view(kOneStep.key)
+                                        ? "parts are not joined: run analyze sensitivity once over all layers"
+                                        : "give one of the two"));
     }
     (*row)[kind] = found;
+  }
+
+  // Any precision without a name is "configured", and names do not tell all settings: precision.weights.
+  void require_same(const EvidenceFile& file, const std::string& name, const Json& yaml) {
+    const Config given = parse_config(yaml, fmt::format("{}, {}", file.name, name));
+    Config config;
+    config.precision = given.precision;
+    config.precision_schedule = given.precision_schedule;
+    config.precision_adaptive = given.precision_adaptive;
+    if (given.precision.pattern == PrecisionPattern::kNone) config.precision.pattern_blocks = 1;  // of no pattern
+    const auto& [first, known] = precisions_.try_emplace(without_alias(name), file.name, config).first->second;
+    const std::vector<std::string> differences = training_differences(known, config);
+    if (differences.empty()) return;
+    throw ConfigError(fmt::format("{}: {} is another precision than in {}: {}: give files of one precision", file.name,
+                                  name, first, differences.front()));
   }
 
   void add_trainings(const EvidenceFile& file) {
@@ -227,6 +248,7 @@ class Weighing {
         "{}, {}, equal within {:.3g} nats of {} ({})", counted(std::ssize(setting.at("seeds")), "seed"),
         counted(setting.at("steps"), "step"), number_of(setting.at("margin")), baseline_, setting.at("margin_text")));
     for (const Json& precision : file.figures.at("precisions")) {
+      if (precision.contains("summary")) require_same(file, precision.at("name"), precision.at("config"));
       if (!is_first && without_alias(precision.at("name")) == baseline_) continue;
       set(file, precision.at("name"), "training", training_evidence(precision, file.figures.at("baseline")));
     }
@@ -235,9 +257,11 @@ class Weighing {
   void add_decisions(const EvidenceFile& file) {
     std::vector<std::string> formats;
     std::vector<std::vector<Json>> decisions;
+    std::set<std::string> met;  // one decision twice is one product
     for (const Json& one : file.figures.at("decisions")) {
       // A recipe leaves the head in 16 bits: what it would do there is no part of it.
       if (one.contains("refusal") || !one.at("is_lowered").get<bool>()) continue;
+      if (!met.insert(one.at("name")).second) continue;
       const std::string format = one.at("format");
       const auto found = std::find(formats.begin(), formats.end(), format);
       const auto place = static_cast<size_t>(found - formats.begin());
@@ -288,6 +312,7 @@ class Weighing {
 
   std::string first_, target_, baseline_;
   Json training_, rows_ = Json::array(), trainings_ = Json::array();
+  std::map<std::string, std::pair<std::string, Config>> precisions_;  // by name: the first file with it
 };
 
 // "As good in training: bf16, current. Not known: nvfp4."

@@ -128,6 +128,7 @@ Json to_json(const ModelAnalysis& analysis) {
           {"training", training_settings(config)},
           {"setting",
            {{"precision", requested_name(config)},
+            {"config", to_yaml(config)},
             {"compute", name(config.precision.compute)},
             {"recipe", config.precision.recipe ? Json(name(*config.precision.recipe)) : Json()},
             {"wire", name(config.wire())},

@@ -7,12 +7,19 @@
 #include <sstream>
 
 #include "core/base/error.h"
+#include "tests/testing/error_of.h"
+#include "tests/tools/config/minimal.h"
 #include "tests/tools/lab/report/unwrapped.h"
+#include "tools/lab/experiment/candidates.h"
 
 namespace mantissa::testing {
 namespace {
 
 const Json kSettings = {{"model.layers", "2"}, {"model.width", "128"}, {"optimizer.lr", "0.002"}};
+
+std::string yaml_in(const std::string& precision, const std::vector<std::string>& settings = {}) {
+  return to_yaml(chosen_candidates(minimal_config(settings), {precision}, "").front().config);
+}
 
 struct Compared {
   std::string name, verdict;
@@ -27,11 +34,12 @@ Json compared(const std::vector<Compared>& precisions) {
       {"title", "model.yaml"},
       {"baseline", "fp32"},
       {"setting", {{"seeds", {1, 2, 3, 4, 5}}, {"steps", 400}, {"margin", 0.9963}, {"margin_text", "2 % of it"}}},
-      {"precisions", {{{"name", "fp32"}, {"summary", Json::object()}}}}};
+      {"precisions", {{{"name", "fp32"}, {"config", yaml_in("fp32")}, {"summary", Json::object()}}}}};
   for (const Compared& one : precisions) {
     const Json interval = {{"low", one.difference - one.half_width}, {"high", one.difference + one.half_width}};
     figures["precisions"].push_back(
         {{"name", one.name},
+         {"config", yaml_in(one.name)},
          {"summary",
           {{"verdict", one.verdict},
            {"why", one.why},
@@ -68,7 +76,7 @@ Json counted(const std::string& precision, const std::string& level) {
   return {{"verb", "analyze model"},
           {"training", kSettings},
           {"title", "model.yaml"},
-          {"setting", {{"precision", precision}}},
+          {"setting", {{"precision", precision}, {"config", yaml_in(precision)}}},
           {"verdict", {{"level", level}}}};
 }
 
@@ -228,14 +236,7 @@ TEST(Evidence, OfCountsAloneTellsNoHarm) {
 TEST(Evidence, OfDifferentTrainingsIsRefused) {
   Json other = counted("bf16", "good");
   other["training"]["model.width"] = "64";
-  const auto refusal = [](const std::vector<EvidenceFile>& files) -> std::string {
-    try {
-      weigh_evidence(files);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
-  };
+  const auto refusal = [](const std::vector<EvidenceFile>& files) { return error_of([&] { weigh_evidence(files); }); };
   EXPECT_EQ(refusal({{"a.json", lowered({})}, {"b.json", other}}),
             "b.json: another model or training than a.json: model.width is 64 here and 128 there");
   Json more = counted("bf16", "good");
@@ -248,6 +249,10 @@ TEST(Evidence, OfDifferentTrainingsIsRefused) {
   EXPECT_NE(refusal({{"a.json", counted("bf16", "good")}, {"b.json", counted("bf16", "good")}})
                 .find("b.json: an earlier file of this verb has bf16 as well"),
             std::string::npos);
+  const Json part = lowered({{"a fprop", "bf16", 0.0, 0.0}}, 1);
+  EXPECT_EQ(refusal({{"a.json", part}, {"b.json", part}}),
+            "b.json: an earlier file of this verb has bf16 as well: parts are not joined: run analyze sensitivity once "
+            "over all layers");
   Json beside_bf16 = compared({{"current", "equal"}});
   beside_bf16["baseline"] = beside_bf16["precisions"][0]["name"] = "bf16";
   EXPECT_NE(refusal({{"a.json", compared({{"nvfp4", "equal"}})}, {"b.json", beside_bf16}})
@@ -257,6 +262,49 @@ TEST(Evidence, OfDifferentTrainingsIsRefused) {
   Json damaged = compared({{"nvfp4", "equal"}});
   damaged["precisions"][1]["summary"].erase("verdict");
   EXPECT_NE(refusal({{"a.json", damaged}}).find("a.json: damaged"), std::string::npos);
+}
+
+// As versions wrote it that took a format twice.
+TEST(Evidence, OfOneProductTwiceIsOfOne) {
+  const Json figures = weigh_evidence({{"step.json", lowered({{"a fprop", "nvfp4", 0.0, 0.0002, "low"},
+                                                              {"a fprop", "nvfp4", 0.0, 0.0002, "low"},
+                                                              {"a dgrad", "nvfp4", 0.0, 0.0002, "low"}})}});
+  EXPECT_EQ(row(figures, "nvfp4").at("one_step").at("text"), "2 of 3 products tried");
+  EXPECT_EQ(row(figures, "nvfp4").at("answer"), "open");
+  EXPECT_EQ(row(figures, "nvfp4").at("bands").at("text"), "0 of 2 at risk");
+}
+
+TEST(Evidence, OfTwoPrecisionsUnderOneNameIsRefused) {
+  const std::vector<std::string> rules = {"precision.rules=[{match: head, format: fp32}]"};
+  const auto counted_in = [](const std::string& name, const std::vector<std::string>& settings) {
+    Json figures = counted(name, "good");
+    figures["setting"]["config"] = to_yaml(minimal_config(settings));
+    return figures;
+  };
+  Json trained = compared({{"configured", "equal"}});
+  trained["precisions"][1]["config"] = to_yaml(minimal_config(rules));
+  const auto refusal = [&](const Json& figures) {
+    return error_of([&] { weigh_evidence({{"a.json", trained}, {"b.json", figures}}); });
+  };
+  EXPECT_EQ(refusal(counted_in("configured", {"precision.compute=fp16", rules[0]})),
+            "b.json: configured is another precision than in a.json: precision.compute: bf16 -> fp16: give files of "
+            "one precision");
+  EXPECT_NE(refusal(counted_in("configured", {"precision.schedule=[{after_step: 2, compute: fp32}]"})), "");
+  EXPECT_NE(refusal(counted_in("configured", {"precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]"})), "");
+  EXPECT_EQ(refusal(counted_in("configured", {rules[0], "precision.fallback.overflows=2", "train.steps=9"})), "");
+  EXPECT_NE(refusal(counted_in("fp32", {"precision.compute=fp32", "precision.weights=fp32"}))
+                .find("b.json: fp32 is another precision than in a.json: precision.weights: low -> fp32"),
+            std::string::npos)
+      << "of the baseline too";
+  EXPECT_EQ(refusal(counted_in("fp32", {"precision.compute=fp32", "precision.pattern_blocks=3"})), "")
+      << "there is no pattern";
+  Json beside = compared({{"bf16", "equal"}});
+  beside["precisions"][0]["config"] = to_yaml(minimal_config({"precision.compute=fp32", "precision.weights=fp32"}));
+  EXPECT_NE(refusal(beside).find("b.json: fp32 is another precision"), std::string::npos) << "two baselines";
+  trained["precisions"][1].erase("summary");
+  trained["precisions"][1]["refusal"] = "no such layer";
+  trained["precisions"][1]["config"] = "what no configuration is";
+  EXPECT_EQ(refusal(counted_in("configured", rules)), "") << "it was not trained";
 }
 
 }  // namespace

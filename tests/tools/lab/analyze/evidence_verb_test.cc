@@ -47,10 +47,23 @@ TEST(EvidenceVerb, WeighsWhatTheVerbsWrote) {
   const Outcome mixed = run_program(0, {"analyze", "evidence", compared, counted});
   EXPECT_EQ(mixed.exit_code, 2) << mixed.output;
   EXPECT_NE(unwrapped(mixed.output).find("model.width is 64 here and 32 there"), std::string::npos) << mixed.output;
+  write_figures(run, {"analyze", "model"}, {"precision.rules=[{match: head, format: fp32}]", "--batches", "2"},
+                counted);
+  write_figures(run, {"compare"},
+                {"precision.rules=[{match: head, format: fp16}]", "--precisions", "fp32,configured", "--seeds", "2",
+                 "--steps", "2", "--no-products"},
+                compared);
+  const Outcome two = run_program(0, {"analyze", "evidence", compared, counted});
+  EXPECT_EQ(two.exit_code, 2) << two.output;
+  EXPECT_NE(unwrapped(two.output).find(counted + ": configured is another precision than in " + compared),
+            std::string::npos)
+      << two.output;
   const Outcome wrong = run_program(0, {"analyze", "evidence", run.config_path()});
   EXPECT_EQ(wrong.exit_code, 2) << wrong.output;
   EXPECT_NE(unwrapped(wrong.output).find("expected a file that a verb wrote with --json"), std::string::npos)
       << wrong.output;
+  const Outcome folder = run_program(0, {"analyze", "evidence", run.folder()});
+  EXPECT_EQ(folder.exit_code, 2) << folder.output;
 }
 
 }  // namespace

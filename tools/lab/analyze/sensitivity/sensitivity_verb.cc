@@ -140,6 +140,10 @@ void add_layers(const Json& figures, ReportText& text) {
 }
 
 Config analysed_config(const SensitivityRequest& request, const ModelOutputs& outputs) {
+  for (const std::string& format : request.formats) {
+    if (std::ranges::count(request.formats, format) == 1) continue;
+    throw ConfigError(fmt::format("--formats: expected each format once, got '{}' twice", format));
+  }
   if (request.low_risk && !(*request.low_risk >= 0.0 && *request.high_risk >= *request.low_risk)) {
     throw ConfigError(
         fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
