@@ -80,6 +80,11 @@ Candidate chosen(const Config& config, const std::string& text, const char* opti
     if (name.empty() || path.empty()) {
       throw ConfigError(fmt::format("{}: expected NAME=FILE, as in plan=precision_plan.yaml, got '{}'", option, text));
     }
+    if (name == kConfigured || parse_precision(name)) {
+      throw ConfigError(
+          fmt::format("{}: {}: expected another name for a file, as in plan={}, since '{}' stands for a precision",
+                      option, text, path, name));
+    }
     return {.name = name, .config = from_file(config, path)};
   }
   if (text == kConfigured) return {.name = text, .config = config, .is_configured = true};

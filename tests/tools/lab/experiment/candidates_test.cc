@@ -194,6 +194,13 @@ TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
   EXPECT_EQ(refusal({"bf16", "bf16"}), "--precisions: expected each precision once, got 'bf16' twice");
   EXPECT_NE(refusal({"=plan.yaml"}).find("expected NAME=FILE"), std::string::npos);
   const TempFolder folder;
+  const std::string bf16 = folder.write("bf16.yaml", "precision: {compute: bf16}\n");
+  for (const std::string name : {"fp32", "fp8", "mxfp8:attention_high", "current:e5m2", "configured"}) {
+    EXPECT_EQ(refusal({name + "=" + bf16}), "--precisions: " + name + "=" + bf16 +
+                                                ": expected another name for a file, as in plan=" + bf16 + ", since '" +
+                                                name + "' stands for a precision");
+  }
+  EXPECT_EQ(refusal({"bf16_plan=" + bf16}), "");
   EXPECT_NE(
       refusal({"plan=" + folder.write("none.yaml", "train: {steps: 7}\n")}).find("expected a `precision:` section"),
       std::string::npos);
