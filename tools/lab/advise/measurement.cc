@@ -66,7 +66,14 @@ int level_of(const RuleFormat& format) {
 }
 
 Measurement measurement_of(const Json& comparison, const std::string& path, const Config& config) {
-  Measurement found{.path = path, .baseline = comparison.at("baseline"), .setting = comparison.at("setting")};
+  const Json& setting = comparison.at("setting");
+  Measurement found{.path = path,
+                    .baseline = comparison.at("baseline"),
+                    .model = setting.at("model"),
+                    .steps = setting.at("steps"),
+                    .seeds = std::ssize(setting.at("seeds")),
+                    .level = setting.at("level"),
+                    .margin = number_of(setting.at("margin"))};
   const Json& entries = comparison.at("precisions");
   const auto config_of = [&](const Json& entry) {
     return parse_config(entry.at("config"), fmt::format("--measured {}, {}", path, entry.at("name")));

@@ -28,8 +28,10 @@ struct MeasuredPrecision {
 struct Measurement {
   std::string path{};
   std::string baseline{};
-  Json setting{};          // of the comparison: model, steps, seeds, level, margin, …
-  int64_t parameters = 0;  // of the measured model
+  std::string model{};  // in words
+  int64_t steps = 0, seeds = 0;
+  double level = 0.0, margin = 0.0;  // of the intervals, and in nats
+  int64_t parameters = 0;            // of the measured model
   int64_t tokens_per_step = 0;
   std::vector<MeasuredPrecision> precisions{};
   // Settings beside the precision that shape a training and are not those of the comparison: "model.width: 128 -> 768".

@@ -49,6 +49,9 @@ void OutputFile::write(const nlohmann::json& figures) {
 }
 
 nlohmann::json read_figures(const std::string& path, const std::string& writer) {
+  if (std::error_code error; std::filesystem::is_directory(path, error)) {
+    throw ConfigError(fmt::format("{}: expected a file that {} wrote with --json, got a folder", path, writer));
+  }
   std::ifstream file(path);
   if (!file) throw ConfigError(fmt::format("{}: cannot be opened", path));
   try {

@@ -38,7 +38,8 @@ class OutputFile {
   std::ofstream file_;
 };
 
-// Figures that `writer`, named in errors, wrote with --json. ConfigError for a file that cannot be read or is no JSON.
+// Figures that `writer`, named in errors, wrote with --json. ConfigError for a folder, a file that cannot be read, and
+// what is no JSON.
 nlohmann::json read_figures(const std::string& path, const std::string& writer = "a verb");
 
 struct NamedFile {

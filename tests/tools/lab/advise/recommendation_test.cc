@@ -282,6 +282,11 @@ TEST(Measurement, RefusesOtherFilesAndOtherTasks) {
   Json part = prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")}));
   part["precisions"][0]["summary"].erase("succeeded");
   expect_part(error(written("part.json", part.dump()), wanted_config()), "expected all figures that");
+  for (const char* const key : {"model", "steps", "seeds", "level", "margin"}) {
+    Json without = prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")}));
+    without["setting"].erase(key);
+    expect_part(error(written("without.json", without.dump()), wanted_config()), "expected all figures that");
+  }
   expect_part(error(good, wanted_config({"model.context=256"})),
               "expected a comparison of a gpt with model.context=256, as the configuration has it, got a gpt with 128");
   expect_part(error(good, wanted_config({"model.name=encoder"})), "expected a comparison of a encoder");

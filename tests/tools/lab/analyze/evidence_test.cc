@@ -195,7 +195,7 @@ TEST(Evidence, OfSmallDifferencesHasDigits) {
 TEST(Evidence, OfOneStepIsMoreThanChance) {
   for (const int rises : {1, 2, 3}) {
     std::vector<Lowered> decisions;
-    for (int i = 0; i < 27; ++i) decisions.push_back({"head", "nvfp4", i < rises ? 0.002 : 0.0, 0.0005});
+    for (int i = 0; i < 27; ++i) decisions.push_back({std::to_string(i), "nvfp4", i < rises ? 0.002 : 0.0, 0.0005});
     EXPECT_EQ(row(weigh_evidence({{"step.json", lowered(decisions)}}), "nvfp4").at("answer"),
               rises == 3 ? "harm" : "open")
         << rises;
@@ -290,7 +290,9 @@ TEST(Evidence, OfTwoPrecisionsUnderOneNameIsRefused) {
             "b.json: configured is another precision than in a.json: precision.compute: bf16 -> fp16: give files of "
             "one precision");
   EXPECT_NE(refusal(counted_in("configured", {"precision.schedule=[{after_step: 2, compute: fp32}]"})), "");
-  EXPECT_NE(refusal(counted_in("configured", {"precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]"})), "");
+  EXPECT_NE(refusal(counted_in("configured", {"precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]",
+                                              "precision.adaptive.loss_rise=0.1"})),
+            "");
   EXPECT_EQ(refusal(counted_in("configured", {rules[0], "precision.fallback.overflows=2", "train.steps=9"})), "");
   EXPECT_NE(refusal(counted_in("fp32", {"precision.compute=fp32", "precision.weights=fp32"}))
                 .find("b.json: fp32 is another precision than in a.json: precision.weights: low -> fp32"),

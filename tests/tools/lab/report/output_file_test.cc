@@ -5,7 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include <nlohmann/json.hpp>
+
 #include "core/base/error.h"
+#include "tests/testing/error_of.h"
 #include "tools/config/config.h"
 
 namespace mantissa {
@@ -30,6 +33,15 @@ TEST(OutputFiles, ReplaceNoDataOfAFolderAndNoRun) {
   EXPECT_NE(refusal("/run/config.yaml").find("expected two files, got one"), std::string::npos);
   EXPECT_EQ(refusal("/run/a.json"), "");
   EXPECT_EQ(refusal("/text.json"), "");
+}
+
+TEST(OutputFiles, AreNotReadFromAFolder) {
+  const std::string folder = ::testing::TempDir() + "/figures";
+  std::filesystem::create_directories(folder);
+  EXPECT_EQ(testing::error_of([&] { read_figures(folder, "`compare`"); }),
+            folder + ": expected a file that `compare` wrote with --json, got a folder");
+  std::ofstream(folder + "/a.json") << "[1]";
+  EXPECT_EQ(read_figures(folder + "/a.json").size(), 1u);
 }
 
 }  // namespace
