@@ -9,7 +9,9 @@
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
+#include "core/io/files.h"
 #include "tools/config/data_paths.h"
+#include "tools/guard/metrics_prom.h"
 
 namespace mantissa {
 namespace {
@@ -26,13 +28,14 @@ bool is_restarted_job() {
   return (!by_slurm.empty() && by_slurm != "0") || !environment_variable("MANTISSA_RESTARTED").empty();
 }
 
+constexpr size_t kLevelAndRank = std::string_view("warning: [rank 0] ").size();
+
 void warn_of_going_back(const Config& run, const CheckpointStore& store) {
   const std::string& choice = run.checkpoint.resume;
   const int keep_last = run.checkpoint.keep_last;
   const std::string fate = keep_last == 0
                                ? "They stay, but one is replaced where this training reaches its step"
                                : fmt::format("They are removed once this training has saved {} of its own", keep_last);
-  constexpr size_t kLevelAndRank = std::string_view("warning: [rank 0] ").size();
   log_warn("{}",
            wrapped(fmt::format("checkpoint.resume = {}: training {}, and not from the newest of the checkpoints in {} "
                                "(steps {}). {} (checkpoint.keep_last = {}); to keep them, give another train.run_dir",
@@ -88,6 +91,17 @@ std::string choose_beginning(const Config& run, const CheckpointStore& store) {
 Config as_kept(Config run) {
   if (goes_back(run)) run.checkpoint.resume = "auto";
   return run;
+}
+
+void warn_of_lost_steps(const Config& run) {
+  const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
+  const double steps = figures ? parse_prometheus(*figures).step.value_or(0.0) : 0.0;
+  if (!(steps > 0.0) || run.checkpoint.resume != "auto") return;
+  log_warn("{}",
+           wrapped(fmt::format("{} has done {} by {}, but holds no checkpoint: training begins anew, and metrics.jsonl "
+                               "becomes metrics.jsonl.previous",
+                               run.train.run_dir, counted(static_cast<int64_t>(steps), "step"), kMetricsPromName),
+                   kLevelAndRank, Paths::kPassOver));
 }
 
 }  // namespace mantissa

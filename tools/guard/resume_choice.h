@@ -23,6 +23,10 @@ bool is_own_checkpoint(const std::string& folder, const Config& run);
 // restarted job does not begin anew, or go back, once more. `store`: the checkpoints of the run. Rank 0 only.
 std::string choose_beginning(const Config& run, const CheckpointStore& store);
 
+// Warns of a folder without checkpoints whose metrics show steps: somebody has removed them, or the job ended before
+// the first. Rank 0 only.
+void warn_of_lost_steps(const Config& run);
+
 // The settings for config.yaml, with which a later start goes on: it begins anew, or goes back, only if told so again.
 Config as_kept(Config run);
 

@@ -20,6 +20,7 @@
 #include "tools/guard/heartbeat.h"
 #include "tools/guard/metrics_prom.h"
 #include "tools/guard/next_commands.h"
+#include "tools/guard/resume_choice.h"
 #include "tools/guard/run_folder.h"
 #include "tools/guard/watchdog.h"
 #include "tools/guard/watched_communicator.h"
@@ -228,17 +229,6 @@ void require_steps_left(const Config& run, const ResumePoint& checkpoint) {
       "{}: {} is below the {} that {} has done: give more, or name an older checkpoint by checkpoint.resume, or begin "
       "again in another train.run_dir",
       setting, run.train.last_step(), counted(checkpoint.step, "step"), checkpoint.folder));
-}
-
-// A folder whose checkpoints somebody has removed, or whose job ended before the first.
-void warn_of_lost_steps(const Config& run) {
-  const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
-  const double steps = figures ? parse_prometheus(*figures).step.value_or(0.0) : 0.0;
-  if (!(steps > 0.0) || run.checkpoint.resume != "auto") return;
-  warn_in_lines(
-      fmt::format("{} has done {} by {}, but holds no checkpoint: training begins anew, and metrics.jsonl becomes "
-                  "metrics.jsonl.previous",
-                  run.train.run_dir, counted(static_cast<int64_t>(steps), "step"), kMetricsPromName));
 }
 
 // Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
