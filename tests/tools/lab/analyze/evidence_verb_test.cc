@@ -51,7 +51,7 @@ TEST(EvidenceVerb, WeighsWhatTheVerbsWrote) {
                 counted);
   write_figures(run, {"compare"},
                 {"precision.rules=[{match: head, format: fp16}]", "--precisions", "fp32,configured", "--seeds", "2",
-                 "--steps", "2", "--no-products"},
+                 "--steps", "10", "--no-products"},
                 compared);
   const Outcome two = run_program(0, {"analyze", "evidence", compared, counted});
   EXPECT_EQ(two.exit_code, 2) << two.output;
