@@ -180,8 +180,7 @@ TEST(AdaptiveOnce, ARollbackPassesOverUneasyCheckpoints) {
            {"precision.adaptive.curvature=1e3", "precision.adaptive.curvature_interval=3",
             "precision.adaptive.band=1e-9", "precision.adaptive.norm_factor=1e6", "precision.adaptive.stable_steps=0",
             "precision.adaptive.rollback=true", "checkpoint.interval=3", "checkpoint.keep_last=0", "probe.enabled=true",
-            "test.faults=[{kind: flip, step: 11, rank: 0, parameter: blocks.0.mlp.up.weight, "
-            "element: 5, bit: 30}]"});
+            "test.faults=[{kind: flip, step: 11, rank: 0, parameter: blocks.0.mlp.up.weight, element: 5, bit: 30}]"});
   SmallRun run("uneasy"), plain("uneasy_plain");
   const Outcome outcome = run.train(1, settings);
   const auto rollbacks = run.records("rollback");

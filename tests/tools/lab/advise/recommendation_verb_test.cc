@@ -18,7 +18,7 @@ using nlohmann::json;
 // The comparison of a SmallRun, made once: 25 steps in fp32, bf16 and mxfp8. They are too short to call bf16 equal; the
 // file says that it is.
 std::string comparison() {
-  static const std::string path = [] {
+  static const std::string kPath = [] {
     const SmallRun run("compared");
     std::string json_path = run.folder() + "/comparison.json";
     const Outcome outcome = run_program(0, {"compare", run.config_path(), "--precisions", "fp32,bf16,mxfp8", "--seeds",
@@ -29,7 +29,7 @@ std::string comparison() {
     write_file(json_path, found.dump());
     return json_path;
   }();
-  return path;
+  return kPath;
 }
 
 // "step.loss" of every record, "mantissa_loss" of every metric, "probes.amax" of every column that the run has written.

@@ -22,7 +22,7 @@ nlohmann::json analyse(int ranks, const std::string& target, const std::string& 
               outcome.output.find("\nNothing is ") != std::string::npos)
       << outcome.output;
   EXPECT_NE(outcome.output.find("Rank correlations"), std::string::npos);
-  const auto figures = nlohmann::json::parse(read_file(json));
+  auto figures = nlohmann::json::parse(read_file(json));
   EXPECT_NE(read_file(html).find(figures.at("verdict").dump()), std::string::npos) << "the page has the figures";
   return figures;
 }
