@@ -28,23 +28,25 @@ bool is_restarted_job() {
   return (!by_slurm.empty() && by_slurm != "0") || !environment_variable("MANTISSA_RESTARTED").empty();
 }
 
-constexpr size_t kLevelAndRank = std::string_view("warning: [rank 0] ").size();
-
 void warn_of_going_back(const Config& run, const CheckpointStore& store) {
   const std::string& choice = run.checkpoint.resume;
   const int keep_last = run.checkpoint.keep_last;
   const std::string fate = keep_last == 0
                                ? "They stay, but one is replaced where this training reaches its step"
                                : fmt::format("They are removed once this training has saved {} of its own", keep_last);
-  log_warn("{}",
-           wrapped(fmt::format("checkpoint.resume = {}: training {}, and not from the newest of the checkpoints in {} "
-                               "(steps {}). {} (checkpoint.keep_last = {}); to keep them, give another train.run_dir",
-                               choice, choice == "none" ? "begins anew" : "goes on from there",
-                               checkpoint_root(run.train.run_dir), fmt::join(store.steps(), ", "), fate, keep_last),
-                   kLevelAndRank, Paths::kPassOver));
+  warn_in_lines(fmt::format(
+      "checkpoint.resume = {}: training {}, and not from the newest of the checkpoints in {} (steps {}). {} "
+      "(checkpoint.keep_last = {}); to keep them, give another train.run_dir",
+      choice, choice == "none" ? "begins anew" : "goes on from there", checkpoint_root(run.train.run_dir),
+      fmt::join(store.steps(), ", "), fate, keep_last));
 }
 
 }  // namespace
+
+void warn_in_lines(const std::string& text) {
+  constexpr size_t kLevelAndRank = std::string_view("warning: [rank 0] ").size();
+  log_warn("{}", wrapped(text, kLevelAndRank, Paths::kPassOver));
+}
 
 std::string find_checkpoint_folder(const std::string& path) {
   std::error_code error;  // what cannot be looked into holds no checkpoint
@@ -97,11 +99,10 @@ void warn_of_lost_steps(const Config& run) {
   const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
   const double steps = figures ? parse_prometheus(*figures).step.value_or(0.0) : 0.0;
   if (!(steps > 0.0) || run.checkpoint.resume != "auto") return;
-  log_warn("{}",
-           wrapped(fmt::format("{} has done {} by {}, but holds no checkpoint: training begins anew, and metrics.jsonl "
-                               "becomes metrics.jsonl.previous",
-                               run.train.run_dir, counted(static_cast<int64_t>(steps), "step"), kMetricsPromName),
-                   kLevelAndRank, Paths::kPassOver));
+  warn_in_lines(
+      fmt::format("{} has done {} by {}, but holds no checkpoint: training begins anew, and metrics.jsonl becomes "
+                  "metrics.jsonl.previous",
+                  run.train.run_dir, counted(static_cast<int64_t>(steps), "step"), kMetricsPromName));
 }
 
 }  // namespace mantissa

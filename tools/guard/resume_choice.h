@@ -23,6 +23,9 @@ bool is_own_checkpoint(const std::string& folder, const Config& run);
 // restarted job does not begin anew, or go back, once more. `store`: the checkpoints of the run. Rank 0 only.
 std::string choose_beginning(const Config& run, const CheckpointStore& store);
 
+// A warning at the start of a run, in lines that fit a console. Rank 0 only.
+void warn_in_lines(const std::string& text);
+
 // Warns of a folder without checkpoints whose metrics show steps: somebody has removed them, or the job ended before
 // the first. Rank 0 only.
 void warn_of_lost_steps(const Config& run);

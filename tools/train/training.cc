@@ -13,7 +13,6 @@
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
-#include "core/io/files.h"
 #include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
@@ -164,11 +163,6 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
 }
 
 namespace {
-
-void warn_in_lines(const std::string& text) {
-  constexpr size_t kLevelAndRank = std::string_view("warning: [rank 0] ").size();
-  log_warn("{}", wrapped(text, kLevelAndRank, Paths::kPassOver));
-}
 
 void announce(const Session& session, int threads) {
   const Config& config = session.config;

@@ -2,7 +2,7 @@
 # tools/quickstart in a room where setup, Bazel, mpirun and the program are stand-ins: its help, its settings, Ctrl-C.
 set -euo pipefail
 tools=$PWD/tools
-room=$(mktemp -d "${TEST_TMPDIR:-/tmp}/quickstart.XXXXXX")
+room=$(mktemp -d -p "${TEST_TMPDIR:-/tmp}")
 mkdir -p "$room/tools" "$room/bin" "$room/bazel-bin/tools" "$room/include/bits"
 cp "$tools/quickstart" "$tools/supervise" "$room/tools/"
 touch "$room/include/bits/stl_vector.h"
