@@ -81,7 +81,7 @@ Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
                              .mask = mask_};
   const int64_t samples = x.value.dim(0) / sequence_length;
   Var qkv = run_linear(tape, "qkv", std::move(x), qkv_);
-  if (config_.position == Position::kRope) qkv = rope(tape, std::move(qkv), shape, config_.rope_base);
+  if (config_.position == Position::kRope) qkv = rope(tape, std::move(qkv), shape, {.base = config_.rope_base});
   Var mixed = attention(tape, std::move(qkv), shape);
   Var out = run_linear(tape, "out", std::move(mixed), out_);
   return dropout(tape, std::move(out), config_.dropout, samples);

@@ -35,19 +35,20 @@ Var attention(Tape& tape, Var qkv, AttentionShape shape) {
   });
 }
 
-Var rope(Tape& tape, Var qkv, const AttentionShape& shape, float base) {
+Var rope(Tape& tape, Var qkv, const AttentionShape& shape, const RopeFrequencies& frequencies, const Tensor& starts) {
   MANTISSA_CHECK(shape.head_dim % 2 == 0, "[rope] head_dim must be even, got {}", shape.head_dim);
   const DType dtype = tape.compute_dtype(Op::kRope, qkv.value.dtype(), qkv.value.dtype());
   const Var input{{}, qkv.slot};
   Tensor x = tape.cast(qkv.value, dtype);
   qkv.value = Tensor();
   RopeArgs args{.x = x,
+                .starts = starts,
                 .y = x,
                 .sequence_length = shape.sequence_length,
                 .row_heads = shape.num_heads + 2 * shape.num_kv_heads,
                 .rotated_heads = shape.num_heads + shape.num_kv_heads,
                 .head_dim = shape.head_dim,
-                .base = base};
+                .frequencies = frequencies};
   const auto in_place_or_copy = [](Tape& t, RopeArgs& rope_args, Tensor& tensor) {
     rope_args.x = rope_args.y = Tensor();
     Tensor y = tensor.unique() ? tensor : t.allocate(tensor.dtype(), tensor.shape());

@@ -3,6 +3,7 @@
 
 #include "core/autograd/tape.h"
 #include "core/kernels/attention/args.h"
+#include "core/kernels/embedding/rope_frequencies.h"
 
 namespace mantissa {
 
@@ -11,8 +12,10 @@ namespace mantissa {
 Var attention(Tape& tape, Var qkv, AttentionShape shape);
 
 // Rotary position embedding (Su et al. 2021), half-split pairs. qkv packed as for attention(). Rotates the query and
-// key heads by their position and leaves the values unchanged. Works in place if the caller moves in the only
-// reference, else on a copy. head_dim must be even.
-Var rope(Tape& tape, Var qkv, const AttentionShape& shape, float base);
+// key heads by their position and leaves the values unchanged. Positions count from the start of the row's document,
+// which `starts` has (core/kernels/documents.h). Works in place if the caller moves in the only reference, else on a
+// copy. head_dim must be even.
+Var rope(Tape& tape, Var qkv, const AttentionShape& shape, const RopeFrequencies& frequencies,
+         const Tensor& starts = {});
 
 }  // namespace mantissa

@@ -5,7 +5,7 @@
 namespace mantissa {
 
 Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Parameter& token_table,
-              Parameter* position_table) {
+              Parameter* position_table, const Tensor& starts) {
   const int64_t rows = tokens.numel(), channels = token_table.shape[1];
   MANTISSA_CHECK(tokens.dtype() == DType::kI32, "[embedding] tokens must be i32, got {}", tokens.dtype());
   MANTISSA_CHECK(sequence_length > 0 && rows % sequence_length == 0,
@@ -19,15 +19,17 @@ Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Paramet
       tape.compute_dtype(Op::kEmbedding, given, position_table ? widest(given, position_table->working_dtype) : given);
   Tensor y = tape.allocate(dtype, {rows, channels});
   tape.backend().run(EmbeddingForwardArgs{.tokens = tokens,
+                                          .starts = starts,
                                           .token_table = tape.weight(token_table),
                                           .position_table = position_table ? tape.weight(*position_table) : Tensor(),
                                           .y = y,
                                           .sequence_length = sequence_length},
                      tape.stream());
   return tape.record(Op::kEmbedding, y, {}, {&token_table, position_table},
-                     [tokens, sequence_length, &token_table, position_table](Tape& t, Tensor dy) {
+                     [tokens, starts, sequence_length, &token_table, position_table](Tape& t, Tensor dy) {
                        const GradientTarget token = t.gradient_target(token_table);
                        EmbeddingBackwardArgs args{.tokens = tokens,
+                                                  .starts = starts,
                                                   .dy = dy,
                                                   .d_token_table = token.tensor,
                                                   .sequence_length = sequence_length,

@@ -1,6 +1,7 @@
 // Reproducible test data, the same on every platform.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -26,6 +27,18 @@ inline std::vector<int32_t> random_integers(int64_t n, uint64_t seed, int32_t li
     values[i] = static_cast<int32_t>(words[0] % static_cast<uint32_t>(limit));
   }
   return values;
+}
+
+// Starts of documents (core/kernels/documents.h) of `length` tokens on average, at most 3 / 2 of that.
+inline std::vector<int32_t> random_starts(int64_t batch, int64_t sequence_length, int32_t length) {
+  std::vector<int32_t> starts;
+  const std::vector<int32_t> lengths = random_integers(batch * sequence_length, 17, length);
+  for (size_t document = 0; static_cast<int64_t>(starts.size()) < batch * sequence_length; ++document) {
+    const auto start = static_cast<int32_t>(static_cast<int64_t>(starts.size()) % sequence_length);
+    const int64_t end = std::min(sequence_length, start + int64_t{length} / 2 + 1 + lengths[document]);
+    starts.insert(starts.end(), static_cast<size_t>(end - start), start);
+  }
+  return starts;
 }
 
 }  // namespace mantissa::reference

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
@@ -75,6 +76,12 @@ auto fields_of(T& value) {
   else if constexpr (kCount == 15) { auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
     return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o); }
   // clang-format on
+}
+
+// A table of values has no bounds.
+template <size_t kSize>
+auto fields_of(std::array<double, kSize>&) {
+  return std::tie();
 }
 
 // Leaves out the batch: no kernel reads it, only grids depend on it.

@@ -3,21 +3,23 @@
 
 #include <string>
 
+#include "core/kernels/embedding/rope_frequencies.h"
 #include "core/kernels/kernel_args.h"
 
 namespace mantissa {
 
 enum class Rotation : uint8_t { kForward, kInverse };
 
-// y (R, C) = token_table[tokens[r]] + position_table[r % sequence_length]; position_table may be undefined.
+// y (R, C) = token_table[tokens[r]] + position_table[position of r in its document]; position_table may be undefined.
 // tokens (R) i32; tables (V, C), (>= sequence_length, C) float. tokens must be in [0, V); the data readers check this.
+// starts: core/kernels/documents.h.
 struct EmbeddingForwardArgs {
   static constexpr std::string_view kName = "embedding_forward";
-  Tensor tokens{}, token_table{}, position_table{}, y{};
+  Tensor tokens{}, starts{}, token_table{}, position_table{}, y{};
   int64_t sequence_length = 0;
 
   static auto operands(auto& args) {
-    return std::array{&args.tokens, &args.token_table, &args.position_table, &args.y};
+    return std::array{&args.tokens, &args.starts, &args.token_table, &args.position_table, &args.y};
   }
 };
 
@@ -25,26 +27,26 @@ struct EmbeddingForwardArgs {
 // used.
 struct EmbeddingBackwardArgs {
   static constexpr std::string_view kName = "embedding_backward";
-  Tensor tokens{}, dy{}, d_token_table{}, d_position_table{};
+  Tensor tokens{}, starts{}, dy{}, d_token_table{}, d_position_table{};
   int64_t sequence_length = 0;
   GradientMode token_mode = GradientMode::kWrite, position_mode = GradientMode::kWrite;
 
   static auto operands(auto& args) {
-    return std::array{&args.tokens, &args.dy, &args.d_token_table, &args.d_position_table};
+    return std::array{&args.tokens, &args.starts, &args.dy, &args.d_token_table, &args.d_position_table};
   }
 };
 
-// Rotary position embedding, half-split pairs (i, i + D/2), angle = position * base^(-2i/D) (Su et al. 2021). Rotates
-// the first `rotated_heads` heads of each row of x (R, row_heads * D) and copies the others. position = r %
-// sequence_length. kInverse is the derivative. y may be x. D is even.
+// Rotary position embedding, half-split pairs (i, i + D/2), angle = position * frequency of the pair (Su et al. 2021).
+// Rotates the first `rotated_heads` heads of each row of x (R, row_heads * D) and copies the others. position: that of
+// the row in its document (core/kernels/documents.h). kInverse is the derivative. y may be x. D is even.
 struct RopeArgs {
   static constexpr std::string_view kName = "rope";
-  Tensor x{}, y{};
+  Tensor x{}, starts{}, y{};
   int64_t sequence_length = 0, row_heads = 0, rotated_heads = 0, head_dim = 0;
-  float base = 10000.0f;
+  RopeFrequencies frequencies{};
   Rotation rotation = Rotation::kForward;
 
-  static auto operands(auto& args) { return std::array{&args.x, &args.y}; }
+  static auto operands(auto& args) { return std::array{&args.x, &args.starts, &args.y}; }
 };
 
 MANTISSA_DECLARE_KERNEL(EmbeddingForwardArgs, Rows)   // y

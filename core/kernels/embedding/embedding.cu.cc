@@ -1,7 +1,7 @@
-// y[r] = token_table[tokens[r]] + position_table[r % T], in fp32 with one rounding on store.
+// y[r] = token_table[tokens[r]] + position_table[position], in fp32 with one rounding on store.
 //
 // Gradients, fp32, without atomics: the same bits every time. Position table: a thread adds its columns of the rows of
-// one position, sequence after sequence.
+// one position, sequence after sequence and document after document.
 //
 // Token table: d_token[v] (+)= sum of dy[r] over the rows r whose token is v. Rows are sorted by token, stably
 // (sort_rows_cuda.h), and the sorted list is cut into chunks whose length depends on R and C only. A warp adds up the
@@ -16,6 +16,7 @@
 #include <bit>
 
 #include "core/cuda/device/elementwise.h"
+#include "core/kernels/documents.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/embedding/args.h"
 #include "core/kernels/embedding/sort_rows_cuda.h"
@@ -26,6 +27,7 @@ namespace {
 template <typename Table, typename Y>
 struct EmbeddingForward {
   const int32_t* tokens;
+  const int32_t* starts;     // (R), null for none
   const Table* token_table;  // (V, C)
   AnyFloats position_table;  // (>= T, C), null for none
   Y* y;                      // (R, C)
@@ -38,7 +40,8 @@ struct EmbeddingForward {
     load<Width>(token_table + tokens[row] * columns + column, sum);
     if (position_table.data != nullptr) {
       float position[Width];
-      load<Width>(position_table + static_cast<uint32_t>(row) % sequence_length * columns + column, position);
+      const uint32_t start = starts == nullptr ? 0 : static_cast<uint32_t>(starts[row]);
+      load<Width>(position_table + (static_cast<uint32_t>(row) % sequence_length - start) * columns + column, position);
 #pragma unroll
       for (int k = 0; k < Width; ++k) sum[k] += position[k];
     }
@@ -48,20 +51,31 @@ struct EmbeddingForward {
 
 template <typename T>
 struct PositionGradient {
-  const T* dy;        // (R, C)
-  float* d_position;  // (P, C)
+  const T* dy;            // (R, C)
+  const int32_t* starts;  // (R), null for none
+  float* d_position;      // (P, C)
   int64_t rows, columns, sequence_length;
   GradientMode mode;
 
   template <int Width>
   __device__ void apply(int64_t position, int64_t column) const {
     float sum[Width] = {};
-    if (position < sequence_length) {
+    const auto add_row = [&](int64_t row) {
+      float values[Width];
+      load<Width>(dy + row * columns + column, values);
+      add_values(values, sum);
+    };
+    if (position < sequence_length && starts == nullptr) {
 #pragma unroll 4
-      for (int64_t row = position; row < rows; row += sequence_length) {
-        float values[Width];
-        load<Width>(dy + row * columns + column, values);
-        add_values(values, sum);
+      for (int64_t row = position; row < rows; row += sequence_length) add_row(row);
+    } else {
+      for (int64_t first = 0; first < rows; first += sequence_length) {
+        for (int64_t t = position; t < sequence_length;) {
+          const int64_t start = starts[first + t];
+          if (t - start == position) add_row(first + t);
+          // A later document begins after t, where this one reaches t.
+          t = t - start < position ? start + position : t + 1 + position;
+        }
       }
     }
     put_gradient(d_position + position * columns + column, sum, mode);
@@ -226,6 +240,7 @@ void run(const EmbeddingForwardArgs& args, CudaStream& stream) {
   const AnyFloats positions = any_floats(args.position_table);
   dispatch(args.token_table.dtype(), args.y.dtype(), [&]<typename Table, typename Y>() {
     const EmbeddingForward<Table, Y> operation{.tokens = args.tokens.data<int32_t>(),
+                                               .starts = data_or_null<int32_t>(args.starts),
                                                .token_table = args.token_table.data<Table>(),
                                                .position_table = positions,
                                                .y = args.y.data<Y>(),
@@ -242,6 +257,7 @@ void run(const EmbeddingBackwardArgs& args, CudaStream& stream) {
   if (!args.d_position_table.defined()) return;
   dispatch(args.dy.dtype(), [&]<typename T>() {
     const PositionGradient<T> operation{.dy = args.dy.data<T>(),
+                                        .starts = data_or_null<int32_t>(args.starts),
                                         .d_position = args.d_position_table.data<float>(),
                                         .rows = rows.rows,
                                         .columns = rows.columns,

@@ -1,4 +1,4 @@
-// y[r] = token_table[tokens[r]] + position_table[r % T], in fp32 with one rounding on store.
+// y[r] = token_table[tokens[r]] + position_table[position], in fp32 with one rounding on store.
 // Gradients: rows of dy are added into fp32 tables in row order. Threads divide the columns, not the rows, so no two
 // threads write to the same element and the order of additions is fixed.
 #include "core/kernels/embedding/args.h"
@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "core/cpu/memory.h"
-#include "core/kernels/check_args.h"
+#include "core/kernels/documents.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/kernel_args.h"
 
@@ -28,7 +28,7 @@ HWY_INLINE void add_rows(const float* a, const float* b, float* y, int64_t n) {
 
 void embedding_forward_kernel(const EmbeddingForwardArgs& args, const RowScratch& scratch) {
   const int64_t columns = args.y.shape().last();
-  const int32_t* tokens = args.tokens.data<int32_t>();
+  const int32_t *tokens = args.tokens.data<int32_t>(), *starts = data_or_null<int32_t>(args.starts);
   const bool positions = args.position_table.defined();
   const RowReader token_reader(args.token_table, columns);
   const RowReader position_reader(positions ? args.position_table : args.token_table, columns);
@@ -37,7 +37,8 @@ void embedding_forward_kernel(const EmbeddingForwardArgs& args, const RowScratch
     const float* token = token_reader.read(tokens[row], scratch.own(0));
     float* y = writer.target(row, scratch.own(2));
     if (positions) {
-      add_rows(token, position_reader.read(row % args.sequence_length, scratch.own(1)), y, columns);
+      const int64_t position = position_in_document(starts, row, args.sequence_length);
+      add_rows(token, position_reader.read(position, scratch.own(1)), y, columns);
     } else {
       std::memcpy(y, token, static_cast<size_t>(columns) * sizeof(float));
     }
@@ -57,7 +58,7 @@ void embedding_backward_kernel(const EmbeddingBackwardArgs& args) {
   const int64_t columns = args.dy.shape().last();
   const int64_t rows = args.tokens.numel();
   const int64_t chunks = divide_up(columns, kColumnsPerChunk);
-  const int32_t* tokens = args.tokens.data<int32_t>();
+  const int32_t *tokens = args.tokens.data<int32_t>(), *starts = data_or_null<int32_t>(args.starts);
   float* d_token = args.d_token_table.data<float>();
   float* d_position = args.d_position_table.defined() ? args.d_position_table.data<float>() : nullptr;
   dispatch(args.dy.dtype(), [&]<typename T>() {
@@ -68,7 +69,9 @@ void embedding_backward_kernel(const EmbeddingBackwardArgs& args) {
       for (int64_t row = 0; row < rows; ++row) {
         const T* source = dy + row * columns + begin;
         accumulate(source, d_token + tokens[row] * columns + begin, count);
-        if (d_position) accumulate(source, d_position + row % args.sequence_length * columns + begin, count);
+        if (!d_position) continue;
+        const int64_t position = position_in_document(starts, row, args.sequence_length);
+        accumulate(source, d_position + position * columns + begin, count);
       }
     });
   });
@@ -99,12 +102,14 @@ void check_tokens(const char* op, const Tensor& tokens, int64_t vocabulary) {
 void run(const EmbeddingForwardArgs& args) {
   const Rows rows = check_args(args);
   check_tokens("embedding", args.tokens, args.token_table.dim(0));
+  check_start_values("embedding", args.starts, args.sequence_length);
   HWY_DYNAMIC_DISPATCH(embedding_forward_kernel)(args, RowScratch(rows.columns, 0, 3, 0));
 }
 
 void run(const EmbeddingBackwardArgs& args) {
   check_args(args);
   check_tokens("embedding backward", args.tokens, args.d_token_table.dim(0));
+  check_start_values("embedding backward", args.starts, args.sequence_length);
   if (args.token_mode == GradientMode::kWrite) run(FillArgs{.dst = args.d_token_table, .value = 0.0f});
   if (args.d_position_table.defined() && args.position_mode == GradientMode::kWrite)
     run(FillArgs{.dst = args.d_position_table, .value = 0.0f});

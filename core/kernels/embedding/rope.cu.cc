@@ -1,46 +1,50 @@
-// Rotary position embedding: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * base^(-2i/D):
+// Rotary position embedding: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * frequency:
 //   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative rotates back (sin negated).
 //
 // A block processes a few rows at a time. Its threads first compute the D/2 angles of each row into shared memory, once
 // for all heads, then rotate the heads. Angles are computed in double, because an fp32 angle is wrong by 4e-3 at
-// position 1e5. These 40 or so operations for each row and pair are hidden by the memory traffic, which bounds the
+// position 1e5. These 30 or so operations for each row and pair are hidden by the memory traffic, which bounds the
 // kernel: x is read once and y written once, 16 bytes at a time if D/2 is a multiple of that.
 // Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
 #include "core/kernels/embedding/args.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 
 #include "core/cuda/device/elementwise.h"
-#include "core/kernels/check_args.h"
+#include "core/kernels/documents.h"
 
 namespace mantissa::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
+constexpr int64_t kMostPairs = 256;  // of a head
+
+// By pair, in quarters of a circle per position.
+using Frequencies = std::array<double, kMostPairs>;
 
 template <typename T>
 struct Rope {
-  const T* x;  // (R, columns)
+  const T* x;             // (R, columns)
+  const int32_t* starts;  // (R), null for none
   T* y;
   int64_t rows, columns, sequence_length;
   unsigned half;             // D/2
   unsigned rotated_columns;  // the first ones of a row
   unsigned copied_columns;   // the others, or 0 in place
   unsigned rows_at_once;
-  double exponent_step;  // -2 log2(base) / D
-  float sign;            // -1 turns back
+  float sign;  // -1 turns back
 };
 
 struct Turn {
   float cosine, sine;
 };
 
-// The sine and cosine of position * 2^exponent. In quarter turns, the angle is reduced to [-pi/4, pi/4] with negligible
-// rounding. There, Taylor polynomials are exact to a small part of an fp32 ulp: their first omitted term is below 2e-9.
-__device__ __forceinline__ Turn turn_of(int64_t position, double exponent) {
-  constexpr double kPi = 3.14159265358979324;
-  const double quarters = static_cast<double>(position) * exp2(exponent) * (2.0 / kPi);
+constexpr double kPi = 3.14159265358979324;
+
+// The sine and cosine of an angle in quarter turns, which is reduced to [-pi/4, pi/4] with negligible rounding. There,
+// Taylor polynomials are exact to a small part of an fp32 ulp: their first omitted term is below 2e-9.
+__device__ __forceinline__ Turn turn_of(double quarters) {
   const double whole = rint(quarters);
   const double r = (quarters - whole) * (kPi / 2.0), square = r * r;
   double sine = fma(square, 1.0 / 362880.0, -1.0 / 5040.0);
@@ -76,7 +80,7 @@ __device__ __forceinline__ void rotate(const T* x, T* y, unsigned half, const fl
 }
 
 template <int Width, typename T>
-__global__ void rope_kernel(Rope<T> rope) {
+__global__ void rope_kernel(Rope<T> rope, Frequencies frequencies) {
   float* const cosines = shared_memory<float>();  // (rows_at_once, half)
   float* const sines = cosines + rope.rows_at_once * rope.half;
   const unsigned pairs = rope.rotated_columns / 2 / Width, copies = rope.copied_columns / Width;  // of a row
@@ -85,8 +89,8 @@ __global__ void rope_kernel(Rope<T> rope) {
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * rope.rows_at_once; first < rope.rows; first += row_step) {
     const unsigned count = static_cast<unsigned>(std::min<int64_t>(rope.rows_at_once, rope.rows - first));
     for (unsigned i = threadIdx.x; pairs > 0 && i < count * rope.half; i += blockDim.x) {
-      const int64_t position = (first + i / rope.half) % rope.sequence_length;
-      const Turn turn = turn_of(position, rope.exponent_step * static_cast<double>(i % rope.half));
+      const int64_t position = position_in_document(rope.starts, first + i / rope.half, rope.sequence_length);
+      const Turn turn = turn_of(static_cast<double>(position) * frequencies[i % rope.half]);
       cosines[i] = turn.cosine;
       sines[i] = turn.sine * rope.sign;
     }
@@ -109,7 +113,7 @@ __global__ void rope_kernel(Rope<T> rope) {
 }
 
 template <int Width, typename T>
-void run(Rope<T> rope, CudaStream& stream) {
+void run(Rope<T> rope, const Frequencies& frequencies, CudaStream& stream) {
   // Rows of few heads are processed together: two tasks for each thread are worth the two barriers.
   constexpr unsigned kTasksAtOnce = 2 * kThreads, kMostRowsAtOnce = 16;
   const unsigned tasks = (rope.rotated_columns / 2 + rope.copied_columns) / Width;
@@ -118,33 +122,38 @@ void run(Rope<T> rope, CudaStream& stream) {
   const size_t shared_bytes = size_t{2} * rope.rows_at_once * rope.half * sizeof(float);
   launch(rope_kernel<Width, T>,
          {.grid = blocks_for(rope.rows, rope.rows_at_once, stream), .block = kThreads, .shared_bytes = shared_bytes},
-         stream.handle(), rope);
+         stream.handle(), rope, frequencies);
 }
 
 }  // namespace
 
 void run(const RopeArgs& args, CudaStream& stream) {
   const Rows rows = check_args(args);
+  MANTISSA_CHECK(args.head_dim <= 2 * kMostPairs, "[rope] head_dim must be at most {} on a GPU, got {}", 2 * kMostPairs,
+                 args.head_dim);
   const int64_t rotated_columns = args.rotated_heads * args.head_dim;
   const bool in_place = args.x.raw() == args.y.raw();
+  Frequencies frequencies{};
+  for (int64_t pair = 0; pair < args.head_dim / 2; ++pair) {
+    frequencies[static_cast<size_t>(pair)] = args.frequencies.of_pair(pair, args.head_dim) * (2.0 / kPi);
+  }
   dispatch(args.x.dtype(), [&]<typename T>() {
     constexpr int kWidth = kVectorWidth<T>;
-    const Rope<T> operands{
-        .x = args.x.data<T>(),
-        .y = args.y.data<T>(),
-        .rows = rows.rows,
-        .columns = rows.columns,
-        .sequence_length = args.sequence_length,
-        .half = static_cast<unsigned>(args.head_dim / 2),
-        .rotated_columns = static_cast<unsigned>(rotated_columns),
-        .copied_columns = in_place ? 0u : static_cast<unsigned>(rows.columns - rotated_columns),
-        .rows_at_once = 1,
-        .exponent_step = -2.0 * std::log2(static_cast<double>(args.base)) / static_cast<double>(args.head_dim),
-        .sign = args.rotation == Rotation::kForward ? 1.0f : -1.0f};
+    const Rope<T> operands{.x = args.x.data<T>(),
+                           .starts = data_or_null<int32_t>(args.starts),
+                           .y = args.y.data<T>(),
+                           .rows = rows.rows,
+                           .columns = rows.columns,
+                           .sequence_length = args.sequence_length,
+                           .half = static_cast<unsigned>(args.head_dim / 2),
+                           .rotated_columns = static_cast<unsigned>(rotated_columns),
+                           .copied_columns = in_place ? 0u : static_cast<unsigned>(rows.columns - rotated_columns),
+                           .rows_at_once = 1,
+                           .sign = args.rotation == Rotation::kForward ? 1.0f : -1.0f};
     if (args.head_dim / 2 % kWidth == 0 && all_aligned(operands.x, operands.y)) {
-      run<kWidth>(operands, stream);
+      run<kWidth>(operands, frequencies, stream);
     } else {
-      run<1>(operands, stream);
+      run<1>(operands, frequencies, stream);
     }
   });
 }

@@ -1,4 +1,4 @@
-// Rotary position embedding: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * base^(-2i/D):
+// Rotary position embedding: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * frequency:
 //   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative rotates back (sin negated).
 // Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
 #include "core/kernels/embedding/args.h"
@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <vector>
+
+#include "core/kernels/documents.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/embedding/rope_cpu.cc"
@@ -29,17 +31,18 @@ void rotate_head(const T* x, T* y, const float* cosine, const float* sine, float
   });
 }
 
-// cosines and sines (T, D/2): of position * base^(-2i/D), by position and pair.
+// cosines and sines (T, D/2), by position and pair.
 void rope_kernel(const RopeArgs& args, const float* cosines, const float* sines) {
   const int64_t half = args.head_dim / 2;
   const int64_t columns = args.row_heads * args.head_dim;
   const int64_t rotated = args.rotated_heads * args.head_dim;
+  const int32_t* const starts = data_or_null<int32_t>(args.starts);
   const float sign = args.rotation == Rotation::kForward ? 1.0f : -1.0f;
   dispatch(args.x.dtype(), [&]<typename T>() {
     parallel_rows(args.x.numel() / columns, columns, [&](int64_t row) {
       const T* x = args.x.data<T>() + row * columns;
       T* y = args.y.data<T>() + row * columns;
-      const int64_t position = row % args.sequence_length;
+      const int64_t position = position_in_document(starts, row, args.sequence_length);
       for (int64_t head = 0; head < args.rotated_heads; ++head) {
         rotate_head(x + head * args.head_dim, y + head * args.head_dim, cosines + position * half,
                     sines + position * half, sign, half);
@@ -63,21 +66,22 @@ namespace {
 struct RopeTable {
   int64_t sequence_length = 0;
   int64_t head_dim = 0;
-  float base = 0;
+  RopeFrequencies frequencies{};
   std::vector<float> cosine, sine;
 };
 
 // Computes angles in double: at position 1e5 an fp32 angle would be wrong by 4e-3. Keeps the calling thread's last
 // table, since every layer of a step uses the same one.
-const RopeTable& rope_table(int64_t sequence_length, int64_t head_dim, float base) {
+const RopeTable& rope_table(int64_t sequence_length, int64_t head_dim, const RopeFrequencies& frequencies) {
   thread_local RopeTable table;
-  if (table.sequence_length == sequence_length && table.head_dim == head_dim && table.base == base) return table;
+  if (table.sequence_length == sequence_length && table.head_dim == head_dim && table.frequencies == frequencies) {
+    return table;
+  }
   const int64_t half = head_dim / 2;
   table.cosine.resize(static_cast<size_t>(sequence_length * half));
   table.sine.resize(static_cast<size_t>(sequence_length * half));
   for (int64_t i = 0; i < half; ++i) {
-    const double frequency =
-        std::pow(static_cast<double>(base), -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    const double frequency = frequencies.of_pair(i, head_dim);
     for (int64_t position = 0; position < sequence_length; ++position) {
       const double angle = static_cast<double>(position) * frequency;
       table.cosine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::cos(angle));
@@ -86,7 +90,7 @@ const RopeTable& rope_table(int64_t sequence_length, int64_t head_dim, float bas
   }
   table.sequence_length = sequence_length;
   table.head_dim = head_dim;
-  table.base = base;
+  table.frequencies = frequencies;
   return table;
 }
 
@@ -94,7 +98,8 @@ const RopeTable& rope_table(int64_t sequence_length, int64_t head_dim, float bas
 
 void run(const RopeArgs& args) {
   check_args(args);
-  const RopeTable& table = rope_table(args.sequence_length, args.head_dim, args.base);
+  check_start_values("rope", args.starts, args.sequence_length);
+  const RopeTable& table = rope_table(args.sequence_length, args.head_dim, args.frequencies);
   HWY_DYNAMIC_DISPATCH(rope_kernel)(args, table.cosine.data(), table.sine.data());
 }
 

@@ -15,6 +15,7 @@
 #include "core/kernels/activation/args.h"
 #include "core/kernels/attention/args.h"
 #include "core/kernels/check_args.h"
+#include "core/kernels/documents.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/embedding/args.h"
 #include "core/kernels/gemm/args.h"

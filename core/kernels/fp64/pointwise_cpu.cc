@@ -110,21 +110,22 @@ void run(const ReluSquaredBackwardArgs& args) {
 
 void run(const RopeArgs& args) {
   const Rows rows = check_args(args);
+  check_start_values("rope", args.starts, args.sequence_length);
+  const int32_t* const starts = data_or_null<int32_t>(args.starts);
   const int64_t half = args.head_dim / 2, rotated = args.rotated_heads * args.head_dim;
   const int64_t positions = std::min(args.sequence_length, rows.rows);
   const double sign = args.rotation == Rotation::kForward ? 1.0 : -1.0;
   // By position and pair.
   std::vector<double> cosines(static_cast<size_t>(positions * half)), sines(cosines.size());
   each(positions * half, [&](int64_t i) {
-    const double exponent = -2.0 * static_cast<double>(i % half) / static_cast<double>(args.head_dim);
-    const double angle = static_cast<double>(i / half) * std::pow(static_cast<double>(args.base), exponent);
+    const double angle = static_cast<double>(i / half) * args.frequencies.of_pair(i % half, args.head_dim);
     cosines[static_cast<size_t>(i)] = std::cos(angle);
     sines[static_cast<size_t>(i)] = sign * std::sin(angle);
   });
   parallel_rows(rows.rows, rows.columns, [&](int64_t row) {
     const double* const x = args.x.data<double>() + row * rows.columns;
     double* const y = args.y.data<double>() + row * rows.columns;
-    const int64_t position = row % args.sequence_length;
+    const int64_t position = position_in_document(starts, row, args.sequence_length);
     for (int64_t head = 0; head < rotated; head += args.head_dim) {
       for (int64_t i = 0; i < half; ++i) {
         const auto at = static_cast<size_t>(position * half + i);

@@ -109,6 +109,8 @@ void run(const RmsNormBackwardArgs& args) { norm_backward(args.as_layer_norm(), 
 void run(const EmbeddingForwardArgs& args) {
   const Rows rows = check_args(args);
   require_indices("embedding", "tokens", args.tokens, args.token_table.dim(0), kNoException);
+  check_start_values("embedding", args.starts, args.sequence_length);
+  const int32_t* const starts = data_or_null<int32_t>(args.starts);
   const double *const table = args.token_table.data<double>(), *const positions =
                                                                    data_or_null<double>(args.position_table);
   parallel_rows(rows.rows, rows.columns, [&](int64_t row) {
@@ -116,7 +118,7 @@ void run(const EmbeddingForwardArgs& args) {
     double* const y = args.y.data<double>() + row * rows.columns;
     std::copy_n(token, rows.columns, y);
     if (positions == nullptr) return;
-    const double* const position = positions + row % args.sequence_length * rows.columns;
+    const double* const position = positions + position_in_document(starts, row, args.sequence_length) * rows.columns;
     for (int64_t c = 0; c < rows.columns; ++c) y[c] += position[c];
   });
 }
@@ -124,6 +126,8 @@ void run(const EmbeddingForwardArgs& args) {
 void run(const EmbeddingBackwardArgs& args) {
   const Rows rows = check_args(args);
   require_indices("embedding backward", "tokens", args.tokens, args.d_token_table.dim(0), kNoException);
+  check_start_values("embedding backward", args.starts, args.sequence_length);
+  const int32_t* const starts = data_or_null<int32_t>(args.starts);
   const int32_t* const tokens = args.tokens.data<int32_t>();
   const double* const dy = args.dy.data<double>();
   double *const d_token = args.d_token_table.data<double>(), *const d_position =
@@ -134,10 +138,11 @@ void run(const EmbeddingBackwardArgs& args) {
   }
   each_columns(rows.columns, [&](int64_t begin, int64_t end) {
     for (int64_t row = 0; row < rows.rows; ++row) {
+      const int64_t position = d_position == nullptr ? 0 : position_in_document(starts, row, args.sequence_length);
       for (int64_t c = begin; c < end; ++c) {
         const double d = dy[row * rows.columns + c];
         d_token[tokens[row] * rows.columns + c] += d;
-        if (d_position != nullptr) d_position[row % args.sequence_length * rows.columns + c] += d;
+        if (d_position != nullptr) d_position[position * rows.columns + c] += d;
       }
     }
   });

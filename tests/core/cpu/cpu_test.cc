@@ -197,6 +197,28 @@ TEST(IndexCheck, RefusesATokenOutsideOfTheTable) {
   expect_contract_error(backward, "[embedding backward] tokens must be in [0, 4), got 4 at index 1");
 }
 
+TEST(IndexCheck, RefusesDocumentsThatDoNotFollowOneAnother) {
+  const Tensor x = make_tensor(DType::kF32, {6, 2}, std::vector<double>(12));
+  const auto rotate = [&](std::vector<int32_t> starts) {
+    return [=] {
+      run(RopeArgs{.x = x,
+                   .starts = make_indices(starts),
+                   .y = x,
+                   .sequence_length = 3,
+                   .row_heads = 1,
+                   .rotated_heads = 1,
+                   .head_dim = 2});
+    };
+  };
+  rotate({0, 1, 1, 0, 0, 2})();
+  expect_contract_error(rotate({0, 0, 1, 0, 0, 0}),
+                        "[rope] starts must repeat the row before or be the row's index in its sequence, 2, got 1 in "
+                        "row 2");
+  expect_contract_error(rotate({0, 0, 0, 0, -1, 0}), "in its sequence, 1, got -1 in row 4");
+  // The second sequence does not continue the first one's document.
+  expect_contract_error(rotate({0, 1, 1, 1, 1, 1}), "in its sequence, 0, got 1 in row 3");
+}
+
 TEST(IndexCheck, RefusesATargetOutsideOfTheVocabulary) {
   const Tensor logits = make_tensor(DType::kF32, {2, 3}, std::vector<double>(6));
   const Tensor rows = make_tensor(DType::kF32, {2}, {0, 0}), sum = make_unwritten(DType::kF32, {1});

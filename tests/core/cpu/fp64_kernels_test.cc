@@ -238,6 +238,15 @@ TEST(Fp64Kernels, PointwiseOps) {
   rope.y = rope.x;
   run(rope);
   expect_close(rope.y, x, "rope and back");
+  const std::vector<int32_t> starts{0, 0, 2, 2, 2, 0, 1, 2, 3, 3};
+  run(RopeArgs{.x = input,
+               .starts = make_indices(starts),
+               .y = y,
+               .sequence_length = 5,
+               .row_heads = 3,
+               .rotated_heads = 2,
+               .head_dim = 4});
+  expect_close(y, reference::rope_forward(x, shape, starts), "rope in documents");
 
   const reference::DropoutKey key{static_cast<double>(0.3f), 7, 4, 2, 9, 60};
   run(DropoutArgs{.x = input,
@@ -270,6 +279,17 @@ TEST(Fp64Kernels, EmbeddingLossAndColumnSums) {
   const auto gradients = reference::embedding_backward(tokens, dy, 7, 3, 3, 21);
   expect_close(backward.d_token_table, gradients.d_token_table, "d_token_table");
   expect_close(backward.d_position_table, gradients.d_position_table, "d_position_table");
+
+  const std::vector<int32_t> starts{0, 1, 1, 0, 0, 2};
+  EmbeddingForwardArgs documents = forward;
+  documents.starts = make_indices(starts);
+  run(documents);
+  expect_close(forward.y, reference::embedding_forward(tokens, table, positions, 3, 21, starts), "in documents");
+  EmbeddingBackwardArgs documents_backward = backward;
+  documents_backward.starts = documents.starts;
+  run(documents_backward);
+  expect_close(backward.d_position_table,
+               reference::embedding_backward(tokens, dy, 7, 3, 3, 21, starts).d_position_table, "in documents");
 
   constexpr int32_t kIgnored = -100;
   const std::vector<int32_t> targets{2, kIgnored, 20, 0, 7, 7};

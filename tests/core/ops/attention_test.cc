@@ -124,7 +124,7 @@ TEST_F(AttentionOp, ComputesInTheLowPrecisionAndReturnsAGradientInTheInputsDtype
 TEST_F(AttentionOp, RopeNeedsPairs) {
   const auto tape = host_.tape(fp32_);
   EXPECT_EQ(error_of([&] {
-              rope(*tape, Var{host_.tensor(Values(15), {1, 15})}, shape(Mask::kCausal, 1, 1, 1, 5), 1e4f);
+              rope(*tape, Var{host_.tensor(Values(15), {1, 15})}, shape(Mask::kCausal, 1, 1, 1, 5), RopeFrequencies{});
             }),
             "[rope] head_dim must be even, got 5");
 }
@@ -132,7 +132,7 @@ TEST_F(AttentionOp, RopeNeedsPairs) {
 TEST_F(AttentionOp, RopeRotatesQueriesAndKeysByTheirPositionAndLeavesValues) {
   const auto tape = host_.tape(fp32_);
   const Values x = host_.values(qkv_.weight);
-  const Values y = host_.values(rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), 100.0f).value);
+  const Values y = host_.values(rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), {.base = 100.0f}).value);
   Values expected = x;
   for (int64_t row = 0; row < kRows; ++row) {
     for (int64_t head = 0; head < kHeads + kKvHeads; ++head) {
@@ -148,16 +148,42 @@ TEST_F(AttentionOp, RopeRotatesQueriesAndKeysByTheirPositionAndLeavesValues) {
   EXPECT_LT(testing::relative_error(y, expected), 8 * 0x1p-24);
 }
 
+TEST_F(AttentionOp, RopeCountsPositionsFromTheStartOfADocument) {
+  const std::vector<int32_t> starts = {0, 0, 2, 2, 2, 0, 1, 1, 1, 4};
+  const std::vector<int64_t> positions = {0, 1, 0, 1, 2, 0, 0, 1, 2, 0};
+  const auto tape = host_.tape(fp32_);
+  const Tensor documents = host_.tensor(starts);
+  const Var y = rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), RopeFrequencies{}, documents);
+  const Values rotated = host_.values(y.value), x = host_.values(qkv_.weight);
+  for (int64_t row = 0; row < kRows; ++row) {
+    const auto at = [&](const Values& values) {
+      return Values(values.begin() + row * kPacked, values.begin() + (row + 1) * kPacked);
+    };
+    // Row `position` of a sequence of its own has the same place.
+    Values sequence;
+    for (int64_t t = 0; t < kLength; ++t) {
+      const Values of_row = at(x);
+      sequence.insert(sequence.end(), of_row.begin(), of_row.end());
+    }
+    const Var alone{host_.tensor(sequence, {kLength, kPacked})};
+    const Values expected = host_.values(rope(*tape, alone, shape(Mask::kCausal), RopeFrequencies{}).value);
+    const int64_t position = positions[static_cast<size_t>(row)];
+    EXPECT_EQ(at(rotated), Values(expected.begin() + position * kPacked, expected.begin() + (position + 1) * kPacked));
+  }
+  tape->backward(weighted_sum(*tape, y, rotated));
+  EXPECT_LT(testing::relative_error(gradient(qkv_), x), 8 * 0x1p-24) << "rotated back by the same angles";
+}
+
 TEST_F(AttentionOp, RopeWorksInPlaceOnlyOnTheLastReference) {
   const auto tape = host_.tape(fp32_);
   const Values before = host_.values(qkv_.weight);
   const Var kept = leaf(*tape, qkv_);
-  const Tensor copy = rope(*tape, kept, shape(Mask::kCausal), 1e4f).value;
+  const Tensor copy = rope(*tape, kept, shape(Mask::kCausal), RopeFrequencies{}).value;
   EXPECT_NE(copy.raw(), kept.value.raw());
   EXPECT_EQ(host_.values(kept.value), before) << "the caller's tensor is left alone";
   Var moved = leaf(*tape, qkv_);
   const std::byte* address = moved.value.raw();
-  const Tensor in_place = rope(*tape, std::move(moved), shape(Mask::kCausal), 1e4f).value;
+  const Tensor in_place = rope(*tape, std::move(moved), shape(Mask::kCausal), RopeFrequencies{}).value;
   EXPECT_EQ(in_place.raw(), address);
   EXPECT_EQ(host_.values(in_place), host_.values(copy));
 }
@@ -168,7 +194,7 @@ TEST_F(AttentionOp, RopeBackwardInPlaceEqualsOutOfPlaceAndUndoesTheRotation) {
     parameters_.forget_gradients();
     const auto tape = host_.tape(fp32_);
     const Var residual = leaf(*tape, other_);
-    Var y = rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), 1e4f);
+    Var y = rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), RopeFrequencies{});
     if (shared) y = add(*tape, residual, y);  // the sum and rope then share one gradient tensor: no overwriting
     tape->backward(weighted_sum(*tape, y, direction));
     return gradient(qkv_);
@@ -178,7 +204,7 @@ TEST_F(AttentionOp, RopeBackwardInPlaceEqualsOutOfPlaceAndUndoesTheRotation) {
   EXPECT_EQ(gradient(other_), dy) << "not overwritten";
   // Rotations are orthogonal: rope's backward pass, applied to rope(x), returns x.
   const auto tape = host_.tape(fp32_);
-  const Values rotated = host_.values(rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), 1e4f).value);
+  const Values rotated = host_.values(rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), RopeFrequencies{}).value);
   EXPECT_LT(testing::relative_error(pass(rotated, false), host_.values(qkv_.weight)), 8 * 0x1p-24);
 }
 

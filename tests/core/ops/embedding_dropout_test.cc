@@ -57,6 +57,25 @@ TEST_F(EmbeddingOp, ValueIsTokenPlusPosition) {
   EXPECT_EQ(host_.values(embedding(*tape, host_.tensor(kTokens), kLength, tokens_, &positions_).value), expected);
 }
 
+TEST_F(EmbeddingOp, PositionsCountFromTheStartOfADocument) {
+  const std::vector<int64_t> at = {0, 0, 1, 0, 1, 0};
+  const Tensor starts = host_.tensor(std::vector<int32_t>{0, 1, 1, 0, 0, 2});
+  const auto tape = host_.tape(fp32_);
+  const Var y = embedding(*tape, host_.tensor(kTokens), kLength, tokens_, &positions_, starts);
+  const Values table = host_.values(tokens_.weight), positions = host_.values(positions_.weight);
+  Values expected, d_positions(kContext * kChannels);
+  for (size_t r = 0; r < kTokens.size(); ++r) {
+    for (size_t c = 0; c < kChannels; ++c) {
+      const size_t position = static_cast<size_t>(at[r]) * kChannels + c;
+      expected.push_back(table[static_cast<size_t>(kTokens[r]) * kChannels + c] + positions[position]);
+      d_positions[position] += dy_[r * kChannels + c];
+    }
+  }
+  EXPECT_EQ(host_.values(y.value), expected);
+  tape->backward(weighted_sum(*tape, y, dy_));
+  EXPECT_LT(testing::relative_error(gradient(positions_), d_positions), 4 * 0x1p-24);
+}
+
 TEST_F(EmbeddingOp, GradientsSumOverOccurrencesAndClearRowsThatDoNotOccur) {
   host_.backend().fill(tokens_.gradient, 1e9f, host_.stream());  // left over from the last step
   host_.backend().fill(positions_.gradient, 1e9f, host_.stream());

@@ -75,7 +75,7 @@ class ForcedDtype : public ::testing::TestWithParam<Op> {
         relu_squared(tape, input(kChannels));
         return;
       case Op::kRope:
-        rope(tape, input(3 * kChannels), kHeads, 10000.0f);
+        rope(tape, input(3 * kChannels), kHeads, RopeFrequencies{});
         return;
       case Op::kAdd:
         add(tape, input(kChannels), input(kChannels));

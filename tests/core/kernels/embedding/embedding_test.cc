@@ -1,7 +1,4 @@
-// Token embedding and rotary positions.
 #include <gtest/gtest.h>
-
-#include <cmath>
 
 #include "core/kernels/embedding/args.h"
 #include "tests/core/kernels/kernel_check.h"
@@ -9,7 +6,6 @@
 #include "tests/core/kernels/test_tensor.h"
 #include "tests/reference/embedding.h"
 #include "tests/reference/random_values.h"
-#include "tests/reference/rope.h"
 
 namespace mantissa::kernel_test {
 namespace {
@@ -96,6 +92,47 @@ TEST(Embedding, BackwardAgreesWithTheReference) {
       }
     }
   });
+}
+
+// Documents of one token, of a whole sequence, and of lengths in between.
+TEST(Embedding, PositionsCountFromTheStartOfADocument) {
+  constexpr int64_t kLong = 37;
+  const std::vector<int32_t> tokens = random_integers(kBatch * kLong, 1, kVocabulary);
+  for (const std::vector<int32_t>& starts :
+       {reference::random_starts(kBatch, kLong, 1), reference::random_starts(kBatch, kLong, 5),
+        reference::random_starts(kBatch, kLong, kLong)}) {
+    for (const int64_t columns : {3, 64}) {
+      const Tensor token_table = random_tensor(DType::kF32, {kVocabulary, columns}, 2),
+                   position_table = random_tensor(DType::kF32, {kLong, columns}, 3),
+                   y = make_unwritten(DType::kF32, {kBatch * kLong, columns});
+      const EmbeddingForwardArgs forward{.tokens = make_indices(tokens),
+                                         .starts = make_indices(starts),
+                                         .token_table = token_table,
+                                         .position_table = position_table,
+                                         .y = y,
+                                         .sequence_length = kLong};
+      run(forward);
+      const std::vector<double> expected = reference::embedding_forward(
+          tokens, values_of(token_table), values_of(position_table), kLong, static_cast<size_t>(columns), starts);
+      expect_close(y, expected, absolute(expected), kEmbeddingTolerance.steps(), "y");
+
+      const Tensor dy = random_tensor(DType::kBF16, y.shape(), 4),
+                   d_token = make_unwritten(DType::kF32, token_table.shape()),
+                   d_position = make_unwritten(DType::kF32, position_table.shape());
+      run(EmbeddingBackwardArgs{.tokens = forward.tokens,
+                                .starts = forward.starts,
+                                .dy = dy,
+                                .d_token_table = d_token,
+                                .d_position_table = d_position,
+                                .sequence_length = kLong});
+      const auto reference_of = [&](const std::vector<double>& d) {
+        return reference::embedding_backward(tokens, d, kVocabulary, kLong, kLong, static_cast<size_t>(columns), starts)
+            .d_position_table;
+      };
+      expect_close(d_position, reference_of(values_of(dy)), reference_of(absolute(values_of(dy))),
+                   kEmbeddingGradientTolerance.steps(kBatch * kLong), "d_position_table");
+    }
+  }
 }
 
 TEST(Embedding, TableOfOtherDTypesForPositions) {
@@ -228,6 +265,11 @@ TEST(Embedding, RefusesWhatDoesNotFit) {
   EmbeddingForwardArgs args{.tokens = make_indices({0, 1, 2}), .token_table = table, .y = y};
   expect_contract_error([&] { run(args); }, "[embedding] tokens must have 2 elements, got shape (3)");
   args.tokens = make_indices({0, 1});
+  args.starts = make_indices({0});
+  expect_contract_error([&] { run(args); }, "[embedding] starts must have 2 elements, got shape (1)");
+  args.starts = make_indices({0, 0});
+  expect_contract_error([&] { run(args); }, "[embedding] starts need a positive sequence_length, got 0");
+  args.starts = {};
   args.position_table = table;
   args.sequence_length = 3;
   expect_contract_error([&] { run(args); }, "[embedding] sequence_length must divide the 2 rows, got 3");
@@ -237,95 +279,6 @@ TEST(Embedding, RefusesWhatDoesNotFit) {
             .tokens = args.tokens, .dy = y, .d_token_table = make_unwritten(DType::kBF16, {4, 3})});
       },
       "[embedding backward] d_token_table must be fp32, got bf16");
-}
-
-using reference::RopeShape;
-
-Tensor rotate(const Tensor& x, const RopeShape& shape, Rotation rotation, const Tensor& y) {
-  kernel_test::run(RopeArgs{.x = x,
-                            .y = y,
-                            .sequence_length = static_cast<int64_t>(shape.sequence_length),
-                            .row_heads = static_cast<int64_t>(shape.row_heads),
-                            .rotated_heads = static_cast<int64_t>(shape.rotated_heads),
-                            .head_dim = static_cast<int64_t>(shape.head_dim),
-                            .base = static_cast<float>(shape.base),
-                            .rotation = rotation});
-  return y;
-}
-
-constexpr RopeShape kShapes[] = {{1, 1, 1, 2, 10000.0},     {3, 3, 2, 6, 10000.0},    {5, 2, 2, 34, 500.0},
-                                 {7, 4, 3, 126, 1e6},       {9, 3, 0, 10, 10000.0},   {6, 3, 1, 16, 10000.0},
-                                 {13, 1, 1, 128, 500000.0}, {2, 40, 33, 128, 10000.0}};
-
-TEST(Rope, AgreesWithTheReferenceInBothDirections) {
-  device_under_test().on_each_variant([] {
-    for (const DType dtype : kFloatDTypes) {
-      for (const RopeShape& shape : kShapes) {
-        const int64_t rows = static_cast<int64_t>(2 * shape.sequence_length);
-        const int64_t columns = static_cast<int64_t>(shape.row_heads * shape.head_dim);
-        const Tensor x = make_tensor(dtype, {rows, columns}, random_values(rows * columns, 1));
-        // Rotation keeps a pair's length: rounding of both components may be relative to the larger one.
-        const std::vector<double> v = values_of(x);
-        std::vector<double> magnitude = absolute(v);
-        const size_t half = shape.head_dim / 2;
-        for (size_t i = 0; i < v.size(); ++i)
-          magnitude[i] += std::abs(v[i % shape.head_dim < half ? i + half : i - half]);
-        const Tensor forward = rotate(x, shape, Rotation::kForward, make_unwritten(dtype, x.shape()));
-        const Tensor inverse = rotate(x, shape, Rotation::kInverse, make_unwritten(dtype, x.shape()));
-        expect_close(forward, reference::rope_forward(v, shape), magnitude, kRopeTolerance.steps(), "forward");
-        expect_close(inverse, reference::rope_backward(v, shape), magnitude, kRopeTolerance.steps(), "inverse");
-      }
-    }
-  });
-}
-
-TEST(Rope, LargePositionsKeepTheirAngle) {
-  const RopeShape shape{100001, 1, 1, 2, 10000.0};
-  const Tensor x = make_tensor(DType::kF32, {100001, 2}, random_values(200002, 1));
-  const Tensor y = rotate(x, shape, Rotation::kForward, make_unwritten(DType::kF32, x.shape()));
-  expect_close(y, reference::rope_forward(values_of(x), shape), std::vector<double>(200002, 2.0),
-               kRopeTolerance.steps(), "y");
-}
-
-// More rows than all blocks take at once, and heads that share angles across warps. A block computes the angles of its
-// next rows in the memory of its previous ones.
-TEST(Rope, ManyRoundsOfRowsOfSeveralHeads) {
-  const int64_t rows = device_under_test().large(20001);
-  const RopeShape shape{static_cast<size_t>(rows), 4, 4, 8, 10000.0};
-  const Tensor x = make_tensor(DType::kF32, {rows, 32}, random_values(rows * 32, 1));
-  device_under_test().on_each_variant([&] {
-    const Tensor y = rotate(x, shape, Rotation::kForward, make_unwritten(DType::kF32, x.shape()));
-    expect_close(y, reference::rope_forward(values_of(x), shape),
-                 std::vector<double>(static_cast<size_t>(x.numel()), 2.0), kRopeTolerance.steps(), "y");
-  });
-}
-
-TEST(Rope, InPlaceAndTheSameBitsOnEverySchedule) {
-  const RopeShape shape{67, 4, 3, 66, 10000.0};
-  const int64_t rows = device_under_test().large(201);
-  const std::vector<double> values = random_values(rows * 264, 1);
-  for (const DType dtype : kFloatDTypes) {
-    const auto rotated = [&](bool in_place) {
-      const Tensor x = make_tensor(dtype, {rows, 264}, values);
-      return std::vector<Tensor>{
-          rotate(x, shape, Rotation::kForward, in_place ? x : make_unwritten(dtype, {rows, 264}))};
-    };
-    expect_same_bits_on_every_schedule([&] { return rotated(false); });
-    EXPECT_EQ(bytes_of(rotated(true)[0]), bytes_of(rotated(false)[0]));
-  }
-}
-
-TEST(Rope, NamesWhatIsWrong) {
-  const Tensor x = make_tensor(DType::kF32, {2, 6}, random_values(12, 1));
-  const auto call = [&](int64_t heads, int64_t rotated, int64_t dim) {
-    return [=] {
-      run(RopeArgs{
-          .x = x, .y = x, .sequence_length = 2, .row_heads = heads, .rotated_heads = rotated, .head_dim = dim});
-    };
-  };
-  expect_contract_error(call(2, 2, 3), "[rope] head_dim must be even and positive, got 3");
-  expect_contract_error(call(2, 2, 2), "[rope] x must have shape (R, row_heads*head_dim)=(R, 2*2), got (2, 6)");
-  expect_contract_error(call(3, 4, 2), "[rope] rotated_heads must be in [0, row_heads=3], got 4");
 }
 
 }  // namespace

@@ -1,0 +1,34 @@
+// Documents in packed sequences: the optional operand `starts` of embedding, RoPE and attention.
+//
+// starts (R) i32, R = B * T: the index, within its sequence, of the first token of the row's document. It is that of
+// the row before, or the row's own index, where a document begins. Undefined: each sequence is one document.
+#pragma once
+
+#include "core/kernels/check_args.h"
+
+namespace mantissa {
+
+// Position of a row in its document. `starts` may be null.
+constexpr int64_t position_in_document(const int32_t* starts, int64_t row, int64_t sequence_length) {
+  return row % sequence_length - (starts == nullptr ? 0 : starts[row]);
+}
+
+inline void check_starts(const char* op, const Tensor& starts, int64_t rows, int64_t sequence_length) {
+  if (!starts.defined()) return;
+  check_tensor(op, "starts", starts, DType::kI32, rows);
+  MANTISSA_CHECK(sequence_length > 0, "[{}] starts need a positive sequence_length, got {}", op, sequence_length);
+}
+
+// Reads host memory. Other values would reach foreign memory.
+inline void check_start_values(const char* op, const Tensor& starts, int64_t sequence_length) {
+  if (!starts.defined()) return;
+  const int32_t* const data = starts.data<int32_t>();
+  for (int64_t row = 0; row < starts.numel(); ++row) {
+    const int64_t t = row % sequence_length;
+    MANTISSA_CHECK(data[row] == t || (t > 0 && data[row] == data[row - 1]),
+                   "[{}] starts must repeat the row before or be the row's index in its sequence, {}, got {} in row {}",
+                   op, t, data[row], row);
+  }
+}
+
+}  // namespace mantissa
