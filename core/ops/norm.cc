@@ -1,5 +1,6 @@
 #include "core/ops/norm.h"
 
+#include <array>
 #include <type_traits>
 
 #include "core/kernels/norm/args.h"
@@ -80,6 +81,59 @@ Var layer_norm(Tape& tape, Var x, Parameter& weight, Parameter* bias, float epsi
 
 Var rms_norm(Tape& tape, Var x, Parameter& weight, float epsilon, DType out) {
   return add_rms_norm(tape, {.a = std::move(x)}, weight, epsilon, out).normed;
+}
+
+Var head_norm(Tape& tape, Var qkv, const AttentionShape& shape, Parameter& query_weight, Parameter& key_weight,
+              float epsilon) {
+  const Tensor x = std::move(qkv.value);
+  const int64_t rows = x.dim(0), dim = shape.head_dim, heads = shape.num_heads + 2 * shape.num_kv_heads;
+  MANTISSA_CHECK(x.dim(1) == shape.qkv_row(), "[head_norm] qkv must be (R, ({} + 2 * {}) * {}) = (R, {}), got {}",
+                 shape.num_heads, shape.num_kv_heads, dim, shape.qkv_row(), x.shape());
+  struct Part {
+    Parameter& weight;
+    HeadRange heads;
+    Tensor rstd;
+  };
+  const DType wide = wide_of(x.dtype());
+  const std::array parts{
+      Part{query_weight, {heads, 0, shape.num_heads}, tape.allocate(wide, {rows * shape.num_heads})},
+      Part{key_weight, {heads, shape.num_heads, shape.num_kv_heads}, tape.allocate(wide, {rows * shape.num_kv_heads})}};
+  const auto by_head = [heads, dim](const Tensor& tensor) { return tensor.view({tensor.dim(0) * heads, dim}); };
+  const auto own_copy = [](Tape& t, const Tensor& tensor) {
+    Tensor copy = t.allocate(tensor.dtype(), tensor.shape());
+    t.backend().copy(tensor, copy, t.stream());
+    return copy;
+  };
+  Tensor y = x.unique() && !tape.is_recording() ? x : own_copy(tape, x);
+  for (const Part& part : parts) {
+    MANTISSA_CHECK(part.weight.shape == Shape{dim}, "[head_norm] weights must have shape ({}), got {}", dim,
+                   part.weight.shape);
+    tape.backend().run(RmsNormForwardArgs{.x = by_head(x),
+                                          .weight = tape.weight(part.weight),
+                                          .y = by_head(y),
+                                          .rstd = part.rstd,
+                                          .epsilon = epsilon,
+                                          .heads = part.heads},
+                       tape.stream());
+  }
+  const Var input{{}, qkv.slot};
+  return tape.record(Op::kRmsNorm, std::move(y), {input}, {&query_weight, &key_weight},
+                     [input, x, parts, by_head, own_copy](Tape& t, const Tensor& dy) {
+                       Tensor dx = dy.unique() ? dy : own_copy(t, dy);
+                       for (const Part& part : parts) {
+                         const GradientTarget d_weight = t.gradient_target(part.weight);
+                         t.backend().run(RmsNormBackwardArgs{.x = by_head(x),
+                                                             .dy = by_head(dx),
+                                                             .weight = t.weight(part.weight),
+                                                             .rstd = part.rstd,
+                                                             .dx = by_head(dx),
+                                                             .d_weight = d_weight.tensor,
+                                                             .weight_mode = d_weight.mode,
+                                                             .heads = part.heads},
+                                         t.stream());
+                       }
+                       t.give_gradient(input, std::move(dx));
+                     });
 }
 
 }  // namespace mantissa

@@ -1,8 +1,10 @@
 // Norms over the last axis, each with an optional residual addition in front.
 //   layer_norm  (x - mean) / sqrt(variance + epsilon) * weight + bias   Ba, Kiros, Hinton 2016
 //   rms_norm    x / sqrt(mean(x^2) + epsilon) * weight                  Zhang & Sennrich 2019
+//   head_norm   rms_norm of the query and key heads of attention        Henry, Dachapally, Pawar, Chen 2020
 #pragma once
 
+#include "core/kernels/attention/args.h"
 #include "core/ops/add.h"
 
 namespace mantissa {
@@ -17,5 +19,12 @@ Var rms_norm(Tape& tape, Var x, Parameter& weight, float epsilon, DType out);
 // gradient from elsewhere. Without x.b, the sum is x.a.
 NormedSum add_layer_norm(Tape& tape, DeferredSum x, Parameter& weight, Parameter* bias, float epsilon, DType out);
 NormedSum add_rms_norm(Tape& tape, DeferredSum x, Parameter& weight, float epsilon, DType out);
+
+// RMS norm of each query head and each key head of qkv, which is packed as for attention(): over the D values of a
+// head, with one weight (D) for all query heads and one for all key heads. Values are unchanged. The result has the
+// dtype of qkv. The backward pass needs qkv, so only a tape that records nothing works in place, if the caller moves in
+// the only reference.
+Var head_norm(Tape& tape, Var qkv, const AttentionShape& shape, Parameter& query_weight, Parameter& key_weight,
+              float epsilon);
 
 }  // namespace mantissa

@@ -24,11 +24,11 @@ void sum_weight_gradients(const LayerNormBackwardArgs& args, const Rows& rows) {
       if (args.weight_mode == GradientMode::kWrite) d_weight[c] = 0.0;
       if (d_bias != nullptr && args.bias_mode == GradientMode::kWrite) d_bias[c] = 0.0;
     }
-    for (int64_t row = 0; row < rows.rows; ++row) {
-      const double center = mean != nullptr ? mean[row] : 0.0;
+    for (int64_t index = 0; index < rows.rows; ++index) {
+      const double center = mean != nullptr ? mean[index] : 0.0;
       for (int64_t c = begin; c < end; ++c) {
-        const int64_t at = row * rows.columns + c;
-        d_weight[c] += dy[at] * (x[at] - center) * rstd[row];
+        const int64_t at = args.heads.row(index) * rows.columns + c;
+        d_weight[c] += dy[at] * (x[at] - center) * rstd[index];
         if (d_bias != nullptr) d_bias[c] += dy[at];
       }
     }
@@ -41,8 +41,8 @@ void norm_forward(const LayerNormForwardArgs& args, const Rows& rows) {
   const double* const bias = data_or_null<double>(args.bias);
   double* const means = data_or_null<double>(args.mean);
   const auto n = static_cast<double>(rows.columns);
-  parallel_rows(rows.rows, rows.columns, [&](int64_t row) {
-    const int64_t at = row * rows.columns;
+  parallel_rows(rows.rows, rows.columns, [&](int64_t index) {
+    const int64_t at = args.heads.row(index) * rows.columns;
     const double* x = args.x.data<double>() + at;
     if (args.sum.defined()) {
       const double* const residual = args.residual.data<double>() + at;
@@ -53,11 +53,11 @@ void norm_forward(const LayerNormForwardArgs& args, const Rows& rows) {
     double mean = 0.0, square = 0.0;
     if (means != nullptr) {
       for (int64_t c = 0; c < rows.columns; ++c) mean += x[c];
-      means[row] = mean /= n;
+      means[index] = mean /= n;
     }
     for (int64_t c = 0; c < rows.columns; ++c) square += (x[c] - mean) * (x[c] - mean);
     const double rstd = 1.0 / std::sqrt(square / n + static_cast<double>(args.epsilon));
-    args.rstd.data<double>()[row] = rstd;
+    args.rstd.data<double>()[index] = rstd;
     double* const y = args.y.data<double>() + at;
     for (int64_t c = 0; c < rows.columns; ++c) {
       y[c] = (x[c] - mean) * rstd * weight[c] + (bias != nullptr ? bias[c] : 0.0);
@@ -70,10 +70,10 @@ void norm_backward(const LayerNormBackwardArgs& args, const Rows& rows) {
   const double* const means = data_or_null<double>(args.mean);
   const auto n = static_cast<double>(rows.columns);
   sum_weight_gradients(args, rows);  // before dx, which may be dy
-  parallel_rows(rows.rows, rows.columns, [&](int64_t row) {
-    const int64_t at = row * rows.columns;
+  parallel_rows(rows.rows, rows.columns, [&](int64_t index) {
+    const int64_t at = args.heads.row(index) * rows.columns;
     const double *const x = args.x.data<double>() + at, *const dy = args.dy.data<double>() + at;
-    const double mean = means != nullptr ? means[row] : 0.0, rstd = args.rstd.data<double>()[row];
+    const double mean = means != nullptr ? means[index] : 0.0, rstd = args.rstd.data<double>()[index];
     double sum = 0.0, projection = 0.0;
     for (int64_t c = 0; c < rows.columns; ++c) {
       const double g = weight[c] * dy[c];

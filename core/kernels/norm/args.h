@@ -10,14 +10,29 @@ enum class Norm : uint8_t {
   kRms,
 };
 
+// The rows that a norm works on: all, or heads [first, first + count) out of every `heads` rows, as in packed queries,
+// keys and values whose rows are heads. Other rows are neither read nor written. Results per row exist for these rows
+// only.
+struct HeadRange {
+  int64_t heads = 0, first = 0, count = 0;  // heads 0: all rows
+
+  constexpr bool is_all() const { return heads == 0; }
+  constexpr int64_t rows_of(int64_t rows) const { return is_all() ? rows : rows / heads * count; }
+  // The row of x that is number `index` of the range.
+  constexpr int64_t row(int64_t index) const {
+    return is_all() ? index : index / count * heads + first + index % count;
+  }
+};
+
 // y = (s - mean) * rstd * weight + bias over the last axis. x, y (R, C) float; weight, bias (C) float, bias may be
-// undefined; mean, rstd (R) fp32. Variance is biased, rstd = 1 / sqrt(var + epsilon).
+// undefined; mean, rstd (R) fp32. Variance is biased, rstd = 1 / sqrt(var + epsilon). y may be x.
 // s = x, unless residual and sum (R, C) float are given (both, or neither). Then sum = x + residual, added in fp32 and
 // rounded once, and s is the sum as stored, which the backward pass reads. sum is neither x nor residual.
 struct LayerNormForwardArgs {
   static constexpr std::string_view kName = "layer_norm_forward";
   Tensor x{}, residual{}, sum{}, weight{}, bias{}, y{}, mean{}, rstd{};
   float epsilon = 1e-5f;
+  HeadRange heads{};
 
   static auto operands(auto& args) {
     return std::array{&args.x, &args.residual, &args.sum, &args.weight, &args.bias, &args.y, &args.mean, &args.rstd};
@@ -25,11 +40,12 @@ struct LayerNormForwardArgs {
 };
 
 // dx (R, C) float; d_weight, d_bias (C) fp32, d_bias undefined when there is no bias. `mode` belongs to dx, weight_mode
-// and bias_mode to d_weight and d_bias.
+// and bias_mode to d_weight and d_bias. dx may be dy.
 struct LayerNormBackwardArgs {
   static constexpr std::string_view kName = "layer_norm_backward";
   Tensor x{}, dy{}, weight{}, mean{}, rstd{}, dx{}, d_weight{}, d_bias{};
   GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite, bias_mode = GradientMode::kWrite;
+  HeadRange heads{};
 
   static auto operands(auto& args) {
     return std::array{&args.x, &args.dy, &args.weight, &args.mean, &args.rstd, &args.dx, &args.d_weight, &args.d_bias};
@@ -42,13 +58,21 @@ struct RmsNormForwardArgs {
   static constexpr std::string_view kName = "rms_norm_forward";
   Tensor x{}, residual{}, sum{}, weight{}, y{}, rstd{};
   float epsilon = 1e-5f;
+  HeadRange heads{};
 
   static auto operands(auto& args) {
     return std::array{&args.x, &args.residual, &args.sum, &args.weight, &args.y, &args.rstd};
   }
   // For kernels of both norms: without bias and mean.
   LayerNormForwardArgs as_layer_norm() const {
-    return {.x = x, .residual = residual, .sum = sum, .weight = weight, .y = y, .rstd = rstd, .epsilon = epsilon};
+    return {.x = x,
+            .residual = residual,
+            .sum = sum,
+            .weight = weight,
+            .y = y,
+            .rstd = rstd,
+            .epsilon = epsilon,
+            .heads = heads};
   }
 };
 
@@ -56,6 +80,7 @@ struct RmsNormBackwardArgs {
   static constexpr std::string_view kName = "rms_norm_backward";
   Tensor x{}, dy{}, weight{}, rstd{}, dx{}, d_weight{};
   GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite;
+  HeadRange heads{};
 
   static auto operands(auto& args) {
     return std::array{&args.x, &args.dy, &args.weight, &args.rstd, &args.dx, &args.d_weight};
@@ -68,15 +93,21 @@ struct RmsNormBackwardArgs {
             .dx = dx,
             .d_weight = d_weight,
             .mode = mode,
-            .weight_mode = weight_mode};
+            .weight_mode = weight_mode,
+            .heads = heads};
   }
 };
 
-MANTISSA_DECLARE_KERNEL(LayerNormForwardArgs, Rows)  // x, as for the next three
+// The rows of x that are worked on, and C.
+MANTISSA_DECLARE_KERNEL(LayerNormForwardArgs, Rows)
 MANTISSA_DECLARE_KERNEL(LayerNormBackwardArgs, Rows)
 MANTISSA_DECLARE_KERNEL(RmsNormForwardArgs, Rows)
 MANTISSA_DECLARE_KERNEL(RmsNormBackwardArgs, Rows)
 
+KernelWork work_of(const LayerNormForwardArgs& args);
+std::string variant_of(const LayerNormForwardArgs& args);
+KernelWork work_of(const RmsNormForwardArgs& args);
+std::string variant_of(const RmsNormForwardArgs& args);
 KernelWork work_of(const LayerNormBackwardArgs& args);
 std::string variant_of(const LayerNormBackwardArgs& args);
 KernelWork work_of(const RmsNormBackwardArgs& args);

@@ -1,6 +1,8 @@
 // Layer norm and RMS norm: checks of operands, FLOP and bytes.
 #include "core/kernels/norm/args.h"
 
+#include <fmt/core.h>
+
 #include "core/kernels/check_args.h"
 
 namespace mantissa {
@@ -28,8 +30,27 @@ void check_statistics(const char* op, const auto& args, const Rows& rows) {
   check_tensor(op, "rstd", args.rstd, wide, rows.rows);
 }
 
-Rows check_forward(const char* op, const auto& args) {
+// The rows of x that the norm works on.
+Rows check_rows(const char* op, const auto& args) {
   const Rows rows = rows_of(op, "x", args.x);
+  const HeadRange& range = args.heads;
+  MANTISSA_CHECK(range.is_all() || (range.heads > 0 && rows.rows % range.heads == 0 && range.first >= 0 &&
+                                    range.count > 0 && range.first + range.count <= range.heads),
+                 "[{}] x must have rows of whole heads, some of {}, got {} rows and heads [{}, {})", op, range.heads,
+                 rows.rows, range.first, range.first + range.count);
+  return {range.rows_of(rows.rows), rows.columns};
+}
+
+double share(const HeadRange& range) {
+  return range.is_all() ? 1.0 : static_cast<double>(range.count) / static_cast<double>(range.heads);
+}
+
+std::string describe(const HeadRange& range) {
+  return range.is_all() ? "" : fmt::format("{} heads of {}", range.count, range.heads);
+}
+
+Rows check_forward(const char* op, const auto& args) {
+  const Rows rows = check_rows(op, args);
   MANTISSA_CHECK(args.residual.defined() == args.sum.defined(),
                  "[{}] residual and sum must both be given or neither, got {}", op,
                  args.residual.defined() ? "residual only" : "sum only");
@@ -47,7 +68,7 @@ Rows check_forward(const char* op, const auto& args) {
 }
 
 Rows check_backward(const char* op, const auto& args) {
-  const Rows rows = rows_of(op, "x", args.x);
+  const Rows rows = check_rows(op, args);
   check_like_x(op, "dy", args.dy, args.x);
   check_like_x(op, "dx", args.dx, args.x);
   check_weight(op, "weight", args.weight, rows);
@@ -66,14 +87,25 @@ Rows check_args(const LayerNormBackwardArgs& args) { return check_backward("laye
 Rows check_args(const RmsNormForwardArgs& args) { return check_forward("rms_norm", args); }
 Rows check_args(const RmsNormBackwardArgs& args) { return check_backward("rms_norm backward", args); }
 
+KernelWork work_of(const LayerNormForwardArgs& args) {
+  return traffic(bytes_of(args.weight, args.bias, args.mean, args.rstd) +
+                 share(args.heads) * bytes_of(args.x, args.residual, args.sum, args.y));
+}
+
 KernelWork work_of(const LayerNormBackwardArgs& args) {
-  return traffic(bytes_of(args.x, args.dy, args.weight, args.mean, args.rstd) + result_bytes(args.dx, args.mode) +
+  return traffic(bytes_of(args.weight, args.mean, args.rstd) +
+                 share(args.heads) * (bytes_of(args.x, args.dy) + result_bytes(args.dx, args.mode)) +
                  result_bytes(args.d_weight, args.weight_mode) + result_bytes(args.d_bias, args.bias_mode));
 }
 
+KernelWork work_of(const RmsNormForwardArgs& args) { return work_of(args.as_layer_norm()); }
 KernelWork work_of(const RmsNormBackwardArgs& args) { return work_of(args.as_layer_norm()); }
 
-std::string variant_of(const LayerNormBackwardArgs& a) { return a.mode == GradientMode::kAccumulate ? "+=" : ""; }
-std::string variant_of(const RmsNormBackwardArgs& a) { return a.mode == GradientMode::kAccumulate ? "+=" : ""; }
+std::string variant_of(const LayerNormForwardArgs& args) { return describe(args.heads); }
+std::string variant_of(const LayerNormBackwardArgs& args) {
+  return (args.mode == GradientMode::kAccumulate ? "+=" : "") + describe(args.heads);
+}
+std::string variant_of(const RmsNormForwardArgs& args) { return variant_of(args.as_layer_norm()); }
+std::string variant_of(const RmsNormBackwardArgs& args) { return variant_of(args.as_layer_norm()); }
 
 }  // namespace mantissa

@@ -18,6 +18,7 @@ struct NormBackward {
   float* d_weight;  // (chunks, columns), of the chunks
   float* d_bias;    // null: none
   int64_t rows, columns, rows_per_chunk;
+  HeadRange heads;
   GradientMode mode;
 };
 
@@ -69,15 +70,16 @@ __global__ void __launch_bounds__(kMaxBackwardThreads) norm_backward_kernel(Norm
     if (column(k) < columns) load<Width>(p.weight + column(k), weight[k]);
   }
   const int64_t begin = blockIdx.x * p.rows_per_chunk, end = std::min(begin + p.rows_per_chunk, p.rows);
-  for (int64_t row = begin; row < end; ++row) {
+  for (int64_t index = begin; index < end; ++index) {
+    const int64_t first = p.heads.row(index) * p.columns;
     float xhat[kVectors][Width] = {}, g[kVectors][Width] = {};
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {  // all loads first
       if (column(k) >= columns) continue;
-      load<Width>(p.x + row * p.columns + column(k), xhat[k]);
-      load<Width>(p.dy + row * p.columns + column(k), g[k]);
+      load<Width>(p.x + first + column(k), xhat[k]);
+      load<Width>(p.dy + first + column(k), g[k]);
     }
-    RowFactors factors{kNorm == Norm::kLayer ? p.mean[row] : 0.0f, p.rstd[row], 0.0f, 0.0f};
+    RowFactors factors{kNorm == Norm::kLayer ? p.mean[index] : 0.0f, p.rstd[index], 0.0f, 0.0f};
     float sum_g = 0.0f, sum_g_xhat = 0.0f;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(kMaxBackwardThreads) norm_backward_kernel(Norm
       float dx[Width];
 #pragma unroll
       for (int i = 0; i < Width; ++i) dx[i] = factors.dx(g[k][i], xhat[k][i]);
-      put_gradient(p.dx + (row * p.columns + column(k)), dx, p.mode);
+      put_gradient(p.dx + (first + column(k)), dx, p.mode);
     }
   }
 #pragma unroll
@@ -121,9 +123,9 @@ __global__ void __launch_bounds__(kMaxBackwardThreads)
   float* const d_weight = p.d_weight + blockIdx.x * p.columns;
   float* const d_bias = p.d_bias == nullptr ? nullptr : p.d_bias + blockIdx.x * p.columns;
   const int64_t begin = blockIdx.x * p.rows_per_chunk, end = std::min(begin + p.rows_per_chunk, p.rows);
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t first = row * p.columns;
-    RowFactors factors{kNorm == Norm::kLayer ? p.mean[row] : 0.0f, p.rstd[row], 0.0f, 0.0f};
+  for (int64_t index = begin; index < end; ++index) {
+    const int64_t first = p.heads.row(index) * p.columns;
+    RowFactors factors{kNorm == Norm::kLayer ? p.mean[index] : 0.0f, p.rstd[index], 0.0f, 0.0f};
     float sum_g = 0.0f, sum_g_xhat = 0.0f;
     for (int64_t c = threadIdx.x; c < p.columns; c += blockDim.x) {
       float x[1], dy[1], weight[1];
@@ -131,8 +133,8 @@ __global__ void __launch_bounds__(kMaxBackwardThreads)
       load<1>(p.dy + (first + c), dy);
       load<1>(p.weight + c, weight);
       const float xhat = factors.xhat(x[0]), g = dy[0] * weight[0];
-      d_weight[c] = (row == begin ? 0.0f : d_weight[c]) + dy[0] * xhat;
-      if (d_bias != nullptr) d_bias[c] = (row == begin ? 0.0f : d_bias[c]) + dy[0];
+      d_weight[c] = (index == begin ? 0.0f : d_weight[c]) + dy[0] * xhat;
+      if (d_bias != nullptr) d_bias[c] = (index == begin ? 0.0f : d_bias[c]) + dy[0];
       sum_g += g;
       sum_g_xhat += g * xhat;
     }
@@ -162,6 +164,7 @@ NormBackward<typename OperandOf<X>::Type, typename OperandOf<Dy>::Type> norm_bac
           .rows = rows.rows,
           .columns = rows.columns,
           .rows_per_chunk = chunks.rows_per_chunk,
+          .heads = args.heads,
           .mode = args.mode};
 }
 

@@ -85,13 +85,14 @@ void forward_kernel(const LayerNormForwardArgs& args, const RowScratch& scratch)
   const RowWriter writer(args.y, columns, GradientMode::kWrite);
   float* const means = data_or_null<float>(args.mean);
   float* const rstds = args.rstd.data<float>();
-  parallel_rows(args.x.numel() / columns, columns, [&](int64_t row) {
+  parallel_rows(args.heads.rows_of(args.x.numel() / columns), columns, [&](int64_t index) {
+    const int64_t row = args.heads.row(index);
     float* y = writer.target(row, scratch.own(1));
     const float* x = reader.read(row, scratch.own(0), scratch.own(2));
     const auto statistics = forward_row<kNorm>(x, weight, bias, args.epsilon, columns, y);
     writer.finish(row, y);
-    if constexpr (kNorm == Norm::kLayer) means[row] = statistics.mean;
-    rstds[row] = statistics.rstd;
+    if constexpr (kNorm == Norm::kLayer) means[index] = statistics.mean;
+    rstds[index] = statistics.rstd;
   });
 }
 
@@ -121,10 +122,14 @@ HWY_INLINE void backward_row(const float* x, const float* dy, const float* weigh
   });
 }
 
+RowBlocks backward_blocks(const LayerNormBackwardArgs& args) {
+  return RowBlocks(args.heads.rows_of(args.x.numel() / args.x.shape().last()));
+}
+
 template <Norm kNorm>
 void backward_kernel(const LayerNormBackwardArgs& args, const RowScratch& scratch) {
   const int64_t columns = args.x.shape().last();
-  const RowBlocks blocks(args.x.numel() / columns);
+  const RowBlocks blocks = backward_blocks(args);
   const float* weight = RowReader(args.weight, columns).read(0, scratch.shared(0));
   const RowReader x_reader(args.x, columns), dy_reader(args.dy, columns);
   const RowWriter writer(args.dx, columns, args.mode);
@@ -135,11 +140,12 @@ void backward_kernel(const LayerNormBackwardArgs& args, const RowScratch& scratc
     float* d_bias = kNorm == Norm::kLayer ? scratch.partial(blocks.count + block) : nullptr;
     std::fill_n(d_weight, columns, 0.0f);
     if constexpr (kNorm == Norm::kLayer) std::fill_n(d_bias, columns, 0.0f);
-    for (int64_t row = blocks.begin(block); row < blocks.end(block); ++row) {
+    for (int64_t index = blocks.begin(block); index < blocks.end(block); ++index) {
+      const int64_t row = args.heads.row(index);
       const float* x = x_reader.read(row, scratch.own(0));
       const float* dy = dy_reader.read(row, scratch.own(1));
       float* dx = writer.target(row, scratch.own(2));
-      const RowStatistics<kNorm> statistics{kNorm == Norm::kLayer ? means[row] : 0.0f, rstds[row]};
+      const RowStatistics<kNorm> statistics{kNorm == Norm::kLayer ? means[index] : 0.0f, rstds[index]};
       backward_row(x, dy, weight, statistics, columns, dx, d_weight, d_bias);
       writer.finish(row, dx);
     }
@@ -158,7 +164,7 @@ void forward(Norm norm, const LayerNormForwardArgs& args) {
 }
 
 void backward(Norm norm, const LayerNormBackwardArgs& args) {
-  const int64_t columns = args.x.shape().last(), blocks = RowBlocks(args.x.numel() / columns).count;
+  const int64_t columns = args.x.shape().last(), blocks = backward_blocks(args).count;
   const RowScratch scratch(columns, 1, 3, norm == Norm::kLayer ? 2 * blocks : blocks);
   norm == Norm::kLayer ? backward_kernel<Norm::kLayer>(args, scratch) : backward_kernel<Norm::kRms>(args, scratch);
 }

@@ -17,6 +17,7 @@ struct NormForward {
   float* mean;  // not used by kRms
   float* rstd;
   int64_t rows, columns;
+  HeadRange heads;
   float epsilon;
 };
 
@@ -48,9 +49,10 @@ __global__ void __launch_bounds__(kMaxForwardThreads) norm_forward_kernel(NormFo
   RowTeam<1> team(shared_memory<float>());
   const float columns = static_cast<float>(p.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < p.rows; row += stride) {
-    Row x(p.x + row * p.columns, p.columns);
-    addend.add_to(x, row * p.columns);
+  for (int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; index < p.rows; index += stride) {
+    const int64_t first = p.heads.row(index) * p.columns;
+    Row x(p.x + first, p.columns);
+    addend.add_to(x, first);
     float mean = 0.0f;
     if constexpr (kNorm == Norm::kLayer) {
       float sum[1] = {};
@@ -69,8 +71,8 @@ __global__ void __launch_bounds__(kMaxForwardThreads) norm_forward_kernel(NormFo
     team.sum(squares);
     const float rstd = rsqrtf(squares[0] / columns + p.epsilon);
     if (threadIdx.x == 0) {
-      if constexpr (kNorm == Norm::kLayer) p.mean[row] = mean;
-      p.rstd[row] = rstd;
+      if constexpr (kNorm == Norm::kLayer) p.mean[index] = mean;
+      p.rstd[index] = rstd;
     }
     x.for_each([&](int64_t column, const float(&values)[Width]) {
       float weight[Width], bias[Width] = {}, y[Width];
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kMaxForwardThreads) norm_forward_kernel(NormFo
         const float scaled = (values[i] - mean) * rstd * weight[i];
         y[i] = kNorm == Norm::kLayer ? scaled + bias[i] : scaled;
       }
-      store<Width>(p.y + row * p.columns + column, y);
+      store<Width>(p.y + first + column, y);
     });
   }
 }
@@ -99,6 +101,7 @@ void launch_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, con
                                                                         .rstd = args.rstd.data<float>(),
                                                                         .rows = rows.rows,
                                                                         .columns = rows.columns,
+                                                                        .heads = args.heads,
                                                                         .epsilon = args.epsilon};
   constexpr unsigned kWarpsPerBlock = 4;
   constexpr int kThreadsPerMultiprocessor = 2048;

@@ -200,6 +200,33 @@ TEST(Fp64Kernels, Norms) {
   run(backward);
   expect_close(backward.dx, gradients.dx, "dx of rms norm");
   expect_close(backward.d_weight, gradients.d_weight, "d_weight of rms norm");
+
+  // The last head of each three: rows 2, 5 and 8.
+  Values head_x, head_dy;
+  const auto append = [](Values& to, const Values& from, size_t row) {
+    to.insert(to.end(), from.begin() + row * 37, from.begin() + (row + 1) * 37);
+  };
+  RmsNormForwardArgs of_heads = forward;
+  of_heads.y = fp64(shape, Values(333, -1.0));
+  of_heads.rstd = unwritten({3});
+  of_heads.heads = {3, 2, 1};
+  run(of_heads);
+  RmsNormBackwardArgs backward_of_heads = backward;
+  backward_of_heads.rstd = of_heads.rstd;
+  backward_of_heads.dx = fp64(shape, Values(333, -1.0));
+  backward_of_heads.heads = of_heads.heads;
+  run(backward_of_heads);
+  Values y = Values(333, -1.0), dx = y;
+  for (const size_t row : {2u, 5u, 8u}) {
+    append(head_x, x, row);
+    append(head_dy, dy, row);
+    std::copy_n(expected.y.begin() + row * 37, 37, y.begin() + row * 37);
+    std::copy_n(gradients.dx.begin() + row * 37, 37, dx.begin() + row * 37);
+  }
+  expect_close(of_heads.y, y, "y of heads");
+  expect_close(backward_of_heads.dx, dx, "dx of heads");
+  expect_close(backward.d_weight, reference::rms_norm_backward(head_x, head_dy, weight, epsilon).d_weight,
+               "d_weight of heads");
 }
 
 TEST(Fp64Kernels, PointwiseOps) {

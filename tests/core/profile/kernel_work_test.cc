@@ -106,6 +106,11 @@ TEST(KernelWork, NormsReadAndWriteTheirOperandsOnceAndWhatTheyAccumulateTwice) {
   const RmsNormBackwardArgs rms{
       .x = x, .dy = x, .weight = row, .rstd = statistic, .dx = x, .d_weight = row, .mode = GradientMode::kAccumulate};
   EXPECT_EQ(work_of(rms).bytes, 2 * 48.0 + 24 + 16 + 2 * 48 + 24);
+  // Half of the rows: heads 1 and 2 of 4.
+  const Tensor of_heads = f32({2});
+  const RmsNormForwardArgs heads{.x = x, .weight = row, .y = x, .rstd = of_heads, .heads = {4, 1, 2}};
+  EXPECT_EQ(work_of(heads).bytes, 48.0 + 24 + 8);
+  EXPECT_EQ(variant_of(heads), "2 heads of 4");
 }
 
 TEST(KernelWork, EmbeddingMovesTheRowsThatTokensName) {
