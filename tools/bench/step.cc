@@ -28,7 +28,7 @@
 #include "tools/config/validation.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/launch.h"
-#include "tools/train/run_profile.h"
+#include "tools/train/observers/run_profile.h"
 #include "tools/train/statistics.h"
 #include "tools/train/train_step.h"
 

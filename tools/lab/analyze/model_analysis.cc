@@ -15,7 +15,7 @@
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/launch.h"
-#include "tools/train/probe_recorder.h"
+#include "tools/train/observers/probe_recorder.h"
 #include "tools/train/run_state.h"
 #include "tools/train/train_step.h"
 

@@ -1,4 +1,4 @@
-#include "tools/train/run_log.h"
+#include "tools/train/observers/run_log.h"
 
 #include <fcntl.h>
 #include <fmt/ranges.h>

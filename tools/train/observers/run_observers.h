@@ -13,7 +13,7 @@
 #include "tools/guard/black_box.h"
 #include "tools/guard/stragglers.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/run_log.h"
+#include "tools/train/observers/run_log.h"
 
 namespace mantissa {
 

@@ -1,5 +1,5 @@
 // The reports of a run: metrics, statistics, speed.
-#include "tools/train/run_log.h"
+#include "tools/train/observers/run_log.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

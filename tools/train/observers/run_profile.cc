@@ -1,4 +1,4 @@
-#include "tools/train/run_profile.h"
+#include "tools/train/observers/run_profile.h"
 
 #include <algorithm>
 #include <filesystem>

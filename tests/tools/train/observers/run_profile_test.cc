@@ -1,5 +1,5 @@
 // A profiled session of one rank on the CPU.
-#include "tools/train/run_profile.h"
+#include "tools/train/observers/run_profile.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "tools/train/probe_recorder.h"
+#include "tools/train/observers/probe_recorder.h"
 
 #include <algorithm>
 #include <chrono>
