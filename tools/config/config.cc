@@ -65,8 +65,8 @@ std::map<std::string, std::string> resolved_settings(const Config& config) {
 
 // Settings of what a run reports, and the files of its data: they may move, and TokenData::fingerprint() compares their
 // contents.
-constexpr std::array<std::string_view, 6> kReporting = {"data.train",    "data.validation", "train.eval_",
-                                                        "train.sample_", "probe.",          "profile"};
+constexpr std::array<std::string_view, 7> kReporting = {
+    "data.train", "data.validation", "train.eval_", "train.sample_", "train.tensorboard", "probe.", "profile"};
 
 // "optimizer.lr: 0.0003 -> 0.0001" for each of these settings that differs.
 template <typename Include>

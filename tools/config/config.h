@@ -57,6 +57,7 @@ struct TrainConfig {
   uint64_t seed = 1;
   int64_t log_interval = 10;
   bool measure_peak = true;     // of matrix products, at the start
+  bool tensorboard = true;      // also write the metrics as an event file of TensorBoard
   int64_t eval_interval = 100;  // 0: never evaluate, not even at the end
   int64_t eval_batches = 10;    // of global_batch sequences
   int64_t sample_interval = 0;  // 0: at the end only

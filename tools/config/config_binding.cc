@@ -132,6 +132,7 @@ void bind_train(ConfigVisitor& v, TrainConfig& c) {
   v.scalar("seed", integer_field(c.seed));
   v.scalar("log_interval", integer_field<int64_t>(c.log_interval, 1));
   v.scalar("measure_peak", bool_field(c.measure_peak));
+  v.scalar("tensorboard", bool_field(c.tensorboard));
   v.scalar("eval_interval", integer_field<int64_t>(c.eval_interval, 0));
   v.scalar("eval_batches", integer_field<int64_t>(c.eval_batches, 1, kMaxEvalBatches));
   v.scalar("sample_interval", integer_field<int64_t>(c.sample_interval, 0));

@@ -1,18 +1,15 @@
 #include "tools/train/observers/run_log.h"
 
-#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/data_kind.h"
-#include "core/io/files.h"
 #include "core/profile/range.h"
+#include "tools/guard/black_box.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/generator.h"
@@ -21,18 +18,6 @@
 
 namespace mantissa {
 namespace {
-
-// Removes the records after `last_step`, and a line that a crash cut off. The first weights are evaluated anew.
-void keep_records(const std::string& path, int64_t last_step) {
-  std::ifstream old(path);
-  std::string kept;
-  for (std::string line; std::getline(old, line);) {
-    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
-    if (!record.is_object() || record.value("step", int64_t{0}) > last_step) continue;
-    if (last_step > 0 || record.value("event", "") != "validation") kept += line + '\n';
-  }
-  replace_file(path, kept);
-}
 
 // A rate or share that is 0 is not known.
 nlohmann::json known(double value) { return value > 0.0 ? nlohmann::json(value) : nlohmann::json(nullptr); }
@@ -98,36 +83,17 @@ nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, si
   return record;
 }
 
-MetricsFile::MetricsFile(const std::string& path, std::optional<int64_t> steps) : path_(path) {
-  std::error_code ignored;  // a failure to write shows in write()
-  if (!steps) {
-    std::filesystem::rename(path, path + ".previous", ignored);
-  } else if (std::filesystem::exists(path, ignored)) {
-    keep_records(path, *steps);
-  }
-  const int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (descriptor >= 0) file_.reset(fdopen(descriptor, "a"));
-}
-
-void MetricsFile::write(const nlohmann::json& record) {
-  const std::string line = record.dump() + '\n';
-  const bool written = file_ != nullptr && std::fputs(line.c_str(), file_.get()) >= 0 && std::fflush(file_.get()) == 0;
-  if (!written && !has_warned_) {
-    has_warned_ = true;
-    log_warn("metrics cannot be written to {}: training goes on without them", path_);
-  }
-}
-
 RunLog::RunLog(Session& session, const SessionStart& start, Heartbeat* heartbeat)
     : config_(session.config),
       speed_(measure_speed_context(session.config, session.device, session.runtime, session.communicator)),
       heartbeat_(heartbeat) {
+  if (const BlackBox* const box = BlackBox::current()) told_seconds_ = box->work_seconds(kPhases);
   if (session.communicator.rank() == 0) begin(session, start);
 }
 
 void RunLog::begin(const Session& session, const SessionStart& start) {
   const PrecisionSwitch* const by_switch = start.by_switch;
-  metrics_.emplace(config_.train.run_dir + "/metrics.jsonl", start.kept_steps(session.next_step));
+  records_.emplace(config_, start.kept_steps(session.next_step));
   if (by_switch != nullptr) {
     log_info("step {}: the precision changes with the next step, by {}:\n  {}", session.next_step, by_switch->cause,
              fmt::join(by_switch->changes, "\n  "));
@@ -140,9 +106,9 @@ void RunLog::begin(const Session& session, const SessionStart& start) {
       for (const BadSignal& bad : by_switch->signals) signals.push_back(bad);
       record.update({{"from_level", by_switch->from_level}, {"to_level", by_switch->to_level}, {"signals", signals}});
     }
-    metrics_->write(record);
+    records_->write(record);
   }
-  metrics_->write({{"event", "start"},
+  records_->write({{"event", "start"},
                    {"next_step", session.next_step + 1},
                    {"ranks", session.ranks()},
                    {"flops_per_token", training_flops_per_token(config_.model)},
@@ -160,7 +126,7 @@ void RunLog::begin(const Session& session, const SessionStart& start) {
            rate(speed_.datasheet_flops));
 }
 
-void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) {
+void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) {
   ++steps_;
   if (!trainer.is_leader()) return;
   const Session& session = trainer.session();
@@ -183,10 +149,11 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedSt
   if (const double before = speed_.gemm_peak_flops; step.applied && peak_watch_.add(step.seconds, speed_)) {
     log_info("step {}: MFU is now of {:.3g} TFLOP/s, which steps reach: that is more than the measured peak of {:.3g}",
              step.step + 1, speed_.gemm_peak_flops * 1e-12, before * 1e-12);
-    metrics_->write({{"event", "peak"}, {"step", step.step + 1}, {"gemm_peak_flops", speed_.gemm_peak_flops}});
+    records_->write({{"event", "peak"}, {"step", step.step + 1}, {"gemm_peak_flops", speed_.gemm_peak_flops}});
   }
   tell_spike(step, trainer.state().spikes_in_a_row);
-  metrics_->write(record);
+  records_->write(record);
+  if (probed != nullptr) records_->write(*probed);
   tell(step, memory);
   const TrainConfig& train = config_.train;
   if (is_due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
@@ -204,7 +171,7 @@ void RunLog::tell_spike(const StepReport& step, int spikes_before) const {
 }
 
 void RunLog::rolled_back(const Session& session, const Rollback& rollback) {
-  if (!metrics_) return;
+  if (!records_) return;
   const int64_t batches = rollback.by_switch ? 0 : rollback.next_batch - session.next_step;
   if (rollback.by_switch) {
     log_warn("rolled back from step {} to step {}, whose steps are trained again: {}", rollback.from_step,
@@ -216,7 +183,7 @@ void RunLog::rolled_back(const Session& session, const Rollback& rollback) {
         rollback.from_step, session.next_step, rollback.count, config_.stop_rules.max_rollbacks,
         rollback.next_batch + 1, rollback.cause);
   }
-  metrics_->write({{"event", "rollback"},
+  records_->write({{"event", "rollback"},
                    {"step", session.next_step},
                    {"from_step", rollback.from_step},
                    {"skipped_batches", batches},
@@ -245,7 +212,7 @@ void RunLog::after_validation(Trainer& trainer, double loss) {
   const int64_t step = trainer.session().next_step;
   log_info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", step, loss,
            loss / std::log(2.0), std::exp(loss));
-  metrics_->write({{"event", "validation"}, {"step", step}, {"loss", loss}});
+  records_->write({{"event", "validation"}, {"step", step}, {"loss", loss}});
   heartbeat_->figures().validation_loss = loss;
   heartbeat_->beat();
 }
@@ -258,21 +225,42 @@ void RunLog::at_end(Trainer& trainer, Ending ending) {
     const int64_t step = trainer.session().next_step;
     log_warn("stopped after step {} of {}: {}, on rank {}; start the same command again to continue", step,
              config_.train.steps, cause, verdict.stop_rank);
-    metrics_->write({{"event", "stop"}, {"step", step}, {"cause", cause}, {"rank", verdict.stop_rank}});
+    records_->write({{"event", "stop"}, {"step", step}, {"cause", cause}, {"rank", verdict.stop_rank}});
   }
-  if (trainer.is_leader()) summarise(trainer);
+  if (!trainer.is_leader()) return;
+  tell_phases(trainer.session());
+  records_->write(ending);
+  summarise(trainer);
 }
 
 void RunLog::saved(const Session& session) {
-  if (!metrics_) return;
+  if (!records_) return;
   log_info("step {} | checkpoint saved to {}", session.next_step, checkpoint_root(config_.train.run_dir));
-  metrics_->write({{"event", "checkpoint"}, {"step", session.next_step}});
+  records_->write({{"event", "checkpoint"}, {"step", session.next_step}});
+  tell_phases(session);
   heartbeat_->figures().last_checkpoint_step = static_cast<double>(session.next_step);
   heartbeat_->beat();
 }
 
+void RunLog::tell_phases(const Session& session) {
+  const BlackBox* const box = BlackBox::current();
+  if (box == nullptr) return;
+  const auto all = box->work_seconds(kPhases);
+  const auto now = std::chrono::steady_clock::now();
+  nlohmann::json seconds;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] > told_seconds_[i]) seconds[std::string(kPhases[i])] = all[i] - told_seconds_[i];
+  }
+  records_->write({{"event", "phases"},
+                   {"step", session.next_step},
+                   {"wall_seconds", std::chrono::duration<double>(now - told_at_).count()},
+                   {"seconds", seconds}});
+  told_seconds_ = all;
+  told_at_ = now;
+}
+
 void RunLog::sample(Session& session) {
-  if (!metrics_ || !draws_samples(config_, *session.runtime.model)) return;
+  if (!records_ || !draws_samples(config_, *session.runtime.model)) return;
   const Range range(RangeKind::kPhase, "sample");
   std::string text;
   int64_t count = 0;
@@ -284,6 +272,10 @@ void RunLog::sample(Session& session) {
              if (++count % kTokensOfASign == 0) const Range sign_of_progress(RangeKind::kPhase, "tokens");
            });
   log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, legible(text));
+  records_->write({{"event", "sample"},
+                   {"step", session.next_step},
+                   {"prompt", legible(config_.train.sample_prompt)},
+                   {"text", legible(text)}});
 }
 
 void RunLog::summarise(Trainer& trainer) {
@@ -306,7 +298,7 @@ std::string RunLog::tell_memory(const Session& session) {
       predict_memory_table(config_, session.ranks(), expected_path(config_, session.communicator),
                            session.runtime.backend->fp8_gemm_support());
   const MemoryTable measured = measure_memory_table(session);
-  metrics_->write({{"event", "memory"}, {"step", session.next_step}, {"predicted", predicted}, {"measured", measured}});
+  records_->write({{"event", "memory"}, {"step", session.next_step}, {"predicted", predicted}, {"measured", measured}});
   const auto in_mib = [](size_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); };
   return fmt::format("tensors and buffers of rank 0: {:.1f} MiB, by prediction {:.1f} MiB ({:+.1f} %)",
                      in_mib(measured.total()), in_mib(predicted.total()),

@@ -1,14 +1,16 @@
-// RunLog: what rank 0 writes about a run: a log line for people and a JSON line in metrics.jsonl for programs.
+// RunLog: what rank 0 writes about a run: log lines for people, and RunRecords for programs.
 #pragma once
 
-#include <cstdio>
-#include <memory>
+#include <array>
+#include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "tools/guard/heartbeat.h"
+#include "tools/train/observers/run_records.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
@@ -21,21 +23,6 @@ struct SessionStart;
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time);
 // Figures that are not finite are null, as are rates that are not known.
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
-
-// Appends JSON lines to a file. A file that cannot be written is reported once and does not stop the run. No link is
-// followed.
-class MetricsFile {
- public:
-  // Continues the file of a run that has done `steps`, also 0 after a rollback: records of later steps are removed.
-  // Nothing: a run begins, and the file of another one is kept as PATH.previous.
-  MetricsFile(const std::string& path, std::optional<int64_t> steps);
-  void write(const nlohmann::json& record);
-
- private:
-  std::string path_;
-  std::unique_ptr<FILE, int (*)(FILE*)> file_{nullptr, &std::fclose};
-  bool has_warned_ = false;
-};
 
 class RunLog final : public TrainObserver {
  public:
@@ -62,15 +49,24 @@ class RunLog final : public TrainObserver {
   void sample(Session& session);
   void summarise(Trainer& trainer);
   std::string tell_memory(const Session& session);
+  // Records the time by phase since the last such record.
+  void tell_phases(const Session& session);
 
   const Config& config_;
   SpeedContext speed_;
   PeakWatch peak_watch_{};
-  std::optional<MetricsFile> metrics_;  // rank 0
-  Heartbeat* const heartbeat_;          // rank 0
+  std::optional<RunRecords> records_;  // rank 0
+  Heartbeat* const heartbeat_;         // rank 0
   std::optional<double> last_validation_loss_;
   int64_t steps_ = 0;  // of this session
   bool is_unsaved_ = false;
+
+  // The phases in which a run's time is told. A rank's waits for others are in none of them.
+  static constexpr std::array<std::string_view, 13> kPhases = {
+      "data",     "forward", "backward",   "reduce",    "decide",    "update", "step",
+      "evaluate", "sample",  "checkpoint", "integrity", "calibrate", "wait"};
+  std::array<double, kPhases.size()> told_seconds_{};
+  std::chrono::steady_clock::time_point told_at_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace mantissa

@@ -5,41 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <filesystem>
-#include <optional>
 
 #include "models/model.h"
-#include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
 namespace {
-
-TEST(MetricsFile, AResumedRunContinuesBehindItsCheckpoint) {
-  const std::string path = fresh_folder("metrics_resumed") + "/metrics.jsonl";
-  write_file(
-      path, "{\"event\":\"start\"}\n{\"event\":\"step\",\"step\":1}\n{\"event\":\"step\",\"step\":2}\n{\"event\":\"st");
-  MetricsFile(path, 1).write({{"event", "step"}, {"step", 2}, {"again", true}});
-  EXPECT_EQ(read_file(path),
-            "{\"event\":\"start\"}\n{\"event\":\"step\",\"step\":1}\n{\"again\":true,\"event\":\"step\",\"step\":2}\n");
-}
-
-TEST(MetricsFile, AnotherRunKeepsTheOldFileAside) {
-  const std::string path = fresh_folder("metrics_new") + "/metrics.jsonl";
-  write_file(path, "{\"event\":\"start\"}\n");
-  MetricsFile(path, std::nullopt).write({{"event", "other"}});
-  EXPECT_EQ(read_file(path), "{\"event\":\"other\"}\n");
-  EXPECT_EQ(read_file(path + ".previous"), "{\"event\":\"start\"}\n");
-}
-
-// Events of rollbacks to the first weights stay, as those of other rollbacks do.
-TEST(MetricsFile, ARollbackToTheFirstWeightsIsTheSameRun) {
-  const std::string path = fresh_folder("metrics_rolled") + "/metrics.jsonl";
-  const std::string start = "{\"event\":\"start\"}\n", rollback = "{\"event\":\"rollback\",\"step\":0}\n";
-  write_file(path, start + "{\"event\":\"validation\",\"step\":0}\n" + rollback + "{\"event\":\"step\",\"step\":1}\n");
-  MetricsFile(path, 0).write({{"event", "other"}});
-  EXPECT_EQ(read_file(path), start + rollback + "{\"event\":\"other\"}\n");
-  EXPECT_FALSE(std::filesystem::exists(path + ".previous"));
-}
 
 TEST(Metrics, NonFiniteNumbersAreNull) {
   StepReport report;

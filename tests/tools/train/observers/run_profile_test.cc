@@ -17,19 +17,19 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Trained {
+struct ProfiledTraining {
   std::vector<double> losses;
   uint64_t weights = 0;
-  bool operator==(const Trained&) const = default;
+  bool operator==(const ProfiledTraining&) const = default;
 };
 
 // Seven steps, and what `look` sees afterwards.
-Trained train(const SmallRun& run, const std::vector<std::string>& settings, void (*look)(Session&)) {
+ProfiledTraining train(const SmallRun& run, const std::vector<std::string>& settings, void (*look)(Session&)) {
   const Config config = load_config(run.config_path(), settings);
   LocalGroup group(1);
   Session session(config, group.rank(0));
   TrainStep step(session);
-  Trained trained;
+  ProfiledTraining trained;
   for (int index = 0; index < 7; ++index) {
     for (const StepReport& report : step.run()) trained.losses.push_back(report.loss);
   }
@@ -40,10 +40,10 @@ Trained train(const SmallRun& run, const std::vector<std::string>& settings, voi
 
 TEST(RunProfile, ChangesNoBitAndExplainsTheWholeStep) {
   const SmallRun run("run_profile");
-  const Trained plain =
+  const ProfiledTraining plain =
       train(run, {"model.dropout=0.1"}, [](Session& session) { EXPECT_EQ(session.profiler, nullptr); });
   ASSERT_EQ(plain.losses.size(), 7u);
-  const Trained profiled = train(run, {"model.dropout=0.1", "profile=true"}, [](Session& session) {
+  const ProfiledTraining profiled = train(run, {"model.dropout=0.1", "profile=true"}, [](Session& session) {
     const OpTimes& times = session.profiler->finish();
     EXPECT_EQ(times.steps(), 5);
     double sum_ms = 0.0, product_flops = 0.0;
