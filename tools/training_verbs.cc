@@ -8,6 +8,7 @@
 #include "tools/config/validation.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/guard/status_verb.h"
+#include "tools/lab/runs/watch_verb.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/launch.h"
@@ -92,6 +93,18 @@ void add_status(CLI::App& app, std::vector<Verb>& verbs) {
   verbs.push_back({status, "status runs/quickstart", [request] { return status_verb(*request); }});
 }
 
+void add_watch(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* watch = app.add_subcommand("watch", "Show the curves of runs in the terminal, while they train or after");
+  const auto request = std::make_shared<WatchRequest>();
+  watch->add_option("runs", request->runs, "run folders; several are shown as a table")->required();
+  watch->add_flag("--once", request->once, "print one frame and end, as without a terminal");
+  watch->add_option("--interval", request->interval_s, "seconds between two frames")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  watch->footer("Ends when no run is under way any more, or by Ctrl-C, with exit code 0; 2 not a run folder");
+  verbs.push_back({watch, "watch runs/quickstart", [request] { return watch_verb(*request); }});
+}
+
 void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* generate = app.add_subcommand("generate", "Continue a prompt with a trained model");
   const auto request = std::make_shared<GenerateRequest>();
@@ -119,6 +132,7 @@ void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs) {
   verbs.push_back({train, "train configs/quickstart.yaml \"data.train=my/text/*.txt\" optimizer.lr=3e-4",
                    [trained] { return train_verb(trained->path, trained->overrides); }});
   add_status(app, verbs);
+  add_watch(app, verbs);
   CLI::App* config = app.add_subcommand("config", "Print the resolved configuration; checks it, trains nothing");
   const auto printed = add_config_arguments(config);
   const auto memory = std::make_shared<MemoryRequest>();

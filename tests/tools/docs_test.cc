@@ -186,7 +186,7 @@ std::set<std::string> metrics_in(const std::string& text, const std::string& pat
 
 TEST(Documents, MetricsForPrometheusAreThoseThatRunsWrite) {
   const SmallRun run("prometheus");
-  run.train(1, {"train.eval_interval=5"});
+  run.train(1, {"train.eval_interval=5", "train.sample_tokens=3"});
   std::set<std::string> written = metrics_in(read_file(run.run_dir() + "/metrics.prom"), R"(# TYPE (\w+) (\w+)\n)");
   // These need several ranks, or a run that has not ended.
   for (const char* seldom : {"mantissa_slow_ranks gauge", "mantissa_estimated_end_timestamp_seconds gauge"})
@@ -201,7 +201,7 @@ TEST(Documents, MetricsAreThoseThatRunsWrite) {
 precision: {compute: fp32, schedule: [{after_step: 4, compute: bf16}]}
 test: {faults: [{step: 3, rank: 0, kind: nan, parameter: blocks.0.mlp.up.weight}]}
 )");
-  run.train(1, {"train.eval_interval=5"});
+  run.train(1, {"train.eval_interval=5", "train.sample_tokens=3"});
   add_fields(run, written);
   EXPECT_EQ(run.try_train(1, {"train.eval_interval=5", "train.steps=1000", "train.max_minutes=0.001"}).exit_code, 75);
   add_fields(run, written);
