@@ -8,6 +8,7 @@
 #include "tools/config/validation.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/guard/status_verb.h"
+#include "tools/lab/runs/run_report.h"
 #include "tools/lab/runs/watch_verb.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/ineffective_settings.h"
@@ -105,6 +106,15 @@ void add_watch(CLI::App& app, std::vector<Verb>& verbs) {
   verbs.push_back({watch, "watch runs/quickstart", [request] { return watch_verb(*request); }});
 }
 
+void add_report(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* report = app.add_subcommand("report", "Report on runs beside each other, as a page with their curves");
+  const auto request = std::make_shared<RunReportRequest>();
+  report->add_option("runs", request->runs, "run folders")->required();
+  report->add_option("--html", request->html, "also write the report as a page that needs no network");
+  report->add_option("--json", request->json, "also write the figures to this file");
+  verbs.push_back({report, "report runs/quickstart --html report.html", [request] { return report_verb(*request); }});
+}
+
 void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* generate = app.add_subcommand("generate", "Continue a prompt with a trained model");
   const auto request = std::make_shared<GenerateRequest>();
@@ -133,6 +143,7 @@ void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs) {
                    [trained] { return train_verb(trained->path, trained->overrides); }});
   add_status(app, verbs);
   add_watch(app, verbs);
+  add_report(app, verbs);
   CLI::App* config = app.add_subcommand("config", "Print the resolved configuration; checks it, trains nothing");
   const auto printed = add_config_arguments(config);
   const auto memory = std::make_shared<MemoryRequest>();

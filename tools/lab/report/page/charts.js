@@ -47,8 +47,8 @@ function logScale(values, from, to, wanted, text, least = 0) {
   return {place, ticks: hasZero ? [{at: from, text: least > 0 ? '≈ 0' : text(0)}, ...ticks] : ticks};
 }
 
-const line = (kind, x1, x2, y1, y2, attributes) =>
-    svg('line', {class: kind, x1: at(x1), x2: at(x2), y1: at(y1), y2: at(y2), ...attributes});
+const line = (kind, x1, x2, y1, y2, attributes, ...content) =>
+    svg('line', {class: kind, x1: at(x1), x2: at(x2), y1: at(y1), y2: at(y2), ...attributes}, ...content);
 const words = (kind, x, y, anchor, ...content) =>
     svg('text', {class: kind, x: at(x), y: at(y), 'text-anchor': anchor}, ...content);
 
@@ -149,7 +149,8 @@ function pathOf(points, x, y) {
 // series: {name, color (grey without one), dash, points: [{x, mean, low, high}]}. options: xTitle, xText, xLog, or
 // `axis` of (left, right) for the horizontal scale; text, log, least (see logScale), ends (values to include), zero (is
 // shown), room (above and below) for the vertical one; dots: 'beside' or, as the marks, 'on' lines, or 'alone'; upright
-// {x, text} for a vertical line.
+// {x, text} for a vertical line; rug: [{x, color, tip}] for short lines at the bottom; edges (of bands are drawn, so that
+// spikes show).
 const lineChart = (title, series, options) => (width) => {
   const points = series.flatMap((one) => one.points.filter((point) => numberOf(point.mean) !== null));
   if (points.length === 0) return [html('h3', {}, title), absent('There is no number to draw.')];
@@ -165,7 +166,7 @@ const lineChart = (title, series, options) => (width) => {
   if (options.zero) ends.push(0);
   if (options.room) ends.push(Math.min(...ends) - options.room, Math.max(...ends) + options.room);
   const [least, most] = [Math.min(...ends), Math.max(...ends)];
-  const pad = 0.04 * (most - least);
+  const pad = most > least ? 0.04 * (most - least) : 0.1 * Math.abs(most);  // a flat line lies in the middle
   const y = options.log ? logScale(ends, bottom, top, 6, text, options.least || 0) :
                           linearScale(least - pad, most + pad, bottom, top, 6, text);
   const marks = [];
@@ -175,7 +176,7 @@ const lineChart = (title, series, options) => (width) => {
     if (banded.length < 2 || banded.every((point) => point.high <= point.low)) continue;
     const edge = (list, key) => list.map((point) => `${at(x.place(point.x))},${at(y.place(point[key]))}`).join('L');
     const d = `M${edge(banded, 'high')}L${edge([...banded].reverse(), 'low')}Z`;
-    marks.push(svg('path', {class: 'band', d, fill: one.color}));
+    marks.push(svg('path', {class: 'band', d, fill: one.color, stroke: options.edges ? one.color : null}));
   }
   const dotsAreMarks = ['on', 'alone'].includes(options.dots);
   for (const one of series) {
@@ -188,6 +189,8 @@ const lineChart = (title, series, options) => (width) => {
       marks.push(svg('circle', {class: dotsAreMarks ? 'mark' : null, ...place}, tip));
     }
   }
+  for (const {x: value, color, tip} of listOf(options.rug).filter((one) => one.x !== null))
+    marks.push(line('rug', x.place(value), x.place(value), bottom, bottom - 9, {stroke: color}, tooltip(tip)));
   if (upright) {
     const place = x.place(upright.x), half = width_px(upright.text, 'strong') / 2 + 1;
     marks.push(
