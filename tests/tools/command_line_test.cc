@@ -12,6 +12,8 @@ namespace {
 const std::vector<std::vector<std::string>> kVerbs = {
     {"train"},
     {"status"},
+    {"watch"},
+    {"report"},
     {"config"},
     {"generate"},
     {"analyze", "formats"},
