@@ -26,6 +26,7 @@ int run(int argc, char** argv) {
       "75 stopped early (the same command continues)");
   app.set_version_flag("--version", version_text, "Print version, commit, compilers, libraries and devices, and exit");
   add_training_verbs(app, verbs);
+  add_text_verbs(app, verbs);
   add_analysis_verbs(app, verbs);
   add_choice_verbs(app, verbs);
   add_completion(app, verbs);

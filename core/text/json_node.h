@@ -1,0 +1,49 @@
+// Reads values of a JSON file; every error names the file, the key, and what was expected.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+
+namespace mantissa {
+
+class JsonNode {
+ public:
+  // DataError if the file cannot be read or is no JSON. `value` outlives the node and those below it.
+  static nlohmann::json read(const std::string& path);
+  JsonNode(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {}
+
+  const nlohmann::json& value() const { return *value_; }
+  const std::string& where() const { return where_; }  // "FILE: model.vocab"
+
+  // A member; nothing if it is absent or null.
+  std::optional<JsonNode> find(std::string_view key) const;
+  JsonNode at(std::string_view key) const;  // DataError if it is absent or null
+  JsonNode at(size_t index) const;          // of an array; must exist
+
+  // DataError if the value is of another type.
+  const nlohmann::json& object() const;
+  const nlohmann::json& array() const;
+  const std::string& text() const;
+  bool flag() const;
+  int32_t id() const;  // of a token
+
+  static bool is_id(const nlohmann::json& value);
+
+  // DataError unless `is_right`.
+  void expect(bool is_right, std::string_view expected) const;
+  [[noreturn]] void fail(std::string_view message) const;
+
+ private:
+  const nlohmann::json* value_;
+  std::string where_;
+};
+
+}  // namespace mantissa

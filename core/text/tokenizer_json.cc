@@ -1,0 +1,181 @@
+#include "core/text/tokenizer_json.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <unordered_map>
+#include <utility>
+
+#include "core/text/bpe_tokenizer.h"
+#include "core/text/json_node.h"
+#include "core/text/tokenizer_parts.h"
+#include "core/text/utf8.h"
+
+namespace mantissa {
+namespace {
+
+using Ids = std::unordered_map<std::string_view, int32_t>;
+
+// The two tokens of a merge: "a b" or ["a", "b"]; empty texts if it is neither.
+std::pair<std::string_view, std::string_view> merge_parts(const nlohmann::json& merge) {
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
+  }
+  if (!merge.is_string()) return {};
+  const std::string_view text = merge.get_ref<const std::string&>();
+  const size_t space = text.find(' ');
+  if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) return {};
+  return {text.substr(0, space), text.substr(space + 1)};
+}
+
+// Files have hundreds of thousands of merges: a JsonNode is made for those only that are refused.
+std::vector<BpeMerge> read_merges(const JsonNode& merges, const Ids& ids) {
+  std::vector<BpeMerge> out;
+  out.reserve(merges.array().size());
+  std::string whole;
+  for (const nlohmann::json& merge : merges.value()) {
+    const auto [left, right] = merge_parts(merge);
+    if (left.empty() || right.empty()) merges.at(out.size()).expect(false, "two tokens: \"a b\" or [\"a\", \"b\"]");
+    whole.assign(left).append(right);
+    const auto id_of = [&](std::string_view token) {
+      const auto found = ids.find(token);
+      if (found == ids.end()) merges.at(out.size()).fail(fmt::format("the token '{}' is not in model.vocab", token));
+      return found->second;
+    };
+    out.push_back({id_of(left), id_of(right), id_of(whole)});
+  }
+  return out;
+}
+
+std::vector<AddedToken> read_added_tokens(const JsonNode& root, const Ids& ids) {
+  std::vector<AddedToken> tokens;
+  const auto list = root.find("added_tokens");
+  for (size_t i = 0; list && i < list->array().size(); ++i) {
+    const JsonNode entry = list->at(i);
+    const auto flag = [&entry](const char* key) {
+      const auto value = entry.find(key);
+      return value && value->flag();
+    };
+    AddedToken token{.content = entry.at("content").text(),
+                     .id = entry.at("id").id(),
+                     .special = flag("special"),
+                     .normalized = flag("normalized"),
+                     .single_word = flag("single_word"),
+                     .lstrip = flag("lstrip"),
+                     .rstrip = flag("rstrip")};
+    if (const auto known = ids.find(token.content); known != ids.end() && known->second != token.id) {
+      entry.fail(
+          fmt::format("the token '{}' has id {} here and {} in model.vocab", token.content, token.id, known->second));
+    }
+    if (!token.content.empty()) tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+// Those that model.vocab and added_tokens give a text that is decoded.
+TokenTexts read_texts(const Ids& ids, const std::vector<AddedToken>& added, const TokenDecoder& decoder,
+                      const NormalizerSequence& normalizer) {
+  TokenTexts texts;
+  texts.set_start(decoder.start());
+  for (const auto& [token, id] : ids) texts.set(id, decoder.text_of(token), false);
+  for (const AddedToken& token : added) {
+    std::string storage;
+    const std::string_view content = token.normalized ? normalizer.apply(token.content, storage) : token.content;
+    texts.set(token.id, decoder.text_of(content), token.special);
+  }
+  return texts;
+}
+
+std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Ids& ids, bool by_bytes) {
+  BpeOptions options;
+  options.merges = read_merges(model.at("merges"), ids);
+  options.by_bytes = by_bytes;
+  options.tokens.reserve(ids.size());
+  std::string bytes;
+  for (const auto& [token, id] : ids) {
+    if (!by_bytes) {
+      options.tokens.emplace_back(token, id);
+    } else if (bytes_of_chars(token, bytes)) {  // words never contain the others
+      options.tokens.emplace_back(bytes, id);
+    }
+  }
+  const auto flag = [&model](const char* key) {
+    const auto value = model.find(key);
+    return value && value->flag();
+  };
+  options.ignore_merges = flag("ignore_merges");
+  options.byte_fallback = flag("byte_fallback");
+  options.fuse_unknown = flag("fuse_unk");
+  if (const auto unknown = model.find("unk_token")) {
+    const auto found = ids.find(unknown->text());
+    if (found == ids.end()) unknown->fail(fmt::format("the token '{}' is not in model.vocab", unknown->text()));
+    options.unknown = found->second;
+  }
+  for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const auto affix = model.find(key);
+    if (affix && !affix->text().empty()) affix->fail(fmt::format("'{}' is not supported; only null is", affix->text()));
+  }
+  if (const auto dropout = model.find("dropout"); dropout && dropout->value() != 0.0) {
+    dropout->fail("merges that are left out at random are not supported; set it to null");
+  }
+  return std::make_unique<Bpe>(std::move(options));
+}
+
+// "bos_token": "<s>", or an object with its content.
+std::optional<int32_t> named_token(const JsonNode& config, const char* key, const std::vector<AddedToken>& tokens) {
+  const auto entry = config.find(key);
+  if (!entry) return std::nullopt;
+  const std::string& content = entry->value().is_object() ? entry->at("content").text() : entry->text();
+  const auto found = std::find_if(tokens.begin(), tokens.end(), [&](const auto& t) { return t.content == content; });
+  return found == tokens.end() ? std::nullopt : std::optional(found->id);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
+  const nlohmann::json json = JsonNode::read(path);
+  const JsonNode root(json, path);
+  const JsonNode model = root.at("model");
+  const auto type = model.find("type");  // old files leave it out
+  if (type ? type->text() != "BPE" : !model.value().contains("merges")) {
+    model.fail(fmt::format("the type '{}' is not supported; only BPE is", type ? type->text() : "none"));
+  }
+  const JsonNode vocab = model.at("vocab");
+  Ids ids;
+  ids.reserve(vocab.object().size());
+  for (const auto& [token, id] : vocab.value().get_ref<const nlohmann::json::object_t&>()) {
+    ids.emplace(token, JsonNode::is_id(id) ? id.get<int32_t>() : vocab.at(token).id());
+  }
+  if (ids.empty()) vocab.fail("it has no tokens");
+
+  BpeTokenizerParts parts;
+  bool by_bytes = false;
+  read_normalizers(root.find("normalizer"), parts.normalizer);
+  read_pre_tokenizers(root.find("pre_tokenizer"), parts.pre_tokenizer, by_bytes);
+  parts.added_tokens = read_added_tokens(root, ids);
+  parts.texts =
+      read_texts(ids, parts.added_tokens, TokenDecoder(root.find("decoder"), by_bytes, root), parts.normalizer);
+  parts.bpe = read_bpe(model, ids, by_bytes);
+  read_template(root.find("post_processor"), parts.texts.size(), parts.ids_before, parts.ids_after);
+  parts.kind = by_bytes ? "byte-level BPE" : "BPE of characters";
+  if (!by_bytes && parts.pre_tokenizer.empty()) {
+    // As sentencepiece has it, the text is one word. Where no merge crosses the start of a run of spaces, cutting there
+    // changes nothing, and words are found in the cache.
+    const std::string space = "\u2581";
+    if (parts.bpe->find(space) && !parts.bpe->merges_across(space)) {
+      parts.pre_tokenizer.add(
+          std::make_unique<SplitPreTokenizer>(Regex("\u2581*[^\u2581]+|\u2581+", RegexDialect::kOniguruma, path),
+                                              SplitPreTokenizer::Options{.is_known = true}));
+      parts.space = space;
+    }
+  }
+  std::error_code ignored;
+  const std::string config_path = (std::filesystem::path(path).parent_path() / "tokenizer_config.json").string();
+  if (std::filesystem::exists(config_path, ignored)) {
+    const nlohmann::json config = JsonNode::read(config_path);
+    parts.bos = named_token({config, config_path}, "bos_token", parts.added_tokens);
+    parts.eos = named_token({config, config_path}, "eos_token", parts.added_tokens);
+  }
+  return std::make_unique<BpeTokenizer>(std::move(parts));
+}
+
+}  // namespace mantissa

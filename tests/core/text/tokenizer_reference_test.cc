@@ -1,0 +1,119 @@
+// Ids and texts equal those of Hugging Face's tokenizers (make_tokenizer_reference.py).
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/thread_team.h"
+#include "core/text/bpe_trainer.h"
+#include "core/text/tokenizer.h"
+#include "tests/core/io/temp_folder.h"
+
+namespace mantissa {
+namespace {
+
+const std::string kReference = "tests/core/text/reference/";
+
+std::vector<int32_t> ids_of(const Tokenizer& tokenizer, std::string_view text, EncodeOptions options = {}) {
+  std::vector<int32_t> ids;
+  tokenizer.encode(text, ids, options);
+  return ids;
+}
+
+// With U+FFFD for what is no UTF-8, one for each byte of a character that does not end.
+std::string as_text(std::string text) {
+  return nlohmann::json::parse(
+      nlohmann::json(std::move(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+TEST(TokenizerReference, IdsAndTextsAreThoseOfTheOriginal) {
+  const auto reference = nlohmann::json::parse(testing::read_file(kReference + "cases.json"));
+  EXPECT_EQ(reference.size(), 6u);
+  for (const auto& [name, cases] : reference.items()) {
+    const auto tokenizer = open_tokenizer(kReference + name + ".json");
+    EXPECT_GT(cases.size(), 70u);
+    for (const auto& expected : cases) {
+      const std::string text = expected.at("text");
+      SCOPED_TRACE(name + ": " + expected.at("text").dump());
+      const std::vector<int32_t> ids = expected.at("ids");
+      EXPECT_EQ(ids_of(*tokenizer, text), ids);
+      EXPECT_EQ(ids_of(*tokenizer, text), ids);  // now from the cache of words
+      EXPECT_EQ(ids_of(*tokenizer, text, {.add_special_tokens = true}), expected.value("ids_with_special", ids));
+      const std::string decoded = expected.value("decoded", text);
+      EXPECT_EQ(as_text(tokenizer->decode(ids)), decoded);
+      EXPECT_EQ(as_text(tokenizer->decode(ids, {.skip_special_tokens = true})),
+                expected.value("decoded_without_special", decoded));
+      std::string streamed;
+      StreamingDecoder decoder(*tokenizer);
+      for (const int32_t id : ids) streamed += decoder.add(id);
+      EXPECT_EQ(streamed + decoder.finish(), tokenizer->decode(ids));
+    }
+  }
+}
+
+// All texts one after the other, many times over, so that the text is cut into parts for the threads.
+TEST(TokenizerReference, ALargeTextIsEncodedAlikeByAnyNumberOfThreads) {
+  const auto reference = nlohmann::json::parse(testing::read_file(kReference + "cases.json"));
+  for (const auto& [name, cases] : reference.items()) {
+    SCOPED_TRACE(name);
+    std::string text;
+    std::string plain = testing::read_file(kReference + "train.txt");
+    while (text.size() < 700'000) {
+      for (const auto& part : cases) text += part.at("text").get<std::string>() + " ";
+    }
+    while (text.size() < 1'400'000) text += plain;  // without added tokens: one large part
+    const auto tokenizer = open_tokenizer(kReference + name + ".json");
+    const int before = threads();
+    set_threads(1);
+    const std::vector<int32_t> ids = ids_of(*tokenizer, text);
+    set_threads(3);
+    EXPECT_EQ(ids_of(*tokenizer, text), ids);
+    set_threads(before);
+    EXPECT_GT(ids.size(), text.size() / 8);
+  }
+}
+
+TEST(TokenizerReference, SpecialTokensCanBeText) {
+  const auto tokenizer = open_tokenizer(kReference + "gpt2.json");
+  const auto end = tokenizer->id_of("<|endoftext|>");
+  ASSERT_TRUE(end);
+  EXPECT_EQ(ids_of(*tokenizer, "<|endoftext|>"), std::vector<int32_t>{*end});
+  const std::vector<int32_t> as_text = ids_of(*tokenizer, "<|endoftext|>", {.special_tokens_as_text = true});
+  EXPECT_GT(as_text.size(), 1u);
+  EXPECT_EQ(tokenizer->decode(as_text), "<|endoftext|>");
+}
+
+TEST(TokenizerReference, TextsAreEncodedInParallel) {
+  const auto tokenizer = open_tokenizer(kReference + "qwen.json");
+  std::vector<std::string> texts;
+  for (int i = 0; i < 100; ++i) texts.push_back("text number " + std::to_string(i * i));
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  const auto ids = encode_all(*tokenizer, views);
+  for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(ids[i], ids_of(*tokenizer, texts[i]));
+}
+
+TEST(BpeTrainer, TheFileIsThatOfTheOriginal) {
+  const std::string text = testing::read_file(kReference + "train.txt");
+  for (const std::string pattern : {"gpt2", "llama3", "qwen"}) {
+    const BpeTrainerOptions options{.vocab = 600, .pattern = pattern, .special_tokens = {"<|endoftext|>"}};
+    const std::vector<std::string_view> texts = {text};
+    EXPECT_EQ(to_tokenizer_json(train_bpe(texts, options), options),
+              testing::read_file(kReference + "trained_" + pattern + ".json"))
+        << pattern;
+  }
+}
+
+TEST(BpeTrainer, LinesAndRarePairsAreThoseOfTheOriginal) {
+  const std::string text = testing::read_file(kReference + "train.txt");
+  std::vector<std::string_view> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
+    lines.push_back(std::string_view(text).substr(begin, end - begin));
+    begin = end;
+  }
+  const BpeTrainerOptions options{.vocab = 500, .special_tokens = {"<|endoftext|>"}, .min_frequency = 3};
+  EXPECT_EQ(to_tokenizer_json(train_bpe(lines, options), options),
+            testing::read_file(kReference + "trained_lines.json"));
+}
+
+}  // namespace
+}  // namespace mantissa
