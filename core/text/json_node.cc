@@ -6,7 +6,7 @@
 namespace mantissa {
 namespace {
 
-constexpr uint64_t kLargestId = (1 << 24) - 1;  // no vocabulary is near it, and a damaged id would take memory
+constexpr uint64_t kLargestId = (1 << 22) - 1;  // no vocabulary is near it, and a damaged id would take memory
 
 }  // namespace
 
@@ -26,8 +26,11 @@ void JsonNode::fail(std::string_view message) const {
 
 void JsonNode::expect(bool is_right, std::string_view expected) const {
   if (is_right) return;
+  // A list may be as deep as the stack, so that it is not printed.
   constexpr size_t kShown = 60;
-  std::string shown = value_->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  std::string shown = value_->is_array()    ? "a list"
+                      : value_->is_object() ? "an object"
+                                            : value_->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   if (shown.size() > kShown) shown = shown.substr(0, kShown) + "...";
   fail(fmt::format("expected {}, got {}", expected, shown));
 }
@@ -63,7 +66,7 @@ bool JsonNode::flag() const {
   return value_->get<bool>();
 }
 int32_t JsonNode::id() const {
-  expect(is_id(*value_), "a token's id, 0 to 16777215");
+  expect(is_id(*value_), "a token's id, 0 to 4194303");
   return value_->get<int32_t>();
 }
 bool JsonNode::is_id(const nlohmann::json& value) {

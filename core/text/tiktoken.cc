@@ -76,7 +76,7 @@ std::vector<std::pair<std::string, int32_t>> read_ranks(const std::string& path)
     const std::string_view number = text.substr(std::min(space + 1, text.size()));
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), rank);
     require<DataError>(decode_base64(text.substr(0, space), bytes) && error == std::errc() && rank >= 0 &&
-                           end == number.data() + number.size() && rank < 1 << 24,
+                           end == number.data() + number.size() && rank < 1 << 22,
                        "{}:{}: expected a token in base64, a space and its rank, got '{}'", path, line,
                        legible(text.substr(0, 60)));
     tokens.emplace_back(std::move(bytes), rank);
@@ -124,7 +124,11 @@ std::unique_ptr<Tokenizer> open_tiktoken(const std::string& path) {
   parts.pre_tokenizer.add(std::make_unique<SplitPreTokenizer>(
       Regex(std::string(find_pattern(family->pattern)->regex), RegexDialect::kRust, path),
       SplitPreTokenizer::Options{.is_known = true}));
-  for (const auto& [text, id] : options.tokens) parts.texts.set(id, text, false);
+  for (const auto& [text, id] : options.tokens) {
+    const bool is_free = id >= parts.texts.size() || parts.texts.text(id).empty();
+    require<DataError>(is_free, "{}: two tokens have the rank {}; each rank must be one token's", path, id);
+    parts.texts.set(id, text, false);
+  }
   for (const auto& [content, id] : family->special_tokens) {
     const bool is_free = id >= parts.texts.size() || parts.texts.text(id).empty();
     require<DataError>(is_free, "{}: token {} must be free for {}, as its name says that it is {}", path, id, content,
@@ -134,6 +138,10 @@ std::unique_ptr<Tokenizer> open_tiktoken(const std::string& path) {
   }
   parts.eos = family->special_tokens.front().second;
   parts.bpe = std::make_unique<Bpe>(std::move(options));
+  for (int byte = 0; byte < 256; ++byte) {
+    require<DataError>(parts.bpe->find(std::string(1, static_cast<char>(byte))).has_value(),
+                       "{}: byte {:#04x} has no token; every byte needs one", path, byte);
+  }
   return std::make_unique<BpeTokenizer>(std::move(parts));
 }
 

@@ -107,8 +107,11 @@ std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Ids& ids, bool by_byt
   options.fuse_unknown = flag("fuse_unk");
   if (const auto unknown = model.find("unk_token")) {
     const auto found = ids.find(unknown->text());
-    if (found == ids.end()) unknown->fail(fmt::format("the token '{}' is not in model.vocab", unknown->text()));
-    options.unknown = found->second;
+    if (found != ids.end()) {
+      options.unknown = found->second;
+    } else if (!by_bytes) {  // each byte is a token, so that many files name one that is not there
+      unknown->fail(fmt::format("the token '{}' is not in model.vocab", unknown->text()));
+    }
   }
   for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const auto affix = model.find(key);

@@ -12,10 +12,12 @@ namespace {
 
 // Calls f for each of the parts of a Sequence, whose key is `list`, or for the node itself.
 template <typename F>
-void for_each_part(const JsonNode& node, std::string_view list, const F& f) {
+void for_each_part(const JsonNode& node, std::string_view list, const F& f, int depth = 0) {
+  constexpr int kMostDepth = 8;
   if (node.at("type").text() != "Sequence") return f(node);
+  if (depth == kMostDepth) node.fail("too many sequences within each other");
   const JsonNode parts = node.at(list);
-  for (size_t i = 0; i < parts.array().size(); ++i) for_each_part(parts.at(i), list, f);
+  for (size_t i = 0; i < parts.array().size(); ++i) for_each_part(parts.at(i), list, f, depth + 1);
 }
 
 [[noreturn]] void refuse(const JsonNode& node, std::string_view supported) {
@@ -27,16 +29,21 @@ bool flag_or(const JsonNode& node, std::string_view key, bool otherwise) {
   return value ? value->flag() : otherwise;
 }
 
+// A pattern that matches the text.
+std::string escaped(std::string_view text) {
+  std::string pattern;
+  for (const char c : text) {
+    if (std::string_view("\\^$.[]|()?*+{}#-&").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
 // {"String": "text"} or {"Regex": "pattern"}.
 std::string pattern_of(const JsonNode& node) {
   const JsonNode pattern = node.at("pattern");
-  if (const auto regex = pattern.find("Regex")) return regex->text();
-  std::string escaped;
-  for (const char c : pattern.at("String").text()) {
-    if (std::string_view("\\^$.[]|()?*+{}#-&").find(c) != std::string_view::npos) escaped += '\\';
-    escaped += c;
-  }
-  return escaped;
+  const auto regex = pattern.find("Regex");
+  return regex ? regex->text() : escaped(pattern.at("String").text());
 }
 
 DelimiterUse delimiter_use_of(const JsonNode& behavior) {
@@ -179,7 +186,8 @@ void TokenDecoder::read(const JsonNode& decoder) {
   } else if (type == "Metaspace") {
     const auto scheme = decoder.find("prepend_scheme");
     start_.drops_spaces = scheme ? scheme->text() != "never" : flag_or(decoder, "add_prefix_space", true);
-    replacements_.emplace_back(Regex(decoder.at("replacement").text(), RegexDialect::kOniguruma, decoder.where()), " ");
+    replacements_.emplace_back(
+        Regex(escaped(decoder.at("replacement").text()), RegexDialect::kOniguruma, decoder.where()), " ");
   } else if (type == "Strip") {
     const auto& value = decoder.object();
     if (!is_fused_ || value.value("content", nlohmann::json()) != " " || value.value("stop", nlohmann::json()) != 0) {

@@ -103,8 +103,9 @@ std::string_view as_utf8(std::string_view text, std::string& storage) {
 size_t incomplete_tail(std::string_view text) {
   for (size_t count = 1; count <= 3 && count <= text.size(); ++count) {
     const std::string_view tail = text.substr(text.size() - count);
-    if ((static_cast<unsigned char>(tail[0]) & 0xC0) == 0x80) continue;  // not the start of a character
-    return static_cast<unsigned char>(tail[0]) >= 0xC2 && checked_length(tail) == -static_cast<int>(count) ? count : 0;
+    const auto lead = static_cast<unsigned char>(tail[0]);
+    if ((lead & 0xC0) == 0x80) continue;  // not the start of a character
+    return lead >= 0xC2 && lead < 0xF5 && checked_length(tail) == -static_cast<int>(count) ? count : 0;
   }
   return 0;
 }

@@ -16,6 +16,7 @@
 #include "core/io/safetensors.h"
 #include "core/io/token_data.h"
 #include "core/quant/exponent_histogram.h"
+#include "core/text/tokenizer.h"
 #include "tests/core/io/temp_folder.h"
 #include "tools/config/config.h"
 #include "tools/guard/black_box.h"
@@ -113,12 +114,24 @@ inline void fuzz_black_box(std::span<const std::byte> bytes) {
   });
 }
 
+inline void fuzz_tokenizer(std::span<const std::byte> bytes) {
+  with_file("tokenizer.json", bytes, [](const std::string& folder) {
+    try {
+      const auto tokenizer = open_tokenizer(folder);
+      std::vector<int32_t> ids;
+      tokenizer->encode("It's 12 <|end|>\n \xF0\x9F\x99\x82\xFF", ids, {.add_special_tokens = true});
+      static_cast<void>(tokenizer->decode(ids));
+    } catch (const DataError&) {
+    }
+  });
+}
+
 struct FuzzedParser {
   std::string_view name;
   void (*parse)(std::span<const std::byte> bytes);
 };
-inline constexpr FuzzedParser kFuzzedParsers[] = {{"config", fuzz_config},     {"safetensors", fuzz_safetensors},
-                                                  {"manifest", fuzz_manifest}, {"tokens", fuzz_tokens},
-                                                  {"probes", fuzz_probes},     {"black_box", fuzz_black_box}};
+inline constexpr FuzzedParser kFuzzedParsers[] = {
+    {"config", fuzz_config}, {"safetensors", fuzz_safetensors}, {"manifest", fuzz_manifest},  {"tokens", fuzz_tokens},
+    {"probes", fuzz_probes}, {"black_box", fuzz_black_box},     {"tokenizer", fuzz_tokenizer}};
 
 }  // namespace mantissa::testing
