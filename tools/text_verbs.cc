@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "tools/tokenize/tokenize_verb.h"
 #include "tools/tokenize/tokenizer_verbs.h"
 #include "tools/verbs.h"
 
@@ -54,9 +55,32 @@ void add_decode(CLI::App* tokenizer, std::vector<Verb>& verbs) {
       {decode, "tokenizer decode my/tokenizer 464 2159", [request] { return tokenizer_decode_verb(*request); }});
 }
 
+void add_tokenize(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* tokenize = app.add_subcommand("tokenize", "Turn text and JSONL files into token files to train on");
+  const auto request = std::make_shared<TokenizeRequest>();
+  tokenize
+      ->add_option("inputs", request->inputs, "files, patterns, folders; lines of *.jsonl and *.jsonl.zst are texts")
+      ->required();
+  tokenize->add_option("--tokenizer", request->tokenizer, kTokenizer)->required();
+  tokenize->add_option("--out", request->output, "folder for the token files, which must not be there yet")->required();
+  tokenize->add_option("--field", request->field, "of a line of JSON")->capture_default_str();
+  tokenize->add_option("--end-of-text", request->end_of_text, "the token behind each text; otherwise the tokenizer's");
+  tokenize->add_option("--shard-tokens", request->shard_tokens, "tokens in a file")
+      ->check(CLI::Range(int64_t{1}, int64_t{2'000'000'000}))
+      ->capture_default_str();
+  tokenize->add_option("--bad-lines", request->most_bad_lines, "pass over so many lines that are no JSON")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  tokenize->add_flag("--special-tokens-as-text", request->special_tokens_as_text,
+                     "\"<|endoftext|>\" in a text is text like any other");
+  verbs.push_back({tokenize, "tokenize my/text --tokenizer my/tokenizer --out my/tokens",
+                   [request] { return tokenize_verb(*request); }});
+}
+
 }  // namespace
 
 void add_text_verbs(CLI::App& app, std::vector<Verb>& verbs) {
+  add_tokenize(app, verbs);
   CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train, use and show a tokenizer");
   tokenizer->require_subcommand(1);
   add_train(tokenizer, verbs);

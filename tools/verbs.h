@@ -18,7 +18,7 @@ struct Verb {
 
 // train, status, config, generate: verbs that train and use a model.
 void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs);
-// tokenizer train, encode, decode, show.
+// tokenize; tokenizer train, encode, decode, show.
 void add_text_verbs(CLI::App& app, std::vector<Verb>& verbs);
 // analyze formats, probes, model, sensitivity, evidence; postmortem.
 void add_analysis_verbs(CLI::App& app, std::vector<Verb>& verbs);

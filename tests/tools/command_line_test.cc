@@ -16,6 +16,7 @@ const std::vector<std::vector<std::string>> kVerbs = {
     {"report"},
     {"config"},
     {"generate"},
+    {"tokenize"},
     {"tokenizer", "train"},
     {"tokenizer", "encode"},
     {"tokenizer", "decode"},

@@ -1,0 +1,23 @@
+// Documents of text and JSONL files, in batches that fit in memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mantissa {
+
+struct RawDocument {
+  std::string_view text;  // of a text file; or a line of JSON
+  int64_t line = 0;       // from 1; 0: a text file, which is one document
+};
+
+// Calls f with the documents of a file, in order: of *.jsonl and *.jsonl.zst each line that is not blank, of any other
+// file the whole. The views hold during the call only. DataError that names the file if it cannot be read, is damaged,
+// or is compressed in another way.
+void read_documents(const std::string& path, const std::function<void(std::span<const RawDocument>)>& f);
+
+}  // namespace mantissa

@@ -1,0 +1,93 @@
+#include "tools/tokenize/token_shards.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "core/base/check.h"
+
+namespace mantissa {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Header = std::array<int32_t, 256>;
+
+std::string without_slash(std::string folder) {
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  return folder;
+}
+
+template <typename Token>
+void write_as(std::span<const int32_t> ids, std::ofstream& file) {
+  const std::vector<Token> tokens(ids.begin(), ids.end());
+  file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * sizeof(Token)));
+}
+
+}  // namespace
+
+TokenShards::TokenShards(Options options)
+    : options_(std::move(options)), partial_(without_slash(options_.folder) + ".partial") {
+  std::error_code error;
+  const bool is_free = !fs::exists(options_.folder, error) || fs::is_empty(options_.folder, error);
+  require<ConfigError>(is_free, "{}: the folder is not empty; name another one, or remove it", options_.folder);
+  fs::remove_all(partial_, error);
+  fs::create_directories(partial_, error);
+  require<DataError>(!error, "{}: cannot make the folder: {}", partial_, error.message());
+}
+
+TokenShards::~TokenShards() {
+  std::error_code ignored;
+  if (!is_finished_) fs::remove_all(partial_, ignored);
+}
+
+void TokenShards::add(std::span<const int32_t> ids) {
+  while (!ids.empty()) {
+    if (!file_.is_open()) {
+      file_.open(fmt::format("{}/tokens_{:06}.bin", partial_, files_++), std::ios::binary);
+      const Header header{};
+      file_.write(reinterpret_cast<const char*>(header.data()), sizeof header);
+    }
+    const auto part =
+        ids.first(static_cast<size_t>(std::min(static_cast<int64_t>(ids.size()), options_.shard_tokens - in_file_)));
+    if (options_.vocab <= 1 << 16) {
+      write_as<uint16_t>(part, file_);
+    } else {
+      write_as<uint32_t>(part, file_);
+    }
+    in_file_ += static_cast<int64_t>(part.size());
+    ids = ids.subspan(part.size());
+    if (in_file_ == options_.shard_tokens) close_file();
+  }
+}
+
+void TokenShards::close_file() {
+  // Source of the layout: llm.c, dev/data/data_common.py.
+  Header header{};
+  header[0] = options_.vocab <= 1 << 16 ? 20240520 : 20240801;
+  header[1] = options_.vocab <= 1 << 16 ? 1 : 7;
+  header[2] = static_cast<int32_t>(in_file_);
+  file_.seekp(0);
+  file_.write(reinterpret_cast<const char*>(header.data()), sizeof header);
+  file_.close();
+  require<DataError>(file_.good(), "{}: cannot write file {}: {}", partial_, files_ - 1,
+                     std::generic_category().message(errno));
+  in_file_ = 0;
+}
+
+void TokenShards::finish() {
+  if (file_.is_open()) close_file();
+  std::error_code error;
+  fs::remove(options_.folder, error);  // where it was there, and empty
+  fs::rename(partial_, options_.folder, error);
+  require<DataError>(!error, "{}: cannot rename {}: {}", options_.folder, partial_, error.message());
+  is_finished_ = true;
+}
+
+}  // namespace mantissa

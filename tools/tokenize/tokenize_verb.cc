@@ -1,0 +1,143 @@
+#include "tools/tokenize/tokenize_verb.h"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "core/base/check.h"
+#include "core/base/log.h"
+#include "core/base/thread_team.h"
+#include "core/io/data_kind.h"
+#include "core/io/files.h"
+#include "core/text/tokenizer.h"
+#include "tools/config/data_paths.h"
+#include "tools/tokenize/document_reader.h"
+#include "tools/tokenize/token_shards.h"
+
+namespace mantissa {
+namespace {
+
+// The token that follows each document.
+int32_t end_of_text(const Tokenizer& tokenizer, const TokenizeRequest& request) {
+  if (!request.end_of_text.empty()) {
+    const auto id = tokenizer.id_of(request.end_of_text);
+    require<ConfigError>(id.has_value(), "--end-of-text: the tokenizer has no token '{}'", request.end_of_text);
+    return *id;
+  }
+  for (const auto& id : {tokenizer.eos(), tokenizer.id_of("<|endoftext|>"), tokenizer.id_of("</s>")}) {
+    if (id) return *id;
+  }
+  throw ConfigError(request.tokenizer + ": does not say which token ends a text; name one with --end-of-text");
+}
+
+struct Document {
+  std::vector<int32_t> ids;
+  std::string complaint;  // why the line is none
+};
+
+class Run {
+ public:
+  explicit Run(const TokenizeRequest& request)
+      : request_(request),
+        tokenizer_(open_tokenizer(request.tokenizer)),
+        end_(end_of_text(*tokenizer_, request)),
+        shards_({.folder = request.output, .vocab = tokenizer_->vocab_size(), .shard_tokens = request.shard_tokens}) {}
+
+  void add_file(const std::string& path) {
+    read_documents(path, [&](std::span<const RawDocument> batch) { add(path, batch); });
+    ++files_;
+  }
+
+  void finish(double seconds) {
+    require<DataError>(documents_ > 0, "the {} files hold no document: {} are empty, {} lines are no JSON", files_,
+                       empty_, bad_lines_);
+    shards_.finish();
+    log_info("{} tokens of {} documents, {:.1f} MB, in {:.1f} s: {} files in {}", tokens_, documents_,
+             static_cast<double>(bytes_) / 1e6, seconds, shards_.files(), request_.output);
+    if (empty_ > 0) log_info("{} empty documents were left out", empty_);
+    if (bad_lines_ > 0) log_warn("{} lines were passed over", bad_lines_);
+  }
+
+ private:
+  Document encode(const RawDocument& raw) const {
+    Document document;
+    std::string_view text = raw.text;
+    nlohmann::json json;
+    if (raw.line > 0) {
+      json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+      const auto field = json.is_object() ? json.find(request_.field) : json.end();
+      if (json.is_discarded()) {
+        document.complaint = "no JSON";
+      } else if (!json.is_object() || field == json.end() || !field->is_string()) {
+        document.complaint = fmt::format("no object with a text '{}'", request_.field);
+      }
+      if (!document.complaint.empty()) return document;
+      text = field->get_ref<const std::string&>();
+    }
+    tokenizer_->encode(text, document.ids, {.special_tokens_as_text = request_.special_tokens_as_text});
+    return document;
+  }
+
+  void add(const std::string& path, std::span<const RawDocument> batch) {
+    std::vector<Document> documents(batch.size());
+    if (batch.size() == 1) {
+      documents[0] = encode(batch[0]);  // by all threads
+    } else {
+      parallel_for(static_cast<int64_t>(batch.size()),
+                   [&](int64_t i) { documents[static_cast<size_t>(i)] = encode(batch[static_cast<size_t>(i)]); });
+    }
+    for (size_t i = 0; i < batch.size(); ++i) {
+      Document& document = documents[i];
+      if (!document.complaint.empty()) {
+        complain(fmt::format("{}:{}: {}: {}", path, batch[i].line, document.complaint,
+                             legible(batch[i].text.substr(0, 60))));
+        continue;
+      }
+      if (document.ids.empty()) {
+        ++empty_;
+        continue;
+      }
+      document.ids.push_back(end_);
+      shards_.add(document.ids);
+      ++documents_;
+      tokens_ += static_cast<int64_t>(document.ids.size());
+      bytes_ += static_cast<int64_t>(batch[i].text.size());
+    }
+  }
+
+  void complain(const std::string& message) {
+    constexpr int64_t kShown = 10;
+    ++bad_lines_;
+    require<DataError>(bad_lines_ <= request_.most_bad_lines,
+                       "{}\nmore than {} lines are bad; --bad-lines N passes over N of them", message,
+                       request_.most_bad_lines);
+    if (bad_lines_ <= kShown) log_warn("{}", message);
+  }
+
+  const TokenizeRequest& request_;
+  const std::unique_ptr<Tokenizer> tokenizer_;
+  const int32_t end_;
+  TokenShards shards_;
+  int64_t files_ = 0, documents_ = 0, empty_ = 0, bad_lines_ = 0, tokens_ = 0, bytes_ = 0;
+};
+
+void tokenize(const TokenizeRequest& request) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::string> files;
+  for (const std::string& pattern : in_folders(request.inputs, DataFormat::kBytes)) {
+    const std::vector<std::string> names = expand_glob(pattern);
+    require<DataError>(!names.empty(), "{}: no file matches", pattern);
+    files.insert(files.end(), names.begin(), names.end());
+  }
+  Run run(request);
+  for (const std::string& file : files) run.add_file(file);
+  run.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+}  // namespace
+
+int tokenize_verb(const TokenizeRequest& request) {
+  return run_reported([&] { tokenize(request); });
+}
+
+}  // namespace mantissa

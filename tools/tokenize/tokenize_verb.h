@@ -1,0 +1,24 @@
+// `mantissa tokenize`: text and JSONL files to token files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace mantissa {
+
+struct TokenizeRequest {
+  std::vector<std::string> inputs;  // files, patterns and folders
+  std::string tokenizer;
+  std::string output;          // a folder
+  std::string field = "text";  // of a line of JSON
+  std::string end_of_text;     // the token behind each document; empty: the tokenizer's
+  int64_t shard_tokens = 100'000'000;
+  int64_t most_bad_lines = 0;  // that are passed over
+  bool special_tokens_as_text = false;
+};
+
+// Returns the exit code.
+int tokenize_verb(const TokenizeRequest& request);
+
+}  // namespace mantissa
