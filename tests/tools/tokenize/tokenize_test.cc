@@ -54,8 +54,7 @@ TEST(TokenizerVerbs, ATrainedTokenizerEncodesAndDecodes) {
   const Outcome lines =
       run_program(0, {"tokenizer", "train", folder + "/text/a.txt", "--vocab", "500", "--by-lines", "--special",
                       "<|endoftext|>", "--min-frequency", "3", "--out", folder + "/lines"});
-  EXPECT_TRUE(read_file(folder + "/lines/tokenizer.json") ==
-              read_file("tests/core/text/reference/trained_lines.json"))
+  EXPECT_TRUE(read_file(folder + "/lines/tokenizer.json") == read_file("tests/core/text/reference/trained_lines.json"))
       << lines.output;
 
   const Outcome shown = run_program(0, {"tokenizer", "show", folder + "/made"});
