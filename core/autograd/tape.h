@@ -92,6 +92,7 @@ struct RandomKey {
 struct TapeOptions {
   TapeMode mode = TapeMode::kTraining;
   RandomKey random{};
+  Tensor document_starts{};  // of the tokens: core/kernels/documents.h; undefined: each sequence is one document
   // (1) of the loss's dtype, on the device: the gradient of the loss, where the backward pass starts: loss scale /
   // non-ignored tokens of the global batch. Required in training.
   Tensor loss_gradient{};
@@ -136,6 +137,7 @@ class Tape {
     size_t parent_length_;
   };
   const TapeOptions& options() const { return options_; }
+  const Tensor& document_starts() const { return options_.document_starts; }
   bool training() const { return options_.mode == TapeMode::kTraining; }
   const std::string& layer() const { return layer_; }
   // Whether every op's output is observed (check_outputs, after_op, after_backward). Fused ops then run as separate

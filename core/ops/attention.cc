@@ -6,7 +6,7 @@
 
 namespace mantissa {
 
-Var attention(Tape& tape, Var qkv, AttentionShape shape) {
+Var attention(Tape& tape, Var qkv, AttentionShape shape, const Tensor& starts) {
   const int64_t rows = qkv.value.dim(0);
   const int64_t packed = shape.qkv_row();
   MANTISSA_CHECK(qkv.value.dim(1) == packed, "[attention] qkv must be (R, ({} + 2 * {}) * {}) = (R, {}), got {}",
@@ -21,16 +21,22 @@ Var attention(Tape& tape, Var qkv, AttentionShape shape) {
   const Tensor packed_input = tape.cast(qkv.value, dtype);
   Tensor out = tape.allocate(dtype, {rows, shape.out_row()});
   const Tensor lse = tape.allocate(wide_of(dtype), {shape.batch, shape.num_heads, shape.sequence_length});
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  tape.backend().run(AttentionForwardArgs{.qkv = packed_input, .out = out, .lse = lse, .shape = shape}, tape.stream());
+  if (shape.scale == 0.0f) shape.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  tape.backend().run(
+      AttentionForwardArgs{.qkv = packed_input, .starts = starts, .out = out, .lse = lse, .shape = shape},
+      tape.stream());
   const int slot = qkv.slot;
   qkv.value = Tensor();
   return tape.record(Op::kAttention, out, {qkv}, {}, [=](Tape& t, Tensor d_out) {
     Tensor d_qkv = t.allocate(dtype, packed_input.shape(), "gradient");
-    t.backend().run(
-        AttentionBackwardArgs{
-            .qkv = packed_input, .out = out, .lse = lse, .d_out = d_out, .d_qkv = d_qkv, .shape = shape},
-        t.stream());
+    t.backend().run(AttentionBackwardArgs{.qkv = packed_input,
+                                          .starts = starts,
+                                          .out = out,
+                                          .lse = lse,
+                                          .d_out = d_out,
+                                          .d_qkv = d_qkv,
+                                          .shape = shape},
+                    t.stream());
     t.give_gradient(Var{{}, slot}, std::move(d_qkv));
   });
 }

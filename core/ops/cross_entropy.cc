@@ -4,7 +4,7 @@
 
 namespace mantissa {
 
-LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
+LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets, float softcap) {
   const int64_t rows = logits.value.dim(0);
   MANTISSA_CHECK(targets.dtype() == DType::kI32 && targets.numel() == rows,
                  "[cross_entropy] targets must be {} values of i32, got {} of {}", rows, targets.numel(),
@@ -17,16 +17,20 @@ LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
                                              .losses = losses,
                                              .lse = lse,
                                              .loss_sum = sum,
-                                             .ignore_index = kIgnoreIndex},
+                                             .ignore_index = kIgnoreIndex,
+                                             .softcap = softcap},
                      tape.stream());
-  Var recorded =
-      tape.record(Op::kCrossEntropy, std::move(sum), {logits}, {}, [logits, targets, lse](Tape& t, Tensor d_loss) {
-        t.backend().run(
-            CrossEntropyBackwardArgs{
-                .logits = logits.value, .targets = targets, .lse = lse, .scale = d_loss, .ignore_index = kIgnoreIndex},
-            t.stream());
-        t.give_gradient(logits, logits.value);
-      });
+  Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {logits}, {},
+                             [logits, targets, lse, softcap](Tape& t, Tensor d_loss) {
+                               t.backend().run(CrossEntropyBackwardArgs{.logits = logits.value,
+                                                                        .targets = targets,
+                                                                        .lse = lse,
+                                                                        .scale = d_loss,
+                                                                        .ignore_index = kIgnoreIndex,
+                                                                        .softcap = softcap},
+                                               t.stream());
+                               t.give_gradient(logits, logits.value);
+                             });
   return {std::move(recorded), losses};
 }
 

@@ -88,6 +88,7 @@ Var record_linear(Tape& tape, const Layer& layer, Tensor y, const SavedValue& in
 // d_input (R, K) is undefined where x takes no gradient.
 struct ChunkedLoss {
   const Layer& layer;
+  float softcap;
   Tensor input, targets, losses, lse, logits, d_input;
 
   // Computes one chunk's losses and, in training, its gradients.
@@ -100,14 +101,16 @@ struct ChunkedLoss {
                                        .losses = losses.slice(begin, count),
                                        .lse = lse.slice(begin, count),
                                        .loss_sum = loss_sum,
-                                       .ignore_index = kIgnoreIndex};
+                                       .ignore_index = kIgnoreIndex,
+                                       .softcap = softcap};
     tape.backend().run(loss, tape.stream());
     if (!tape.training()) return;
     tape.backend().run(CrossEntropyBackwardArgs{.logits = chunk,
                                                 .targets = loss.targets,
                                                 .lse = loss.lse,
                                                 .scale = tape.options().loss_gradient,
-                                                .ignore_index = kIgnoreIndex},
+                                                .ignore_index = kIgnoreIndex,
+                                                .softcap = softcap},
                        tape.stream());
     if (d_input.defined()) layer.input_gradient(tape, {.a = chunk, .c = d_input.rows(begin, count)}, is_first);
     layer.weight_gradient(tape, chunk, x, is_first);
@@ -158,8 +161,8 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
                        {.aux = x.input, .activation = GemmActivation::kGeluGradient, .form = x.form});
 }
 
-LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, const Tensor& targets,
-                                int64_t chunk_rows) {
+LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, const Tensor& targets, int64_t chunk_rows,
+                                float softcap) {
   MANTISSA_CHECK(chunk_rows > 0, "[linear_cross_entropy] a chunk must have rows, got {}", chunk_rows);
   MANTISSA_CHECK(!tape.training() || tape.options().loss_gradient.defined(),
                  "[linear_cross_entropy] the tape was made without a loss gradient");
@@ -172,6 +175,7 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
   const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
   const DType wide = wide_of(layer.dtype);
   ChunkedLoss loss{.layer = layer,
+                   .softcap = softcap,
                    .input = tape.cast(x.value, layer.dtype),
                    .targets = targets,
                    .losses = tape.allocate(wide, {rows}),

@@ -41,6 +41,7 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias);
 // chunk's gradients are computed while its logits exist: nothing is computed twice. In training, this call therefore
 // already writes the weight's gradient. Sums over rows (the loss, the weight's gradient) are accumulated chunk by
 // chunk, in fp32. ContractError for a layer that rounds operands.
-LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, const Tensor& targets, int64_t chunk_rows);
+LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, const Tensor& targets, int64_t chunk_rows,
+                                float softcap = 0.0f);
 
 }  // namespace mantissa

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <complex>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct AttentionCase {
   size_t batch, length, heads, kv_heads, dim;
   double scale;
   bool causal;
+  size_t window = 0;              // keys that a query sees, itself included; 0: all
+  std::vector<int32_t> starts{};  // by sequence and position, of the position's document; empty: one document
 
   size_t row() const { return (heads + 2 * kv_heads) * dim; }
   size_t qkv_size() const { return batch * length * row(); }
@@ -27,7 +30,12 @@ struct AttentionCase {
   size_t value(size_t b, size_t h, size_t t) const { return query(b, heads + kv_heads + h / (heads / kv_heads), t); }
   size_t out(size_t b, size_t h, size_t t) const { return ((b * length + t) * heads + h) * dim; }
   size_t lse(size_t b, size_t h, size_t t) const { return (b * heads + h) * length + t; }
+  // Keys [first(), visible()) are seen.
   size_t visible(size_t t) const { return causal ? t + 1 : length; }
+  size_t first(size_t b, size_t t) const {
+    const size_t start = starts.empty() ? 0 : static_cast<size_t>(starts[b * length + t]);
+    return window == 0 || t < window ? start : std::max(start, t - window + 1);
+  }
 };
 
 template <typename T>
@@ -50,13 +58,13 @@ AttentionResult<T> attention_forward(const AttentionCase& c, const std::vector<T
     for (size_t h = 0; h < c.heads; ++h) {
       for (size_t t = 0; t < c.length; ++t) {
         double largest = -std::numeric_limits<double>::infinity();  // a constant that cancels, so it has no derivative
-        for (size_t j = 0; j < c.visible(t); ++j) {
+        for (size_t j = c.first(b, t); j < c.visible(t); ++j) {
           scores[j] = attention_score(c, qkv, c.query(b, h, t), c.key(b, h, j));
           largest = std::max(largest, std::real(scores[j]));
         }
         T total = 0;
-        for (size_t j = 0; j < c.visible(t); ++j) total += std::exp(scores[j] - largest);
-        for (size_t j = 0; j < c.visible(t); ++j) {
+        for (size_t j = c.first(b, t); j < c.visible(t); ++j) total += std::exp(scores[j] - largest);
+        for (size_t j = c.first(b, t); j < c.visible(t); ++j) {
           const T p = std::exp(scores[j] - largest) / total;
           for (size_t d = 0; d < c.dim; ++d) result.out[c.out(b, h, t) + d] += p * qkv[c.value(b, h, j) + d];
         }
@@ -78,7 +86,7 @@ std::vector<T> attention_backward(const AttentionCase& c, const std::vector<T>& 
         const size_t o = c.out(b, h, t), q = c.query(b, h, t);
         T delta = 0;
         for (size_t d = 0; d < c.dim; ++d) delta += forward.out[o + d] * d_out[o + d];
-        for (size_t j = 0; j < c.visible(t); ++j) {
+        for (size_t j = c.first(b, t); j < c.visible(t); ++j) {
           const size_t k = c.key(b, h, j), v = c.value(b, h, j);
           const T p = std::exp(attention_score(c, qkv, q, k) - forward.lse[c.lse(b, h, t)]);
           T d_p = 0;

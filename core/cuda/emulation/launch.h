@@ -87,7 +87,7 @@ auto fields_of(std::array<double, kSize>&) {
 // Leaves out the batch: no kernel reads it, only grids depend on it.
 template <typename T>
 requires std::is_same_v<T, AttentionShape>
-auto fields_of(T& e) { return std::tie(e.sequence_length, e.num_heads, e.num_kv_heads, e.head_dim); }
+auto fields_of(T& e) { return std::tie(e.sequence_length, e.num_heads, e.num_kv_heads, e.head_dim, e.window); }
 
 // Calls f(integer&) for each integer of 32 or 64 bits in `value`, in order. Smaller integers are elements, not bounds.
 template <typename T, typename F>

@@ -1,6 +1,7 @@
 // Scaled dot-product attention over packed queries, keys and values.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <string>
 
@@ -17,12 +18,22 @@ struct AttentionShape {
   int64_t num_heads = 0;        // H, query heads
   int64_t num_kv_heads = 0;     // KV, key and value heads; divides H (grouped-query attention)
   int64_t head_dim = 0;         // D
-  float scale = 1.0f;           // of the scores, above the softmax
+  float scale = 0.0f;           // of the scores, above the softmax; the op takes 0 for 1 / sqrt(D)
   Mask mask = Mask::kCausal;
+  int64_t window = 0;  // keys that a query sees, itself included; 0: all. Needs kCausal
 
   auto operator<=>(const AttentionShape&) const = default;
 
   constexpr int64_t group() const { return num_heads / num_kv_heads; }  // query heads per key head
+
+  // First key that the query at t sees, in a document that begins at `start`.
+  constexpr int64_t first_key(int64_t t, int64_t start = 0) const {
+    return window > 0 ? std::max(start, t - window + 1) : start;
+  }
+  // Whether the query at t sees a key, both in one document.
+  constexpr bool sees(int t, int key) const {
+    return mask == Mask::kNone || (key <= t && (window == 0 || key > t - static_cast<int>(window)));
+  }
 
   // Offsets and row lengths in elements of the packed operands.
   constexpr int64_t qkv_row() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
@@ -46,22 +57,27 @@ struct AttentionShape {
 
 // Scaled dot-product attention by key blocks (Dao et al. 2022): no T x T matrix is kept.
 // qkv (B*T, (H + 2*KV) * D): query heads, then key heads, then value heads; H is a multiple of KV (grouped queries).
+// starts: core/kernels/documents.h; queries see keys of their document only, and need kCausal. Other documents change
+// no bit of a result, and neither do masked keys, except that a value or gradient which is not finite may spread to
+// queries of its document within one block of it.
 // out (B*T, H*D) of the same float dtype; lse (B, H, T) fp32, natural log-sum-exp of the scaled scores.
 struct AttentionForwardArgs {
   static constexpr std::string_view kName = "attention_forward";
-  Tensor qkv{}, out{}, lse{};
+  Tensor qkv{}, starts{}, out{}, lse{};
   AttentionShape shape{};
 
-  static auto operands(auto& args) { return std::array{&args.qkv, &args.out, &args.lse}; }
+  static auto operands(auto& args) { return std::array{&args.qkv, &args.starts, &args.out, &args.lse}; }
 };
 
 // d_qkv like qkv, written whole.
 struct AttentionBackwardArgs {
   static constexpr std::string_view kName = "attention_backward";
-  Tensor qkv{}, out{}, lse{}, d_out{}, d_qkv{};
+  Tensor qkv{}, starts{}, out{}, lse{}, d_out{}, d_qkv{};
   AttentionShape shape{};
 
-  static auto operands(auto& args) { return std::array{&args.qkv, &args.out, &args.lse, &args.d_out, &args.d_qkv}; }
+  static auto operands(auto& args) {
+    return std::array{&args.qkv, &args.starts, &args.out, &args.lse, &args.d_out, &args.d_qkv};
+  }
 };
 
 MANTISSA_DECLARE_KERNEL(AttentionForwardArgs, void)

@@ -7,6 +7,7 @@
 // the number of threads. Non-finite values spread as in the forward pass.
 //
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022, appendix B.
+#include "core/kernels/attention/documents_cpu.h"
 #include "core/kernels/attention/pairs_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -38,16 +39,16 @@ struct AttentionBackwardScratch {
   size_t bytes = layout.used_bytes();
 };
 
-// Turns the scores and d_p of a block into p and d_s in place; 0 beyond the visible keys.
+// Turns the scores and d_p of a block into p and d_s in place; 0 outside of the visible keys.
 HWY_INLINE void softmax_backward_block(const AttentionBackwardScratch& s, const float* lse, const float* delta,
-                                       int64_t rows, int64_t keys, bool diagonal) {
+                                       int64_t rows, const BlockView& view) {
   const FloatTag df;
   for (int64_t r = 0; r < rows; ++r) {
     float* p_row = s.probabilities + r * kAttentionBlock;
     float* d_row = s.d_scores + r * kAttentionBlock;
     const auto lse_vector = hn::Set(df, lse[r]), delta_vector = hn::Set(df, delta[r]);
     int64_t end = 0;
-    for_each_vector(diagonal ? std::min(keys, r + 1) : keys, [&](int64_t i, int64_t lanes) MANTISSA_VECTOR_LAMBDA {
+    for_each_vector(view.end(r), [&](int64_t i, int64_t lanes) MANTISSA_VECTOR_LAMBDA {
       const auto p = exp(hn::Sub(load(p_row + i), lse_vector));
       const auto d_s = hn::Mul(p, hn::Sub(load(d_row + i), delta_vector));
       store(zero_beyond(p, lanes), p_row + i);
@@ -58,6 +59,8 @@ HWY_INLINE void softmax_backward_block(const AttentionBackwardScratch& s, const 
       store(hn::Zero(df), p_row + end);
       store(hn::Zero(df), d_row + end);
     }
+    std::fill_n(p_row, view.begin(r), 0.0f);
+    std::fill_n(d_row, view.begin(r), 0.0f);
   }
 }
 
@@ -65,8 +68,8 @@ HWY_INLINE void softmax_backward_block(const AttentionBackwardScratch& s, const 
 // hold queries from `origin` on.
 HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBackwardScratch& s, const float* lse,
                                int64_t origin, int64_t query_block, int64_t key_block, const KeySums& sums) {
-  const bool diagonal = shape.on_diagonal(query_block, key_block);
-  const int64_t rows = shape.block_rows(query_block), keys = shape.block_rows(key_block), padded = s.padded;
+  const BlockView view = shape.view(query_block, key_block);
+  const int64_t rows = shape.block_rows(query_block), padded = s.padded;
   const int64_t first_query = query_block * kAttentionBlock - origin, q = first_query * padded;
   SmallGemmArgs scores{.m = rows,
                        .n = kAttentionBlock,
@@ -78,16 +81,16 @@ HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBack
                        .b_row = kAttentionBlock,
                        .c = s.probabilities,
                        .c_row = kAttentionBlock,
-                       .triangle = diagonal ? Triangle::kLowerResult : Triangle::kNone};
+                       .triangle = view.diagonal ? Triangle::kLowerResult : Triangle::kNone};
   small_gemm(scores);
   scores.a = s.d_out + q;
   scores.b = s.values_transposed;
   scores.c = s.d_scores;
   small_gemm(scores);
-  softmax_backward_block(s, lse + first_query, s.delta + first_query, rows, keys, diagonal);
+  softmax_backward_block(s, lse + first_query, s.delta + first_query, rows, view);
 
   // Transposed blocks, read by columns: keys by queries.
-  SmallGemmArgs by_key{.m = keys,
+  SmallGemmArgs by_key{.m = view.keys,
                        .n = padded,
                        .k = rows,
                        .a = s.probabilities,
@@ -98,7 +101,7 @@ HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBack
                        .c = sums.d_values,
                        .c_row = padded,
                        .mode = GradientMode::kAccumulate,
-                       .triangle = diagonal ? Triangle::kUpperOperand : Triangle::kNone};
+                       .triangle = view.diagonal ? Triangle::kUpperOperand : Triangle::kNone};
   small_gemm(by_key);
   by_key.a = s.d_scores;
   by_key.b = s.queries + q;
@@ -106,7 +109,7 @@ HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBack
   small_gemm(by_key);
   small_gemm({.m = rows,
               .n = padded,
-              .k = keys,
+              .k = view.keys,
               .a = s.d_scores,
               .a_row = kAttentionBlock,
               .a_column = 1,
@@ -115,7 +118,7 @@ HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBack
               .c = s.d_queries + q,
               .c_row = padded,
               .mode = GradientMode::kAccumulate,
-              .triangle = diagonal ? Triangle::kLowerOperand : Triangle::kNone});
+              .triangle = view.diagonal ? Triangle::kLowerOperand : Triangle::kNone});
 }
 
 template <typename T>
@@ -138,7 +141,8 @@ void backward_run(const AttentionBackwardArgs& args, const AttentionSegments& sh
   read_block(d_out, shape.out_row(), rows, dim, 1.0f, s.d_out, padded);
   std::fill(s.d_queries, s.d_queries + rows * padded, 0.0f);
   for (int64_t t = 0; t < rows; ++t) s.delta[t] = row_dot(out + t * shape.out_row(), d_out + t * shape.out_row(), dim);
-  for (int64_t j = 0; j < shape.segment_key_blocks(run.end - 1); ++j) {
+  const int64_t key_blocks_begin = shape.key_blocks_begin(shape.segment_begin(run.begin));
+  for (int64_t j = key_blocks_begin; j < shape.segment_key_blocks(run.end - 1); ++j) {
     const int64_t first = j * kAttentionBlock, keys = shape.block_rows(j);
     read_block(qkv + shape.key_offset(b, kv_head, first), shape.qkv_row(), keys, dim, 1.0f, s.keys, padded);
     read_block(qkv + shape.value_offset(b, kv_head, first), shape.qkv_row(), keys, dim, 1.0f, s.values, padded);
@@ -184,12 +188,14 @@ HWY_EXPORT(widened_kernels);
 
 void run(const AttentionBackwardArgs& args) {
   check_args(args);
-  const AttentionSegments shape(args.shape);
   const DType dtype = args.qkv.dtype();
-  run_attention_backward(args, shape,
-                         attends_in_pairs(dtype, shape.head_dim)
-                             ? backward_pairs_kernels(shape.head_dim)
-                             : HWY_DYNAMIC_DISPATCH(widened_kernels)(dtype, shape.head_dim));
+  const int64_t dim = args.shape.head_dim;
+  const AttentionBackwardKernels kernels =
+      attends_in_pairs(dtype, dim) ? backward_pairs_kernels(dim) : HWY_DYNAMIC_DISPATCH(widened_kernels)(dtype, dim);
+  if (!args.starts.defined()) return run_attention_backward({&args, 1}, kernels);
+  DocumentCalls documents(args);
+  documents.read_lse();
+  run_attention_backward(documents.calls(), kernels);
 }
 
 }  // namespace mantissa::cpu

@@ -63,15 +63,17 @@ HWY_INLINE void transpose_block(float* src, int64_t rows, int64_t padded, float*
 //
 // Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018.
 
-// Multiplies row[0, count) by `scale` and returns the maximum. May write whole vectors: rows are padded.
-HWY_INLINE float scaled_row_max(float* row, int64_t count, float scale) {
+// Multiplies row[begin, end) by `scale` and returns the maximum. Elements before `begin` become -Inf. May write whole
+// vectors: rows are padded.
+HWY_INLINE float scaled_row_max(float* row, int64_t begin, int64_t end, float scale) {
   const FloatTag df;
   const auto factor = hn::Set(df, scale);
   const auto lowest = hn::Set(df, -std::numeric_limits<float>::infinity());
   auto largest = lowest;
-  for_each_vector(count, [&](int64_t i, int64_t lanes) MANTISSA_VECTOR_LAMBDA {
+  for_each_vector(end, [&](int64_t i, int64_t lanes) MANTISSA_VECTOR_LAMBDA {
     const auto mask = hn::FirstN(df, static_cast<size_t>(lanes));
-    const auto scaled = hn::Mul(load(row + i), factor);
+    auto scaled = hn::Mul(load(row + i), factor);
+    if (i < begin) scaled = hn::IfThenElse(hn::FirstN(df, static_cast<size_t>(begin - i)), lowest, scaled);
     store(scaled, row + i);
     largest = hn::Max(largest, hn::IfThenElse(mask, scaled, lowest));
   });
@@ -123,13 +125,12 @@ struct RunningSoftmax {
 
 // Turns the scores of one block, times `scale`, into probabilities relative to the new running maximum. Rescales
 // earlier sums to it.
-HWY_INLINE void softmax_block(const RunningSoftmax& s, int64_t rows, int64_t keys, bool diagonal, float scale,
+HWY_INLINE void softmax_block(const RunningSoftmax& s, int64_t rows, const BlockView& view, float scale,
                               int64_t padded) {
   const FloatTag df;
   const auto lowest = hn::Set(df, -std::numeric_limits<float>::infinity());
-  const auto visible = [&](int64_t r) { return diagonal ? std::min(keys, r + 1) : keys; };
   for (int64_t r = 0; r < rows; ++r) {
-    s.references[r] = scaled_row_max(s.scores + r * kAttentionBlock, visible(r), scale);
+    s.references[r] = scaled_row_max(s.scores + r * kAttentionBlock, view.begin(r), view.end(r), scale);
   }
   for (int64_t r = 0; r < rows; r += float_lanes()) {  // all arrays are padded to whole vectors
     const auto before = load(s.maxima + r), block = load(s.references + r);
@@ -143,7 +144,7 @@ HWY_INLINE void softmax_block(const RunningSoftmax& s, int64_t rows, int64_t key
     store(hn::Mul(load(s.totals + r), correction), s.totals + r);
   }
   for (int64_t r = 0; r < rows; ++r) {
-    s.totals[r] += exponentiate_row(s.scores + r * kAttentionBlock, visible(r), s.references[r]);
+    s.totals[r] += exponentiate_row(s.scores + r * kAttentionBlock, view.end(r), s.references[r]);
     if (s.corrections[r] != 1.0f) scale_row(s.sums + r * padded, padded, s.corrections[r]);
   }
 }
@@ -188,13 +189,15 @@ HWY_INLINE void add_segments(const AttentionSegments& shape, const SegmentRun& r
                              const Body& body) {
   const KeySums total = run.total.from(key_block * kAttentionBlock * columns);
   const int64_t first = shape.first_segment(key_block), floats = shape.block_rows(key_block) * columns;
-  for (int64_t segment = std::max(first, run.begin); segment < run.end; ++segment) {
+  const int64_t segments_end = std::min(run.end, shape.segments_end(key_block));
+  const int64_t query_blocks_end = shape.query_blocks_end(key_block);
+  for (int64_t segment = std::max(first, run.begin); segment < segments_end; ++segment) {
     const int64_t begin = std::max(shape.segment_begin(segment), shape.query_blocks_begin(key_block));
     const bool is_first = segment == first && run.head % shape.group() == 0;  // the total is still 0
     const bool apart = run.part.d_keys != nullptr && !is_first;
     const KeySums& sums = apart ? run.part : total;
     if (is_first || shape.segments_of_group() > 1) clear(sums, floats);
-    body(begin, shape.segment_end(segment), sums);
+    body(begin, std::min(shape.segment_end(segment), query_blocks_end), sums);
     if (apart) add(run.part, floats, total);
   }
 }
@@ -214,13 +217,14 @@ void write_keys(const AttentionBackwardArgs& args, const AttentionSegments& shap
 template <typename T>
 void finish_key_block(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t kv_head,
                       int64_t key_block, float* of_head, int64_t columns, float key_scale) {
-  const int64_t first = shape.first_segment(key_block), rows = shape.block_rows(key_block);
+  const int64_t first = shape.first_segment(key_block), end = shape.segments_end(key_block);
+  const int64_t rows = shape.block_rows(key_block);
   const auto sums = [&](int64_t g, int64_t segment) {
     return shape.sums(of_head, g, segment, columns).from(key_block * kAttentionBlock * columns);
   };
   const KeySums total = sums(0, first);
   for (int64_t g = 0; g < shape.group(); ++g) {
-    for (int64_t segment = g == 0 ? first + 1 : first; segment < shape.segments(); ++segment) {
+    for (int64_t segment = g == 0 ? first + 1 : first; segment < end; ++segment) {
       add(sums(g, segment), rows * columns, total);
     }
   }

@@ -3,49 +3,62 @@
 
 #include <fmt/core.h>
 
-#include "core/kernels/check_args.h"
+#include <algorithm>
+
+#include "core/kernels/documents.h"
 
 namespace mantissa {
 namespace {
 
-void check_attention(const char* op, const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
-                     const Tensor& lse) {
+void check_attention(const char* op, const auto& args) {
+  const AttentionShape& shape = args.shape;
   MANTISSA_CHECK(shape.batch > 0 && shape.sequence_length > 0 && shape.head_dim > 0,
                  "[{}] batch, sequence_length and head_dim must be > 0, got {}, {} and {}", op, shape.batch,
                  shape.sequence_length, shape.head_dim);
   MANTISSA_CHECK(shape.num_kv_heads > 0 && shape.num_heads > 0 && shape.num_heads % shape.num_kv_heads == 0,
                  "[{}] num_heads must be a multiple of num_kv_heads, got {} and {}", op, shape.num_heads,
                  shape.num_kv_heads);
+  MANTISSA_CHECK(shape.window >= 0, "[{}] window must be a number of keys, or 0 for all, got {}", op, shape.window);
+  MANTISSA_CHECK(shape.mask == Mask::kCausal || (shape.window == 0 && !args.starts.defined()),
+                 "[{}] {} the causal mask, got none", op, shape.window > 0 ? "a window needs" : "documents need");
   const int64_t rows = shape.batch * shape.sequence_length;
-  check_float(op, "qkv", qkv);
-  check_shape(op, "qkv", "(B*T, (H+2*KV)*D)", qkv, {rows, shape.qkv_row()});
-  check_dtype(op, "out", out, qkv.dtype());
-  check_shape(op, "out", "(B*T, H*D)", out, {rows, shape.out_row()});
-  check_dtype(op, "lse", lse, wide_of(qkv.dtype()));
-  check_shape(op, "lse", "(B, H, T)", lse, {shape.batch, shape.num_heads, shape.sequence_length});
+  check_float(op, "qkv", args.qkv);
+  check_shape(op, "qkv", "(B*T, (H+2*KV)*D)", args.qkv, {rows, shape.qkv_row()});
+  check_starts(op, args.starts, rows, shape.sequence_length);
+  check_dtype(op, "out", args.out, args.qkv.dtype());
+  check_shape(op, "out", "(B*T, H*D)", args.out, {rows, shape.out_row()});
+  check_dtype(op, "lse", args.lse, wide_of(args.qkv.dtype()));
+  check_shape(op, "lse", "(B, H, T)", args.lse, {shape.batch, shape.num_heads, shape.sequence_length});
+}
+
+// Pairs of a query and a key that it sees, in a sequence of one document: documents are known to the device only.
+double pairs_of(const AttentionShape& shape) {
+  const auto length = static_cast<double>(shape.sequence_length);
+  if (shape.mask == Mask::kNone) return length * length;
+  const double window = shape.window > 0 ? std::min(length, static_cast<double>(shape.window)) : length;
+  return window * (window + 1.0) / 2.0 + (length - window) * window;
 }
 
 // FLOP of one product of attention: scores from queries and keys, or any of the others, which are as large.
 double product_flops(const AttentionShape& shape) {
-  const auto length = static_cast<double>(shape.sequence_length);
-  const double pairs = shape.mask == Mask::kCausal ? length * (length + 1.0) / 2.0 : length * length;
+  const double pairs = pairs_of(shape);
   return 2.0 * static_cast<double>(shape.batch * shape.num_heads * shape.head_dim) * pairs;
 }
 
-std::string variant_of(const AttentionShape& shape) {
-  return fmt::format("{}x{} {} heads of {}, {} of keys{}", shape.batch, shape.sequence_length, shape.num_heads,
-                     shape.head_dim, shape.num_kv_heads, shape.mask == Mask::kCausal ? ", causal" : "");
+std::string variant_of(const AttentionShape& shape, const Tensor& starts) {
+  return fmt::format("{}x{} {} heads of {}, {} of keys{}{}{}", shape.batch, shape.sequence_length, shape.num_heads,
+                     shape.head_dim, shape.num_kv_heads, shape.mask == Mask::kCausal ? ", causal" : "",
+                     shape.window > 0 ? fmt::format(", window {}", shape.window) : "",
+                     starts.defined() ? ", documents" : "");
 }
 
 }  // namespace
 
-void check_args(const AttentionForwardArgs& args) {
-  check_attention("attention_forward", args.shape, args.qkv, args.out, args.lse);
-}
+void check_args(const AttentionForwardArgs& args) { check_attention("attention_forward", args); }
 
 void check_args(const AttentionBackwardArgs& args) {
   constexpr const char* kOp = "attention_backward";
-  check_attention(kOp, args.shape, args.qkv, args.out, args.lse);
+  check_attention(kOp, args);
   check_dtype(kOp, "d_out", args.d_out, args.qkv.dtype());
   check_shape(kOp, "d_out", "(B*T, H*D)", args.d_out, args.out.shape());
   check_dtype(kOp, "d_qkv", args.d_qkv, args.qkv.dtype());
@@ -54,18 +67,18 @@ void check_args(const AttentionBackwardArgs& args) {
 
 KernelWork work_of(const AttentionForwardArgs& args) {
   return {.flops = 2.0 * product_flops(args.shape),
-          .bytes = bytes_of(args.qkv, args.out, args.lse),
+          .bytes = bytes_of(args.qkv, args.starts, args.out, args.lse),
           .dtype = args.qkv.dtype()};
 }
 
-std::string variant_of(const AttentionForwardArgs& a) { return variant_of(a.shape); }
+std::string variant_of(const AttentionForwardArgs& a) { return variant_of(a.shape, a.starts); }
 
 KernelWork work_of(const AttentionBackwardArgs& args) {
   return {.flops = 5.0 * product_flops(args.shape),
-          .bytes = bytes_of(args.qkv, args.out, args.lse, args.d_out, args.d_qkv),
+          .bytes = bytes_of(args.qkv, args.starts, args.out, args.lse, args.d_out, args.d_qkv),
           .dtype = args.qkv.dtype()};
 }
 
-std::string variant_of(const AttentionBackwardArgs& a) { return variant_of(a.shape); }
+std::string variant_of(const AttentionBackwardArgs& a) { return variant_of(a.shape, a.starts); }
 
 }  // namespace mantissa

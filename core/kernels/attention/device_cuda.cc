@@ -29,9 +29,11 @@ std::string describe(const AttentionKey& key) {
   const char* pass = key.pass == AttentionPass::kForward    ? "forward pass"
                      : key.pass == AttentionPass::kBackward ? "backward pass"
                                                             : "reproducible backward pass";
-  return fmt::format("{} of {} attention in {}, B={} T={} H={} KV={} D={}", pass,
+  return fmt::format("{} of {} attention in {}, B={} T={} H={} KV={} D={}{}{}", pass,
                      key.shape.mask == Mask::kCausal ? "causal" : "unmasked", name(key.dtype), key.shape.batch,
-                     key.shape.sequence_length, key.shape.num_heads, key.shape.num_kv_heads, key.shape.head_dim);
+                     key.shape.sequence_length, key.shape.num_heads, key.shape.num_kv_heads, key.shape.head_dim,
+                     key.shape.window > 0 ? fmt::format(" window={}", key.shape.window) : "",
+                     key.documents == Documents::kGiven ? " with documents" : "");
 }
 
 [[noreturn]] void reject(const AttentionKey& key, const std::string& reason) {
@@ -56,7 +58,10 @@ template <typename Args>
 bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, CudaStream& stream) {
   const AttentionChoice choice = stream.attention_choice();
   if (choice == AttentionChoice::kOwn) return false;
-  const AttentionKey key{.pass = pass, .dtype = args.qkv.dtype(), .shape = args.shape};
+  const AttentionKey key{.pass = pass,
+                         .dtype = args.qkv.dtype(),
+                         .shape = args.shape,
+                         .documents = args.starts.defined() ? Documents::kGiven : Documents::kNone};
   // The library's plans need operands that fit tensor cores, and at least two positions.
   if (!fits_tensor_cores(args) || args.shape.sequence_length < 2) {
     if (choice == AttentionChoice::kAuto) return false;
@@ -108,6 +113,9 @@ AttentionDevice::Entry AttentionDevice::make_entry(AttentionChoice choice, const
   if (library == nullptr) return {};
   std::string reason;
   try {
+    if (key.shape.window > 0 || key.documents == Documents::kGiven) {
+      throw ConfigError("cuDNN is used neither with a window nor with documents");
+    }
     Entry entry{.plan = library->plan(key)};
     const size_t bytes = entry.plan->workspace_bytes();
     const size_t limit = choice == AttentionChoice::kAuto ? auto_workspace_limit(key) : bytes;

@@ -20,11 +20,14 @@ namespace mantissa::cuda {
 // kBackward may give other bits in the next run, and is faster.
 enum class AttentionPass : uint8_t { kForward, kBackward, kReproducibleBackward };
 
+enum class Documents : uint8_t { kNone, kGiven };
+
 // The computation that a plan is made for.
 struct AttentionKey {
   AttentionPass pass = AttentionPass::kForward;
   DType dtype = DType::kBF16;
   AttentionShape shape{};
+  Documents documents = Documents::kNone;
 
   auto operator<=>(const AttentionKey&) const = default;
 };
@@ -56,10 +59,11 @@ std::unique_ptr<AttentionEngine> open_attention_engine(int index);
 inline std::unique_ptr<AttentionEngine> (*open_cudnn_attention)(int index) = nullptr;
 
 // Follows AttentionChoice of the stream. With kAuto the library computes forward passes only, and its workspace must
-// not grow with T * T. If the library cannot compute a shape, the log says so once and our kernels compute it. Our
-// kernels compute backward passes: the library's either give other bits in the next run or keep a T x T matrix per
-// head. With kCudnn the library computes both passes, with any workspace. Backward passes are kReproducibleBackward if
-// GEMMs are chosen kDeterministic. If the library cannot compute a shape, that is a ConfigError.
+// not grow with T * T. If the library cannot compute a shape, or is not asked to, as for windows and documents, the log
+// says so once and our kernels compute it. Our kernels compute backward passes: the library's either give other bits in
+// the next run or keep a T x T matrix per head. With kCudnn the library computes both passes, with any workspace.
+// Backward passes are kReproducibleBackward if GEMMs are chosen kDeterministic. If the library cannot compute a shape,
+// that is a ConfigError.
 //
 // At the first use of a shape, outside of captured graphs, a plan is tried on generated operands (trial_cuda.h). The
 // verdict depends on shape, device and library only. It is the same on every rank, in every run, and whether or not

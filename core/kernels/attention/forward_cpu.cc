@@ -7,6 +7,10 @@
 // NaN); it never vanishes.
 //
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022.
+#include <span>
+#include <vector>
+
+#include "core/kernels/attention/documents_cpu.h"
 #include "core/kernels/attention/pairs_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -40,9 +44,8 @@ void attend_query_block(const AttentionForwardArgs& args, const AttentionBlocks&
   read_block(qkv + shape.query_offset(b, head, first), shape.qkv_row(), rows, shape.head_dim, shape.scale, s.queries,
              padded);
   s.softmax.begin(rows, padded);
-  for (int64_t j = 0; j < shape.key_blocks_end(query_block); ++j) {
-    const bool diagonal = shape.on_diagonal(query_block, j);
-    const int64_t keys = shape.block_rows(j);
+  for (int64_t j = shape.key_blocks_begin(query_block); j < shape.key_blocks_end(query_block); ++j) {
+    const BlockView view = shape.view(query_block, j);
     small_gemm({.m = rows,
                 .n = kAttentionBlock,
                 .k = shape.head_dim,
@@ -53,11 +56,11 @@ void attend_query_block(const AttentionForwardArgs& args, const AttentionBlocks&
                 .b_row = kAttentionBlock,
                 .c = s.softmax.scores,
                 .c_row = kAttentionBlock,
-                .triangle = diagonal ? Triangle::kLowerResult : Triangle::kNone});
-    softmax_block(s.softmax, rows, keys, diagonal, 1.0f, padded);
+                .triangle = view.diagonal ? Triangle::kLowerResult : Triangle::kNone});
+    softmax_block(s.softmax, rows, view, 1.0f, padded);
     small_gemm({.m = rows,
                 .n = padded,
-                .k = keys,
+                .k = view.keys,
                 .a = s.softmax.scores,
                 .a_row = kAttentionBlock,
                 .a_column = 1,
@@ -66,7 +69,7 @@ void attend_query_block(const AttentionForwardArgs& args, const AttentionBlocks&
                 .c = s.softmax.sums,
                 .c_row = padded,
                 .mode = GradientMode::kAccumulate,
-                .triangle = diagonal ? Triangle::kLowerOperand : Triangle::kNone});
+                .triangle = view.diagonal ? Triangle::kLowerOperand : Triangle::kNone});
   }
   finish_queries<T>(args, shape, s.softmax, b, head, query_block, padded);
 }
@@ -78,7 +81,7 @@ void attend(const AttentionForwardArgs& args, const AttentionBlocks& shape, int6
   const int64_t padded = padded_dim(shape.head_dim), dim = shape.head_dim, kv_head = head / shape.group();
   const auto s = thread_scratch<AttentionForwardScratch>(shape, padded);
   const T* qkv = args.qkv.data<T>();
-  for (int64_t j = 0; j < shape.key_blocks_end(end - 1); ++j) {
+  for (int64_t j = shape.key_blocks_begin(begin); j < shape.key_blocks_end(end - 1); ++j) {
     const int64_t first = j * kAttentionBlock, keys = shape.block_rows(j), offset = first * padded;
     read_block(qkv + shape.key_offset(b, kv_head, first), shape.qkv_row(), keys, dim, 1.0f, s.queries, padded);
     transpose_block(s.queries, keys, padded, s.keys_transposed + offset);
@@ -105,20 +108,43 @@ namespace {
 // Heads are cut into runs of query blocks until there are about this many tasks. More runs balance better over many
 // threads, but each run widens the head's keys and values again.
 constexpr int64_t kWantedTasks = 32;
+
+// Query blocks [begin, end) of a head of a call.
+struct AttentionRun {
+  const AttentionForwardArgs* args;
+  int64_t b, head, begin, end;
+};
+
+void attend_all(std::span<const AttentionForwardArgs> calls) {
+  std::vector<AttentionRun> tasks;
+  for (const AttentionForwardArgs& args : calls) {
+    const int64_t heads = args.shape.batch * args.shape.num_heads, blocks = AttentionBlocks(args.shape).blocks();
+    const int64_t wanted = divide_up(kWantedTasks, heads * static_cast<int64_t>(calls.size()));
+    const int64_t runs = std::clamp<int64_t>(wanted, 1, blocks);
+    for (int64_t run = runs - 1; run >= 0; --run) {  // causal: long runs first
+      for (int64_t head = 0; head < heads; ++head) {
+        tasks.push_back({&args, head / args.shape.num_heads, head % args.shape.num_heads, run * blocks / runs,
+                         (run + 1) * blocks / runs});
+      }
+    }
+  }
+  const AttentionForwardArgs& any = calls.front();
+  const auto attend_run =
+      attends_in_pairs(any.qkv.dtype(), any.shape.head_dim) ? attend_pairs : HWY_DYNAMIC_DISPATCH(attend_any);
+  parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t index) {
+    const AttentionRun& task = tasks[static_cast<size_t>(index)];
+    attend_run(*task.args, AttentionBlocks(task.args->shape), task.b, task.head, task.begin, task.end);
+  });
+}
+
 }  // namespace
 
 void run(const AttentionForwardArgs& args) {
   check_args(args);
-  const AttentionBlocks shape(args.shape);
-  const int64_t heads = shape.batch * shape.num_heads;
-  const int64_t runs = std::clamp<int64_t>((kWantedTasks + heads - 1) / heads, 1, shape.blocks());
-  const auto attend_run =
-      attends_in_pairs(args.qkv.dtype(), shape.head_dim) ? attend_pairs : HWY_DYNAMIC_DISPATCH(attend_any);
-  parallel_for(runs * heads, [&](int64_t task) {
-    const int64_t from_end = runs - 1 - task / heads, index = task % heads;  // causal: long runs first
-    attend_run(args, shape, index / shape.num_heads, index % shape.num_heads, from_end * shape.blocks() / runs,
-               (from_end + 1) * shape.blocks() / runs);
-  });
+  if (!args.starts.defined()) return attend_all({&args, 1});
+  DocumentCalls documents(args);
+  attend_all(documents.calls());
+  documents.write_lse();
 }
 
 }  // namespace mantissa::cpu

@@ -1,11 +1,11 @@
 // out = softmax(scale * q k^T) v per sequence and head, lse = log(sum exp(scale * q k^T)), on tensor cores.
 //
-// A block has 128 queries of a head, 32 a warp, and goes over the keys 64 at a time with a running maximum m and sum l
-// per query: m' = max(m, rowmax(s)), p = exp(s - m'), l = exp(m - m') l + rowsum(p), o = exp(m - m') o + p v; at the
-// end out = o / l. Scores, p, l and o are fp32 in registers; p is rounded to the operands' dtype for the second product
-// only. Keys come in order, so every run gives the same bits. A NaN score makes p, l and out NaN even if the maximum
-// misses it. Masked probabilities are 0: within 128 positions 0 * NaN may spread to earlier queries; whole masked
-// blocks are skipped.
+// A block has 128 queries of a head, 32 a warp (half of that for Reach::kLimited), and goes over the keys 64 at a time
+// with a running maximum m and sum l per query: m' = max(m, rowmax(s)), p = exp(s - m'), l = exp(m - m') l + rowsum(p),
+// o = exp(m - m') o + p v; at the end out = o / l. Scores, p, l and o are fp32 in registers; p is rounded to the
+// operands' dtype for the second product only. Keys come in order, so every run gives the same bits. A NaN score makes
+// p, l and out NaN even if the maximum misses it. Masked probabilities are 0: within 128 positions 0 * NaN may spread
+// to earlier queries; whole masked blocks are skipped.
 //
 // Keys and values have one tile each and take turns: one is copied in while the other is multiplied. Both products read
 // 16 bytes of shared memory for four instructions. Bound by tensor cores: 4 T^2 D operations per head (half of them
@@ -18,17 +18,19 @@
 namespace mantissa::cuda {
 namespace {
 
-constexpr int kRowTiles = 2, kWarpQueries = kRowTiles * 16, kQueries = kAttentionWarps * kWarpQueries, kKeys = 64;
+constexpr int kKeys = 64;
 
 template <typename T>
 struct ForwardOperands {
   const T* qkv;
+  const int32_t* starts;  // (B, T), null for none
   T* out;
   float* lse;
   float log2_scale;  // scale / log(2): here it takes no register
 };
 
 // Values of the queries whose scores a lane holds: two in each row tile.
+template <int kRowTiles>
 using PerQuery = float[kRowTiles][2];
 
 // Over the four lanes that share a query.
@@ -40,9 +42,10 @@ __device__ __forceinline__ float reduce_query(float value, Op op) {
 
 // Scores become probabilities against the new running maximum; earlier sums are rescaled to it. Maxima are of scores
 // that are not scaled yet, which `log2_scale` does: it is positive.
-template <int kDimTiles>
-__device__ __forceinline__ void softmax_block(Sums<kRowTiles, kKeys / 8>& scores, PerQuery& maxima, PerQuery& totals,
-                                              Sums<kRowTiles, kDimTiles>& sums, float log2_scale) {
+template <int kRowTiles, int kDimTiles>
+__device__ __forceinline__ void softmax_block(Sums<kRowTiles, kKeys / 8>& scores, PerQuery<kRowTiles>& maxima,
+                                              PerQuery<kRowTiles>& totals, Sums<kRowTiles, kDimTiles>& sums,
+                                              float log2_scale) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -79,41 +82,42 @@ __device__ __forceinline__ void softmax_block(Sums<kRowTiles, kKeys / 8>& scores
   }
 }
 
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kAttentionThreads, 2)
-    forward_kernel(ForwardOperands<T> operands, AttentionShape shape) {
+// Queries from `first_query` on of one head, at most a block, and keys from `keys_begin` on. Both end at `end`.
+template <typename T, int kDim, Reach kReach>
+__device__ __forceinline__ void attend(const ForwardOperands<T>& operands, const AttentionShape& shape,
+                                       const HeadPiece& at, int first_query, int keys_begin, int end) {
   using Tile = SharedTile<T, kDim>;
+  constexpr int kRowTiles = QueryRows<kReach>::kTiles, kWarpQueries = QueryRows<kReach>::kOfWarp;
+  constexpr int kQueries = QueryRows<kReach>::kOfBlock;
   T* shared = shared_memory<T>();
   const Tile queries{shared}, keys{shared + Tile::elements(kQueries)},
       values{shared + Tile::elements(kQueries + kKeys)};
-  const int length = static_cast<int>(shape.sequence_length), pieces = pieces_of(length, kQueries);
   const bool causal = shape.mask == Mask::kCausal;
-  HeadPiece at = head_piece(pieces, shape.num_heads);
-  if (causal) at.piece = pieces - 1 - at.piece;  // the longest first
-  const int first_query = at.piece * kQueries, warp_row = static_cast<int>(threadIdx.x) / kLanes * kWarpQueries;
-  const int keys_end = causal ? std::min(length, first_query + kQueries) : length;
+  const int warp_row = static_cast<int>(threadIdx.x) / kLanes * kWarpQueries, window = static_cast<int>(shape.window);
+  const int keys_end = causal ? std::min(end, first_query + kQueries) : end;
   const T* head_keys = operands.qkv + shape.key_offset(at.b, at.head / shape.group(), 0);
   const auto copy_keys = [&](int first) {
     const T* from = head_keys + first * shape.qkv_row();
-    copy_tile<kKeys, kAttentionThreads>(keys, head_rows(from, shape.qkv_row(), shape, first));
+    copy_tile<kKeys, kAttentionThreads>(keys, head_rows(from, shape.qkv_row(), shape, end - first));
   };
   const auto copy_values = [&](int first) {
     const T* from = head_keys + shape.num_kv_heads * shape.head_dim + first * shape.qkv_row();
-    copy_tile<kKeys, kAttentionThreads>(values, head_rows(from, shape.qkv_row(), shape, first));
+    copy_tile<kKeys, kAttentionThreads>(values, head_rows(from, shape.qkv_row(), shape, end - first));
   };
 
   const T* query_rows = operands.qkv + shape.query_offset(at.b, at.head, first_query);
-  copy_tile<kQueries, kAttentionThreads>(queries, head_rows(query_rows, shape.qkv_row(), shape, first_query));
-  copy_keys(0);
+  copy_tile<kQueries, kAttentionThreads>(queries, head_rows(query_rows, shape.qkv_row(), shape, end - first_query));
+  copy_keys(keys_begin);
   commit_copies();
 
   Sums<kRowTiles, kDim / 8> sums = {};
-  PerQuery maxima, totals = {};
+  PerQuery<kRowTiles> maxima, totals = {};
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) maxima[m][0] = maxima[m][1] = kMaskedScore;
-  for (int first_key = 0; first_key < keys_end; first_key += kKeys) {
+  for (int first_key = keys_begin; first_key < keys_end; first_key += kKeys) {
     const int first_warp_query = first_query + warp_row;
-    const bool sees_keys = !causal || first_key < first_warp_query + kWarpQueries;
+    const bool sees_keys = (!causal || first_key < first_warp_query + kWarpQueries) &&
+                           !is_before_window<kReach>(first_warp_query, first_key, kKeys, window);
     wait_for_copies<0>();
     __syncthreads();  // the keys are there; nobody needs the values before them any more
     copy_values(first_key);
@@ -125,8 +129,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     if (first_key + kKeys < keys_end) copy_keys(first_key + kKeys);
     commit_copies();
     if (!sees_keys) continue;
-    if (first_key + kKeys > length || (causal && first_key + kKeys > first_warp_query + 1)) {
-      mask_scores(scores, first_warp_query, first_key, shape);
+    if (first_key + kKeys > end || (causal && first_key + kKeys > first_warp_query + 1) ||
+        is_before_window<kReach>(first_warp_query + kWarpQueries - 1, first_key, 1, window)) {
+      mask_scores<kReach>(scores, first_warp_query, first_key, end, shape);
     }
     softmax_block(scores, maxima, totals, sums, operands.log2_scale);
     LeftOperand<kRowTiles> probabilities[kKeys / 16];
@@ -146,22 +151,41 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
         sums[m][n][half * 2 + 1] *= factor;
       }
       const int query = first_query + warp_row + m * 16 + half * 8 + lane / 4;
-      if (lane % 4 != 0 || query >= length) continue;
+      if (lane % 4 != 0 || query >= end) continue;
       operands.lse[shape.lse_offset(at.b, at.head, query)] = fmaf(maxima[m][half], shape.scale, logf(total));
     }
   }
   T* out = operands.out + shape.out_offset(at.b, at.head, first_query);
-  write_sums(head_rows(out, shape.out_row(), shape, first_query), queries, warp_row, sums);
+  write_sums(head_rows(out, shape.out_row(), shape, end - first_query), queries, warp_row, sums);
+}
+
+template <typename T, int kDim, Reach kReach>
+__global__ void __launch_bounds__(kAttentionThreads, 2)
+    forward_kernel(ForwardOperands<T> operands, AttentionShape shape) {
+  constexpr int kQueries = QueryRows<kReach>::kOfBlock;
+  const int length = static_cast<int>(shape.sequence_length), pieces = pieces_of(length, kQueries);
+  HeadPiece at = head_piece(pieces, shape.num_heads);
+  if (shape.mask == Mask::kCausal) at.piece = pieces - 1 - at.piece;  // the longest first
+  if constexpr (kReach == Reach::kWhole) {
+    attend<T, kDim, kReach>(operands, shape, at, at.piece * kQueries, 0, length);
+  } else {
+    for_each_document(operands.starts, at, kQueries, shape, [&](int first, int end, const Document& document) {
+      const int keys_begin = static_cast<int>(shape.first_key(first, document.begin));
+      attend<T, kDim, kReach>(operands, shape, at, first, keys_begin, end);
+      __syncthreads();  // nobody needs these tiles any more
+    });
+  }
 }
 
 }  // namespace
 
 void attention_forward_mma(const AttentionForwardArgs& args, CudaStream& stream) {
   const AttentionShape& shape = args.shape;
-  dispatch_mma(args.qkv.dtype(), shape.head_dim, [&]<typename T, int kDim>() {
-    const ForwardOperands<T> operands{args.qkv.data<T>(), args.out.data<T>(), args.lse.data<float>(),
-                                      shape.scale * kLog2E};
-    launch(forward_kernel<T, kDim>,
+  dispatch_mma(args, [&]<typename T, int kDim, Reach kReach>() {
+    constexpr int kQueries = QueryRows<kReach>::kOfBlock;
+    const ForwardOperands<T> operands{args.qkv.data<T>(), data_or_null<int32_t>(args.starts), args.out.data<T>(),
+                                      args.lse.data<float>(), shape.scale * kLog2E};
+    launch(forward_kernel<T, kDim, kReach>,
            {.grid = head_pieces_grid("attention_forward", shape, shape.num_heads, kQueries),
             .block = kAttentionThreads,
             .shared_bytes = SharedTile<T, kDim>::elements(kQueries + 2 * kKeys) * sizeof(T)},

@@ -52,10 +52,16 @@ __device__ __forceinline__ void copy_floats(float* to, const float* from, int co
   }
 }
 
-// Scores, keys by queries, of queries that come before a key become -Inf.
-template <int kRowTiles, int kColumnTiles>
+// The same one by one, for any alignment; the last `count - given` become `filler`.
+__device__ __forceinline__ void copy_floats_singly(float* to, const float* from, int count, int given, float filler) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < count) to[thread] = thread < given ? from[thread] : filler;
+}
+
+// Scores, keys by queries, of queries that do not see a key become -Inf.
+template <Reach kReach, int kRowTiles, int kColumnTiles>
 __device__ __forceinline__ void mask_scores_by_keys(Sums<kRowTiles, kColumnTiles>& scores, int first_key,
-                                                    int first_query) {
+                                                    int first_query, int window) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
@@ -64,15 +70,17 @@ __device__ __forceinline__ void mask_scores_by_keys(Sums<kRowTiles, kColumnTiles
       const int key = first_key + m * 16 + i / 2 * 8 + lane / 4;
 #pragma unroll
       for (int n = 0; n < kColumnTiles; ++n) {
-        if (first_query + n * 8 + lane % 4 * 2 + i % 2 < key) scores[m][n][i] = kMaskedScore;
+        const int query = first_query + n * 8 + lane % 4 * 2 + i % 2;
+        if (query < key || is_before_window<kReach>(query, key, 1, window)) scores[m][n][i] = kMaskedScore;
       }
     }
   }
 }
 
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kAttentionThreads, 2)
-    keys_backward_kernel(AttentionBackwardOperands<T> operands, AttentionShape shape) {
+// Keys from `first_key` up to `end` of one key head, at most kKeys, and the queries up to `queries_end`.
+template <typename T, int kDim, Reach kReach>
+__device__ __forceinline__ void keys_backward(const AttentionBackwardOperands<T>& operands, const AttentionShape& shape,
+                                              const HeadPiece& at, int first_key, int end, int queries_end) {
   using S = Shape<kDim>;
   using Tile = SharedTile<T, kDim>;
   T* shared = shared_memory<T>();
@@ -84,29 +92,33 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     return QueryBuffer<Tile>{Tile{tiles}, Tile{tiles + Tile::elements(S::kQueries)}, floats, floats + S::kQueries};
   };
 
-  const int length = static_cast<int>(shape.sequence_length);
-  const HeadPiece at = head_piece(pieces_of(length, S::kKeys), shape.num_kv_heads);  // causal: the longest come first
   const bool causal = shape.mask == Mask::kCausal;
-  const int first_key = at.piece * S::kKeys, first_query = causal ? first_key : 0;
+  const int first_query = causal ? first_key : 0, window = static_cast<int>(shape.window);
   const int warp_row = static_cast<int>(threadIdx.x) / kLanes * S::kWarpKeys, first_warp_key = first_key + warp_row;
   const int64_t head_end = (at.head + 1) * shape.group();
 
   const auto copy_step = [&](const Step& step, const QueryBuffer<Tile>& to) {
     const T* queries = operands.qkv + shape.query_offset(at.b, step.head, step.query);
     const T* d_out = operands.d_out + shape.out_offset(at.b, step.head, step.query);
-    copy_tile<S::kQueries, kAttentionThreads>(to.queries, head_rows(queries, shape.qkv_row(), shape, step.query));
-    copy_tile<S::kQueries, kAttentionThreads>(to.d_out, head_rows(d_out, shape.out_row(), shape, step.query));
+    const int rows = queries_end - step.query;
+    copy_tile<S::kQueries, kAttentionThreads>(to.queries, head_rows(queries, shape.qkv_row(), shape, rows));
+    copy_tile<S::kQueries, kAttentionThreads>(to.d_out, head_rows(d_out, shape.out_row(), shape, rows));
     const int64_t terms = operands.terms.offset(shape, at.b, step.head, step.query);
-    const int thread = static_cast<int>(threadIdx.x);
-    copy_floats(to.log2_sums, operands.terms.log2_sums + terms, S::kQueries, thread);
-    copy_floats(to.deltas, operands.terms.deltas + terms, S::kQueries, thread - kAttentionThreads / 2);
+    if constexpr (kReach == Reach::kLimited) {  // queries of the next document see nothing here, like the padding
+      copy_floats_singly(to.log2_sums, operands.terms.log2_sums + terms, S::kQueries, rows, -kMaskedScore);
+      copy_floats_singly(to.deltas, operands.terms.deltas + terms, S::kQueries, rows, 0.0f);
+    } else {
+      const int thread = static_cast<int>(threadIdx.x);
+      copy_floats(to.log2_sums, operands.terms.log2_sums + terms, S::kQueries, thread);
+      copy_floats(to.deltas, operands.terms.deltas + terms, S::kQueries, thread - kAttentionThreads / 2);
+    }
   };
 
   Step step{.head = at.head * shape.group(), .query = first_query};
   const T* key_rows = operands.qkv + shape.key_offset(at.b, at.head, first_key);
   const T* value_rows = operands.qkv + shape.value_offset(at.b, at.head, first_key);
-  copy_tile<S::kKeys, kAttentionThreads>(keys, head_rows(key_rows, shape.qkv_row(), shape, first_key));
-  copy_tile<S::kKeys, kAttentionThreads>(values, head_rows(value_rows, shape.qkv_row(), shape, first_key));
+  copy_tile<S::kKeys, kAttentionThreads>(keys, head_rows(key_rows, shape.qkv_row(), shape, end - first_key));
+  copy_tile<S::kKeys, kAttentionThreads>(values, head_rows(value_rows, shape.qkv_row(), shape, end - first_key));
   copy_step(step, buffer(0));
   commit_copies();
 
@@ -119,14 +131,18 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     wait_for_copies<0>();
     __syncthreads();  // this step's queries are there; nobody needs those of the step before any more
     step.query += S::kQueries;
-    if (step.query >= length) step = {.head = step.head + 1, .query = first_query};
+    if (step.query >= queries_end) step = {.head = step.head + 1, .query = first_query};
     if (step.head < head_end) copy_step(step, buffer(parity ^ 1));
     commit_copies();
     if (causal && first_warp_key >= query + S::kQueries) continue;  // no query of this step sees a key of the warp
+    if (is_before_window<kReach>(query, first_warp_key, S::kWarpKeys, window)) continue;
 
     Sums<S::kRowTiles, S::kQueries / 8> probabilities = {};
     multiply_transposed(probabilities, keys, warp_row, now.queries);
-    if (causal && first_warp_key + S::kWarpKeys > query + 1) mask_scores_by_keys(probabilities, first_warp_key, query);
+    if ((causal && first_warp_key + S::kWarpKeys > query + 1) ||
+        is_before_window<kReach>(query + S::kQueries - 1, first_warp_key, 1, window)) {
+      mask_scores_by_keys<kReach>(probabilities, first_warp_key, query, window);
+    }
 #pragma unroll
     for (int n = 0; n < S::kQueries / 8; ++n) {
 #pragma unroll
@@ -160,8 +176,26 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   scale_sums(d_keys, shape.scale);
   T* d_key_rows = operands.d_qkv + shape.key_offset(at.b, at.head, first_key);
   T* d_value_rows = operands.d_qkv + shape.value_offset(at.b, at.head, first_key);
-  write_sums(head_rows(d_key_rows, shape.qkv_row(), shape, first_key), keys, warp_row, d_keys);
-  write_sums(head_rows(d_value_rows, shape.qkv_row(), shape, first_key), values, warp_row, d_values);
+  write_sums(head_rows(d_key_rows, shape.qkv_row(), shape, end - first_key), keys, warp_row, d_keys);
+  write_sums(head_rows(d_value_rows, shape.qkv_row(), shape, end - first_key), values, warp_row, d_values);
+}
+
+template <typename T, int kDim, Reach kReach>
+__global__ void __launch_bounds__(kAttentionThreads, 2)
+    keys_backward_kernel(AttentionBackwardOperands<T> operands, AttentionShape shape) {
+  constexpr int kKeys = Shape<kDim>::kKeys;
+  const int length = static_cast<int>(shape.sequence_length);
+  const HeadPiece at = head_piece(pieces_of(length, kKeys), shape.num_kv_heads);  // causal: the longest come first
+  if constexpr (kReach == Reach::kWhole) {
+    keys_backward<T, kDim, kReach>(operands, shape, at, at.piece * kKeys, length, length);
+  } else {
+    for_each_document(operands.starts, at, kKeys, shape, [&](int first, int end, const Document& document) {
+      const int window = static_cast<int>(shape.window);
+      const int queries_end = window > 0 ? std::min(document.end, end - 1 + window) : document.end;
+      keys_backward<T, kDim, kReach>(operands, shape, at, first, end, queries_end);
+      __syncthreads();  // nobody needs these tiles any more
+    });
+  }
 }
 
 }  // namespace
@@ -169,8 +203,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
 void attention_keys_backward_mma(const AttentionBackwardArgs& args, const AttentionRowTerms& terms,
                                  CudaStream& stream) {
   const AttentionShape& shape = args.shape;
-  dispatch_mma(args.qkv.dtype(), shape.head_dim, [&]<typename T, int kDim>() {
-    launch(keys_backward_kernel<T, kDim>,
+  dispatch_mma(args, [&]<typename T, int kDim, Reach kReach>() {
+    launch(keys_backward_kernel<T, kDim, kReach>,
            {.grid = head_pieces_grid("attention_backward", shape, shape.num_kv_heads, Shape<kDim>::kKeys),
             .block = kAttentionThreads,
             .shared_bytes = shared_bytes<T, kDim>()},

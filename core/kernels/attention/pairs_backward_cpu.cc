@@ -60,27 +60,30 @@ struct SoftmaxGradient {
   FloatVec p, d_s;
 };
 
-// p and d_s of a vector of scores. The query sees the first `lanes` of them; the others may hold anything.
+// p and d_s of a vector of scores. The query sees the first `lanes` of them, but not the first `hidden`; the others may
+// hold anything.
 HWY_INLINE SoftmaxGradient softmax_gradient(const PairBackwardScratch& s, int64_t at, FloatVec scale, FloatVec lse,
-                                            FloatVec delta, int64_t lanes) {
+                                            FloatVec delta, int64_t hidden, int64_t lanes) {
   const auto p = exp(hn::MulSub(load(s.scores + at), scale, lse));
   const auto d_s = hn::Mul(p, hn::Sub(load(s.d_probabilities + at), delta));
-  return {zero_beyond(p, lanes), zero_beyond(d_s, lanes)};
+  if (hidden <= 0) return {zero_beyond(p, lanes), zero_beyond(d_s, lanes)};
+  const auto before = hn::FirstN(FloatTag(), static_cast<size_t>(hidden));
+  return {hn::IfThenZeroElse(before, zero_beyond(p, lanes)), hn::IfThenZeroElse(before, zero_beyond(d_s, lanes))};
 }
 
-// Rounds p and d_s of a block to bf16, 0 beyond the visible keys and beyond `rows`. Stores p by keys, d_s by keys and
-// by queries.
+// Rounds p and d_s of a block to bf16, 0 outside of the visible keys and beyond `rows`. Stores p by keys, d_s by keys
+// and by queries.
 HWY_INLINE void softmax_backward_pairs(const PairBackwardScratch& s, const float* lse, const float* delta, int64_t rows,
-                                       int64_t keys, bool diagonal, float scale) {
+                                       const BlockView& view, float scale) {
   const FloatTag df;
   const auto factor = hn::Set(df, scale);
-  const auto visible = [&](int64_t r) { return r >= rows ? 0 : diagonal ? std::min(keys, r + 1) : keys; };
+  const auto end = [&](int64_t r) { return r >= rows ? 0 : view.end(r); };
   for (int64_t r = 0; r < kAttentionBlock; r += 2) {
     const auto row = [&](int64_t query, int64_t key) MANTISSA_VECTOR_LAMBDA {
-      const int64_t lanes = std::clamp<int64_t>(visible(query) - key, 0, float_lanes());
+      const int64_t lanes = std::clamp<int64_t>(end(query) - key, 0, float_lanes());
       if (lanes == 0) return SoftmaxGradient{hn::Zero(df), hn::Zero(df)};
       return softmax_gradient(s, query * kAttentionBlock + key, factor, hn::Set(df, lse[query]),
-                              hn::Set(df, delta[query]), lanes);
+                              hn::Set(df, delta[query]), view.begin(query) - key, lanes);
     };
     for (int64_t key = 0; key < kAttentionBlock; key += float_lanes()) {
       const SoftmaxGradient even = row(r, key), odd = row(r + 1, key);
@@ -96,7 +99,7 @@ HWY_INLINE void softmax_backward_pairs(const PairBackwardScratch& s, const float
 // hold query blocks from `origin` on.
 HWY_INLINE void backward_pairs_block(const AttentionBlocks& shape, const PairBackwardScratch& s, const float* lse,
                                      int64_t origin, int64_t query_block, int64_t key_block, const KeySums& sums) {
-  const bool diagonal = shape.on_diagonal(query_block, key_block);
+  const BlockView view = shape.view(query_block, key_block);
   const int64_t dim = shape.head_dim, columns = panel_columns(dim), block = query_block - origin;
   const int64_t first = block * kAttentionBlock;
   PairProduct scores{.a = reinterpret_cast<const uint32_t*>(s.queries + first * dim),
@@ -109,14 +112,13 @@ HWY_INLINE void backward_pairs_block(const AttentionBlocks& shape, const PairBac
                      .c = s.scores,
                      .c_stride = kAttentionBlock,
                      .store = TileStore::kFp32};
-  const PairTriangle lower_result = diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone;
+  const PairTriangle lower_result = view.diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone;
   multiply_rows(scores, lower_result);
   scores.a = reinterpret_cast<const uint32_t*>(s.d_out + first * dim);
   scores.b = s.value_columns;
   scores.c = s.d_probabilities;
   multiply_rows(scores, lower_result);
-  softmax_backward_pairs(s, lse + first, s.delta + first, shape.block_rows(query_block), shape.block_rows(key_block),
-                         diagonal, shape.scale);
+  softmax_backward_pairs(s, lse + first, s.delta + first, shape.block_rows(query_block), view, shape.scale);
 
   PairProduct by_key{.a = s.p_panels,
                      .a_stride = kBlockPairs * kPanelRows,
@@ -128,7 +130,7 @@ HWY_INLINE void backward_pairs_block(const AttentionBlocks& shape, const PairBac
                      .c = sums.d_values,
                      .c_stride = columns,
                      .store = TileStore::kAddFp32};
-  const PairTriangle upper_operand = diagonal ? PairTriangle::kUpperOperand : PairTriangle::kNone;
+  const PairTriangle upper_operand = view.diagonal ? PairTriangle::kUpperOperand : PairTriangle::kNone;
   multiply_panels(by_key, upper_operand);
   by_key.a = s.d_score_panels;
   by_key.b = s.query_pairs + block * kBlockPairs * columns;
@@ -144,7 +146,7 @@ HWY_INLINE void backward_pairs_block(const AttentionBlocks& shape, const PairBac
                  .c = s.d_queries + first * columns,
                  .c_stride = columns,
                  .store = TileStore::kAddFp32},
-                diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
+                view.diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
 }
 
 // Adds the run to its sums and writes its d_q.
@@ -174,7 +176,8 @@ void backward_pairs_run(const AttentionBackwardArgs& args, const AttentionSegmen
   }
   std::fill_n(s.d_queries, blocks * kAttentionBlock * columns, 0.0f);
   const float* lse = args.lse.data<float>() + shape.lse_offset(b, head, first);
-  for (int64_t j = 0; j < shape.segment_key_blocks(run.end - 1); ++j) {
+  const int64_t key_blocks_begin = shape.key_blocks_begin(shape.segment_begin(run.begin));
+  for (int64_t j = key_blocks_begin; j < shape.segment_key_blocks(run.end - 1); ++j) {
     pack_rows_as_columns(keys, j, s.key_columns);
     pack_rows_as_columns(values, j, s.value_columns);
     pack_row_pairs(keys, j, s.key_pairs);

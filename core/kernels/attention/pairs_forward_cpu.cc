@@ -36,9 +36,8 @@ void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks&
   // Rows beyond the sequence are multiplied too, but their results are never read. Clear their probabilities: stale
   // ones could be NaN, which must not occur.
   std::fill(s.probabilities + rows * kAttentionBlock, s.probabilities + whole_rows * kAttentionBlock, BFloat16{});
-  for (int64_t j = 0; j < shape.key_blocks_end(query_block); ++j) {
-    const bool diagonal = shape.on_diagonal(query_block, j);
-    const int64_t keys = shape.block_rows(j);
+  for (int64_t j = shape.key_blocks_begin(query_block); j < shape.key_blocks_end(query_block); ++j) {
+    const BlockView view = shape.view(query_block, j);
     multiply_rows({.a = reinterpret_cast<const uint32_t*>(s.queries),
                    .a_stride = dim / 2,
                    .b = s.keys + j * kAttentionBlock * dim / 2,
@@ -49,8 +48,8 @@ void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks&
                    .c = s.softmax.scores,
                    .c_stride = kAttentionBlock,
                    .store = TileStore::kFp32},
-                  diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone);
-    softmax_block(s.softmax, rows, keys, diagonal, shape.scale, columns);
+                  view.diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone);
+    softmax_block(s.softmax, rows, view, shape.scale, columns);
     for (int64_t i = 0; i < rows * kAttentionBlock; i += float_lanes()) {
       store(load(s.softmax.scores + i), s.probabilities + i);
     }
@@ -64,7 +63,7 @@ void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks&
                    .c = s.softmax.sums,
                    .c_stride = columns,
                    .store = TileStore::kAddFp32},
-                  diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
+                  view.diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
   }
   finish_queries<BFloat16>(args, shape, s.softmax, b, head, query_block, columns);
 }
@@ -76,7 +75,7 @@ void attend_pairs_run(const AttentionForwardArgs& args, const AttentionBlocks& s
   const BFloat16* qkv = args.qkv.data<BFloat16>();
   const HeadRows keys{qkv + shape.key_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};
   const HeadRows values{qkv + shape.value_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};
-  for (int64_t j = 0; j < shape.key_blocks_end(end - 1); ++j) {
+  for (int64_t j = shape.key_blocks_begin(begin); j < shape.key_blocks_end(end - 1); ++j) {
     pack_rows_as_columns(keys, j, s.keys + j * kAttentionBlock * dim / 2);
     pack_row_pairs(values, j, s.values + j * kBlockPairs * columns);
   }

@@ -1,5 +1,7 @@
 #include "core/kernels/attention/segments_cpu.h"
 
+#include <vector>
+
 #include "core/cpu/memory.h"
 #include "core/cpu/parallel.h"
 
@@ -9,10 +11,12 @@ AttentionSegments::AttentionSegments(const AttentionShape& shape) : AttentionBlo
   const int64_t most = blocks() / kMinBlocks;
   segments_ = std::clamp<int64_t>(divide_up(kWantedTasks, num_heads), 1, std::max<int64_t>(most, 1));
   is_cut_ = most > 0 && num_kv_heads < kWantedTasks && segments_ * group() > 1;
-  // Work up to a block: its number of pairs of query and key blocks.
-  const auto work = [&](int64_t block) { return mask == Mask::kCausal ? block * (block + 1) : block; };
+  // In pairs of query and key blocks.
+  const auto work_of = [&](int64_t block) { return key_blocks_end(block) - key_blocks_begin(block); };
+  int64_t work = 0, done = 0;
+  for (int64_t block = 0; block < blocks(); ++block) work += work_of(block);
   for (int64_t segment = 0, block = 0; segment < segments_; ++segment) {
-    while (work(block) * segments_ < work(blocks()) * (segment + 1)) ++block;
+    while (done * segments_ < work * (segment + 1)) done += work_of(block++);
     query_blocks_[segment + 1] = block;
     key_blocks_before_[segment + 1] = key_blocks_before_[segment] + key_blocks_end(block - 1);
   }
@@ -34,20 +38,23 @@ int64_t AttentionSegments::first_segment(int64_t key_block) const {
   return segment;
 }
 
+int64_t AttentionSegments::segments_end(int64_t key_block) const {
+  int64_t end = segments_;
+  while (segment_begin(end - 1) >= query_blocks_end(key_block)) --end;
+  return end;
+}
+
 KeySums AttentionSegments::sums(float* of_head, int64_t g, int64_t segment, int64_t columns) const {
   float* const first = of_head + g * floats_before(segments_, columns) + floats_before(segment, columns);
   return {first, first + segment_key_blocks(segment) * kAttentionBlock * columns};
 }
 
-void run_attention_backward(const AttentionBackwardArgs& args, const AttentionSegments& shape,
-                            const AttentionBackwardKernels& kernels) {
+namespace {
+
+// Key heads one after the other, the segments of each in parallel.
+void run_segments(const AttentionBackwardArgs& args, const AttentionSegments& shape,
+                  const AttentionBackwardKernels& kernels) {
   const int64_t heads = shape.batch * shape.num_kv_heads;
-  if (!shape.in_parallel(threads())) {
-    parallel_for(heads, [&](int64_t index) {
-      kernels.head(args, shape, index / shape.num_kv_heads, index % shape.num_kv_heads);
-    });
-    return;
-  }
   thread_local Scratch memory;
   const int64_t segments = shape.segments_of_group(), floats = shape.sums_floats(kernels.columns);
   const int64_t heads_per_round = shape.heads_per_round();
@@ -65,6 +72,33 @@ void run_attention_backward(const AttentionBackwardArgs& args, const AttentionSe
                      sums + i * floats);
     });
   }
+}
+
+}  // namespace
+
+void run_attention_backward(std::span<const AttentionBackwardArgs> calls, const AttentionBackwardKernels& kernels) {
+  struct KeyHead {
+    const AttentionBackwardArgs* args;
+    const AttentionSegments* shape;
+    int64_t index;
+  };
+  std::vector<AttentionSegments> shapes;
+  for (const AttentionBackwardArgs& args : calls) shapes.emplace_back(args.shape);
+  std::vector<KeyHead> tasks;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const AttentionSegments& shape = shapes[i];
+    if (shape.in_parallel(threads())) {
+      run_segments(calls[i], shape, kernels);
+      continue;
+    }
+    for (int64_t index = 0; index < shape.batch * shape.num_kv_heads; ++index) {
+      tasks.push_back({&calls[i], &shape, index});
+    }
+  }
+  parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t task) {
+    const auto& [args, shape, index] = tasks[static_cast<size_t>(task)];
+    kernels.head(*args, *shape, index / shape->num_kv_heads, index % shape->num_kv_heads);
+  });
 }
 
 }  // namespace mantissa::cpu

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "core/kernels/attention/args.h"
 
@@ -13,6 +14,16 @@ namespace mantissa::cpu {
 // with a strip of the operand that it is multiplied with.
 constexpr int64_t kAttentionBlock = 64;
 
+// The keys of a block that the queries of a block see: query r of the block those in [begin(r), end(r)).
+struct BlockView {
+  int64_t keys;  // of the block
+  bool diagonal;
+  int64_t shift;  // the first key that query 0 sees, by the window
+
+  int64_t begin(int64_t r) const { return std::clamp<int64_t>(r + shift, 0, keys); }
+  int64_t end(int64_t r) const { return diagonal ? std::min(keys, r + 1) : keys; }
+};
+
 struct AttentionBlocks : AttentionShape {
   explicit AttentionBlocks(const AttentionShape& shape) : AttentionShape(shape) {}
 
@@ -20,12 +31,24 @@ struct AttentionBlocks : AttentionShape {
   int64_t block_rows(int64_t block) const {
     return std::min(kAttentionBlock, sequence_length - block * kAttentionBlock);
   }
-  // Key blocks [0, end) that the queries of a block see.
+  // Key blocks [begin, end) that the queries of a block see.
+  int64_t key_blocks_begin(int64_t query_block) const {
+    return std::max<int64_t>(0, first_key(query_block * kAttentionBlock)) / kAttentionBlock;
+  }
   int64_t key_blocks_end(int64_t query_block) const { return mask == Mask::kCausal ? query_block + 1 : blocks(); }
-  // Query blocks [begin, blocks()) that see a key block.
+  // Query blocks [begin, end) that see a key block.
   int64_t query_blocks_begin(int64_t key_block) const { return mask == Mask::kCausal ? key_block : 0; }
+  int64_t query_blocks_end(int64_t key_block) const {
+    if (window == 0) return blocks();
+    return std::min(blocks(), ((key_block + 1) * kAttentionBlock + window - 2) / kAttentionBlock + 1);
+  }
   bool on_diagonal(int64_t query_block, int64_t key_block) const {
     return mask == Mask::kCausal && query_block == key_block;
+  }
+  BlockView view(int64_t query_block, int64_t key_block) const {
+    return {.keys = block_rows(key_block),
+            .diagonal = on_diagonal(query_block, key_block),
+            .shift = window == 0 ? -kAttentionBlock : (query_block - key_block) * kAttentionBlock - window + 1};
   }
 };
 
@@ -80,10 +103,11 @@ struct AttentionSegments : AttentionBlocks {
   int64_t first_query(int64_t segment) const {
     return std::min(sequence_length, segment_begin(segment) * kAttentionBlock);
   }
-  // Key blocks [0, end) that a segment sees.
+  // The end of the key blocks that a segment sees.
   int64_t segment_key_blocks(int64_t segment) const { return key_blocks_end(segment_end(segment) - 1); }
-  // The first segment that sees a key block. All later ones see it too.
+  // Segments [first_segment(), segments_end()) see a key block.
   int64_t first_segment(int64_t key_block) const;
+  int64_t segments_end(int64_t key_block) const;
 
   SegmentRun whole_head(int64_t b, int64_t head, const KeySums& total, const KeySums& part) const {
     return {b, head, 0, segments_, total, segments_of_group() > 1 ? part : KeySums{}};
@@ -102,7 +126,7 @@ struct AttentionSegments : AttentionBlocks {
   bool is_cut_;
   int64_t segments_;
   std::array<int64_t, kWantedTasks + 1> query_blocks_{};       // first block of each segment
-  std::array<int64_t, kWantedTasks + 1> key_blocks_before_{};  // seen by earlier segments, in total
+  std::array<int64_t, kWantedTasks + 1> key_blocks_before_{};  // up to the ends of earlier segments, in total
 };
 
 // The kernels of one implementation of the backward pass. b, heads, segments and key blocks are indices.
@@ -119,7 +143,7 @@ struct AttentionBackwardKernels {
   int64_t columns;  // per row of partial sums
 };
 
-void run_attention_backward(const AttentionBackwardArgs& args, const AttentionSegments& shape,
-                            const AttentionBackwardKernels& kernels);
+// Calls of equal heads, in order.
+void run_attention_backward(std::span<const AttentionBackwardArgs> calls, const AttentionBackwardKernels& kernels);
 
 }  // namespace mantissa::cpu

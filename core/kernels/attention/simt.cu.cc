@@ -44,7 +44,6 @@ LaunchShape simt_launch(const char* op, const AttentionShape& shape, int64_t hea
           .shared_bytes = static_cast<size_t>(tiles * SimtTile::kElements) * sizeof(float)};
 }
 
-// Rows of one head in global memory, from some position on to the end of the sequence.
 template <typename T>
 struct SimtRows {
   T* data;
@@ -53,11 +52,8 @@ struct SimtRows {
 };
 
 template <typename T>
-__device__ __forceinline__ SimtRows<T> simt_rows(T* first_row, int64_t stride, const AttentionShape& shape, int first) {
-  return {.data = first_row,
-          .stride = stride,
-          .rows = static_cast<int>(shape.sequence_length) - first,
-          .columns = static_cast<int>(shape.head_dim)};
+__device__ __forceinline__ SimtRows<T> simt_rows(T* first_row, int64_t stride, const AttentionShape& shape, int rows) {
+  return {.data = first_row, .stride = stride, .rows = rows, .columns = static_cast<int>(shape.head_dim)};
 }
 
 // Columns [first_column, first_column + 64) of the first 64 rows; 0 where there are none.
@@ -73,6 +69,7 @@ __device__ __forceinline__ void load_tile(const SimtTile& to, const SimtRows<con
 // Into columns [first_column, first_column + 64), rounded.
 template <typename T>
 __device__ __forceinline__ void write_sums(const SimtRows<T>& to, int first_column, const SimtSums& sums) {
+#pragma unroll
   for (int i = 0; i < kSimtPerThread; ++i) {
     for (int j = 0; j < kSimtPerThread; ++j) {
       const int row = simt_first_row() + i, column = first_column + simt_column(j);
@@ -82,6 +79,7 @@ __device__ __forceinline__ void write_sums(const SimtRows<T>& to, int first_colu
 }
 
 __device__ __forceinline__ void store_tile(const SimtTile& to, const SimtSums& values) {
+#pragma unroll
   for (int i = 0; i < kSimtPerThread; ++i) {
     for (int j = 0; j < kSimtPerThread; ++j) to.at(simt_first_row() + i, simt_column(j)) = values[i][j];
   }
@@ -129,6 +127,7 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 template <typename T>
 struct ForwardOperands {
   const T* qkv;
+  const int32_t* starts;  // (B, T), null for none
   T* out;
   float* lse;
 };
@@ -142,33 +141,36 @@ __device__ __forceinline__ float reduce_row(float value, Op op) {
   return value;
 }
 
+// Queries [first_query, end) of a document.
 template <typename T>
-__global__ void __launch_bounds__(kSimtThreads) forward_simt_kernel(ForwardOperands<T> operands, AttentionShape shape) {
+__device__ __forceinline__ void attend_simt(const ForwardOperands<T>& operands, const AttentionShape& shape,
+                                            const HeadPiece& at, int first_query, int end, const Document& document) {
   float* shared = shared_memory<float>();
   const SimtTile a{shared}, b{shared + SimtTile::kElements}, probabilities{shared + 2 * SimtTile::kElements};
-  const int length = static_cast<int>(shape.sequence_length), first_column = static_cast<int>(blockIdx.y) * kSimtTile;
-  const bool causal = shape.mask == Mask::kCausal;
-  const HeadPiece at = head_piece(pieces_of(length, kSimtTile), shape.num_heads);
-  const int first_query = at.piece * kSimtTile, kv_head = at.head / static_cast<int>(shape.group());
-  const int keys_end = causal ? std::min(length, first_query + kSimtTile) : length;
+  const int first_column = static_cast<int>(blockIdx.y) * kSimtTile,
+            kv_head = at.head / static_cast<int>(shape.group());
+  const int keys_end = shape.mask == Mask::kCausal ? end : document.end;
   const auto rows_at = [&](int64_t offset, int first) {
-    return simt_rows<const T>(operands.qkv + offset, shape.qkv_row(), shape, first);
+    return simt_rows<const T>(operands.qkv + offset, shape.qkv_row(), shape, document.end - first);
   };
   const SimtRows<const T> queries = rows_at(shape.query_offset(at.b, at.head, first_query), first_query);
 
   SimtSums sums = {};
   float maxima[kSimtPerThread], totals[kSimtPerThread] = {};
   for (float& maximum : maxima) maximum = kLowest;
-  for (int first_key = 0; first_key < keys_end; first_key += kSimtTile) {
+  int first_key = static_cast<int>(shape.first_key(first_query, document.begin));
+  for (; first_key < keys_end; first_key += kSimtTile) {
     SimtSums scores = {};
     add_dot_products(scores, queries, rows_at(shape.key_offset(at.b, kv_head, first_key), first_key), a, b);
+#pragma unroll
     for (int i = 0; i < kSimtPerThread; ++i) {
       const int query = first_query + simt_first_row() + i;
       const auto sees = [&](int j) {
         const int key = first_key + simt_column(j);
-        return key < length && !(causal && key > query);
+        return key < document.end && shape.sees(query, key);
       };
       float largest = maxima[i];
+#pragma unroll
       for (int j = 0; j < kSimtPerThread; ++j) {
         scores[i][j] *= shape.scale;
         if (sees(j)) largest = fmaxf(largest, scores[i][j]);
@@ -179,6 +181,7 @@ __global__ void __launch_bounds__(kSimtThreads) forward_simt_kernel(ForwardOpera
       const float correction = expf(maxima[i] - reference);
       maxima[i] = largest;
       totals[i] *= correction;
+#pragma unroll
       for (int j = 0; j < kSimtPerThread; ++j) {
         scores[i][j] = sees(j) ? expf(scores[i][j] - reference) : 0.0f;
         totals[i] += scores[i][j];
@@ -193,16 +196,26 @@ __global__ void __launch_bounds__(kSimtThreads) forward_simt_kernel(ForwardOpera
         [&](int k, int column) { return b.at(k, column); });
   }
 
+#pragma unroll
   for (int i = 0; i < kSimtPerThread; ++i) {
     const float total = reduce_row(totals[i], Sum()), factor = 1.0f / total;
     for (float& sum : sums[i]) sum *= factor;
     const int query = first_query + simt_first_row() + i;
-    if (query < length && first_column == 0 && simt_column(0) == 0) {
+    if (query < end && first_column == 0 && simt_column(0) == 0) {
       operands.lse[shape.lse_offset(at.b, at.head, query)] = maxima[i] + logf(total);
     }
   }
   T* out = operands.out + shape.out_offset(at.b, at.head, first_query);
-  write_sums(simt_rows<T>(out, shape.out_row(), shape, first_query), first_column, sums);
+  write_sums(simt_rows<T>(out, shape.out_row(), shape, end - first_query), first_column, sums);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kSimtThreads, 2)
+    forward_simt_kernel(ForwardOperands<T> operands, AttentionShape shape) {
+  const HeadPiece at = head_piece(pieces_of(shape.sequence_length, kSimtTile), shape.num_heads);
+  for_each_document(operands.starts, at, kSimtTile, shape, [&](int first, int end, const Document& document) {
+    attend_simt(operands, shape, at, first, end, document);
+  });
 }
 
 // ---- Backward pass, p = exp(scale * q k^T - lse):
@@ -211,9 +224,9 @@ __global__ void __launch_bounds__(kSimtThreads) forward_simt_kernel(ForwardOpera
 // One kernel over blocks of 64 keys iterates over all query heads of the group and their queries. One over blocks of 64
 // queries iterates over the keys.
 
-// A block of queries of one head against a block of keys.
+// A block of queries of one head against a block of keys, both of one document.
 struct BlockPair {
-  int b, head, first_query, first_key;
+  int b, head, first_query, first_key, document_end;
 };
 
 // The block's shared memory.
@@ -233,24 +246,24 @@ struct Backward {
   const AttentionBackwardOperands<T>& operands;
   const AttentionShape& shape;
 
-  __device__ __forceinline__ SimtRows<const T> qkv_rows(int64_t offset, int first) const {
-    return simt_rows<const T>(operands.qkv + offset, shape.qkv_row(), shape, first);
+  __device__ __forceinline__ SimtRows<const T> qkv_rows(int64_t offset, int rows) const {
+    return simt_rows<const T>(operands.qkv + offset, shape.qkv_row(), shape, rows);
   }
   __device__ __forceinline__ SimtRows<const T> queries(const BlockPair& at) const {
-    return qkv_rows(shape.query_offset(at.b, at.head, at.first_query), at.first_query);
+    return qkv_rows(shape.query_offset(at.b, at.head, at.first_query), at.document_end - at.first_query);
   }
   __device__ __forceinline__ SimtRows<const T> keys(const BlockPair& at) const {
-    return qkv_rows(shape.key_offset(at.b, at.head / shape.group(), at.first_key), at.first_key);
+    return qkv_rows(shape.key_offset(at.b, at.head / shape.group(), at.first_key), at.document_end - at.first_key);
   }
   __device__ __forceinline__ SimtRows<const T> values(const BlockPair& at) const {
-    return qkv_rows(shape.value_offset(at.b, at.head / shape.group(), at.first_key), at.first_key);
+    return qkv_rows(shape.value_offset(at.b, at.head / shape.group(), at.first_key), at.document_end - at.first_key);
   }
   __device__ __forceinline__ SimtRows<const T> d_out(const BlockPair& at) const {
     return simt_rows<const T>(operands.d_out + shape.out_offset(at.b, at.head, at.first_query), shape.out_row(), shape,
-                              at.first_query);
+                              at.document_end - at.first_query);
   }
-  __device__ __forceinline__ SimtRows<T> gradient(int64_t offset, int first) const {
-    return simt_rows<T>(operands.d_qkv + offset, shape.qkv_row(), shape, first);
+  __device__ __forceinline__ SimtRows<T> gradient(int64_t offset, int rows) const {
+    return simt_rows<T>(operands.d_qkv + offset, shape.qkv_row(), shape, rows);
   }
 
   // p and d_s of the pair, queries by keys; 0 where a query does not see a key. Begins with a barrier; afterwards
@@ -259,14 +272,13 @@ struct Backward {
     SimtSums probabilities = {}, d_scores = {};
     add_dot_products(probabilities, queries(at), keys(at), tiles.a, tiles.b);
     add_dot_products(d_scores, d_out(at), values(at), tiles.a, tiles.b);
-    const int length = static_cast<int>(shape.sequence_length);
     for (int i = 0; i < kSimtPerThread; ++i) {
       const int query = at.first_query + simt_first_row() + i;
-      const int64_t term = operands.terms.offset(shape, at.b, at.head, query);
+      const int64_t term = operands.terms.offset(shape, at.b, at.head, std::min(query, at.document_end - 1));
       const float log2_sum = operands.terms.log2_sums[term], delta = operands.terms.deltas[term];
       for (int j = 0; j < kSimtPerThread; ++j) {
         const int key = at.first_key + simt_column(j);
-        const bool sees = key < length && !(shape.mask == Mask::kCausal && key > query);
+        const bool sees = query < at.document_end && key < at.document_end && shape.sees(query, key);
         const float p = exp2f(fmaf(probabilities[i][j], shape.scale * kLog2E, -log2_sum));
         probabilities[i][j] = sees ? p : 0.0f;
         d_scores[i][j] = sees ? p * (d_scores[i][j] - delta) : 0.0f;
@@ -283,18 +295,19 @@ __device__ __forceinline__ void scale_sums(SimtSums& sums, float factor) {
   }
 }
 
+// Keys [first_key, end) of a document.
 template <typename T>
-__global__ void __launch_bounds__(kSimtThreads)
-    keys_backward_simt_kernel(AttentionBackwardOperands<T> operands, AttentionShape shape) {
-  const Backward<T> backward{operands, shape};
+__device__ __forceinline__ void keys_backward_simt(const Backward<T>& backward, const HeadPiece& at, int first_key,
+                                                   int end, const Document& document) {
+  const AttentionShape& shape = backward.shape;
   const BackwardTiles tiles(shared_memory<float>());
-  const int length = static_cast<int>(shape.sequence_length), first_column = static_cast<int>(blockIdx.y) * kSimtTile;
-  const HeadPiece at = head_piece(pieces_of(length, kSimtTile), shape.num_kv_heads);
-  const int group = static_cast<int>(shape.group()), first_key = at.piece * kSimtTile;
+  const int first_column = static_cast<int>(blockIdx.y) * kSimtTile;
+  const int group = static_cast<int>(shape.group()), window = static_cast<int>(shape.window);
+  const int queries_end = window > 0 ? std::min(document.end, end - 1 + window) : document.end;
   SimtSums d_keys = {}, d_values = {};
   for (int head = at.head * group; head < (at.head + 1) * group; ++head) {
-    for (int query = shape.mask == Mask::kCausal ? first_key : 0; query < length; query += kSimtTile) {
-      const BlockPair pair{at.b, head, query, first_key};
+    for (int query = shape.mask == Mask::kCausal ? first_key : 0; query < queries_end; query += kSimtTile) {
+      const BlockPair pair{at.b, head, query, first_key, document.end};
       backward.softmax_gradient(pair, tiles);
       load_tile(tiles.a, backward.d_out(pair), first_column);
       load_tile(tiles.b, backward.queries(pair), first_column);
@@ -308,22 +321,32 @@ __global__ void __launch_bounds__(kSimtThreads)
     }
   }
   scale_sums(d_keys, shape.scale);
-  write_sums(backward.gradient(shape.key_offset(at.b, at.head, first_key), first_key), first_column, d_keys);
-  write_sums(backward.gradient(shape.value_offset(at.b, at.head, first_key), first_key), first_column, d_values);
+  write_sums(backward.gradient(shape.key_offset(at.b, at.head, first_key), end - first_key), first_column, d_keys);
+  write_sums(backward.gradient(shape.value_offset(at.b, at.head, first_key), end - first_key), first_column, d_values);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kSimtThreads)
-    queries_backward_simt_kernel(AttentionBackwardOperands<T> operands, AttentionShape shape) {
+__global__ void __launch_bounds__(kSimtThreads, 2)
+    keys_backward_simt_kernel(AttentionBackwardOperands<T> operands, AttentionShape shape) {
   const Backward<T> backward{operands, shape};
+  const HeadPiece at = head_piece(pieces_of(shape.sequence_length, kSimtTile), shape.num_kv_heads);
+  for_each_document(operands.starts, at, kSimtTile, shape, [&](int first, int end, const Document& document) {
+    keys_backward_simt(backward, at, first, end, document);
+  });
+}
+
+// Queries [first_query, end) of a document.
+template <typename T>
+__device__ __forceinline__ void queries_backward_simt(const Backward<T>& backward, const HeadPiece& at, int first_query,
+                                                      int end, const Document& document) {
+  const AttentionShape& shape = backward.shape;
   const BackwardTiles tiles(shared_memory<float>());
-  const int length = static_cast<int>(shape.sequence_length), first_column = static_cast<int>(blockIdx.y) * kSimtTile;
-  const HeadPiece at = head_piece(pieces_of(length, kSimtTile), shape.num_heads);
-  const int first_query = at.piece * kSimtTile;
-  const int keys_end = shape.mask == Mask::kCausal ? std::min(length, first_query + kSimtTile) : length;
+  const int first_column = static_cast<int>(blockIdx.y) * kSimtTile;
+  const int keys_end = shape.mask == Mask::kCausal ? end : document.end;
+  int first_key = static_cast<int>(shape.first_key(first_query, document.begin));
   SimtSums d_queries = {};
-  for (int first_key = 0; first_key < keys_end; first_key += kSimtTile) {
-    const BlockPair pair{at.b, at.head, first_query, first_key};
+  for (; first_key < keys_end; first_key += kSimtTile) {
+    const BlockPair pair{at.b, at.head, first_query, first_key, document.end};
     backward.softmax_gradient(pair, tiles);
     load_tile(tiles.b, backward.keys(pair), first_column);
     __syncthreads();
@@ -332,14 +355,26 @@ __global__ void __launch_bounds__(kSimtThreads)
         [&](int k, int column) { return tiles.b.at(k, column); });
   }
   scale_sums(d_queries, shape.scale);
-  write_sums(backward.gradient(shape.query_offset(at.b, at.head, first_query), first_query), first_column, d_queries);
+  write_sums(backward.gradient(shape.query_offset(at.b, at.head, first_query), end - first_query), first_column,
+             d_queries);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kSimtThreads, 2)
+    queries_backward_simt_kernel(AttentionBackwardOperands<T> operands, AttentionShape shape) {
+  const Backward<T> backward{operands, shape};
+  const HeadPiece at = head_piece(pieces_of(shape.sequence_length, kSimtTile), shape.num_heads);
+  for_each_document(operands.starts, at, kSimtTile, shape, [&](int first, int end, const Document& document) {
+    queries_backward_simt(backward, at, first, end, document);
+  });
 }
 
 }  // namespace
 
 void attention_forward_simt(const AttentionForwardArgs& args, CudaStream& stream) {
   dispatch(args.qkv.dtype(), [&]<typename T>() {
-    const ForwardOperands<T> operands{args.qkv.data<T>(), args.out.data<T>(), args.lse.data<float>()};
+    const ForwardOperands<T> operands{args.qkv.data<T>(), data_or_null<int32_t>(args.starts), args.out.data<T>(),
+                                      args.lse.data<float>()};
     launch(forward_simt_kernel<T>, simt_launch("attention_forward", args.shape, args.shape.num_heads, 3),
            stream.handle(), operands, args.shape);
   });

@@ -16,9 +16,15 @@ double scale_of(const AttentionShape& shape) {
                                               : static_cast<double>(shape.scale);
 }
 
-// The keys that query t sees.
-int64_t seen_keys(const AttentionShape& shape, int64_t t) {
-  return shape.mask == Mask::kCausal ? t + 1 : shape.sequence_length;
+// The keys [begin, end) that the query at t sees.
+struct SeenKeys {
+  int64_t begin, end;
+};
+
+SeenKeys seen_keys(const auto& args, int64_t b, int64_t t) {
+  const AttentionShape& shape = args.shape;
+  const int64_t start = args.starts.defined() ? args.starts.template data<int32_t>()[b * shape.sequence_length + t] : 0;
+  return {std::max<int64_t>(0, shape.first_key(t, start)), shape.mask == Mask::kCausal ? t + 1 : shape.sequence_length};
 }
 
 double dot(const double* a, const double* b, int64_t n) {
@@ -40,21 +46,21 @@ void attend(const AttentionForwardArgs& args, int64_t b, int64_t head) {
   std::vector<double> weights(static_cast<size_t>(shape.sequence_length));
   for (int64_t t = 0; t < shape.sequence_length; ++t) {
     const double* const query = qkv + shape.query_offset(b, head, t);
-    const int64_t keys = seen_keys(shape, t);
+    const auto [first, end] = seen_keys(args, b, t);
     double largest = -std::numeric_limits<double>::infinity(), sum = 0.0;
-    for (int64_t key = 0; key < keys; ++key) {
+    for (int64_t key = first; key < end; ++key) {
       double& score = weights[static_cast<size_t>(key)];
       score = scale * dot(query, qkv + shape.key_offset(b, kv_head, key), dim);
       largest = std::max(largest, score);
     }
-    for (int64_t key = 0; key < keys; ++key) {
+    for (int64_t key = first; key < end; ++key) {
       double& weight = weights[static_cast<size_t>(key)];
       sum += weight = std::exp(weight - largest);
     }
     args.lse.data<double>()[shape.lse_offset(b, head, t)] = largest + std::log(sum);
     double* const out = args.out.data<double>() + shape.out_offset(b, head, t);
     std::fill_n(out, dim, 0.0);
-    for (int64_t key = 0; key < keys; ++key) {
+    for (int64_t key = first; key < end; ++key) {
       add_scaled(weights[static_cast<size_t>(key)] / sum, qkv + shape.value_offset(b, kv_head, key), dim, out);
     }
   }
@@ -79,7 +85,8 @@ void attend_backward(const AttentionBackwardArgs& args, int64_t b, int64_t kv_he
       const double mean = dot(d_out, args.out.data<double>() + shape.out_offset(b, head, t), dim);
       double* const d_query = d_qkv + shape.query_offset(b, head, t);
       std::fill_n(d_query, dim, 0.0);
-      for (int64_t key = 0; key < seen_keys(shape, t); ++key) {
+      const auto [first, end] = seen_keys(args, b, t);
+      for (int64_t key = first; key < end; ++key) {
         const int64_t key_at = shape.key_offset(b, kv_head, key), value_at = shape.value_offset(b, kv_head, key);
         const double p = std::exp(scale * dot(query, qkv + key_at, dim) - lse);
         const double d_score = scale * p * (dot(d_out, qkv + value_at, dim) - mean);
@@ -95,12 +102,14 @@ void attend_backward(const AttentionBackwardArgs& args, int64_t b, int64_t kv_he
 
 void run(const AttentionForwardArgs& args) {
   check_args(args);
+  check_start_values("attention_forward", args.starts, args.shape.sequence_length);
   const int64_t heads = args.shape.num_heads;
   parallel_for(args.shape.batch * heads, [&](int64_t task) { attend(args, task / heads, task % heads); });
 }
 
 void run(const AttentionBackwardArgs& args) {
   check_args(args);
+  check_start_values("attention_backward", args.starts, args.shape.sequence_length);
   const int64_t heads = args.shape.num_kv_heads;
   parallel_for(args.shape.batch * heads, [&](int64_t task) { attend_backward(args, task / heads, task % heads); });
 }

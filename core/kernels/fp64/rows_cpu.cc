@@ -148,6 +148,17 @@ void run(const EmbeddingBackwardArgs& args) {
   });
 }
 
+// The value that a logit counts as, and its derivative: see core/kernels/loss/args.h.
+struct CappedLogit {
+  double value, slope;
+};
+
+CappedLogit capped(double logit, float softcap) {
+  if (softcap <= 0.0f) return {logit, 1.0};
+  const double cap = static_cast<double>(softcap), cosh = std::cosh(logit / cap);
+  return {cap * std::tanh(logit / cap) + 0.0 * logit, 1.0 / (cosh * cosh)};
+}
+
 void run(const CrossEntropyForwardArgs& args) {
   const Rows rows = check_args(args);
   require_indices("cross_entropy", "targets", args.targets, rows.columns, args.ignore_index);
@@ -155,12 +166,12 @@ void run(const CrossEntropyForwardArgs& args) {
   parallel_rows(rows.rows, rows.columns, [&](int64_t row) {
     const double* const logits = args.logits.data<double>() + row * rows.columns;
     const int32_t target = args.targets.data<int32_t>()[row];
-    const double largest = *std::max_element(logits, logits + rows.columns);
+    const double largest = capped(*std::max_element(logits, logits + rows.columns), args.softcap).value;
     double sum = 0.0;
-    for (int64_t c = 0; c < rows.columns; ++c) sum += std::exp(logits[c] - largest);
+    for (int64_t c = 0; c < rows.columns; ++c) sum += std::exp(capped(logits[c], args.softcap).value - largest);
     const double lse = largest + std::log(sum);
     args.lse.data<double>()[row] = lse;
-    losses[row] = target == args.ignore_index ? 0.0 : lse - logits[target];
+    losses[row] = target == args.ignore_index ? 0.0 : lse - capped(logits[target], args.softcap).value;
   });
   double total = 0.0;
   for (int64_t row = 0; row < rows.rows; ++row) total += losses[row];
@@ -179,8 +190,12 @@ void run(const CrossEntropyBackwardArgs& args) {
       return;
     }
     const double lse = args.lse.data<double>()[row];
-    const double of_target = scale * std::expm1(logits[target] - lse);
-    for (int64_t c = 0; c < rows.columns; ++c) logits[c] = scale * std::exp(logits[c] - lse);
+    const CappedLogit at_target = capped(logits[target], args.softcap);
+    const double of_target = scale * std::expm1(at_target.value - lse) * at_target.slope;
+    for (int64_t c = 0; c < rows.columns; ++c) {
+      const auto [value, slope] = capped(logits[c], args.softcap);
+      logits[c] = scale * std::exp(value - lse) * slope;
+    }
     logits[target] = of_target;
   });
 }

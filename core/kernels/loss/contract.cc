@@ -6,9 +6,10 @@
 namespace mantissa {
 namespace {
 
-Rows check_targets(const char* op, const Tensor& logits, const Tensor& targets) {
-  const Rows rows = rows_of(op, "logits", logits);
-  check_tensor(op, "targets", targets, DType::kI32, rows.rows);
+Rows check_common(const char* op, const auto& args) {
+  const Rows rows = rows_of(op, "logits", args.logits);
+  check_tensor(op, "targets", args.targets, DType::kI32, rows.rows);
+  MANTISSA_CHECK(args.softcap >= 0.0f, "[{}] softcap must be positive, or 0 for none, got {}", op, args.softcap);
   return rows;
 }
 
@@ -16,7 +17,7 @@ Rows check_targets(const char* op, const Tensor& logits, const Tensor& targets) 
 
 Rows check_args(const CrossEntropyForwardArgs& args) {
   constexpr const char* kOp = "cross_entropy";
-  const Rows rows = check_targets(kOp, args.logits, args.targets);
+  const Rows rows = check_common(kOp, args);
   const DType wide = wide_of(args.logits.dtype());
   check_tensor(kOp, "losses", args.losses, wide, rows.rows);
   check_tensor(kOp, "lse", args.lse, wide, rows.rows);
@@ -26,7 +27,7 @@ Rows check_args(const CrossEntropyForwardArgs& args) {
 
 Rows check_args(const CrossEntropyBackwardArgs& args) {
   constexpr const char* kOp = "cross_entropy backward";
-  const Rows rows = check_targets(kOp, args.logits, args.targets);
+  const Rows rows = check_common(kOp, args);
   const DType wide = wide_of(args.logits.dtype());
   check_tensor(kOp, "lse", args.lse, wide, rows.rows);
   check_tensor(kOp, "scale", args.scale, wide, 1);

@@ -10,7 +10,8 @@
 //   logit <- scale (exp(logit - lse) - [column is target]),
 // the target's term by expm1, which does not cancel when its probability is near 1.
 //
-// A NaN or +Inf logit makes its row's loss and gradient NaN, as does a row of -Inf only; otherwise -Inf is a
+// With a softcap c, c tanh(logit / c) stands for each logit, and its derivative multiplies the gradient; Inf is NaN.
+// Otherwise, a NaN or +Inf logit makes its row's loss and gradient NaN, as does a row of -Inf only; a single -Inf is a
 // probability of 0. Bound by memory: logits are read once forward; read and written once backward.
 #include "core/kernels/loss/args.h"
 
@@ -24,6 +25,22 @@ namespace {
 
 constexpr int kMostThreads = 512, kAtOnce = 16;  // logits of a thread in flight
 
+// The value that a logit counts as, and its derivative.
+template <Softcap kSoftcap>
+struct Capped {
+  float cap;
+
+  __device__ __forceinline__ float value(float logit) const {
+    if constexpr (kSoftcap == Softcap::kNone) return logit;
+    return fmaf(cap, tanhf(logit / cap), logit * 0.0f);  // Inf * 0 is NaN
+  }
+  __device__ __forceinline__ float slope(float logit) const {
+    if constexpr (kSoftcap == Softcap::kNone) return 1.0f;
+    const float e = expf(-2.0f * fabsf(logit / cap)), inverse = 1.0f / (1.0f + e);
+    return 4.0f * e * inverse * inverse;
+  }
+};
+
 struct RowLosses {
   const int32_t* targets;
   float *losses, *lse;
@@ -31,16 +48,18 @@ struct RowLosses {
 };
 
 // Columns beyond the row are -Inf, which adds nothing.
-template <int Width, typename T>
+template <int Width, typename T, Softcap kSoftcap>
 __device__ __forceinline__ void load_columns(const T* row, int64_t column, int64_t columns, Alignment alignment,
-                                             float (&to)[Width]) {
+                                             const Capped<kSoftcap>& capped, float (&to)[Width]) {
   if (alignment == Alignment::kVectors && column + Width <= columns) {
     load<Width>(row + column, to);
+#pragma unroll
+    for (float& logit : to) logit = capped.value(logit);
     return;
   }
 #pragma unroll
   for (int k = 0; k < Width; ++k) {
-    to[k] = column + k < columns ? widen(row[column + k]) : -std::numeric_limits<float>::infinity();
+    to[k] = column + k < columns ? capped.value(widen(row[column + k])) : -std::numeric_limits<float>::infinity();
   }
 }
 
@@ -64,9 +83,10 @@ struct OnlineSum {
   }
 };
 
-template <typename T>
+template <typename T, Softcap kSoftcap>
 __global__ void __launch_bounds__(kMostThreads, 2)
-    cross_entropy_forward_kernel(const T* logits, RowLosses rows, int64_t count, int64_t columns) {
+    cross_entropy_forward_kernel(const T* logits, RowLosses rows, int64_t count, int64_t columns,
+                                 Capped<kSoftcap> capped) {
   constexpr int kWidth = kVectorWidth<T>, kLoads = kAtOnce / kWidth;
   const int64_t load_step = static_cast<int64_t>(blockDim.x) * kWidth;
   for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
@@ -77,7 +97,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     for (int64_t first = threadIdx.x * kWidth; first < columns; first += load_step * kLoads) {
       float parts[kLoads][kWidth], values[kAtOnce];
 #pragma unroll
-      for (int l = 0; l < kLoads; ++l) load_columns(x, first + l * load_step, columns, alignment, parts[l]);
+      for (int l = 0; l < kLoads; ++l) load_columns(x, first + l * load_step, columns, alignment, capped, parts[l]);
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) values[k] = parts[k / kWidth][k % kWidth];
       own.add(values);
@@ -90,8 +110,9 @@ __global__ void __launch_bounds__(kMostThreads, 2)
       const double lse = static_cast<double>(max) + log(sum);
       const int32_t target = rows.targets[row];
       rows.lse[row] = static_cast<float>(lse);
-      rows.losses[row] =
-          target == rows.ignore_index ? 0.0f : static_cast<float>(lse - static_cast<double>(widen(x[target])));
+      rows.losses[row] = target == rows.ignore_index
+                             ? 0.0f
+                             : static_cast<float>(lse - static_cast<double>(capped.value(widen(x[target]))));
     }
   }
 }
@@ -124,14 +145,18 @@ struct Gradient {
 };
 
 // Columns column ... column + Width - 1 of a row whose target is not ignored.
-template <int Width, typename T>
-__device__ __forceinline__ void differentiate(T* row, int64_t column, int64_t target, float lse, float scale) {
+template <int Width, typename T, Softcap kSoftcap>
+__device__ __forceinline__ void differentiate(T* row, int64_t column, int64_t target, float lse, float scale,
+                                              const Capped<kSoftcap>& capped) {
   float values[Width];
   load<Width>(row + column, values);
   const int64_t hit = target - column;
-  const float target_term = 0 <= hit && hit < Width ? scale * expm1f(widen(row[target]) - lse) : 0.0f;
+  const float target_term = 0 <= hit && hit < Width ? scale * expm1f(capped.value(widen(row[target])) - lse) : 0.0f;
 #pragma unroll
-  for (int k = 0; k < Width; ++k) values[k] = k == hit ? target_term : scale * expf(values[k] - lse);
+  for (int k = 0; k < Width; ++k) {
+    const float term = k == hit ? target_term : scale * expf(capped.value(values[k]) - lse);
+    values[k] = kSoftcap == Softcap::kNone ? term : term * capped.slope(values[k]);
+  }
   store<Width>(row + column, values);
 }
 
@@ -142,8 +167,8 @@ __device__ __forceinline__ void clear(T* to) {
 }
 
 // Blocks along y share a row. Its columns before the first and after the last 16-byte boundary are taken one by one.
-template <typename T>
-__global__ void cross_entropy_backward_kernel(Gradient<T> g) {
+template <typename T, Softcap kSoftcap>
+__global__ void cross_entropy_backward_kernel(Gradient<T> g, Capped<kSoftcap> capped) {
   constexpr int kWidth = kVectorWidth<T>;
   const int64_t thread = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.y) * blockDim.x;
@@ -161,7 +186,7 @@ __global__ void cross_entropy_backward_kernel(Gradient<T> g) {
       if (ignored) {
         clear<kWidth>(logits + column);
       } else {
-        differentiate<kWidth>(logits, column, target, lse, scale);
+        differentiate<kWidth>(logits, column, target, lse, scale, capped);
       }
     }
     for (int64_t i = thread; i < head + g.columns - tail; i += threads) {
@@ -169,10 +194,16 @@ __global__ void cross_entropy_backward_kernel(Gradient<T> g) {
       if (ignored) {
         clear<1>(logits + column);
       } else {
-        differentiate<1>(logits, column, target, lse, scale);
+        differentiate<1>(logits, column, target, lse, scale, capped);
       }
     }
   }
+}
+
+// Calls body(Capped<...>).
+template <typename Body>
+void dispatch_softcap(float softcap, const Body& body) {
+  softcap > 0.0f ? body(Capped<Softcap::kGiven>{softcap}) : body(Capped<Softcap::kNone>{});
 }
 
 }  // namespace
@@ -185,11 +216,13 @@ void run(const CrossEntropyForwardArgs& args, CudaStream& stream) {
     dispatch(args.logits.dtype(), [&]<typename T>() {
       const int64_t wanted = divide_up(rows.columns, kAtOnce * kLanes) * kLanes;
       const unsigned threads = static_cast<unsigned>(std::min<int64_t>(wanted, kMostThreads));
-      launch(cross_entropy_forward_kernel<T>,
-             {.grid = blocks_for(rows.rows, 1, stream, 32),
-              .block = threads,
-              .shared_bytes = threads / kLanes * sizeof(double)},
-             stream.handle(), args.logits.data<T>(), losses, rows.rows, rows.columns);
+      dispatch_softcap(args.softcap, [&]<Softcap kSoftcap>(const Capped<kSoftcap>& capped) {
+        launch(cross_entropy_forward_kernel<T, kSoftcap>,
+               {.grid = blocks_for(rows.rows, 1, stream, 32),
+                .block = threads,
+                .shared_bytes = threads / kLanes * sizeof(double)},
+               stream.handle(), args.logits.data<T>(), losses, rows.rows, rows.columns, capped);
+      });
     });
   }
   launch(loss_sum_kernel, {.grid = 1, .block = kSumThreads, .shared_bytes = kSumThreads * sizeof(double)},
@@ -213,10 +246,12 @@ void run(const CrossEntropyBackwardArgs& args, CudaStream& stream) {
     const int64_t enough = blocks_for(rows.rows * across, threads, stream);
     const int64_t grid_y = std::min({divide_up(across, threads), enough, kLargestGridY});
     const int64_t grid_x = std::min(rows.rows, divide_up(enough, grid_y));
-    launch(cross_entropy_backward_kernel<T>,
-           {.grid = dim3(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y)),
-            .block = static_cast<unsigned>(threads)},
-           stream.handle(), gradient);
+    dispatch_softcap(args.softcap, [&]<Softcap kSoftcap>(const Capped<kSoftcap>& capped) {
+      launch(cross_entropy_backward_kernel<T, kSoftcap>,
+             {.grid = dim3(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y)),
+              .block = static_cast<unsigned>(threads)},
+             stream.handle(), gradient, capped);
+    });
   });
 }
 

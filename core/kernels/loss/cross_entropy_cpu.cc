@@ -7,7 +7,8 @@
 //   logit <- scale (exp(logit - lse) - [column is target]),
 // The target's term uses expm1, which does not cancel when its probability is near 1.
 //
-// A NaN or +Inf logit makes its row's loss and gradient NaN; -Inf is a probability of 0.
+// A NaN or +Inf logit makes its row's loss and gradient NaN; -Inf is a probability of 0, or NaN with a softcap. With a
+// softcap c, c tanh(logit / c) stands for each logit, and its derivative multiplies the gradient.
 #include "core/kernels/loss/args.h"
 
 #include <algorithm>
@@ -24,6 +25,29 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
+
+struct ScalarTanh {
+  float value, slope;
+};
+
+// The value that a logit counts as, and its derivative.
+template <Softcap kSoftcap>
+struct Capped {
+  FloatVec cap, inverse;
+
+  explicit Capped(float softcap) : cap(hn::Set(FloatTag(), softcap)), inverse(hn::Set(FloatTag(), 1.0f / softcap)) {}
+
+  HWY_INLINE TanhPair operator()(FloatVec z) const {
+    if constexpr (kSoftcap == Softcap::kNone) return {z, hn::Set(FloatTag(), 1.0f)};
+    const TanhPair t = tanh(hn::Mul(z, inverse));
+    return {hn::MulAdd(cap, t.value, hn::Mul(z, hn::Zero(FloatTag()))), t.slope};  // Inf * 0 is NaN
+  }
+  template <typename T>
+  ScalarTanh of(T logit) const {
+    const TanhPair z = (*this)(hn::Set(FloatTag(), to_float(logit)));
+    return {hn::GetLane(z.value), hn::GetLane(z.slope)};
+  }
+};
 
 // May miss a NaN; the sum of exponentials does not.
 template <typename T>
@@ -45,31 +69,36 @@ float largest(const T* logits, int64_t n) {
   return hn::GetLane(hn::MaxOfLanes(df, hn::Max(largest0, largest1)));
 }
 
-template <typename T>
-double log_sum_exp(const T* logits, int64_t n) {
+template <typename T, Softcap kSoftcap>
+double log_sum_exp(const T* logits, int64_t n, const Capped<kSoftcap>& capped) {
   constexpr int64_t kColumnsPerSum = 4096;
-  const float max = largest(logits, n);
-  const auto max_vector = hn::Set(FloatTag(), max);
+  const auto max_vector = capped(hn::Set(FloatTag(), largest(logits, n))).value;  // capping keeps the order
+  const float max = hn::GetLane(max_vector);
   double sum = 0.0;
   for (int64_t begin = 0; begin < n; begin += kColumnsPerSum) {
     const T* part = logits + begin;
     sum += sum_vectors(std::min(kColumnsPerSum, n - begin), [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-      return zero_beyond(exp(hn::Sub(load(part + i, count), max_vector)), count);
+      return zero_beyond(exp(hn::Sub(capped(load(part + i, count)).value, max_vector)), count);
     });
   }
   return static_cast<double>(max) + std::log(sum);
 }
 
-template <typename T>
-void probabilities(T* logits, int64_t n, float lse, float scale) {
+template <typename T, Softcap kSoftcap>
+void probabilities(T* logits, int64_t n, const Capped<kSoftcap>& capped, float lse, float scale) {
   const auto lse_vector = hn::Set(FloatTag(), lse);
   const auto factor = hn::Set(FloatTag(), scale);
   for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-    store(hn::Mul(exp(hn::Sub(load(logits + i, count), lse_vector)), factor), logits + i, count);
+    const TanhPair z = capped(load(logits + i, count));
+    auto gradient = hn::Mul(exp(hn::Sub(z.value, lse_vector)), factor);
+    if constexpr (kSoftcap == Softcap::kGiven) gradient = hn::Mul(gradient, z.slope);
+    store(gradient, logits + i, count);
   });
 }
 
-void cross_entropy_forward_kernel(const CrossEntropyForwardArgs& args) {
+template <Softcap kSoftcap>
+void forward_rows(const CrossEntropyForwardArgs& args) {
+  const Capped<kSoftcap> capped(args.softcap);
   const int64_t columns = args.logits.shape().last();
   const int32_t* targets = args.targets.data<int32_t>();
   float* losses = args.losses.data<float>();
@@ -77,15 +106,18 @@ void cross_entropy_forward_kernel(const CrossEntropyForwardArgs& args) {
   dispatch(args.logits.dtype(), [&]<typename T>() {
     parallel_rows(args.targets.numel(), columns, [&](int64_t row) {
       const T* logits = args.logits.data<T>() + row * columns;
-      const double lse = log_sum_exp(logits, columns);
+      const double lse = log_sum_exp(logits, columns, capped);
       const bool ignored = targets[row] == args.ignore_index;
-      losses[row] = ignored ? 0.0f : static_cast<float>(lse - static_cast<double>(to_float(logits[targets[row]])));
+      losses[row] =
+          ignored ? 0.0f : static_cast<float>(lse - static_cast<double>(capped.of(logits[targets[row]]).value));
       lses[row] = static_cast<float>(lse);
     });
   });
 }
 
-void cross_entropy_backward_kernel(const CrossEntropyBackwardArgs& args) {
+template <Softcap kSoftcap>
+void backward_rows(const CrossEntropyBackwardArgs& args) {
+  const Capped<kSoftcap> capped(args.softcap);
   const int64_t columns = args.logits.shape().last();
   const int32_t* targets = args.targets.data<int32_t>();
   const float* lses = args.lse.data<float>();
@@ -98,11 +130,20 @@ void cross_entropy_backward_kernel(const CrossEntropyBackwardArgs& args) {
         std::fill_n(logits, columns, T{});
         return;
       }
-      const float target_term = scale * std::expm1(to_float(logits[target]) - lses[row]);
-      probabilities(logits, columns, lses[row], scale);
+      const ScalarTanh at_target = capped.of(logits[target]);
+      const float target_term = scale * std::expm1(at_target.value - lses[row]) * at_target.slope;
+      probabilities(logits, columns, capped, lses[row], scale);
       logits[target] = from_float<T>(target_term);
     });
   });
+}
+
+void cross_entropy_forward_kernel(const CrossEntropyForwardArgs& args) {
+  args.softcap > 0.0f ? forward_rows<Softcap::kGiven>(args) : forward_rows<Softcap::kNone>(args);
+}
+
+void cross_entropy_backward_kernel(const CrossEntropyBackwardArgs& args) {
+  args.softcap > 0.0f ? backward_rows<Softcap::kGiven>(args) : backward_rows<Softcap::kNone>(args);
 }
 
 }  // namespace mantissa::cpu::HWY_NAMESPACE

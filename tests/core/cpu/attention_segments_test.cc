@@ -10,13 +10,14 @@
 namespace mantissa::cpu {
 namespace {
 
-AttentionSegments cut(int64_t batch, int64_t heads, int64_t kv_heads, int64_t length, Mask mask) {
+AttentionSegments cut(int64_t batch, int64_t heads, int64_t kv_heads, int64_t length, Mask mask, int64_t window = 0) {
   const AttentionBackwardArgs args{.shape = {.batch = batch,
                                              .sequence_length = length,
                                              .num_heads = heads,
                                              .num_kv_heads = kv_heads,
                                              .head_dim = 64,
-                                             .mask = mask}};
+                                             .mask = mask,
+                                             .window = window}};
   return AttentionSegments(args.shape);
 }
 
@@ -50,6 +51,38 @@ TEST(AttentionSegments, TheFirstThatSeesAKeyBlockIsTheOneBeforeWhichNoneDoes) {
     for (int64_t key_block = 0; key_block < shape.blocks(); ++key_block) {
       for (int64_t s = 0; s < shape.segments(); ++s) {
         EXPECT_EQ(s >= shape.first_segment(key_block), shape.segment_end(s) > shape.query_blocks_begin(key_block));
+      }
+    }
+  }
+}
+
+TEST(AttentionSegments, OfAWindowSeeTheKeyBlocksOfTheirQueries) {
+  for (const int64_t length : {1, 700, 4000}) {
+    for (const int64_t window : {1, 63, 64, 65, 500, 5000}) {
+      const AttentionSegments shape = cut(1, 1, 1, length, Mask::kCausal, window);
+      int64_t work = 0;
+      for (int64_t block = 0; block < shape.blocks(); ++block) {
+        const int64_t first = block * kAttentionBlock, last = first + shape.block_rows(block) - 1;
+        EXPECT_EQ(shape.key_blocks_begin(block), std::max<int64_t>(0, first - window + 1) / kAttentionBlock);
+        work += shape.key_blocks_end(block) - shape.key_blocks_begin(block);
+        for (int64_t keys = 0; keys < shape.blocks(); ++keys) {
+          const int64_t last_key = keys * kAttentionBlock + shape.block_rows(keys) - 1;
+          const bool sees = keys * kAttentionBlock <= last && last_key > first - window;
+          EXPECT_EQ(keys >= shape.key_blocks_begin(block) && keys < shape.key_blocks_end(block), sees);
+          EXPECT_EQ(block >= shape.query_blocks_begin(keys) && block < shape.query_blocks_end(keys), sees);
+        }
+      }
+      for (int64_t s = 0; s < shape.segments(); ++s) {
+        int64_t of_segment = 0;
+        for (int64_t block = shape.segment_begin(s); block < shape.segment_end(s); ++block) {
+          of_segment += shape.key_blocks_end(block) - shape.key_blocks_begin(block);
+        }
+        EXPECT_LE(std::abs(of_segment - work / shape.segments()), window / kAttentionBlock + 2);  // one query block
+        for (int64_t keys = 0; keys < shape.blocks(); ++keys) {
+          const bool sees = shape.segment_begin(s) < shape.query_blocks_end(keys) &&
+                            shape.segment_end(s) > shape.query_blocks_begin(keys);
+          EXPECT_EQ(s >= shape.first_segment(keys) && s < shape.segments_end(keys), sees);
+        }
       }
     }
   }

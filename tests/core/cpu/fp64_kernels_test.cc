@@ -114,9 +114,18 @@ TEST(Fp64Kernels, ProductsDoNotDependOnThreads) {
 
 TEST(Fp64Kernels, Attention) {
   // sqrt(8) is no fp32 number: the scale of the scores must not be rounded.
-  for (const bool causal : {true, false}) {
-    const reference::AttentionCase c{
-        .batch = 2, .length = 7, .heads = 4, .kv_heads = 2, .dim = 8, .scale = 1.0 / std::sqrt(8.0), .causal = causal};
+  const std::vector<int32_t> starts{0, 0, 2, 2, 2, 2, 6, 0, 1, 1, 1, 1, 1, 1};
+  for (const auto& [causal, window, documents] :
+       {std::tuple{true, 0, false}, {false, 0, false}, {true, 3, false}, {true, 0, true}, {true, 2, true}}) {
+    const reference::AttentionCase c{.batch = 2,
+                                     .length = 7,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .dim = 8,
+                                     .scale = 1.0 / std::sqrt(8.0),
+                                     .causal = causal,
+                                     .window = static_cast<size_t>(window),
+                                     .starts = documents ? starts : std::vector<int32_t>()};
     const Values qkv = random_values(static_cast<int64_t>(c.qkv_size()), 1, -2.0, 2.0),
                  d_out = random_values(static_cast<int64_t>(c.out_size()), 2);
     const auto expected = reference::attention_forward(c, qkv);
@@ -126,13 +135,18 @@ TEST(Fp64Kernels, Attention) {
                                .num_kv_heads = 2,
                                .head_dim = 8,
                                .scale = 1.0f / std::sqrt(8.0f),
-                               .mask = causal ? Mask::kCausal : Mask::kNone};
-    const AttentionForwardArgs forward{
-        .qkv = fp64({14, 64}, qkv), .out = unwritten({14, 32}), .lse = unwritten({2, 4, 7}), .shape = shape};
+                               .mask = causal ? Mask::kCausal : Mask::kNone,
+                               .window = window};
+    const AttentionForwardArgs forward{.qkv = fp64({14, 64}, qkv),
+                                       .starts = documents ? make_indices(starts) : Tensor(),
+                                       .out = unwritten({14, 32}),
+                                       .lse = unwritten({2, 4, 7}),
+                                       .shape = shape};
     run(forward);
     expect_close(forward.out, expected.out, "out");
     expect_close(forward.lse, expected.lse, "lse");
     const AttentionBackwardArgs backward{.qkv = forward.qkv,
+                                         .starts = forward.starts,
                                          .out = forward.out,
                                          .lse = forward.lse,
                                          .d_out = fp64({14, 32}, d_out),
@@ -339,6 +353,26 @@ TEST(Fp64Kernels, EmbeddingLossAndColumnSums) {
                                .scale = fp64({1}, {1.0 / 3.0}),
                                .ignore_index = kIgnored});
   expect_close(loss.logits, reference::cross_entropy_backward(logits, targets, kIgnored, 1.0 / 3.0), "d_logits");
+
+  Values capped = logits, slopes;
+  for (double& logit : capped) {
+    slopes.push_back(1.0 - std::pow(std::tanh(logit / 5.0), 2.0));
+    logit = 5.0 * std::tanh(logit / 5.0);
+  }
+  CrossEntropyForwardArgs capped_loss = loss;
+  capped_loss.logits = fp64({6, 21}, logits);
+  capped_loss.softcap = 5.0f;
+  run(capped_loss);
+  expect_close(loss.losses, reference::cross_entropy_forward(capped, targets, kIgnored), "losses with a softcap");
+  run(CrossEntropyBackwardArgs{.logits = capped_loss.logits,
+                               .targets = loss.targets,
+                               .lse = loss.lse,
+                               .scale = fp64({1}, {1.0 / 3.0}),
+                               .ignore_index = kIgnored,
+                               .softcap = 5.0f});
+  Values d_capped = reference::cross_entropy_backward(capped, targets, kIgnored, 1.0 / 3.0);
+  for (size_t i = 0; i < d_capped.size(); ++i) d_capped[i] *= slopes[i];
+  expect_close(capped_loss.logits, d_capped, "d_logits with a softcap");
 
   const ColumnSumArgs columns{.x = backward.dy, .out = unwritten({21})};
   run(columns);

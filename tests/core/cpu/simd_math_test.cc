@@ -19,8 +19,8 @@
 namespace mantissa::cpu {
 
 struct Results {
-  explicit Results(size_t n) : exp(n), sigmoid(n), complement(n), cdf(n), density(n) {}
-  std::vector<float> exp, sigmoid, complement, cdf, density;
+  explicit Results(size_t n) : exp(n), sigmoid(n), complement(n), tanh(n), slope(n), cdf(n), density(n) {}
+  std::vector<float> exp, sigmoid, complement, tanh, slope, cdf, density;
 };
 
 }  // namespace mantissa::cpu
@@ -33,6 +33,9 @@ void evaluate(const std::vector<float>& x, Results& out) {
   for_each_vector(static_cast<int64_t>(x.size()), [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
     const auto v = load(x.data() + i, count);
     store(exp(v), out.exp.data() + i, count);
+    const TanhPair t = tanh(v);
+    store(t.value, out.tanh.data() + i, count);
+    store(t.slope, out.slope.data() + i, count);
     const SigmoidPair s = sigmoid(v);
     store(s.value, out.sigmoid.data() + i, count);
     store(s.complement, out.complement.data() + i, count);
@@ -101,6 +104,22 @@ TEST(SimdMath, SigmoidAndItsComplementAreWithinFourUlp) {
   });
 }
 
+TEST(SimdMath, TanhAndItsSlopeKeepRelativeAccuracy) {
+  std::vector<float> x = grid(-40.0, 40.0, 200000), small = grid(-1.0, 1.0, 200000);
+  x.insert(x.end(), small.begin(), small.end());
+  kernel_test::device_under_test().on_each_variant([&] {
+    const Results out = evaluate_all(x);
+    double value = 0.0, slope = 0.0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double v = x[i], cosh = std::cosh(v);
+      value = std::max(value, ulps(out.tanh[i], std::tanh(v)));
+      slope = std::max(slope, ulps(out.slope[i], 1.0 / (cosh * cosh)));
+    }
+    EXPECT_LE(value, 3.0);
+    EXPECT_LE(slope, 8.0);
+  });
+}
+
 TEST(SimdMath, NormalDistributionKeepsRelativeAccuracyInItsTail) {
   const std::vector<float> x = grid(-13.0, 13.0, 400000);
   kernel_test::device_under_test().on_each_variant([&] {
@@ -132,10 +151,13 @@ TEST(SimdMath, SpecialValues) {
     const Results of_nan = evaluate_all(nans);
     for (size_t i = 0; i < nans.size(); ++i) {
       EXPECT_TRUE(std::isnan(of_nan.exp[i]) && std::isnan(of_nan.sigmoid[i]) && std::isnan(of_nan.complement[i])) << i;
+      EXPECT_TRUE(std::isnan(of_nan.tanh[i]) && std::isnan(of_nan.slope[i])) << i;
       EXPECT_TRUE(std::isnan(of_nan.cdf[i]) && std::isnan(of_nan.density[i])) << i;
     }
     const Results out = evaluate_all({0.0f, kInf, -kInf, 3e38f, -3e38f});
     EXPECT_EQ(out.exp, (std::vector<float>{1.0f, kInf, 0.0f, kInf, 0.0f}));
+    EXPECT_EQ(out.tanh, (std::vector<float>{0.0f, 1.0f, -1.0f, 1.0f, -1.0f}));
+    EXPECT_EQ(out.slope, (std::vector<float>{1.0f, 0.0f, 0.0f, 0.0f, 0.0f}));
     EXPECT_EQ(out.sigmoid, (std::vector<float>{0.5f, 1.0f, 0.0f, 1.0f, 0.0f}));
     EXPECT_EQ(out.complement, (std::vector<float>{0.5f, 0.0f, 1.0f, 0.0f, 1.0f}));
     EXPECT_EQ(out.cdf, (std::vector<float>{0.5f, 1.0f, 0.0f, 1.0f, 0.0f}));

@@ -3,6 +3,8 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/core/cuda/faulty_attention.h"
@@ -155,6 +157,23 @@ TEST_F(AttentionChoiceTest, CudnnIsRefusedWithTheReason) {
     EXPECT_EQ(error_of([&] { without.try_forward(args_, stream_); }),
               "[attention] cuda.attention: cudnn, but not installed; give cuda.attention=auto or own");
   }
+}
+
+TEST_F(AttentionChoiceTest, WindowsAndDocumentsAreOurs) {
+  AttentionForwardArgs window = args_, documents = args_;
+  window.shape.window = 8;
+  documents.starts = {
+      stream_.allocate_scratch(kBatch * kLength * sizeof(int32_t), "test"), DType::kI32, {kBatch * kLength}};
+  for (const auto& [args, what] : {std::pair{window, " window=8"}, std::pair{documents, " with documents"}}) {
+    choose(AttentionChoice::kAuto);
+    EXPECT_FALSE(device_.try_forward(args, stream_));
+    choose(AttentionChoice::kCudnn);
+    EXPECT_EQ(error_of([&] { device_.try_forward(args, stream_); }),
+              std::string("[attention] cuda.attention: cudnn, but cuDNN does not compute the forward pass of causal "
+                          "attention in bf16, B=2 T=40 H=2 KV=2 D=16") +
+                  what + ": cuDNN is used neither with a window nor with documents; give cuda.attention=auto or own");
+  }
+  EXPECT_TRUE(library_.planned.empty());
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ AttentionShape geometry(int64_t batch, int64_t length, int64_t heads, int64_t kv
           .num_heads = heads,
           .num_kv_heads = kv_heads,
           .head_dim = dim,
+          .scale = 1.0f,
           .mask = mask};
 }
 

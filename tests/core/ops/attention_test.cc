@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/ops/add.h"
@@ -28,19 +29,22 @@ AttentionShape shape(Mask mask, int64_t length = kLength, int64_t heads = kHeads
   return {.sequence_length = length, .num_heads = heads, .num_kv_heads = kv_heads, .head_dim = dim, .mask = mask};
 }
 
-// The formula in double, for one query after the other.
-Values naive_attention(const Values& qkv, Mask mask) {
+// The formula in double, for one query after the other. starts: empty for one document.
+Values naive_attention(const Values& qkv, const AttentionShape& seen, const std::vector<int32_t>& starts = {}) {
+  const double scale = seen.scale == 0.0f ? 1.0 / std::sqrt(double{kDim}) : double{seen.scale};
   Values out(kRows * kHeads * kDim);
   const auto at = [&](int64_t row, int64_t head, int64_t i) { return double{qkv[row * kPacked + head * kDim + i]}; };
   for (int64_t row = 0; row < kRows; ++row) {
-    const int64_t first = row / kLength * kLength, last = mask == Mask::kCausal ? row : first + kLength - 1;
+    const int64_t sequence = row / kLength * kLength, last = seen.mask == Mask::kCausal ? row : sequence + kLength - 1;
+    int64_t first = sequence + (starts.empty() ? 0 : starts[static_cast<size_t>(row)]);
+    if (seen.window > 0) first = std::max(first, row - seen.window + 1);
     for (int64_t head = 0; head < kHeads; ++head) {
       const int64_t key = kHeads + head / (kHeads / kKvHeads), value = key + kKvHeads;
       double sum = 0.0, mixed[kDim] = {};
       for (int64_t other = first; other <= last; ++other) {
         double score = 0.0;
         for (int64_t i = 0; i < kDim; ++i) score += at(row, head, i) * at(other, key, i);
-        const double weight = std::exp(score / std::sqrt(double{kDim}));
+        const double weight = std::exp(scale * score);
         sum += weight;
         for (int64_t i = 0; i < kDim; ++i) mixed[i] += weight * at(other, value, i);
       }
@@ -72,8 +76,34 @@ TEST_F(AttentionOp, ValueIsThatOfTheFormulaWithBothMasksAndGroupedHeads) {
     const Tensor out = attention(*tape, leaf(*tape, qkv_), shape(mask)).value;
     EXPECT_EQ(out.shape(), (Shape{kRows, kHeads * kDim}));
     // Scores of up to ~10 have an absolute error of 10 eps in the exponent; sums of 5 and 6 terms add a few eps.
-    EXPECT_LT(testing::relative_error(host_.values(out), naive_attention(host_.values(qkv_.weight), mask)),
+    EXPECT_LT(testing::relative_error(host_.values(out), naive_attention(host_.values(qkv_.weight), shape(mask))),
               16 * 0x1p-24);
+  }
+}
+
+TEST_F(AttentionOp, KeepsTheCallersScaleWindowAndDocuments) {
+  const std::vector<int32_t> starts = {0, 0, 2, 2, 2, 0, 1, 1, 1, 1};
+  AttentionShape seen = shape(Mask::kCausal);
+  seen.scale = 0.3f;
+  seen.window = 2;
+  const auto tape = host_.tape(fp32_);
+  const Var out = attention(*tape, leaf(*tape, qkv_), seen, host_.tensor(starts));
+  const Values qkv = host_.values(qkv_.weight);
+  EXPECT_LT(testing::relative_error(host_.values(out.value), naive_attention(qkv, seen, starts)), 16 * 0x1p-24);
+  tape->backward(weighted_sum(*tape, out, dy_));
+  // The backward pass gets them too: two elements by their difference quotients, with errors of some 1e-4 by the step
+  // and the rounding of y. The kernels' tests compare all.
+  const Values d_qkv = gradient(qkv_);
+  for (const size_t at : {size_t{3 * kPacked + 2}, size_t{8 * kPacked + kHeads * kDim}}) {
+    double sums[2];
+    for (const int side : {0, 1}) {
+      Values moved = qkv;
+      moved[at] += side == 0 ? 0x1p-7f : -0x1p-7f;
+      const Values y = naive_attention(moved, seen, starts);
+      sums[side] = 0.0;
+      for (size_t i = 0; i < y.size(); ++i) sums[side] += double{y[i]} * double{dy_[i]};
+    }
+    EXPECT_NEAR(d_qkv[at], (sums[0] - sums[1]) / 0x1p-6, 1e-3);
   }
 }
 

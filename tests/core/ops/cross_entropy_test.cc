@@ -180,13 +180,13 @@ class LinearCrossEntropyOp : public ::testing::Test {
     Values losses, d_x, d_weight;
   };
   // chunk_rows = 0: a single chunk.
-  Result run(const PrecisionPolicy& precision, int64_t chunk_rows) {
+  Result run(const PrecisionPolicy& precision, int64_t chunk_rows, float softcap = 0.0f) {
     parameters_.forget_gradients();
     const auto tape = host_.tape(precision, TapeOptions(), kLossGradient);
     const Tensor targets = host_.tensor(kTargets);
     const Var x = leaf(*tape, x_);
-    const LossOutput loss = chunk_rows == 0 ? cross_entropy(*tape, linear(*tape, x, weight_, nullptr), targets)
-                                            : linear_cross_entropy(*tape, x, weight_, targets, chunk_rows);
+    const LossOutput loss = chunk_rows == 0 ? cross_entropy(*tape, linear(*tape, x, weight_, nullptr), targets, softcap)
+                                            : linear_cross_entropy(*tape, x, weight_, targets, chunk_rows, softcap);
     Result result{host_.scalar(loss.sum.value), host_.values(loss.losses), {}, {}};
     tape->backward(loss.sum);
     result.d_x = host_.values(x_.gradient);
@@ -236,11 +236,17 @@ class LinearCrossEntropyOp : public ::testing::Test {
 
 TEST_F(LinearCrossEntropyOp, OneChunkGivesTheBitsOfTheTwoOps) {
   for (const PrecisionPolicy* precision : {&fp32_, &bf16_}) {
-    const Result whole = run(*precision, 0), chunk = run(*precision, 100);
-    EXPECT_EQ(chunk.sum, whole.sum);
-    EXPECT_EQ(chunk.losses, whole.losses);
-    EXPECT_EQ(chunk.d_x, whole.d_x);
-    EXPECT_EQ(chunk.d_weight, whole.d_weight);
+    std::vector<Result> capped;
+    for (const float softcap : {0.0f, 2.0f}) {
+      const Result whole = run(*precision, 0, softcap), chunk = run(*precision, 100, softcap);
+      EXPECT_EQ(chunk.sum, whole.sum);
+      EXPECT_EQ(chunk.losses, whole.losses);
+      EXPECT_EQ(chunk.d_x, whole.d_x);
+      EXPECT_EQ(chunk.d_weight, whole.d_weight);
+      capped.push_back(whole);
+    }
+    EXPECT_NE(capped[0].sum, capped[1].sum);
+    EXPECT_NE(capped[0].d_x, capped[1].d_x);
   }
 }
 

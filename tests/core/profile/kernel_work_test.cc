@@ -53,6 +53,14 @@ TEST(KernelWork, AttentionCountsThePairsThatTheMaskLetsThrough) {
   EXPECT_EQ(work_of(forward).bytes, 2.0 * 8 * (96 + 48) + 4.0 * 48);
   forward.shape.mask = Mask::kCausal;
   EXPECT_EQ(work_of(forward).flops, 4.0 * 2 * 6 * 8 * 10);  // 1 + 2 + 3 + 4 pairs
+  AttentionForwardArgs limited = forward;
+  limited.shape.window = 2;
+  EXPECT_EQ(work_of(limited).flops, 4.0 * 2 * 6 * 8 * 7);  // 1 + 2 + 2 + 2 pairs
+  limited.shape.window = 9;
+  limited.starts = tensor(DType::kI32, {8});
+  EXPECT_EQ(work_of(limited).flops, work_of(forward).flops);  // a dry run does not know the documents
+  EXPECT_EQ(work_of(limited).bytes, work_of(forward).bytes + 4.0 * 8);
+  EXPECT_EQ(variant_of(limited), "2x4 6 heads of 8, 3 of keys, causal, window 9, documents");
   const AttentionBackwardArgs backward{
       .qkv = forward.qkv,
       .out = forward.out,

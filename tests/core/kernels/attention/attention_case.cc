@@ -18,7 +18,7 @@ int64_t as_int(size_t n) { return static_cast<int64_t>(n); }
 // of the maximum or lse subtracted from it, changes a probability by at most this factor.
 double score_condition(const AttentionCase& c, const std::vector<double>& magnitudes, size_t b, size_t h, size_t t) {
   double largest = 0.0;
-  for (size_t j = 0; j < c.visible(t); ++j) {
+  for (size_t j = c.first(b, t); j < c.visible(t); ++j) {
     const double score = reference::attention_score(c, magnitudes, c.query(b, h, t), c.key(b, h, j));
     largest = std::max(largest, std::abs(score));  // the scale may be negative
   }
@@ -47,6 +47,7 @@ AttentionRun::AttentionRun(const AttentionCase& c, DType dtype)
 AttentionRun::AttentionRun(const AttentionCase& c, DType dtype, const std::vector<double>& qkv_values,
                            const std::vector<double>& d_out_values)
     : shape(c),
+      starts(c.starts.empty() ? Tensor() : make_indices(c.starts)),
       qkv(make_tensor(dtype, {as_int(c.batch * c.length), as_int(c.row())}, qkv_values)),
       d_out(make_tensor(dtype, {as_int(c.batch * c.length), as_int(c.heads * c.dim)}, d_out_values)),
       out(make_unwritten(dtype, d_out.shape())),
@@ -58,6 +59,7 @@ AttentionRun::AttentionRun(const AttentionCase& c, DType dtype, const std::vecto
 
 AttentionForwardArgs AttentionRun::forward_args() const {
   return {.qkv = qkv,
+          .starts = starts,
           .out = out,
           .lse = lse,
           .shape = {.batch = as_int(shape.batch),
@@ -66,12 +68,13 @@ AttentionForwardArgs AttentionRun::forward_args() const {
                     .num_kv_heads = as_int(shape.kv_heads),
                     .head_dim = as_int(shape.dim),
                     .scale = static_cast<float>(shape.scale),
-                    .mask = shape.causal ? Mask::kCausal : Mask::kNone}};
+                    .mask = shape.causal ? Mask::kCausal : Mask::kNone,
+                    .window = as_int(shape.window)}};
 }
 
 AttentionBackwardArgs AttentionRun::backward_args() const {
   const AttentionForwardArgs forward = forward_args();
-  return {.qkv = qkv, .out = out, .lse = lse, .d_out = d_out, .d_qkv = d_qkv, .shape = forward.shape};
+  return {.qkv = qkv, .starts = starts, .out = out, .lse = lse, .d_out = d_out, .d_qkv = d_qkv, .shape = forward.shape};
 }
 
 void AttentionRun::expect_forward() const {
@@ -82,7 +85,7 @@ void AttentionRun::expect_forward() const {
   for_each_query(shape, magnitudes, [&](size_t b, size_t h, size_t t, double condition) {
     const double lse_value = expected.lse[shape.lse(b, h, t)];
     lse_magnitude[shape.lse(b, h, t)] = condition + std::abs(lse_value);
-    for (size_t j = 0; j < shape.visible(t); ++j) {
+    for (size_t j = shape.first(b, t); j < shape.visible(t); ++j) {
       const double p =
           std::exp(reference::attention_score(shape, inputs, shape.query(b, h, t), shape.key(b, h, j)) - lse_value);
       for (size_t d = 0; d < shape.dim; ++d) {
@@ -113,7 +116,7 @@ void AttentionRun::expect_backward() const {
     const double lse_value = stored.lse[shape.lse(b, h, t)];
     double delta = 0.0;
     for (size_t d = 0; d < shape.dim; ++d) delta += std::abs(stored.out[o + d] * gradient[o + d]);
-    for (size_t j = 0; j < shape.visible(t); ++j) {
+    for (size_t j = shape.first(b, t); j < shape.visible(t); ++j) {
       const size_t k = shape.key(b, h, j), v = shape.value(b, h, j);
       const double p = std::exp(reference::attention_score(shape, inputs, q, k) - lse_value);
       const double p_terms = (condition + std::abs(lse_value)) * p;

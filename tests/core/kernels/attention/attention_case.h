@@ -22,7 +22,7 @@ class AttentionRun {
   void expect_backward() const;
 
   const reference::AttentionCase shape;
-  const Tensor qkv, d_out, out, lse, d_qkv;
+  const Tensor starts, qkv, d_out, out, lse, d_qkv;
 };
 
 }  // namespace mantissa::kernel_test

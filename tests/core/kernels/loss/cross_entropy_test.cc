@@ -6,6 +6,7 @@
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/core/kernels/test_tensor.h"
+#include "tests/reference/complex_step.h"
 #include "tests/reference/cross_entropy.h"
 #include "tests/reference/random_values.h"
 
@@ -22,7 +23,7 @@ struct Outputs {
   Tensor losses, lse, sum;
 };
 
-Outputs forward(const Tensor& logits, const std::vector<int32_t>& targets) {
+Outputs forward(const Tensor& logits, const std::vector<int32_t>& targets, float softcap = 0.0f) {
   const int64_t rows = static_cast<int64_t>(targets.size());
   Outputs out{make_unwritten(DType::kF32, {rows}), make_unwritten(DType::kF32, {rows}),
               make_unwritten(DType::kF32, {1})};
@@ -31,16 +32,19 @@ Outputs forward(const Tensor& logits, const std::vector<int32_t>& targets) {
                               .losses = out.losses,
                               .lse = out.lse,
                               .loss_sum = out.sum,
-                              .ignore_index = kIgnore});
+                              .ignore_index = kIgnore,
+                              .softcap = softcap});
   return out;
 }
 
-void backward(const Tensor& logits, const std::vector<int32_t>& targets, const Tensor& lse, double scale = kScale) {
+void backward(const Tensor& logits, const std::vector<int32_t>& targets, const Tensor& lse, double scale = kScale,
+              float softcap = 0.0f) {
   run(CrossEntropyBackwardArgs{.logits = logits,
                                .targets = make_indices(targets),
                                .lse = lse,
                                .scale = make_tensor(DType::kF32, {1}, {scale}),
-                               .ignore_index = kIgnore});
+                               .ignore_index = kIgnore,
+                               .softcap = softcap});
 }
 
 void check(DType dtype, int64_t rows, int64_t columns, double range) {
@@ -101,6 +105,65 @@ TEST(CrossEntropy, AgreesWithTheReferenceAtOtherShapes) {
     }
     check(dtype, 301, 9, 10.0);
   }
+}
+
+void check_softcap(DType dtype, int64_t columns, double range, float softcap) {
+  const std::vector<int32_t> targets = {0, kIgnore, static_cast<int32_t>(columns - 1)};
+  const Tensor logits = make_tensor(dtype, {3, columns}, random_values(3 * columns, 1, -range, range));
+  const std::vector<double> v = values_of(logits);
+  const double cap = static_cast<double>(softcap);
+  const auto losses_of = [&](auto z) {
+    for (auto& logit : z) logit = cap * std::tanh(logit / cap);
+    return reference::cross_entropy_forward(z, targets, kIgnore);
+  };
+  const Outputs out = forward(logits, targets, softcap);
+  // Beside those of check(), a capped logit is off by a few units.
+  const double spread = 1.0 + std::log(static_cast<double>(columns)) + 8.0 * cap;
+  const double steps = kCrossEntropyTolerance.steps(static_cast<double>(columns));
+  expect_close(out.losses, losses_of(v), {spread, spread, spread}, steps, "losses");
+
+  std::vector<double> lse, capped = v, magnitude(v.size());
+  for (double& logit : capped) logit = cap * std::tanh(logit / cap);
+  const size_t n = static_cast<size_t>(columns);
+  for (size_t row = 0; row < 3; ++row) lse.push_back(reference::log_sum_exp(capped.data() + row * n, n));
+  const std::vector<double> expected =
+      reference::complex_step_gradient(v, [&](const auto& z) { return kScale * (losses_of(z)[0] + losses_of(z)[2]); });
+  for (size_t i = 0; i < v.size(); ++i) {
+    const double p = std::exp(capped[i] - lse[i / n]), slope = 1.0 / std::pow(std::cosh(v[i] / cap), 2.0);
+    magnitude[i] = kScale * p * slope * (2.0 * spread) + 2.0 * std::abs(expected[i]);
+  }
+  backward(logits, targets, make_tensor(DType::kF32, {3}, lse), kScale, softcap);
+  expect_close(logits, expected, magnitude, kCrossEntropyGradientTolerance.steps(), "gradient");
+}
+
+// Logits far below the cap, around it, and where tanh is all but 1.
+TEST(CrossEntropy, ASoftcapAgreesWithTheReference) {
+  device_under_test().on_each_variant([] {
+    for (const DType dtype : kFloatDTypes) {
+      for (const int64_t columns : {3, 65, 200}) {
+        SCOPED_TRACE(::testing::Message() << columns << " columns");
+        check_softcap(dtype, columns, 3.0, 30.0f);
+        check_softcap(dtype, columns, 10.0, 15.0f);
+        check_softcap(dtype, columns, 60.0, 5.0f);
+      }
+    }
+  });
+}
+
+TEST(CrossEntropy, ASoftcapDoesNotHideInfinity) {
+  for (const double bad : {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL}) {
+    std::vector<double> values = random_values(3 * 67, 1);
+    values[67 + 40] = bad;
+    const Tensor logits = make_tensor(DType::kF32, {3, 67}, values);
+    const Outputs out = forward(logits, {1, 2, 3}, 15.0f);
+    backward(logits, {1, 2, 3}, out.lse, kScale, 15.0f);
+    const std::vector<double> gradient = values_of(logits);
+    for (size_t row = 0; row < 3; ++row) EXPECT_EQ(std::isnan(values_of(out.losses)[row]), row == 1) << row;
+    for (size_t i = 0; i < gradient.size(); ++i) EXPECT_EQ(std::isnan(gradient[i]), i / 67 == 1) << i;
+  }
+  const Tensor logits = make_tensor(DType::kF32, {1, 3}, {0.0, 1.0, 2.0});
+  expect_contract_error([&] { forward(logits, {0}, -1.0f); },
+                        "[cross_entropy] softcap must be positive, or 0 for none, got -1");
 }
 
 TEST(CrossEntropy, ARowsResultDoesNotDependOnWhereItLies) {
