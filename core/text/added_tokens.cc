@@ -29,7 +29,7 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view rest) const {
 }
 
 std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::next_match(std::string_view whole, bool skips_special,
-                                                                      size_t done, size_t& from) const {
+                                                                      size_t& from) const {
   if (tokens_.empty()) return std::nullopt;
   while (from < whole.size()) {
     if (!begins_[static_cast<unsigned char>(whole[from])]) {
@@ -48,7 +48,7 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::next_match(std::strin
                                (end < whole.size() && is_word(first_char(whole.substr(end)).code)))) {
       continue;
     }
-    while (token->lstrip && begin > done) {
+    while (token->lstrip && begin > 0) {
       const TextChar before = last_char(whole.substr(0, begin));
       if (!is_space(before.code)) break;
       begin -= before.bytes;

@@ -30,7 +30,7 @@ class AddedTokenMatcher {
   template <typename Text, typename Token>
   void cut(std::string_view whole, bool skips_special, const Text& text, const Token& token) const {
     size_t done = 0;  // of `whole`
-    for (size_t from = 0; const std::optional<Match> match = next_match(whole, skips_special, done, from);) {
+    for (size_t from = 0; const std::optional<Match> match = next_match(whole, skips_special, from);) {
       if (done < match->begin) text(whole.substr(done, match->begin - done));
       token(match->id);
       done = match->end;
@@ -43,8 +43,8 @@ class AddedTokenMatcher {
     int32_t id = 0;
     size_t begin = 0, end = 0;
   };
-  // Searches from `from` on, which moves behind what was found. `done`: white space before it is not taken.
-  std::optional<Match> next_match(std::string_view whole, bool skips_special, size_t done, size_t& from) const;
+  // Searches from `from` on, which moves behind what was found. White space that a match takes may be an earlier one's.
+  std::optional<Match> next_match(std::string_view whole, bool skips_special, size_t& from) const;
   const AddedToken* longest_at(std::string_view rest) const;
 
   std::vector<AddedToken> tokens_;  // sorted by content

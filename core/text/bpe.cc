@@ -17,8 +17,8 @@ namespace mantissa {
 namespace {
 
 constexpr int32_t kNone = -1;
-constexpr int32_t kNoRank = INT32_MAX;
-constexpr size_t kFewSymbols = 40;  // up to here, a scan for the lowest rank is faster than a heap
+constexpr uint64_t kHashFactor = 0x9E3779B97F4A7C15u;  // 2^64 divided by the golden ratio
+constexpr size_t kFewSymbols = 40;                     // up to here, a scan for the lowest rank is faster than a heap
 
 // A word and its tokens, in a cache line. Longer words are rare.
 struct CachedWord {
@@ -40,16 +40,16 @@ class Bpe::Scratch {
     return &words_[XXH3_64bits(word.data(), word.size()) % kCachedWords];
   }
 
-  std::vector<int32_t> symbols, ranks, merged;
-  std::vector<int32_t> before, after;  // of each symbol, its neighbours that are left
+  std::vector<int32_t> symbols;
+  std::vector<Pair> pairs;             // of each symbol and the next one
+  std::vector<int32_t> before, after;  // each symbol's neighbours that are left
 
  private:
   std::vector<CachedWord> words_;  // a new word replaces another one
 };
 
-Bpe::Bpe(BpeOptions options) : options_(std::move(options)) {
-  ids_.reserve(options_.tokens.size());
-  for (const auto& [text, id] : options_.tokens) ids_.emplace(text, id);
+Bpe::Bpe(BpeOptions options) : options_(std::move(options)), ids_(options_.tokens.size()) {
+  for (const auto& [text, id] : options_.tokens) ids_.add(text, id);
   byte_ids_.fill(kNone);
   for (int byte = 0; byte < 256; ++byte) {
     const std::string text =
@@ -61,20 +61,15 @@ Bpe::Bpe(BpeOptions options) : options_(std::move(options)) {
   merges_.resize(slots);
   for (size_t rank = 0; rank < options_.merges.size(); ++rank) {
     const BpeMerge& merge = options_.merges[rank];
-    const uint64_t pair = pair_of(merge.left, merge.right);
-    size_t at = pair * 0x9E3779B97F4A7C15u >> shift_;
-    while (merges_[at].pair != kNoPair && merges_[at].pair != pair) at = (at + 1) & (slots - 1);
-    merges_[at] = {pair, static_cast<int32_t>(rank), merge.merged};
+    const uint64_t key = pair_of(merge.left, merge.right);
+    size_t at = key * kHashFactor >> shift_;
+    while (merges_[at].key != kNoPair && merges_[at].key != key) at = (at + 1) & (slots - 1);
+    merges_[at] = {key, {static_cast<int32_t>(rank), merge.merged}};
   }
   options_.merges = {};
 }
 
 Bpe::~Bpe() = default;
-
-std::optional<int32_t> Bpe::find(std::string_view token) const {
-  const auto found = ids_.find(token);
-  return found == ids_.end() ? std::nullopt : std::optional(found->second);
-}
 
 bool Bpe::merges_across(std::string_view mark) const {
   return std::any_of(options_.tokens.begin(), options_.tokens.end(), [mark](const auto& token) {
@@ -100,11 +95,11 @@ std::shared_ptr<Bpe::Scratch> Bpe::take_scratch() const {
           }};
 }
 
-const Bpe::Slot* Bpe::find_merge(int32_t left, int32_t right) const {
+Bpe::Pair Bpe::find_pair(int32_t left, int32_t right) const {
   const uint64_t pair = pair_of(left, right);
-  for (size_t at = pair * 0x9E3779B97F4A7C15u >> shift_;; at = (at + 1) & (merges_.size() - 1)) {
-    if (merges_[at].pair == pair) return &merges_[at];
-    if (merges_[at].pair == kNoPair) return nullptr;
+  for (size_t at = pair * kHashFactor >> shift_;; at = (at + 1) & (merges_.size() - 1)) {
+    if (merges_[at].key == pair) return merges_[at].pair;
+    if (merges_[at].key == kNoPair) return {};
   }
 }
 
@@ -145,24 +140,19 @@ void Bpe::add_symbols(std::string_view word, std::vector<int32_t>& symbols) cons
 // Finds the lowest rank by a scan, and closes the gap that a merge leaves.
 void Bpe::merge_few(Scratch& scratch) const {
   auto& symbols = scratch.symbols;
-  auto& ranks = scratch.ranks;
-  auto& merged = scratch.merged;
+  auto& pairs = scratch.pairs;
   const auto set_pair = [&](size_t i) {
-    const Slot* const merge = i + 1 < symbols.size() ? find_merge(symbols[i], symbols[i + 1]) : nullptr;
-    ranks[i] = merge == nullptr ? kNoRank : merge->rank;
-    merged[i] = merge == nullptr ? kNone : merge->merged;
+    pairs[i] = i + 1 < symbols.size() ? find_pair(symbols[i], symbols[i + 1]) : Pair{};
   };
-  ranks.resize(symbols.size());
-  merged.resize(symbols.size());
+  pairs.resize(symbols.size());
   for (size_t i = 0; i < symbols.size(); ++i) set_pair(i);
   while (true) {
-    const auto lowest = std::min_element(ranks.begin(), ranks.end());
-    if (*lowest == kNoRank) return;
-    const auto at = lowest - ranks.begin();
-    symbols[static_cast<size_t>(at)] = merged[static_cast<size_t>(at)];
+    const auto lowest = std::min_element(pairs.begin(), pairs.end(), [](Pair a, Pair b) { return a.rank < b.rank; });
+    if (lowest->rank == kNoRank) return;
+    const auto at = lowest - pairs.begin();
+    symbols[static_cast<size_t>(at)] = lowest->merged;
     symbols.erase(symbols.begin() + at + 1);
-    ranks.erase(ranks.begin() + at + 1);
-    merged.erase(merged.begin() + at + 1);
+    pairs.erase(pairs.begin() + at + 1);
     set_pair(static_cast<size_t>(at));
     if (at > 0) set_pair(static_cast<size_t>(at) - 1);
   }
@@ -171,21 +161,17 @@ void Bpe::merge_few(Scratch& scratch) const {
 // A heap of candidates, each a rank and a place. Candidates that a merge beside them made void stay in it.
 void Bpe::merge_many(Scratch& scratch) const {
   auto& symbols = scratch.symbols;
-  auto& ranks = scratch.ranks;
-  auto& merged = scratch.merged;
   const auto count = static_cast<int32_t>(symbols.size());
   const auto at = [](auto& values, int32_t i) -> auto& { return values[static_cast<size_t>(i)]; };
   scratch.before.resize(symbols.size());
   scratch.after.resize(symbols.size());
-  ranks.assign(symbols.size(), kNoRank);
-  merged.assign(symbols.size(), kNone);
+  scratch.pairs.resize(symbols.size());
   std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> queue;
   const auto set_pair = [&](int32_t i) {
     const int32_t next = at(scratch.after, i);
-    const Slot* const merge = next < count ? find_merge(at(symbols, i), at(symbols, next)) : nullptr;
-    at(ranks, i) = merge == nullptr ? kNoRank : merge->rank;
-    at(merged, i) = merge == nullptr ? kNone : merge->merged;
-    if (merge != nullptr) queue.push(pair_of(merge->rank, i));
+    Pair& pair = at(scratch.pairs, i);
+    pair = next < count ? find_pair(at(symbols, i), at(symbols, next)) : Pair{};
+    if (pair.rank != kNoRank) queue.push(pair_of(pair.rank, i));
   };
   for (int32_t i = 0; i < count; ++i) {
     at(scratch.before, i) = i - 1;
@@ -196,10 +182,10 @@ void Bpe::merge_many(Scratch& scratch) const {
     const auto rank = static_cast<int32_t>(queue.top() >> 32);
     const auto i = static_cast<int32_t>(queue.top() & 0xFFFFFFFFu);
     queue.pop();
-    if (at(symbols, i) == kNone || at(ranks, i) != rank) continue;
+    if (at(symbols, i) == kNone || at(scratch.pairs, i).rank != rank) continue;
     const int32_t gone = at(scratch.after, i);
     const int32_t next = at(scratch.after, gone);
-    at(symbols, i) = at(merged, i);
+    at(symbols, i) = at(scratch.pairs, i).merged;
     at(symbols, gone) = kNone;
     at(scratch.after, i) = next;
     if (next < count) at(scratch.before, next) = i;

@@ -8,8 +8,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 #include <vector>
+
+#include "core/text/token_map.h"
 
 namespace mantissa {
 
@@ -40,29 +42,34 @@ class Bpe {
   // From a store of this model, to which it returns.
   std::shared_ptr<Scratch> take_scratch() const;
 
-  std::optional<int32_t> find(std::string_view token) const;
+  std::optional<int32_t> find(std::string_view token) const { return ids_.find(token); }
   // Whether a token holds `mark` behind something else, so that merges may cross such a place.
   bool merges_across(std::string_view mark) const;
 
  private:
-  struct Slot {
-    uint64_t pair = kNoPair;
-    int32_t rank = 0, merged = 0;
-  };
+  static constexpr int32_t kNoRank = INT32_MAX;
   static constexpr uint64_t kNoPair = ~uint64_t{0};
+  // The result of a merge, if the two symbols merge.
+  struct Pair {
+    int32_t rank = kNoRank, merged = 0;
+  };
+  struct Slot {
+    uint64_t key = kNoPair;
+    Pair pair;
+  };
   static uint64_t pair_of(int32_t left, int32_t right) {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
   }
-  const Slot* find_merge(int32_t left, int32_t right) const;
+  Pair find_pair(int32_t left, int32_t right) const;
   void add_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
   void merge_few(Scratch& scratch) const;
   void merge_many(Scratch& scratch) const;
 
   BpeOptions options_;
-  std::unordered_map<std::string_view, int32_t> ids_;  // into options_.tokens
-  std::array<int32_t, 256> byte_ids_{};                // of bytes, or of <0x00> to <0xFF>; -1: none
-  std::vector<Slot> merges_;                           // a hash table; its size is a power of two
-  int shift_ = 0;                                      // of a hash, to an index into it
+  TokenMap ids_;                         // into options_.tokens
+  std::array<int32_t, 256> byte_ids_{};  // of bytes, or of <0x00> to <0xFF>; -1: none
+  std::vector<Slot> merges_;             // a hash table; its size is a power of two
+  int shift_ = 0;                        // of a hash, to an index into it
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;
 };

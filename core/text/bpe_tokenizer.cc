@@ -72,7 +72,7 @@ std::optional<int32_t> BpeTokenizer::id_of(std::string_view content) const {
 
 void BpeTokenizer::encode_piece(const Piece& piece, std::vector<int32_t>& ids) const {
   struct Words final : PieceSink {
-    Words(const Bpe& bpe_, std::vector<int32_t>& ids_) : bpe(bpe_), scratch(bpe.take_scratch()), ids(ids_) {}
+    Words(const Bpe& model, std::vector<int32_t>& out) : bpe(model), scratch(model.take_scratch()), ids(out) {}
     void take(const Piece& word) override { bpe.encode(word.text, *scratch, ids); }
     const Bpe& bpe;
     const std::shared_ptr<Bpe::Scratch> scratch;

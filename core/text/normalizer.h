@@ -52,7 +52,7 @@ class ReplaceNormalizer : public Normalizer {
 class NormalizerSequence {
  public:
   void add(std::unique_ptr<Normalizer> normalizer) { parts_.push_back(std::move(normalizer)); }
-  // As a Normalizer's. `text` may lie in the storage of an earlier call only if it is another storage.
+  // As Normalizer::apply(). `text` must not lie in `storage`.
   std::string_view apply(std::string_view text, std::string& storage) const;
 
  private:

@@ -57,7 +57,7 @@ class Splitter {
 }  // namespace
 
 const std::vector<TextPattern>& known_patterns() {
-  static const std::vector<TextPattern> patterns = {
+  static const std::vector<TextPattern> kPatterns = {
       {"gpt2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
       {"llama3", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
                  R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
@@ -72,7 +72,7 @@ const std::vector<TextPattern>& known_patterns() {
                 R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
                 R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
   };
-  return patterns;
+  return kPatterns;
 }
 
 const TextPattern* find_pattern(std::string_view name) {
@@ -155,8 +155,7 @@ bool PreTokenizerSequence::allows_cut_before_space() const {
 void PreTokenizerSequence::cut_from(size_t part, const Piece& piece, PieceSink& sink) const {
   if (part == parts_.size()) return sink.take(piece);
   struct Next final : PieceSink {
-    Next(const PreTokenizerSequence& sequence_, size_t part_, PieceSink& sink_)
-        : sequence(sequence_), part(part_), sink(sink_) {}
+    Next(const PreTokenizerSequence& owner, size_t index, PieceSink& last) : sequence(owner), part(index), sink(last) {}
     void take(const Piece& next) override { sequence.cut_from(part, next, sink); }
     const PreTokenizerSequence& sequence;
     size_t part;

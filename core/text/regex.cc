@@ -71,7 +71,7 @@ std::string translated(const std::string& pattern, RegexDialect dialect, const s
 }  // namespace
 
 struct Regex::Compiled {
-  explicit Compiled(pcre2_code* code_) : code(code_) {}
+  explicit Compiled(pcre2_code* compiled) : code(compiled) {}
   ~Compiled() { pcre2_code_free(code); }
   Compiled(const Compiled&) = delete;
   Compiled& operator=(const Compiled&) = delete;

@@ -24,7 +24,7 @@ struct Family {
   std::vector<std::pair<std::string_view, int32_t>> special_tokens;  // the first one ends a text
 };
 const std::vector<Family>& families() {
-  static const std::vector<Family> all = {
+  static const std::vector<Family> kFamilies = {
       {"cl100k",
        "cl100k",
        false,
@@ -40,7 +40,7 @@ const std::vector<Family>& families() {
       {"qwen3_6", "qwen3_6", true, {{"<|endoftext|>", 248044}, {"<|im_start|>", 248045}, {"<|im_end|>", 248046}}},
       {"qwen", "qwen", true, {{"<|endoftext|>", 151643}, {"<|im_start|>", 151644}, {"<|im_end|>", 151645}}},
   };
-  return all;
+  return kFamilies;
 }
 
 // False if it is no base64 with padding.
@@ -87,15 +87,15 @@ std::vector<std::pair<std::string, int32_t>> read_ranks(const std::string& path)
 
 // Any two tokens merge that together are a token; its rank is the priority. Sorted by it.
 std::vector<BpeMerge> merges_of(const std::vector<std::pair<std::string, int32_t>>& tokens) {
-  std::unordered_map<std::string_view, int32_t> ids;
-  ids.reserve(tokens.size());
-  for (const auto& [text, id] : tokens) ids.emplace(text, id);
+  TokenMap ids(tokens.size());
+  for (const auto& [text, id] : tokens) ids.add(text, id);
   std::vector<BpeMerge> merges;
   for (const auto& [text, id] : tokens) {
     for (size_t length = 1; length < text.size(); ++length) {
       const auto left = ids.find(std::string_view(text).substr(0, length));
+      if (!left) continue;
       const auto right = ids.find(std::string_view(text).substr(length));
-      if (left != ids.end() && right != ids.end()) merges.push_back({left->second, right->second, id});
+      if (right) merges.push_back({*left, *right, id});
     }
   }
   std::stable_sort(merges.begin(), merges.end(), [](const auto& a, const auto& b) { return a.merged < b.merged; });

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <unordered_map>
 #include <utility>
 
 #include "core/text/bpe_tokenizer.h"
@@ -13,7 +12,12 @@
 namespace mantissa {
 namespace {
 
-using Ids = std::unordered_map<std::string_view, int32_t>;
+// model.vocab; the texts are the file's.
+struct Vocab {
+  explicit Vocab(size_t count) : ids(count) { tokens.reserve(count); }
+  std::vector<std::pair<std::string_view, int32_t>> tokens;
+  TokenMap ids;
+};
 
 // The two tokens of a merge: "a b" or ["a", "b"]; empty texts if it is neither.
 std::pair<std::string_view, std::string_view> merge_parts(const nlohmann::json& merge) {
@@ -28,7 +32,7 @@ std::pair<std::string_view, std::string_view> merge_parts(const nlohmann::json& 
 }
 
 // Files have hundreds of thousands of merges: a JsonNode is made for those only that are refused.
-std::vector<BpeMerge> read_merges(const JsonNode& merges, const Ids& ids) {
+std::vector<BpeMerge> read_merges(const JsonNode& merges, const Vocab& vocab) {
   std::vector<BpeMerge> out;
   out.reserve(merges.array().size());
   std::string whole;
@@ -37,16 +41,16 @@ std::vector<BpeMerge> read_merges(const JsonNode& merges, const Ids& ids) {
     if (left.empty() || right.empty()) merges.at(out.size()).expect(false, "two tokens: \"a b\" or [\"a\", \"b\"]");
     whole.assign(left).append(right);
     const auto id_of = [&](std::string_view token) {
-      const auto found = ids.find(token);
-      if (found == ids.end()) merges.at(out.size()).fail(fmt::format("the token '{}' is not in model.vocab", token));
-      return found->second;
+      const auto id = vocab.ids.find(token);
+      if (!id) merges.at(out.size()).fail(fmt::format("the token '{}' is not in model.vocab", token));
+      return *id;
     };
     out.push_back({id_of(left), id_of(right), id_of(whole)});
   }
   return out;
 }
 
-std::vector<AddedToken> read_added_tokens(const JsonNode& root, const Ids& ids) {
+std::vector<AddedToken> read_added_tokens(const JsonNode& root, const Vocab& vocab) {
   std::vector<AddedToken> tokens;
   const auto list = root.find("added_tokens");
   for (size_t i = 0; list && i < list->array().size(); ++i) {
@@ -62,9 +66,8 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& root, const Ids& ids) 
                      .single_word = flag("single_word"),
                      .lstrip = flag("lstrip"),
                      .rstrip = flag("rstrip")};
-    if (const auto known = ids.find(token.content); known != ids.end() && known->second != token.id) {
-      entry.fail(
-          fmt::format("the token '{}' has id {} here and {} in model.vocab", token.content, token.id, known->second));
+    if (const auto known = vocab.ids.find(token.content); known && *known != token.id) {
+      entry.fail(fmt::format("the token '{}' has id {} here and {} in model.vocab", token.content, token.id, *known));
     }
     if (!token.content.empty()) tokens.push_back(std::move(token));
   }
@@ -72,11 +75,11 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& root, const Ids& ids) 
 }
 
 // Those that model.vocab and added_tokens give a text that is decoded.
-TokenTexts read_texts(const Ids& ids, const std::vector<AddedToken>& added, const TokenDecoder& decoder,
+TokenTexts read_texts(const Vocab& vocab, const std::vector<AddedToken>& added, const TokenDecoder& decoder,
                       const NormalizerSequence& normalizer) {
   TokenTexts texts;
   texts.set_start(decoder.start());
-  for (const auto& [token, id] : ids) texts.set(id, decoder.text_of(token), false);
+  for (const auto& [token, id] : vocab.tokens) texts.set(id, decoder.text_of(token), false);
   for (const AddedToken& token : added) {
     std::string storage;
     const std::string_view content = token.normalized ? normalizer.apply(token.content, storage) : token.content;
@@ -85,13 +88,13 @@ TokenTexts read_texts(const Ids& ids, const std::vector<AddedToken>& added, cons
   return texts;
 }
 
-std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Ids& ids, bool by_bytes) {
+std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Vocab& vocab, bool by_bytes) {
   BpeOptions options;
-  options.merges = read_merges(model.at("merges"), ids);
+  options.merges = read_merges(model.at("merges"), vocab);
   options.by_bytes = by_bytes;
-  options.tokens.reserve(ids.size());
+  options.tokens.reserve(vocab.tokens.size());
   std::string bytes;
-  for (const auto& [token, id] : ids) {
+  for (const auto& [token, id] : vocab.tokens) {
     if (!by_bytes) {
       options.tokens.emplace_back(token, id);
     } else if (bytes_of_chars(token, bytes)) {  // words never contain the others
@@ -106,10 +109,8 @@ std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Ids& ids, bool by_byt
   options.byte_fallback = flag("byte_fallback");
   options.fuse_unknown = flag("fuse_unk");
   if (const auto unknown = model.find("unk_token")) {
-    const auto found = ids.find(unknown->text());
-    if (found != ids.end()) {
-      options.unknown = found->second;
-    } else if (!by_bytes) {  // each byte is a token, so that many files name one that is not there
+    options.unknown = vocab.ids.find(unknown->text());
+    if (!options.unknown && !by_bytes) {  // where each byte is a token, many files name one that is not there
       unknown->fail(fmt::format("the token '{}' is not in model.vocab", unknown->text()));
     }
   }
@@ -142,22 +143,22 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
   if (type ? type->text() != "BPE" : !model.value().contains("merges")) {
     model.fail(fmt::format("the type '{}' is not supported; only BPE is", type ? type->text() : "none"));
   }
-  const JsonNode vocab = model.at("vocab");
-  Ids ids;
-  ids.reserve(vocab.object().size());
-  for (const auto& [token, id] : vocab.value().get_ref<const nlohmann::json::object_t&>()) {
-    ids.emplace(token, JsonNode::is_id(id) ? id.get<int32_t>() : vocab.at(token).id());
+  const JsonNode tokens = model.at("vocab");
+  Vocab vocab(tokens.object().size());
+  for (const auto& [token, id] : tokens.value().get_ref<const nlohmann::json::object_t&>()) {
+    vocab.tokens.emplace_back(token, JsonNode::is_id(id) ? id.get<int32_t>() : tokens.at(token).id());
+    vocab.ids.add(token, vocab.tokens.back().second);
   }
-  if (ids.empty()) vocab.fail("it has no tokens");
+  if (vocab.tokens.empty()) tokens.fail("it has no tokens");
 
   BpeTokenizerParts parts;
   bool by_bytes = false;
   read_normalizers(root.find("normalizer"), parts.normalizer);
   read_pre_tokenizers(root.find("pre_tokenizer"), parts.pre_tokenizer, by_bytes);
-  parts.added_tokens = read_added_tokens(root, ids);
+  parts.added_tokens = read_added_tokens(root, vocab);
   parts.texts =
-      read_texts(ids, parts.added_tokens, TokenDecoder(root.find("decoder"), by_bytes, root), parts.normalizer);
-  parts.bpe = read_bpe(model, ids, by_bytes);
+      read_texts(vocab, parts.added_tokens, TokenDecoder(root.find("decoder"), by_bytes, root), parts.normalizer);
+  parts.bpe = read_bpe(model, vocab, by_bytes);
   read_template(root.find("post_processor"), parts.texts.size(), parts.ids_before, parts.ids_after);
   parts.kind = by_bytes ? "byte-level BPE" : "BPE of characters";
   if (!by_bytes && parts.pre_tokenizer.empty()) {

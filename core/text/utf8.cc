@@ -59,8 +59,8 @@ struct ByteAlphabet {
   std::array<int16_t, 0x144> bytes{};
 };
 const ByteAlphabet& byte_alphabet() {
-  static const ByteAlphabet alphabet;
-  return alphabet;
+  static const ByteAlphabet kAlphabet;
+  return kAlphabet;
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 
+#include <nlohmann/json.hpp>
+
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"

@@ -7,6 +7,8 @@
 #include <span>
 #include <system_error>
 
+#include <nlohmann/json.hpp>
+
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
@@ -78,12 +80,13 @@ void train(const TokenizerTrainRequest& request) {
 }
 
 void encode(const TokenizerEncodeRequest& request) {
+  require<ConfigError>(request.file || request.text, "there is nothing to encode: name a file, or give --text");
   const auto start = std::chrono::steady_clock::now();
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(request.tokenizer);
   const double opened = seconds_since(start);
   std::optional<MappedFile> file;
-  if (!request.file.empty()) file.emplace(map_file<DataError>(request.file));
-  const std::string_view text = file ? text_of(*file) : request.text;
+  if (request.file) file.emplace(map_file<DataError>(*request.file));
+  const std::string_view text = file ? text_of(*file) : *request.text;
   std::vector<int32_t> ids;
   const auto begin = std::chrono::steady_clock::now();
   tokenizer->encode(text, ids, request.options);

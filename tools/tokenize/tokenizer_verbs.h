@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,8 @@ struct TokenizerTrainRequest {
 
 struct TokenizerEncodeRequest {
   std::string tokenizer;
-  std::string file;  // or
-  std::string text;
-  std::string output;  // a file of int32; empty: print the ids
+  std::optional<std::string> file, text;  // one of them
+  std::string output;                     // a file of int32; empty: print the ids
   EncodeOptions options;
 };
 

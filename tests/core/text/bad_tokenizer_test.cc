@@ -142,7 +142,7 @@ std::string tiktoken_of_bytes() {
 TEST(Tiktoken, RanksAreIdsAndPriorities) {
   const testing::TempFolder folder;
   // "bc" comes before "ab"; "abc" can be made of "a" and "bc" only then.
-  const std::string ranks = tiktoken_of_bytes() + "YmM= 256\nYWI= 257\nYWJj 258\nYWFi 259\n";
+  const std::string ranks = tiktoken_of_bytes() + "YmM= 256\nYWI= 257\nYWJj 258\neHl6 259\n";
   const auto tokenizer = open_tokenizer(folder.write("gpt2_small.tiktoken", ranks));
   const auto ids_of = [&](std::string_view text) {
     std::vector<int32_t> ids;
@@ -152,7 +152,8 @@ TEST(Tiktoken, RanksAreIdsAndPriorities) {
   EXPECT_EQ(ids_of("abc"), (std::vector<int32_t>{258}));
   EXPECT_EQ(ids_of("xabc"), (std::vector<int32_t>{'x', 258}));
   EXPECT_EQ(ids_of("aabc"), (std::vector<int32_t>{'a', 258}));  // never "aab", "c"
-  EXPECT_EQ(ids_of("aab"), (std::vector<int32_t>{259}));        // a word that is a token
+  EXPECT_EQ(ids_of("xyz"), (std::vector<int32_t>{259}));        // a word that is a token, which no merge makes
+  EXPECT_EQ(ids_of("axyz"), (std::vector<int32_t>{'a', 'x', 'y', 'z'}));
   EXPECT_EQ(ids_of("ab<|endoftext|>c"), (std::vector<int32_t>{257, 50256, 'c'}));
   EXPECT_EQ(tokenizer->eos(), 50256);
   EXPECT_EQ(tokenizer->vocab_size(), 50257);

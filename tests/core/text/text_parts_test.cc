@@ -207,6 +207,41 @@ std::vector<int32_t> merged_slowly(std::string_view word, const std::vector<BpeM
   }
 }
 
+std::vector<int32_t> encoded(const Bpe& bpe, std::string_view word) {
+  std::vector<int32_t> ids;
+  bpe.encode(word, *bpe.take_scratch(), ids);
+  return ids;
+}
+
+TEST(Bpe, UnknownCharactersAreBytesOneTokenOrNothing) {
+  BpeOptions options;
+  options.tokens = {{"a", 0}, {"?", 1}, {"<0xC3>", 2}, {"<0xA9>", 3}};
+  options.by_bytes = false;
+  EXPECT_EQ(encoded(Bpe(options), "a\u00E9xxa"), (std::vector<int32_t>{0, 0}));
+  options.unknown = 1;
+  EXPECT_EQ(encoded(Bpe(options), "a\u00E9xxa"), (std::vector<int32_t>{0, 1, 1, 1, 0}));
+  options.fuse_unknown = true;
+  EXPECT_EQ(encoded(Bpe(options), "xa\u00E9xxax"), (std::vector<int32_t>{1, 0, 1, 0, 1}));
+  options.byte_fallback = true;
+  EXPECT_EQ(encoded(Bpe(options), "a\u00E9xxa"), (std::vector<int32_t>{0, 2, 3, 1, 0}));
+}
+
+TEST(Bpe, LongWordsThatAreTokensAreKeptApart) {
+  BpeOptions options;
+  for (int32_t length = 1; length < 300; ++length)
+    options.tokens.emplace_back(std::string(static_cast<size_t>(length), 'x'), length);
+  options.ignore_merges = true;
+  const Bpe bpe(options);
+  const auto scratch = bpe.take_scratch();
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& [text, id] : options.tokens) {
+      std::vector<int32_t> ids;
+      bpe.encode(text, *scratch, ids);
+      ASSERT_EQ(ids, std::vector<int32_t>{id});
+    }
+  }
+}
+
 TEST(Bpe, ShortAndLongWordsAreMergedInOrder) {
   BpeOptions options;
   options.tokens = {{"a", 0}, {"b", 1}, {"c", 2}};

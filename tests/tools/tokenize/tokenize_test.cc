@@ -5,6 +5,8 @@
 
 #include <filesystem>
 
+#include <fmt/core.h>
+
 #include "core/io/token_data.h"
 #include "core/text/tokenizer.h"
 #include "tests/tools/train/program.h"
@@ -89,6 +91,9 @@ TEST(TokenizerVerbs, MistakesAreNamed) {
       run_program(0, {"tokenizer", "train", folder + "/a.txt", "--vocab", "300", "--out", folder + "/made"});
   EXPECT_EQ(few.exit_code, 0);
   EXPECT_TRUE(has(few.output, "no more pairs to merge: 259 tokens instead of 300")) << few.output;
+  const Outcome nothing = run_program(0, {"tokenizer", "encode", folder + "/made"});
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_TRUE(has(nothing.output, "name a file, or give --text")) << nothing.output;
   const Outcome beyond = run_program(0, {"tokenizer", "decode", folder + "/made", "259"});
   EXPECT_EQ(beyond.exit_code, 3);
   EXPECT_TRUE(has(beyond.output, "token 259 is not in the tokenizer's vocabulary, whose ids are 0 to 258"))
@@ -169,12 +174,12 @@ TEST(Tokenize, BadLinesAreNamedAndNothingIsLeft) {
            {"wrong.jsonl.zst", "no zstd at all, but text", "damaged: Unknown frame descriptor"},
            {"a.jsonl.gz", "\x1f\x8b\x08", "is compressed by gzip"},
            {"empty.txt", "", "the 1 files hold no document: 1 are empty, 0 lines are no JSON"}}) {
-    write_file(folder + "/" + name, bytes);
-    const Outcome outcome = run_program(
-        0, {"tokenize", folder + "/" + name, "--tokenizer", kTokenizer, "--out", folder + "/" + name + "_out"});
+    const std::string file = fmt::format("{}/{}", folder, name), output = file + "_out";
+    write_file(file, bytes);
+    const Outcome outcome = run_program(0, {"tokenize", file, "--tokenizer", kTokenizer, "--out", output});
     EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
     EXPECT_TRUE(has(outcome.output, message)) << outcome.output;
-    EXPECT_FALSE(fs::exists(folder + "/" + name + "_out"));
+    EXPECT_FALSE(fs::exists(output));
   }
   const Outcome no_end = run_program(0, {"tokenize", folder + "/a.jsonl", "--tokenizer", kTokenizer, "--out",
                                          folder + "/x", "--end-of-text", "<none>"});
