@@ -19,6 +19,7 @@
 #include "core/base/host_memory.h"
 #include "core/base/launcher.h"
 #include "core/base/process.h"
+#include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
 
 namespace mantissa {
@@ -54,6 +55,7 @@ void write_to_stderr(LogLevel level, std::string_view line) {
   std::string text = fmt::format("{}{}{}", name_of(level), rank_of(level), line);
   // A console gets lines that fit, a file or a pipe whole ones. Information may be a text of its own form: a sample.
   if (level >= LogLevel::kWarning && is_on_console()) text = wrapped(text);
+  const ProgressBar::Hidden hidden;
   spdlog::default_logger_raw()->log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
 }
 

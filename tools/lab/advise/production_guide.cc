@@ -34,16 +34,12 @@ bool rounds_operands(const PrecisionConfig& precision, int64_t blocks) {
                              [](const PrecisionRule& rule) { return std::holds_alternative<Recipe>(*rule.format); });
 }
 
-bool has_validation(const Config& config) {
-  return !config.data.validation.empty() || config.data.validation_fraction > 0.0;
-}
-
 Config production_config(const Config& given, const MeasuredPrecision& chosen, const MeasuredPrecision* above,
                          const SignalThresholds& thresholds) {
   // In both, one after the other, so that settings which the upper level needs stay: masters for fp16.
   Config config = in_precision(above == nullptr ? given : in_precision(given, above->precision), chosen.precision);
   const int64_t steps = config.train.steps;
-  if (has_validation(config)) look_often(config.train.eval_interval, steps, TrainConfig().eval_interval);
+  if (config.data.has_validation()) look_often(config.train.eval_interval, steps, TrainConfig().eval_interval);
   look_often(config.checkpoint.interval, steps, CheckpointConfig().interval);
   if (config.checkpoint.resume == "none") config.checkpoint.resume = "auto";
   if (config.precision.is_fp64()) return config;  // without probes and lifts
@@ -102,7 +98,7 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
         fmt::format("alarm below {:g}, the least of the measured runs: it comes down where gradients overflow",
                     summary.at("smallest_scale")));
   }
-  if (config.train.eval_interval > 0 && has_validation(config)) {
+  if (config.train.eval_interval > 0 && config.data.has_validation()) {
     std::string watch = "slow damage shows in no signal; compare again on this model";
     if (chosen.name != measurement.baseline) {
       watch += fmt::format(" (measured: {} nats beside {})", with_error("+")(summary.at("loss_difference")),
@@ -184,7 +180,7 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
     add(practices, "scaler.floor",
         "lift raises a layer that overflows at the least scale; fault counts towards the end");
   }
-  if (has_validation(production)) {
+  if (production.data.has_validation()) {
     add(practices, "train.eval_interval", "the validation loss is the only sign of slow damage");
   }
   if (production.probe.enabled) {

@@ -218,11 +218,15 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
   const int64_t runs = std::ssize(trained) * std::ssize(comparison.seeds);
   log_info("compare: {} of {}: precisions x seeds = {} x {} (--precisions, --seeds, --steps)", counted(runs, "run"),
            counted(comparison.steps, "step"), trained.size(), comparison.seeds.size());
+  ProgressBar progress("compare: steps", runs * comparison.steps);
+  int64_t runs_done = 0;
   for (size_t seed = 0; seed < comparison.seeds.size(); ++seed) {
     for (size_t turn = 0; turn < trained.size(); ++turn) {
       PrecisionRuns& precision = comparison.precisions[trained[precision_in_turn(seed, turn, trained.size())]];
       const auto begin = std::chrono::steady_clock::now();
-      precision.runs.push_back(run_training(with_seed(precision.config, comparison.seeds[seed]), communicator));
+      precision.runs.push_back(
+          run_training(with_seed(precision.config, comparison.seeds[seed]), communicator, &progress));
+      progress.reach(++runs_done * comparison.steps);  // also after one that failed early
       precision.places.push_back(static_cast<int64_t>(turn));
       if (communicator.rank() == 0) announce(precision.name, comparison.seeds[seed], precision.runs.back());
       if (seed + turn > 0 || runs == 1) continue;

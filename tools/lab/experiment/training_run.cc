@@ -58,8 +58,8 @@ Config in_memory(Config config, const KeptFolder* kept) {
   config.probe.enabled &= adapts(config) && config.precision_adaptive.options.underflow_share > 0.0;
   config.profile = false;
   config.train.sample_tokens = 0;
-  const bool has_validation = !config.data.validation.empty() || config.data.validation_fraction > 0.0;
-  if (config.train.eval_interval == 0 && has_validation) config.train.eval_interval = config.train.last_step();
+  if (config.train.eval_interval == 0 && config.data.has_validation())
+    config.train.eval_interval = config.train.last_step();
   return config;
 }
 
@@ -88,7 +88,7 @@ class Keeper final : public TrainObserver {
 // Records a training.
 class Recorder final : public TrainObserver {
  public:
-  explicit Recorder(TrainingRecord& record) : record_(record) {}
+  Recorder(TrainingRecord& record, ProgressBar* progress) : record_(record), progress_(progress) {}
 
   void after_step(Trainer&, const StepReport& step, const ProbedStep*) override {
     record_.steps.push_back({.loss = step.loss,
@@ -99,6 +99,7 @@ class Recorder final : public TrainObserver {
                                                               : StepResult::kOverflow,
                              .seconds = step.seconds,
                              .learning_rate = step.learning_rate});
+    if (progress_ != nullptr) progress_->advance();
   }
   void after_validation(Trainer& trainer, double loss) override {
     record_.validation.push_back({trainer.session().next_step, loss});
@@ -116,14 +117,16 @@ class Recorder final : public TrainObserver {
 
  private:
   TrainingRecord& record_;
+  ProgressBar* const progress_;
 };
 
 class Run {
  public:
-  Run(const Config& config, Communicator& communicator)
+  Run(const Config& config, Communicator& communicator, ProgressBar* progress)
       : kept_(rolls_back(config) ? std::make_unique<KeptFolder>(config.train.run_dir, communicator) : nullptr),
         config_(in_memory(config, kept_.get())),
         communicator_(communicator),
+        progress_(progress),
         last_(config_.train.last_step()) {
     record_.tokens_per_step = config.train.global_batch * config.model.context;
   }
@@ -153,7 +156,7 @@ class Run {
       std::erase_if(record_.validation, [&](const ValidationLoss& one) { return one.step > session.next_step; });
     }
     if (kept_) observers.push_back(std::make_shared<Keeper>(session, config_));
-    observers.push_back(std::make_shared<Recorder>(record_));
+    observers.push_back(std::make_shared<Recorder>(record_, progress_));
     if (!config_.probe.enabled) return nullptr;
     const auto probes = std::make_shared<ProbeRecorder>(session.config, session.sharded, "", std::nullopt);
     observers.push_back(probes);
@@ -192,6 +195,7 @@ class Run {
   const std::unique_ptr<const KeptFolder> kept_;
   const Config config_;
   Communicator& communicator_;
+  ProgressBar* const progress_;
   const int64_t last_;
   TrainingRecord record_{};
 };
@@ -262,9 +266,9 @@ void require_trainable(const Config& config, const Communicator& communicator) {
   predict_memory_tables(config, communicator.size(), expected_path(config, communicator));
 }
 
-TrainingRecord run_training(const Config& config, Communicator& communicator) {
+TrainingRecord run_training(const Config& config, Communicator& communicator, ProgressBar* progress) {
   require_trainable(config, communicator);
-  return Run(config, communicator).run();
+  return Run(config, communicator, progress).run();
 }
 
 }  // namespace mantissa

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/progress_bar.h"
 #include "tools/config/config.h"
 #include "tools/train/dry_run.h"
 
@@ -76,6 +77,7 @@ void require_trainable(const Config& config, const Communicator& communicator);
 // data.validation_fraction, whose tail is then set aside), it validates before the first and after the last step. A
 // training that ends early, by faults.max_consecutive faults in a row, is a result and no error. Errors are those of
 // require_trainable(), unreadable data and failing ranks. Collective, with the same configuration on all ranks.
-TrainingRecord run_training(const Config& config, Communicator& communicator);
+// `progress`: advances with each step.
+TrainingRecord run_training(const Config& config, Communicator& communicator, ProgressBar* progress = nullptr);
 
 }  // namespace mantissa

@@ -67,7 +67,7 @@ std::vector<NamedFile> files_read(const std::string& path, const Config& config)
   if (const std::string file = configuration_file(path); !std::filesystem::is_directory(file, error)) {
     files.push_back({"the configuration", file});
   }
-  const auto add = [&](const char* setting, const std::vector<std::string>& names) {
+  const auto add = [&](const std::string& setting, const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       if (std::filesystem::is_directory(name, error)) files.push_back({setting, name});
     }
@@ -75,8 +75,7 @@ std::vector<NamedFile> files_read(const std::string& path, const Config& config)
       for (const std::string& file : expand_glob(pattern)) files.push_back({setting, file});
     }
   };
-  add("data.train", config.data.train);
-  add("data.validation", config.data.validation);
+  for (const auto& [setting, names] : DataConfig::file_lists(config.data)) add(setting, *names);
   return files;
 }
 

@@ -8,6 +8,7 @@
 #include "comm/local/local_communicator.h"
 #include "core/base/check.h"
 #include "core/base/log.h"
+#include "core/base/progress_bar.h"
 #include "core/base/thread_team.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
 #include "tools/train/train_step.h"
@@ -93,6 +94,9 @@ std::optional<std::vector<SharedDamage>> try_shared(const Config& config, DType 
   }
   const std::vector<double> exact_losses = losses(exact);
   if (!std::ranges::all_of(exact_losses, [](double loss) { return std::isfinite(loss); })) return std::nullopt;
+  int64_t options = 0;
+  for (const PlannedPlace& place : places) options += place.is_layer() ? 0 : std::ssize(place.options) - 1;
+  ProgressBar progress("plan: formats", options);
   std::vector<SharedDamage> found;
   for (size_t place = 0; place < places.size(); ++place) {
     if (places[place].is_layer()) continue;
@@ -104,6 +108,7 @@ std::optional<std::vector<SharedDamage>> try_shared(const Config& config, DType 
       found.push_back({places[place].name(), places[place].options[option].name, estimate(changes)});
       log_info("plan: {} in {}: loss {:+.2g} +- {:.1g} nats after {} steps", found.back().place, found.back().option,
                found.back().loss.mean, found.back().loss.error, trials.steps);
+      progress.advance();
     }
   }
   return found;

@@ -121,7 +121,7 @@ DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
   return exact;
 }
 
-void DecisionPasses::run(int64_t step) {
+void DecisionPasses::run(int64_t step, ProgressBar& progress) {
   const ExactLoss exact = run_exact(step);
   losses.push_back(exact.before);
   const std::vector<LocalScore> local = local_scores();
@@ -141,6 +141,7 @@ void DecisionPasses::run(int64_t step) {
       }
     }
     results[i].push_back(std::move(pass));
+    progress.advance();
   }
 }
 

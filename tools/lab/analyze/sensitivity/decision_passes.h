@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "amp/autocast_policy.h"
+#include "core/base/progress_bar.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
 namespace mantissa {
@@ -25,8 +26,9 @@ class DecisionPasses {
   // Collective.
   DecisionPasses(const SensitivityRequest& request, Session& session);
 
-  // The batch of one training step, which stays loaded. Leaves the session at the point. Collective.
-  void run(int64_t step);
+  // The batch of one training step, which stays loaded. Leaves the session at the point. `progress` advances with each
+  // decision. Collective.
+  void run(int64_t step, ProgressBar& progress);
   // After all batches; `level` is that of the traces' intervals. Collective.
   std::vector<ParameterScores> parameter_scores(const HessianProbes& probes, double level);
   // Scores of the linear layers among the decisions, the largest first. `parameters`: parameter_scores().

@@ -95,13 +95,16 @@ DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<De
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session) {
   using Clock = std::chrono::steady_clock;
   DecisionPasses found(request, session);
+  std::optional<ProgressBar> progress(std::in_place, "sensitivity: decisions x batches",
+                                      std::ssize(found.decisions) * request.batches);
   for (int64_t batch = 0; batch < request.batches; ++batch) {
     const auto begin = Clock::now();
-    found.run(session.next_step + batch);
+    found.run(session.next_step + batch, *progress);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     log_info("sensitivity: batch {} of {}: loss {:.4f}, {} in {:.1f} s", batch + 1, request.batches,
              found.losses.back(), counted(std::ssize(found.decisions), "decision"), seconds);
   }
+  progress.reset();
   const HessianProbes probes = probe_until_known(request.hessian_goal(), request.batches, found, session);
   SensitivityAnalysis analysis{.title = request.target,
                                .config = session.config,
