@@ -56,24 +56,52 @@ uint64_t permute(uint64_t index, uint64_t size, uint64_t key, uint64_t epoch) {
   return index;
 }
 
-Sampler::Sampler(int64_t tokens, int64_t context, uint64_t seed, SampleOrder order, const char* what)
-    : context_(context), key_(seed ^ kSamplerDomain), order_(order) {
+EpochOrder::EpochOrder(int64_t items, uint64_t seed, SampleOrder order)
+    : items_(static_cast<uint64_t>(items)), key_(seed ^ kSamplerDomain), order_(order) {
+  MANTISSA_CHECK(items > 0, "[epoch_order] expected items, got {}", items);
+}
+
+int64_t EpochOrder::item(uint64_t sample) const {
+  const uint64_t epoch = sample / items_, position = sample % items_;
+  return static_cast<int64_t>(order_ == SampleOrder::kSequential ? position : permute(position, items_, key_, epoch));
+}
+
+namespace {
+
+int64_t windows_of(int64_t tokens, int64_t context, const char* what) {
   MANTISSA_CHECK(context > 0, "[sampler] context must be > 0, got {}", context);
   require<DataError>(tokens > context,
                      "the {} has {}, one window needs {} (model.context {} and the token after it); give more data "
                      "or lower model.context",
                      what, counted(tokens, "token"), context + 1, context);
-  windows_ = (tokens - 1) / context;
-  slack_ = (tokens - 1) % context;
+  return (tokens - 1) / context;
 }
 
+// Ignores the targets that do not count; they begin with token `begin`.
+void ignore_uncounted(const TokenData& data, int64_t begin, std::span<int32_t> targets) {
+  if (!data.has_mask()) return;
+  std::vector<uint8_t> counts(targets.size());
+  data.read_counts(begin, counts);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) targets[i] = kIgnoredTarget;
+  }
+}
+
+}  // namespace
+
+Sampler::Sampler(int64_t tokens, int64_t context, uint64_t seed, SampleOrder order, const char* what)
+    : order_(windows_of(tokens, context, what), seed, order),
+      context_(context),
+      slack_((tokens - 1) % context),
+      key_(seed ^ kSamplerDomain),
+      is_shifted_(order == SampleOrder::kShuffled) {}
+
 int64_t Sampler::window_begin(uint64_t sample) const {
-  const uint64_t windows = static_cast<uint64_t>(windows_);
-  const uint64_t epoch = sample / windows, position = sample % windows;
-  if (order_ == SampleOrder::kSequential) return static_cast<int64_t>(position) * context_;
-  const uint64_t window = permute(position, windows, key_, epoch);
+  const int64_t begin = order_.item(sample) * context_;
+  if (!is_shifted_) return begin;
+  const uint64_t epoch = sample / static_cast<uint64_t>(windows());
   const uint64_t shift = round_function(key_, epoch, kShiftCounter, 0) % (static_cast<uint64_t>(slack_) + 1);
-  return static_cast<int64_t>(window) * context_ + static_cast<int64_t>(shift);
+  return begin + static_cast<int64_t>(shift);
 }
 
 void fill_next_token_batch(const TokenRange& range, const Sampler& sampler, uint64_t first_sample, int64_t context,
@@ -83,7 +111,37 @@ void fill_next_token_batch(const TokenRange& range, const Sampler& sampler, uint
                     const size_t at = row * static_cast<size_t>(context);
                     std::copy(window.begin(), window.end() - 1, tokens.begin() + static_cast<ptrdiff_t>(at));
                     std::copy(window.begin() + 1, window.end(), targets.begin() + static_cast<ptrdiff_t>(at));
+                    ignore_uncounted(*range.data, range.begin + sampler.window_begin(first_sample + row) + 1,
+                                     targets.subspan(at, static_cast<size_t>(context)));
                   });
+}
+
+void fill_packed_batch(const TokenRange& range, const PackedDocuments& packed, const EpochOrder& order,
+                       uint64_t first_sample, int64_t context, const SequenceSpans& out) {
+  const auto length = static_cast<size_t>(context);
+  MANTISSA_CHECK(out.tokens.size() % length == 0 && out.targets.size() == out.tokens.size() &&
+                     out.starts.size() == out.tokens.size(),
+                 "[batch] tokens, targets and starts must hold whole sequences of {}, got {}, {} and {}", context,
+                 out.tokens.size(), out.targets.size(), out.starts.size());
+  std::vector<int32_t> piece_tokens;
+  for (size_t row = 0; row < out.tokens.size() / length; ++row) {
+    const auto tokens = out.tokens.subspan(row * length, length), targets = out.targets.subspan(row * length, length),
+               starts = out.starts.subspan(row * length, length);
+    size_t at = 0;
+    for (const PackedDocuments::Piece& piece : packed.pieces(order.item(first_sample + row))) {
+      const auto count = static_cast<size_t>(piece.positions);
+      piece_tokens.resize(count + 1);
+      range.data->read(piece.begin, piece_tokens);
+      std::copy_n(piece_tokens.begin(), count, tokens.subspan(at).begin());
+      std::copy_n(piece_tokens.begin() + 1, count, targets.subspan(at).begin());
+      std::ranges::fill(starts.subspan(at, count), static_cast<int32_t>(at));
+      ignore_uncounted(*range.data, piece.begin + 1, targets.subspan(at, count));
+      at += count;
+    }
+    std::ranges::fill(tokens.subspan(at), 0);
+    std::ranges::fill(targets.subspan(at), kIgnoredTarget);
+    std::ranges::fill(starts.subspan(at), static_cast<int32_t>(at));
+  }
 }
 
 void fill_masked_batch(const TokenRange& range, const Sampler& sampler, uint64_t first_sample, int64_t context,

@@ -3,19 +3,29 @@
 // A sample is a function of (seed, sample number) only, so that any number of ranks reads the same batches and a
 // resumed run continues exactly: the data cursor is one number. The data is cut into windows of context + 1 tokens that
 // start every `context` tokens, so each token is predicted once an epoch. Each epoch visits all windows once, in its
-// own order, and shifts them by its own few tokens where the data's length leaves room.
+// own order, and shifts them by its own few tokens where the data's length leaves room. Packed documents (packing.h)
+// take the place of windows where documents are kept apart.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "core/io/packing.h"
 #include "core/io/token_data.h"
 
 namespace mantissa {
 
-enum class SampleOrder : uint8_t {
-  kShuffled,    // a keyed permutation per epoch
-  kSequential,  // for validation: windows from the front, unshifted
+// The order of a run that visits each of `items` once an epoch: item() says which one is number `sample`.
+class EpochOrder {
+ public:
+  EpochOrder(int64_t items, uint64_t seed, SampleOrder order);
+
+  int64_t items() const { return static_cast<int64_t>(items_); }
+  int64_t item(uint64_t sample) const;
+
+ private:
+  uint64_t items_, key_;
+  SampleOrder order_;
 };
 
 class Sampler {
@@ -23,14 +33,15 @@ class Sampler {
   // DataError naming `what` if the tokens do not fill one window.
   Sampler(int64_t tokens, int64_t context, uint64_t seed, SampleOrder order, const char* what);
 
-  int64_t windows() const { return windows_; }
+  int64_t windows() const { return order_.items(); }
   // Index of the first token of sample number `sample` = step * global_batch + index in the global batch.
   int64_t window_begin(uint64_t sample) const;
 
  private:
-  int64_t windows_, context_, slack_;
+  EpochOrder order_;
+  int64_t context_, slack_;
   uint64_t key_;
-  SampleOrder order_;
+  bool is_shifted_;
 };
 
 // A keyed permutation of [0, size): returns the place of element `index`. A Feistel network with a Philox round
@@ -41,9 +52,19 @@ uint64_t permute(uint64_t index, uint64_t size, uint64_t key, uint64_t epoch);
 inline constexpr int32_t kIgnoredTarget = -100;
 
 // Samples [first_sample, first_sample + n) of the range, where n = tokens.size() / context. tokens, targets (n,
-// context): the target of a position is the token that follows it.
+// context): the target of a position is the token that follows it, or ignored if that does not count.
 void fill_next_token_batch(const TokenRange& range, const Sampler& sampler, uint64_t first_sample, int64_t context,
                            std::span<int32_t> tokens, std::span<int32_t> targets);
+
+// Sequences as models read them, (n, context) each.
+struct SequenceSpans {
+  std::span<int32_t> tokens, targets;
+  std::span<int32_t> starts{};  // see core/kernels/documents.h; empty where documents are joined
+};
+
+// The same for packed sequences. Padding is a document of its own, with ignored targets.
+void fill_packed_batch(const TokenRange& range, const PackedDocuments& packed, const EpochOrder& order,
+                       uint64_t first_sample, int64_t context, const SequenceSpans& out);
 
 struct MaskingOptions {
   double fraction = 0.15;  // of the positions that are predicted

@@ -11,35 +11,33 @@
 #include <string>
 #include <vector>
 
-#include "core/io/files.h"
+#include "core/io/token_file.h"
 
 namespace mantissa {
 
-// How a file holds its tokens. Sources: llm.c's dev/data/data_common.py and llmc/dataloader.h; nanoGPT's
-// data/openwebtext/prepare.py.
-enum class TokenLayout : uint8_t {
-  kBytes,  // every byte is a token (vocabulary 256)
-  kAuto,   // a token file: llm.c's if it starts with llm.c's magic, else headerless u16
-  kLlmc,   // llm.c: int32[256] header (magic 20240520, version 1: u16; magic 20240801, version 7: u32), then the tokens
-  kRawU16,  // nanoGPT: u16 from the first byte on
-  kRawU32,
+// Where documents begin, for training that keeps them apart.
+enum class Documents : uint8_t {
+  kJoined,    // nobody asks
+  kSeparate,  // as the files tell, or behind each end-of-text token; a text file is one document
 };
 
 struct TokenDataOptions {
   std::vector<std::string> files;  // names or patterns, see expand_glob(); sorted as a whole, each file once
   TokenLayout layout = TokenLayout::kBytes;
   int64_t vocab = 256;
+  Documents documents = Documents::kJoined;
+  int32_t end_of_text = -1;  // ends a document in files that do not tell; -1: none does
 };
 
 class TokenData {
  public:
   // DataError naming file and offset if data is missing, empty, truncated, compressed, of an unknown kind, or holds a
-  // token outside [0, vocab); with kAuto also if tokens without a header are rather u32. Scans token files with all
-  // threads.
+  // token outside [0, vocab); with kAuto also if tokens without a header are rather u32; if two tokenizers made the
+  // files; if documents are asked for and not known. Scans token files with all threads.
   explicit TokenData(const TokenDataOptions& options);
 
   int64_t tokens() const { return total_tokens_; }
-  size_t files() const { return segments_.size(); }
+  size_t files() const { return files_.size(); }
   // Empty files that a pattern matched (bytes only; worth a warning).
   const std::vector<std::string>& skipped_empty_files() const { return skipped_empty_files_; }
 
@@ -55,24 +53,30 @@ class TokenData {
   // Computed from the files' sizes and samples of their contents, when they were opened.
   uint64_t fingerprint() const { return fingerprint_; }
 
-  struct Segment {
-    InputFile file;
-    uint64_t offset_bytes = 0;  // of its first token
-    int token_bytes = 1;
-    int64_t count = 0;
-    int64_t first = 0;  // index of its first token in the whole
-  };
+  // The first token of each document, ascending; the first is 0. Empty if the options do not ask.
+  const std::vector<int64_t>& documents() const { return documents_; }
+  // Whether some tokens do not count as targets.
+  bool has_mask() const { return has_mask_; }
+  // 0 for each of these tokens that does not count.
+  void read_counts(int64_t begin, std::span<uint8_t> out) const;
+  // Names what made the tokens; empty: the files do not tell.
+  const std::string& tokenizer() const { return tokenizer_; }
 
  private:
   void add_file(const std::string& path, const TokenDataOptions& options, bool from_pattern);
   // Compares what the file seems to hold with what it is read as.
-  void check_kind(const Segment& segment, TokenLayout layout);
+  void check_kind(const TokenFile& file, TokenLayout layout);
+  void add_documents(TokenFile& file, const TokenDataOptions& options);
+  // Calls visit(file, index, out) for the parts of [begin, begin + out.size()) in each file.
+  template <typename T, typename Visit>
+  void for_each_part(int64_t begin, std::span<T> out, Visit visit) const;
 
-  std::vector<Segment> segments_;
+  std::vector<TokenFile> files_;
+  std::vector<int64_t> documents_;
   std::vector<std::string> skipped_empty_files_;
-  std::string first_doubt_;
+  std::string first_doubt_, tokenizer_;
   int64_t doubtful_files_ = 0;
-  const int64_t vocab_;
+  bool has_mask_ = false;
   int64_t total_tokens_ = 0;
   uint64_t fingerprint_ = 0;
 };
@@ -83,6 +87,9 @@ struct TokenRange {
   int64_t begin = 0, end = 0;
 
   int64_t size() const { return end - begin; }
+  // The first token of each of its documents, and of the part of one that it begins with; none if the data does not
+  // know them.
+  std::vector<int64_t> documents() const;
   static TokenRange whole(std::shared_ptr<const TokenData> data);
 };
 
@@ -90,7 +97,8 @@ struct TokenSplit {
   TokenRange train, validation;
 };
 
-// Reserves the last `validation_fraction` of the tokens for validation; 0: none.
+// Reserves the last `validation_fraction` of the tokens for validation; 0: none. Where documents are known, validation
+// begins with the first whole one, if one begins there.
 TokenSplit split_tail(std::shared_ptr<const TokenData> data, double validation_fraction);
 
 }  // namespace mantissa

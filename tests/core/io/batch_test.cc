@@ -8,6 +8,7 @@
 
 #include "core/base/check.h"
 #include "core/io/batch.h"
+#include "tests/core/io/shard_file.h"
 #include "tests/core/io/temp_folder.h"
 
 namespace mantissa {
@@ -82,6 +83,38 @@ TEST_F(Batch, MaskingHidesTheStatedShares) {
   EXPECT_NEAR(predicted / (kSamples * kContext), (1 + 15 * 0.15) / 16, 5 * 0.36 / std::sqrt(32000.0));
   EXPECT_NEAR(hidden / predicted, 0.8, 5 * 0.4 / std::sqrt(predicted));
   EXPECT_NEAR(kept / predicted, 0.1 + 0.1 / 256, 5 * 0.3 / std::sqrt(predicted));
+}
+
+TEST(PackedBatch, LaysDocumentsSideBySide) {
+  const testing::TempFolder folder;
+  TokenShardWriter writer(256, "toy");
+  writer.add(std::vector<int32_t>{1, 2, 3, 4});
+  writer.add(std::vector<int32_t>{9});
+  writer.add(std::vector<int32_t>{5, 6, 7}, std::vector<uint8_t>{0, 0, 1});
+  writer.add(std::vector<int32_t>{10, 11, 12, 13, 14, 15, 16, 17, 18, 19});
+  const TokenRange range = TokenRange::whole(std::make_shared<const TokenData>(
+      TokenDataOptions{.files = {folder.write("a.safetensors", testing::shard_text(writer))},
+                       .layout = TokenLayout::kAuto,
+                       .documents = Documents::kSeparate}));
+  const PackedDocuments packed(range.documents(), range.end, 7, 1, SampleOrder::kSequential);
+  const EpochOrder order(packed.sequences(), 1, SampleOrder::kSequential);
+  ASSERT_EQ(packed.sequences(), 2);
+  std::vector<int32_t> tokens(14), targets(14), starts(14);
+  fill_packed_batch(range, packed, order, 2, 7, {tokens, targets, starts});  // the second epoch
+  constexpr int32_t kNone = kIgnoredTarget;
+  EXPECT_EQ(tokens, (std::vector<int32_t>{1, 2, 3, 5, 6, 17, 18, 10, 11, 12, 13, 14, 15, 16}));
+  EXPECT_EQ(targets, (std::vector<int32_t>{2, 3, 4, kNone, 7, 18, 19, 11, 12, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(starts, (std::vector<int32_t>{0, 0, 0, 3, 3, 5, 5, 0, 0, 0, 0, 0, 0, 0}));
+  const PackedDocuments wide(range.documents(), range.end, 9, 1, SampleOrder::kSequential);
+  tokens.assign(9, 1), targets.assign(9, 1), starts.assign(9, 1);
+  fill_packed_batch(range, wide, EpochOrder(2, 1, SampleOrder::kSequential), 0, 9, {tokens, targets, starts});
+  EXPECT_EQ(tokens, (std::vector<int32_t>{1, 2, 3, 5, 6, 0, 0, 0, 0}));
+  EXPECT_EQ(targets, (std::vector<int32_t>{2, 3, 4, kNone, 7, kNone, kNone, kNone, kNone}));
+  EXPECT_EQ(starts, (std::vector<int32_t>{0, 0, 0, 3, 3, 5, 5, 5, 5}));
+  // The same mask for windows that know no documents.
+  tokens.assign(4, 1), targets.assign(4, 1);
+  fill_next_token_batch({range.data, 3, 8}, Sampler(5, 4, 1, SampleOrder::kSequential, "x"), 0, 4, tokens, targets);
+  EXPECT_EQ(targets, (std::vector<int32_t>{9, kNone, kNone, 7}));
 }
 
 // --- sampler

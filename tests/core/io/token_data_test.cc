@@ -13,6 +13,7 @@
 #include "core/io/files.h"
 #include "core/io/token_data.h"
 #include "core/tensor/philox.h"
+#include "tests/core/io/shard_file.h"
 #include "tests/core/io/temp_folder.h"
 
 namespace mantissa {
@@ -265,6 +266,83 @@ TEST(TokenData, SplitsTheTailForValidation) {
   EXPECT_EQ(split.validation.size(), 100);
   EXPECT_EQ(split_tail(data, 0.0).validation.size(), 0);
   EXPECT_EQ(TokenRange::whole(data).size(), 1000);
+}
+
+// --- documents and masks
+
+TokenData open_documents(const std::string& file, TokenLayout layout, int32_t end_of_text) {
+  return TokenData({.files = {file},
+                    .layout = layout,
+                    .vocab = 50257,
+                    .documents = Documents::kSeparate,
+                    .end_of_text = end_of_text});
+}
+
+TEST(TokenData, DocumentsEndWithTheEndOfText) {
+  const TempFolder folder;
+  std::vector<uint16_t> tokens(200000, 5);
+  std::vector<int64_t> expected = {0};
+  // At the front, twice in a row, around a border of the scan's blocks, and at the end, where no document follows.
+  for (const int64_t at : {0, 700, 701, 65535, 65536, 131071, 199999}) {
+    tokens[static_cast<size_t>(at)] = 50256;
+    if (at < 199999) expected.push_back(at + 1);
+  }
+  const std::string file = folder.write("a.bin", llmc<uint16_t>(20240520, 1, tokens));
+  EXPECT_EQ(open_documents(file, TokenLayout::kAuto, 50256).documents(), expected);
+  EXPECT_EQ(open({file}).documents().size(), 0u) << "nobody asked";
+  EXPECT_THAT(message_of<DataError>([&] { open_documents(file, TokenLayout::kAuto, -1); }),
+              HasSubstr("a.bin: the file does not tell where documents begin: set data.end_of_text"));
+  folder.write("1.txt", "abc");
+  folder.write("2.txt", "d\nef");
+  const std::string texts = folder.file("*.txt");
+  EXPECT_EQ(open_documents(texts, TokenLayout::kBytes, -1).documents(), (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(open_documents(texts, TokenLayout::kBytes, '\n').documents(), (std::vector<int64_t>{0, 3, 5}));
+  EXPECT_NE(open_documents(texts, TokenLayout::kBytes, -1).fingerprint(),
+            open_documents(texts, TokenLayout::kBytes, '\n').fingerprint());
+}
+
+TEST(TokenData, ReadsShardsWithTheirDocumentsAndMasks) {
+  const TempFolder folder;
+  TokenShardWriter one(50257, "toy"), two(300, "toy"), other(300, "another");
+  one.add(std::vector<int32_t>{1, 2, 50256});
+  one.add(std::vector<int32_t>{3}, std::vector<uint8_t>{0});
+  two.add(std::vector<int32_t>{4, 5});
+  other.add(std::vector<int32_t>{6});
+  folder.write("1.safetensors", testing::shard_text(one));
+  folder.write("2.safetensors", testing::shard_text(two));
+  const TokenData data = open_documents(folder.file("*.safetensors"), TokenLayout::kAuto, -1);
+  EXPECT_EQ(all_tokens(data), (std::vector<int32_t>{1, 2, 50256, 3, 4, 5}));
+  EXPECT_EQ(data.documents(), (std::vector<int64_t>{0, 3, 4}));
+  EXPECT_EQ(data.tokenizer(), "toy");
+  EXPECT_TRUE(data.has_mask());
+  std::vector<uint8_t> counts(6, 7);
+  data.read_counts(0, counts);
+  EXPECT_EQ(counts, (std::vector<uint8_t>{1, 1, 1, 0, 1, 1}));
+  EXPECT_THAT(error_of({folder.file("1.safetensors")}, TokenLayout::kAuto, 50256), HasSubstr("token 50256 at offset"));
+  folder.write("3.safetensors", testing::shard_text(other));
+  EXPECT_THAT(
+      error_of({folder.file("*.safetensors")}),
+      HasSubstr("3.safetensors: its tokens are of the tokenizer 'another', those of the files before of 'toy'"));
+  const std::string whole = testing::shard_text(two);
+  EXPECT_THAT(error_of({folder.write("cut.safetensors", whole.substr(0, whole.size() - 1))}),
+              HasSubstr("cut.safetensors: truncated"));
+}
+
+TEST(TokenData, ValidationBeginsWithAWholeDocument) {
+  const TempFolder folder;
+  std::string text(100, 'x');
+  text[29] = text[89] = '\n';
+  const auto data =
+      std::make_shared<const TokenData>(open_documents(folder.write("a.txt", text), TokenLayout::kBytes, '\n'));
+  const TokenSplit split = split_tail(data, 0.5);
+  EXPECT_EQ(split.train.end, 90);
+  EXPECT_EQ(split.validation.begin, 90);
+  EXPECT_EQ(split.train.documents(), (std::vector<int64_t>{0, 30}));
+  EXPECT_EQ(split.validation.documents(), (std::vector<int64_t>{90}));
+  // None begins in the last 5: the last one is cut.
+  const TokenSplit cut = split_tail(data, 0.05);
+  EXPECT_EQ(cut.train.documents(), (std::vector<int64_t>{0, 30, 90}));
+  EXPECT_EQ(cut.validation.documents(), (std::vector<int64_t>{95}));
 }
 
 // --- file glob

@@ -1,0 +1,60 @@
+// Token shards: safetensors files of tokens that know where documents begin, as `mantissa tokenize` writes them.
+//
+//   tokens     U8, U16 or I32, the narrowest that holds the vocabulary
+//   documents  I64  index of each document's first token: 0, then ascending
+//   loss_mask  U8   1: the token counts as a target, 0: it is only read; absent: all count
+//
+// The metadata names vocabulary and tokenizer. Other tools read the file as any safetensors file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/io/files.h"
+
+namespace mantissa {
+
+// Collects documents in memory and writes them as one shard.
+class TokenShardWriter {
+ public:
+  // `tokenizer` identifies what made the tokens: a name or a hash.
+  TokenShardWriter(int64_t vocab, std::string tokenizer);
+
+  // Tokens in [0, vocab), at least one. `counts` has a 1 for each token that counts as a target and a 0 for each other;
+  // empty: all count.
+  void add(std::span<const int32_t> document, std::span<const uint8_t> counts = {});
+  int64_t tokens() const { return static_cast<int64_t>(bytes_.size()) / token_bytes_; }
+  int64_t documents() const { return static_cast<int64_t>(starts_.size()); }
+  // ContractError if there is no document.
+  void write(ByteSink& sink) const;
+
+ private:
+  const int64_t vocab_;
+  const std::string tokenizer_;
+  const int token_bytes_;
+  std::vector<std::byte> bytes_;
+  std::vector<int64_t> starts_;
+  std::vector<uint8_t> counts_;  // empty while all tokens count
+};
+
+// Where a shard keeps its parts.
+struct TokenShard {
+  int64_t vocab = 0;
+  std::string tokenizer;
+  int token_bytes = 2;
+  int64_t count = 0;                      // of tokens
+  uint64_t offset_bytes = 0;              // of the first token in the file
+  std::vector<int64_t> starts;            // of documents
+  std::optional<uint64_t> mask_offset{};  // of the first token's byte in the file
+};
+
+// Whether the file starts as a safetensors file does.
+bool starts_like_shard(const InputFile& file);
+
+// DataError naming the file and the part that is not as above.
+TokenShard read_token_shard(const std::string& path);
+
+}  // namespace mantissa

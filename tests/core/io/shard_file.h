@@ -1,0 +1,21 @@
+// Token shards in memory, for tests.
+#pragma once
+
+#include <string>
+
+#include "core/io/token_shard.h"
+
+namespace mantissa::testing {
+
+inline std::string shard_text(const TokenShardWriter& writer) {
+  struct TextSink final : ByteSink {
+    void write(std::span<const std::byte> bytes) override {
+      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    std::string text;
+  } sink;
+  writer.write(sink);
+  return sink.text;
+}
+
+}  // namespace mantissa::testing
