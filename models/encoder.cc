@@ -36,7 +36,7 @@ class Encoder final : public Model {
   struct Block {
     Block(ParameterSet& parameters, int64_t layer, const ModelConfig& config)
         : path("blocks." + std::to_string(layer)),
-          attention(parameters, path + ".attention", config, Mask::kNone),
+          attention(parameters, path + ".attention", config, Mask::kNone, layer),
           norm1(parameters, path + ".norm1", config),
           mlp(parameters, path + ".mlp", config),
           norm2(parameters, path + ".norm2", config) {}

@@ -1,5 +1,5 @@
-// The GPT-2 family: a pre-norm decoder with a causal mask (Radford et al. 2019). With rms_norm, swiglu and rope it is
-// the Llama block.
+// A pre-norm decoder with a causal mask: GPT-2 (Radford et al. 2019), and by its configuration Llama, Qwen, SmolLM,
+// Mistral and others that Hugging Face's transformers names (tools/exchange).
 #include "models/layers.h"
 #include "models/model.h"
 
@@ -46,7 +46,7 @@ class Gpt final : public Model {
     Block(ParameterSet& parameters, int64_t layer, const ModelConfig& config)
         : path("blocks." + std::to_string(layer)),
           norm1(parameters, path + ".norm1", config),
-          attention(parameters, path + ".attention", config, Mask::kCausal),
+          attention(parameters, path + ".attention", config, Mask::kCausal, layer),
           norm2(parameters, path + ".norm2", config),
           mlp(parameters, path + ".mlp", config) {}
 

@@ -65,24 +65,37 @@ NormedSum Norm::forward(Tape& tape, DeferredSum x, DType out) const {
   return add_layer_norm(tape, std::move(x), *weight_, bias_, epsilon_, out);
 }
 
-SelfAttention::SelfAttention(ParameterSet& parameters, const std::string& path, const ModelConfig& config, Mask mask)
-    : config_(config), mask_(mask) {
-  const int64_t packed = (config.heads + 2 * config.resolved_kv_heads()) * config.head_dim();
-  qkv_ = add_linear(parameters, path + ".qkv", config.width, packed, config.bias, config.init_stddev);
-  out_ = add_linear(parameters, path + ".out", config.width, config.width, config.bias, residual_stddev(config));
+SelfAttention::SelfAttention(ParameterSet& parameters, const std::string& path, const ModelConfig& config, Mask mask,
+                             int64_t block)
+    : config_(config),
+      shape_{.num_heads = config.heads,
+             .num_kv_heads = config.resolved_kv_heads(),
+             .head_dim = config.resolved_head_dim(),
+             .scale = config.attention_scale,
+             .mask = mask,
+             .window = config.window_of(block)},
+      rotates_(config.position == Position::kRope && config.rope_blocks.contains(block)) {
+  qkv_ = add_linear(parameters, path + ".qkv", config.width, shape_.qkv_row(), config.resolved(config.qkv_bias),
+                    config.init_stddev);
+  if (config.qk_norm) {
+    query_norm_ = &parameters.add(path + ".query_norm.weight", {shape_.head_dim}, {Init::Kind::kOnes});
+    key_norm_ = &parameters.add(path + ".key_norm.weight", {shape_.head_dim}, {Init::Kind::kOnes});
+  }
+  out_ = add_linear(parameters, path + ".out", shape_.out_row(), config.width, config.resolved(config.out_bias),
+                    residual_stddev(config));
 }
 
 Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
   const Tape::LayerGuard guard(tape, "attention");
-  const AttentionShape shape{.sequence_length = sequence_length,
-                             .num_heads = config_.heads,
-                             .num_kv_heads = config_.resolved_kv_heads(),
-                             .head_dim = config_.head_dim(),
-                             .mask = mask_};
+  AttentionShape shape = shape_;
+  shape.sequence_length = sequence_length;
   const int64_t samples = x.value.dim(0) / sequence_length;
   Var qkv = run_linear(tape, "qkv", std::move(x), qkv_);
-  if (config_.position == Position::kRope) qkv = rope(tape, std::move(qkv), shape, {.base = config_.rope_base});
-  Var mixed = attention(tape, std::move(qkv), shape);
+  if (query_norm_ != nullptr) {
+    qkv = head_norm(tape, std::move(qkv), shape, *query_norm_, *key_norm_, config_.norm_epsilon);
+  }
+  if (rotates_) qkv = rope(tape, std::move(qkv), shape, config_.rope, tape.document_starts());
+  Var mixed = attention(tape, std::move(qkv), shape, tape.document_starts());
   Var out = run_linear(tape, "out", std::move(mixed), out_);
   return dropout(tape, std::move(out), config_.dropout, samples);
 }
@@ -91,8 +104,10 @@ FeedForward::FeedForward(ParameterSet& parameters, const std::string& path, cons
     : config_(config) {
   const int64_t hidden = config.resolved_mlp_width();
   const int64_t outputs = is_gated(config.activation) ? 2 * hidden : hidden;
-  up_ = add_linear(parameters, path + ".up", config.width, outputs, config.bias, config.init_stddev);
-  down_ = add_linear(parameters, path + ".down", hidden, config.width, config.bias, residual_stddev(config));
+  up_ =
+      add_linear(parameters, path + ".up", config.width, outputs, config.resolved(config.mlp_bias), config.init_stddev);
+  down_ = add_linear(parameters, path + ".down", hidden, config.width, config.resolved(config.mlp_bias),
+                     residual_stddev(config));
 }
 
 Var FeedForward::forward(Tape& tape, Var x, int64_t samples) const {
@@ -134,11 +149,11 @@ Embedding::Embedding(ParameterSet& parameters, const ModelConfig& config) : conf
 
 Var Embedding::forward(Tape& tape, const Tensor& tokens, int64_t sequence_length) const {
   const Tape::LayerGuard guard(tape, "token_embedding");
-  Var x = embedding(tape, tokens, sequence_length, *tokens_, positions_);
+  Var x = embedding(tape, tokens, sequence_length, *tokens_, positions_, tape.document_starts());
   return dropout(tape, std::move(x), config_.dropout, tokens.numel() / sequence_length);
 }
 
-Head::Head(ParameterSet& parameters, const ModelConfig& config, const Embedding& embedding) {
+Head::Head(ParameterSet& parameters, const ModelConfig& config, const Embedding& embedding) : config_(config) {
   if (config.tie_head) {
     weight_ = &embedding.token_table();
     weight_->consumer = "head";
@@ -156,10 +171,12 @@ LossOutput Head::loss(Tape& tape, const Var& x, const Tensor& targets) const {
   constexpr int64_t kChunkLogits = int64_t{1} << 26, kRowGranule = 128;
   const int64_t vocab = weight_->shape[0];
   const bool is_small = x.value.dim(0) * vocab <= kChunkLogits;
-  if (is_small || rounds_operands(tape, "head")) return cross_entropy(tape, forward(tape, x), targets);
+  if (is_small || rounds_operands(tape, "head")) {
+    return cross_entropy(tape, forward(tape, x), targets, config_.logit_softcap);
+  }
   const int64_t rows = std::max(kChunkLogits / vocab / kRowGranule * kRowGranule, kRowGranule);
   const Tape::LayerGuard guard(tape, "head");
-  return linear_cross_entropy(tape, x, *weight_, targets, rows);
+  return linear_cross_entropy(tape, x, *weight_, targets, rows, config_.logit_softcap);
 }
 
 }  // namespace mantissa

@@ -33,17 +33,20 @@ class Norm {
   Parameter* bias_ = nullptr;
 };
 
-// Self-attention with packed projections: out(attention(qkv(x))).
+// Self-attention with packed projections: out(attention(rope(norm(qkv(x))))), where the model has norm and rope.
 class SelfAttention {
  public:
-  SelfAttention(ParameterSet& parameters, const std::string& path, const ModelConfig& config, Mask mask);
+  // `block`: its number among the blocks of the model.
+  SelfAttention(ParameterSet& parameters, const std::string& path, const ModelConfig& config, Mask mask, int64_t block);
   // x (B*T, C) of sequences of `sequence_length`.
   Var forward(Tape& tape, Var x, int64_t sequence_length) const;
 
  private:
   const ModelConfig& config_;
-  Mask mask_;
+  AttentionShape shape_;  // of a sequence
+  bool rotates_;
   LinearParameters qkv_, out_;
+  Parameter *query_norm_ = nullptr, *key_norm_ = nullptr;  // (head_dim)
 };
 
 // down(activation(up(x))). For swiglu, up also computes the gate, packed in front.
@@ -87,6 +90,7 @@ class Head {
   LossOutput loss(Tape& tape, const Var& x, const Tensor& targets) const;
 
  private:
+  const ModelConfig& config_;
   Parameter* weight_;
 };
 

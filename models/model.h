@@ -1,13 +1,18 @@
 // Model: registers its parameters and runs a forward pass. Ops compute the derivatives.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/autograd/tape.h"
+#include "core/kernels/embedding/args.h"
 #include "core/ops/activation.h"
 #include "core/ops/cross_entropy.h"
 
@@ -15,28 +20,68 @@ namespace mantissa {
 
 enum class NormKind : uint8_t { kLayerNorm, kRmsNorm };
 enum class Position : uint8_t { kLearned, kRope };
+enum class LinearBias : uint8_t { kAuto, kOn, kOff };  // kAuto: as ModelConfig::bias
+
+// Some blocks of a model, the first is 0: "all", "none" or ranges such as "0-2,4-6,8".
+class BlockSelection {
+ public:
+  static std::optional<BlockSelection> parse(std::string_view text);
+  static BlockSelection all() { return {}; }
+  // The chosen ones of the blocks 0 to chosen.size() - 1.
+  static BlockSelection of(const std::vector<bool>& chosen);
+
+  bool contains(int64_t block) const;
+  bool is_all() const { return is_all_; }
+  // The highest block that is named; -1 for all and for none.
+  int64_t last() const { return ranges_.empty() ? -1 : ranges_.back().second; }
+  std::string text() const;
+  bool operator==(const BlockSelection&) const = default;
+
+ private:
+  bool is_all_ = true;
+  std::vector<std::pair<int64_t, int64_t>> ranges_{};  // first and last block; ascending
+};
 
 // The shape of a transformer, plain data shared by all models of the registry.
 struct ModelConfig {
   std::string name = "gpt";  // registry name: "gpt", "encoder"
   int64_t layers = 6;
   int64_t width = 384;
-  int64_t heads = 6;      // query heads; divides width
+  int64_t heads = 6;      // query heads
   int64_t kv_heads = 0;   // key/value heads; divides heads; 0: as many as heads
+  int64_t head_dim = 0;   // channels of a head; 0: width / heads, where heads divides width
   int64_t context = 256;  // positions in a training sequence
   int64_t vocab = 256;
-  int64_t mlp_width = 0;  // 0: 4 * width
-  bool bias = true;       // biases of linear layers and of layer norms
-  bool tie_head = true;   // the head uses the token embedding
-  float dropout = 0.0f;   // on the embeddings and on each residual branch
+  int64_t mlp_width = 0;                    // 0: 4 * width
+  bool bias = true;                         // biases of linear layers and of layer norms
+  LinearBias qkv_bias = LinearBias::kAuto;  // of the queries', keys' and values' projection
+  LinearBias out_bias = LinearBias::kAuto;  // of attention's output projection
+  LinearBias mlp_bias = LinearBias::kAuto;  // of the feed-forward layer's projections
+  bool tie_head = true;                     // the head uses the token embedding
+  float dropout = 0.0f;                     // on the embeddings and on each residual branch
   NormKind norm = NormKind::kLayerNorm;
   float norm_epsilon = 1e-5f;
   Activation activation = Activation::kGeluTanh;
   Position position = Position::kLearned;
-  float rope_base = 10000.0f;
-  float init_stddev = 0.02f;  // of matrices; residual projections get init_stddev / sqrt(2 * layers), as GPT-2
+  RopeFrequencies rope{};
+  BlockSelection rope_blocks{};    // blocks whose attention rotates; the others have no positions (NoPE)
+  bool qk_norm = false;            // RMS norm of every query and key head, in front of rope
+  int64_t window = 0;              // keys that a query sees, itself included; 0: all before it
+  BlockSelection window_blocks{};  // blocks with that window
+  float attention_scale = 0.0f;    // of the scores; 0: 1 / sqrt(head_dim)
+  float logit_softcap = 0.0f;      // logits are softcap * tanh(logit / softcap); 0: as they are
+  float init_stddev = 0.02f;       // of matrices; residual projections get init_stddev / sqrt(2 * layers), as GPT-2
 
-  int64_t head_dim() const { return width / heads; }
+  int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : width / heads; }
+  bool resolved(LinearBias projection) const {
+    return projection == LinearBias::kAuto ? bias : projection == LinearBias::kOn;
+  }
+  // The keys that a query of this block sees; 0: all before it.
+  int64_t window_of(int64_t block) const { return window_blocks.contains(block) ? window : 0; }
+  // The logit that counts: softcap * tanh(logit / softcap), where there is one.
+  float capped(float logit) const {
+    return logit_softcap > 0.0f ? logit_softcap * std::tanh(logit / logit_softcap) : logit;
+  }
   int64_t resolved_kv_heads() const { return kv_heads > 0 ? kv_heads : heads; }
   int64_t resolved_mlp_width() const { return mlp_width > 0 ? mlp_width : 4 * width; }
   bool operator==(const ModelConfig&) const = default;
@@ -55,7 +100,7 @@ class Model {
   virtual Objective objective() const = 0;
   // tokens (B*T) i32 in sequences of `sequence_length` <= context. Returns the head's input (B*T, width).
   virtual Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) = 0;
-  // Logits (R, vocab) of hidden (R, width).
+  // Logits (R, vocab) of hidden (R, width), without ModelConfig::logit_softcap, which the loss applies.
   virtual Var head(Tape& tape, const Var& hidden) = 0;
   // Logits (B*T, vocab) of all positions.
   Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) {
@@ -66,7 +111,8 @@ class Model {
 };
 
 // Multiply-adds count twice. Forward and backward of one token: 6 * (parameters in matrix products) + 12 * layers *
-// context * width, without a discount for the causal mask (the convention of PaLM's appendix B).
+// keys * heads * head_dim. `keys` is the context, without a discount for the causal mask (the convention of PaLM's
+// appendix B), or the window where it is less.
 double training_flops_per_token(const ModelConfig& config);
 
 using ModelFactory = std::function<std::unique_ptr<Model>(const ModelConfig& config, ParameterSet& parameters)>;

@@ -45,6 +45,22 @@ inline ModelConfig tiny_llama() {
   return config;
 }
 
+// Every option of the decoder that the others leave alone.
+inline ModelConfig tiny_decoder() {
+  ModelConfig config = tiny_llama();
+  config.layers = 2;
+  config.head_dim = 6;
+  config.qkv_bias = LinearBias::kOn;
+  config.rope = {.base = 10.0f, .scaling = RopeScaling::kLlama3, .factor = 2.0f, .original_context = 16};
+  config.rope_blocks = *BlockSelection::parse("1");
+  config.qk_norm = true;
+  config.window = 2;
+  config.window_blocks = *BlockSelection::parse("0");
+  config.attention_scale = 0.3f;
+  config.logit_softcap = 2.0f;
+  return config;
+}
+
 inline ModelConfig tiny_encoder() {
   ModelConfig config = tiny_model("encoder");
   config.activation = Activation::kGeluErf;

@@ -15,7 +15,9 @@ namespace mantissa::testing {
 
 // A model with its parameters, not yet bound to memory.
 struct TestModel {
-  explicit TestModel(const ModelConfig& config) : model(create_model(config, parameters)) {}
+  explicit TestModel(const ModelConfig& config)
+      : softcap(config.logit_softcap), model(create_model(config, parameters)) {}
+  float softcap;
   ParameterSet parameters;
   std::unique_ptr<Model> model;
 };
@@ -45,7 +47,7 @@ inline PassResult run_pass(TapeHost& host, TestModel& test, const MicroBatch& ba
   Var logits = test.model->logits(*tape, host.tensor(batch.tokens), batch.sequence_length);
   PassResult result;
   result.logits = host.values(logits.value);
-  const LossOutput loss = cross_entropy(*tape, std::move(logits), host.tensor(batch.targets));
+  const LossOutput loss = cross_entropy(*tape, std::move(logits), host.tensor(batch.targets), test.softcap);
   const std::vector<float> losses = host.values(loss.losses);
   result.loss_sum = std::accumulate(losses.begin(), losses.end(), 0.0);
   if (tape->training()) tape->backward(loss.sum);
