@@ -6,6 +6,9 @@
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
+#include "tools/convert/export_verb.h"
+#include "tools/convert/import_verb.h"
+#include "tools/evaluate/evaluate_verb.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/guard/status_verb.h"
 #include "tools/lab/runs/run_report.h"
@@ -115,10 +118,13 @@ void add_report(CLI::App& app, std::vector<Verb>& verbs) {
   verbs.push_back({report, "report runs/quickstart --html report.html", [request] { return report_verb(*request); }});
 }
 
+constexpr const char* kModelPath = "run folder, checkpoint folder, Hugging Face folder, or llm.c's .bin";
+
 void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* generate = app.add_subcommand("generate", "Continue a prompt with a trained model");
   const auto request = std::make_shared<GenerateRequest>();
-  generate->add_option("run", request->run, "run folder, or one checkpoint folder of it")->required();
+  generate->add_option("run", request->run, kModelPath)->required();
+  generate->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
   generate->add_option("--prompt", request->prompt, "what to continue")->required();
   constexpr int64_t kMostTokens = int64_t{1} << 40;
   generate->add_option("--tokens", request->sampling.tokens, "how many tokens to add")
@@ -132,6 +138,69 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   generate->add_option("--seed", request->sampling.seed, "the same seed gives the same text")->capture_default_str();
   verbs.push_back(
       {generate, "generate runs/quickstart --prompt \"The \"", [request] { return generate_verb(*request); }});
+}
+
+void add_import(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* import = app.add_subcommand("import", "Make a run folder of a Hugging Face model, or a model of llm.c");
+  const auto request = std::make_shared<ImportRequest>();
+  import->add_option("model", request->model, "folder with config.json and safetensors files, or llm.c's .bin file")
+      ->required();
+  import->add_option("--out", request->out, "run folder to make")->required();
+  verbs.push_back({import, "import SmolLM2-135M --out runs/smollm2", [request] { return import_verb(*request); }});
+}
+
+void add_export(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* exports = app.add_subcommand("export", "Write the weights of a run as a Hugging Face folder, or for llm.c");
+  const auto request = std::make_shared<ExportRequest>();
+  exports->add_option("run", request->run, "run folder, checkpoint folder, or a model as import reads it")->required();
+  exports->add_option("--out", request->out, "folder to make; a file for llm.c")->required();
+  exports->add_option("--format", request->format, "huggingface or llmc")
+      ->check(CLI::IsMember({"huggingface", "llmc"}))
+      ->capture_default_str();
+  exports->add_option("--dtype", request->dtype, "fp32, bf16, fp16, or auto: that of most working weights")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  exports->add_option("--family", request->family,
+                      "model_type to write, such as llama; else that of the imported model, or the first that fits");
+  exports->add_option("--max-shard-gb", request->max_shard_gb, "most bytes of a file of weights, in 10^9")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  verbs.push_back({exports, "export runs/quickstart --out quickstart-hf", [request] { return export_verb(*request); }});
+}
+
+void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* evaluate = app.add_subcommand("evaluate", "Tell how well a model predicts texts, or answers questions");
+  const auto request = std::make_shared<EvaluateRequest>();
+  evaluate->add_option("model", request->model, kModelPath)->required();
+  evaluate->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
+  evaluate->add_option("--text", request->texts, "files, folders or patterns: perplexity and bits a byte of each file");
+  evaluate->add_option("--tasks", request->tasks, "multiple choice: JSON lines, or llm.c's hellaswag_val.bin");
+  evaluate->add_option("--context", request->context, "tokens in a window; 0: model.context, at most 2048")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
+  evaluate->add_option("--stride", request->stride, "tokens from a window to the next; 0: windows do not overlap")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
+  evaluate->add_option("--batch", request->sequences, "windows in a pass")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  evaluate->add_option("--json", request->json, "also write the results to this file");
+  verbs.push_back({evaluate, "evaluate runs/quickstart --text my/text", [request] { return evaluate_verb(*request); }});
+}
+
+void add_score(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* score = app.add_subcommand("score", "Print the log-probability of each token of a text");
+  const auto request = std::make_shared<ScoreRequest>();
+  score->add_option("model", request->model, kModelPath)->required();
+  score->add_option("text", request->text, "file")->required();
+  score->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
+  score->add_option("--context", request->context, "tokens in a window; 0: model.context, at most 2048")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
+  score->add_option("--batch", request->sequences, "windows in a pass")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  verbs.push_back({score, "score runs/quickstart my/text/held-out.txt", [request] { return score_verb(*request); }});
 }
 
 }  // namespace
@@ -155,6 +224,10 @@ void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs) {
   verbs.push_back({config, "config configs/gpt_small_bf16.yaml train.steps=2000 --memory",
                    [printed, memory] { return config_verb(printed->path, printed->overrides, *memory); }});
   add_generate(app, verbs);
+  add_evaluate(app, verbs);
+  add_score(app, verbs);
+  add_import(app, verbs);
+  add_export(app, verbs);
 }
 
 }  // namespace mantissa

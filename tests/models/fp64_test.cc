@@ -83,7 +83,6 @@ class Fp64Model : public ::testing::TestWithParam<std::pair<const char*, ModelCo
 INSTANTIATE_TEST_SUITE_P(Models, Fp64Model,
                          ::testing::Values(std::pair("Gpt", testing::tiny_gpt()),
                                            std::pair("Llama", testing::tiny_llama()),
-                                           std::pair("Decoder", testing::tiny_decoder()),
                                            std::pair("Encoder", testing::tiny_encoder())),
                          [](const auto& info) { return info.param.first; });
 

@@ -138,7 +138,7 @@ TEST(FirstRun, KnownIdeasAreNotAvailable) {
   expect("optimizer.name=adamw", {"optimizer.name: leave it out: the optimizer is AdamW"});
   expect("train.epochs=3", {"train.epochs is not available: ", "train.steps"});
   expect("comm.zero_stage=3", {"comm.zero_stage is not available: ", "optimizer.sharding"});
-  expect("data.tokenizer=gpt2", {"data.tokenizer is not available: ", "data.format: tokens"});
+  expect("data.tokenizer_path=gpt2", {"data.tokenizer"});
   expect("model.name=llama", {"there are: encoder, gpt; gpt with norm: rms_norm"});
 }
 

@@ -74,7 +74,7 @@ void export_start(const Config& config, int64_t steps, const std::string& path) 
   const std::shared_ptr<const Batches> batches = random_batches(config, model->objective());
   const size_t count = static_cast<size_t>(steps * config.train.global_batch * config.model.context);
   std::vector<int32_t> tokens(count), targets(count);
-  batches->train(0, tokens, targets);
+  batches->train(0, {tokens, targets});
 
   std::vector<SafetensorsEntry> entries;
   for (int i = 0; i < parameters.size(); ++i) {

@@ -12,6 +12,7 @@
 #include "core/io/config_reader.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/data_paths.h"
+#include "tools/config/initial_model.h"
 #include "tools/config/old_settings.h"
 #include "tools/config/precision_phases.h"
 
@@ -24,12 +25,41 @@ ConfigBinding binding(Config& config) {
   return [&config](ConfigVisitor& visitor) { bind_config(visitor, config); };
 }
 
+// train.init_from; empty where it is not given.
+std::string weights_of(const ConfigNode& root) {
+  const ConfigMember* const train = root.find("train");
+  const ConfigMember* const weights = train != nullptr ? train->value.find("init_from") : nullptr;
+  return weights != nullptr ? weights->value.text : "";
+}
+
+// Whether the tree has every setting of the model.
+bool gives_whole_model(const ConfigNode& root) {
+  const auto settings = flatten(Config{});
+  return std::ranges::all_of(settings, [&root](const auto& setting) {
+    if (!setting.first.starts_with("model.")) return true;
+    const ConfigNode* node = &root;
+    for (size_t begin = 0; node != nullptr && begin < setting.first.size();) {
+      const size_t end = std::min(setting.first.find('.', begin), setting.first.size());
+      const ConfigMember* const member = node->find(std::string_view(setting.first).substr(begin, end - begin));
+      node = member != nullptr ? &member->value : nullptr;
+      begin = end + 1;
+    }
+    return node != nullptr;
+  });
+}
+
 Config build(ConfigNode root, const std::vector<std::string>& overrides, ConfigOrigins* origins) {
   for (const std::string& assignment : overrides) apply_override(root, assignment);
   replace_old_settings(root, OldSettings::kRefuse);
   refuse_unavailable(root);
   Config config;
+  // Settings of the model that are not given are those of its weights. A run keeps all of them, and asks no more.
+  const std::string weights = weights_of(root);
+  if (!weights.empty() && !gives_whole_model(root)) config.model = model_of_weights(weights);
+  const ModelConfig source = config.model;
+  config.data.tokenizer = tokenizer_of_weights(weights);
   ConfigOrigins written = read_config(root, binding(config), config_synonyms());
+  if (!weights.empty() && !gives_whole_model(root)) require_same_model(config, source);
   if (config.scaler.preset != kNoPreset) {
     // The preset's values replace the defaults; keys that are given are read once more on top of them.
     try {
@@ -52,9 +82,7 @@ bool starts_with_any(const std::string& path, const auto& prefixes) {
 }
 
 // Whether the tail of the training data is kept for evaluation and not trained on.
-bool sets_tail_aside(const Config& config) {
-  return config.train.eval_interval > 0 && config.data.validation.empty() && config.data.validation_fraction > 0.0;
-}
+bool sets_tail_aside(const Config& config) { return config.train.eval_interval > 0 && config.data.sets_tail_aside(); }
 
 // Path to value, with `auto` resolved: old checkpoints keep resolved values.
 std::map<std::string, std::string> resolved_settings(const Config& config) {
@@ -65,8 +93,14 @@ std::map<std::string, std::string> resolved_settings(const Config& config) {
 
 // Settings of what a run reports, and the files of its data: they may move, and TokenData::fingerprint() compares their
 // contents.
-constexpr std::array<std::string_view, 7> kReporting = {
-    "data.train", "data.validation", "train.eval_", "train.sample_", "train.tensorboard", "probe.", "profile"};
+constexpr std::array<std::string_view, 8> kReporting = {"data.train",  "data.validation", "data.tokenizer",
+                                                        "train.eval_", "train.sample_",   "train.tensorboard",
+                                                        "probe.",      "profile"};
+
+bool is_reporting(const std::string& path) {
+  const bool names_data = path.starts_with("data.blend[") && path.ends_with(".files");
+  return names_data || starts_with_any(path, kReporting);
+}
 
 // "optimizer.lr: 0.0003 -> 0.0001" for each of these settings that differs.
 template <typename Include>
@@ -144,14 +178,15 @@ std::string model_fingerprint(const Config& config) {
 }
 
 std::vector<std::string> training_differences(const Config& saved, const Config& now) {
-  static constexpr std::array<std::string_view, 21> kOfAStart = {
+  static constexpr std::array<std::string_view, 22> kOfAStart = {
       "device",          "train.stop_at_step", "train.log_interval",
       "train.run_dir",   "train.threads",      "train.micro_batch",
       "comm.backend",    "checkpoint.",        "faults.",
       "test.",           "comm.bucket_mib",    "cuda.",
       "train.recompute", "train.pin_threads",  "train.packed_weights",
       "comm.gather",     "train.measure_peak", "train.max_minutes",
-      "watchdog.",       "integrity.",         "straggler."};
+      "watchdog.",       "integrity.",         "straggler.",
+      "train.init_from"};
   const bool tail_changes = sets_tail_aside(saved) != sets_tail_aside(now);
   const AdaptiveOptions& watched = now.precision_adaptive.options;
   const auto shapes_training = [&](const std::string& path) {
@@ -160,7 +195,7 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
                                   (watched.underflow_share > 0.0 && path == "probe.interval") ||
                                   (watched.gradient_noise > 0.0 && path == "train.micro_batch");
     return path == "data.validation_fraction" || (tail_changes && decides_on_tail) || decides_on_level ||
-           !(starts_with_any(path, kOfAStart) || starts_with_any(path, kReporting));
+           !(starts_with_any(path, kOfAStart) || is_reporting(path));
   };
   return differences(saved, now, shapes_training);
 }
@@ -170,7 +205,7 @@ std::vector<std::string> reporting_differences(const Config& saved, const Config
     const auto origin = origins.find(path);
     const bool is_given_now = origin != origins.end() && origin->second.starts_with("command line");
     const bool may_have_moved = path.starts_with("data.") && saved.train.run_dir != now.train.run_dir;
-    return starts_with_any(path, kReporting) && (is_given_now || !may_have_moved);
+    return is_reporting(path) && (is_given_now || !may_have_moved);
   });
 }
 

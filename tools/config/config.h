@@ -2,10 +2,13 @@
 // documented, with these defaults, in configs/reference.yaml.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "amp/adaptive_precision.h"
@@ -29,18 +32,43 @@
 namespace mantissa {
 
 enum class DataFormat : uint8_t { kBytes, kTokens };
+// kDocuments: sequences hold whole documents side by side, which do not see each other (core/io/packing.h).
+enum class Packing : uint8_t { kNone, kDocuments };
+
+// Files of training data, and their part of the samples.
+struct BlendSource {
+  std::vector<std::string> files{};
+  double weight = 1.0;  // relative to the other sources
+};
 
 struct DataConfig {
   DataFormat format = DataFormat::kBytes;
   TokenLayout layout = TokenLayout::kAuto;  // of token files
   std::vector<std::string> train;           // files or patterns
   std::vector<std::string> validation;      // empty: the tail of the training data, if there is evaluation
+  std::string tokenizer{};                  // of token files: a folder or tokenizer.json; for samples and prompts
   double validation_fraction = 0.05;        // that tail
-  double mask_fraction = 0.15;              // models that predict masked tokens
-  int64_t mask_token = -1;                  // -1: the last token of the vocabulary
+  std::vector<BlendSource> blend{};         // sources by weight, in the place of `train`
+  Packing packing = Packing::kNone;
+  int64_t end_of_text = -1;     // ends a document, in files that do not tell; -1: none does
+  double mask_fraction = 0.15;  // models that predict masked tokens
+  int64_t mask_token = -1;      // -1: the last token of the vocabulary
 
   // The layout to open files with.
   TokenLayout token_layout() const { return format == DataFormat::kBytes ? TokenLayout::kBytes : layout; }
+  bool packs_documents() const { return packing == Packing::kDocuments; }
+  // A blend sets no tail aside.
+  bool sets_tail_aside() const { return validation.empty() && blend.empty() && validation_fraction > 0.0; }
+  bool has_validation() const { return !validation.empty() || sets_tail_aside(); }
+  // All lists of files, each with its setting: "data.blend[0].files".
+  static auto file_lists(auto& data) {
+    std::vector<std::pair<std::string, decltype(&data.train)>> lists = {{"data.train", &data.train},
+                                                                        {"data.validation", &data.validation}};
+    for (size_t i = 0; i < data.blend.size(); ++i) {
+      lists.emplace_back(fmt::format("data.blend[{}].files", i), &data.blend[i].files);
+    }
+    return lists;
+  }
 };
 
 enum class ThreadPinning : uint8_t { kAuto, kNone };
@@ -64,7 +92,8 @@ struct TrainConfig {
   std::string sample_prompt = "\n";
   int64_t sample_tokens = 200;  // 0: no samples
   std::string run_dir = "runs/default";
-  int threads = 0;  // of a rank; 0: the node's cores divided by its ranks
+  std::string init_from{};  // a model whose weights the run begins with; empty: random ones
+  int threads = 0;          // of a rank; 0: the node's cores divided by its ranks
   ThreadPinning pin_threads = ThreadPinning::kAuto;
 
   // The step at which this start of the program ends.

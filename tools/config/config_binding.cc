@@ -13,11 +13,15 @@ namespace {
 
 constexpr Name<NormKind> kNorm[] = {{"layer_norm", NormKind::kLayerNorm}, {"rms_norm", NormKind::kRmsNorm}};
 constexpr Name<Position> kPosition[] = {{"learned", Position::kLearned}, {"rope", Position::kRope}};
+constexpr Name<LinearBias> kLinearBias[] = {
+    {"auto", LinearBias::kAuto}, {"true", LinearBias::kOn}, {"false", LinearBias::kOff}};
+constexpr Name<RopeScaling> kRopeScaling[] = {
+    {"none", RopeScaling::kNone}, {"linear", RopeScaling::kLinear}, {"llama3", RopeScaling::kLlama3}};
 constexpr Name<DataFormat> kDataFormat[] = {{"bytes", DataFormat::kBytes}, {"tokens", DataFormat::kTokens}};
-constexpr Name<TokenLayout> kTokenLayout[] = {{"auto", TokenLayout::kAuto},
-                                              {"llmc", TokenLayout::kLlmc},
-                                              {"u16", TokenLayout::kRawU16},
-                                              {"u32", TokenLayout::kRawU32}};
+constexpr Name<TokenLayout> kTokenLayout[] = {{"auto", TokenLayout::kAuto},         {"llmc", TokenLayout::kLlmc},
+                                              {"u16", TokenLayout::kRawU16},        {"u32", TokenLayout::kRawU32},
+                                              {"megatron", TokenLayout::kMegatron}, {"shard", TokenLayout::kShard}};
+constexpr Name<Packing> kPacking[] = {{"none", Packing::kNone}, {"documents", Packing::kDocuments}};
 constexpr Name<Recompute> kRecompute[] = {
     {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
 constexpr Name<PackedWeights> kPackedWeights[] = {{"auto", PackedWeights::kAuto}, {"none", PackedWeights::kNone}};
@@ -90,23 +94,53 @@ constexpr int64_t kMaxEvalBatches = 1 << 20, kMaxSampleTokens = 1 << 20;
 // A bucket of less than 1 KiB would be all overhead.
 constexpr double kMinBucketMib = 1.0 / 1024;
 
+ScalarField blocks_field(BlockSelection& blocks) {
+  return {.expected = "all, none or blocks such as 0-2,4",
+          .get = [&blocks] { return blocks.text(); },
+          .set =
+              [&blocks](const ConfigNode& node) {
+                if (node.kind != ConfigNode::Kind::kScalar) return false;
+                const std::optional<BlockSelection> given = BlockSelection::parse(node.text);
+                if (given) blocks = *given;
+                return given.has_value();
+              }};
+}
+
 void bind_model(ConfigVisitor& v, ModelConfig& c) {
   v.scalar("name", text_field(c.name));
   v.scalar("layers", integer_field<int64_t>(c.layers, 1, 10000));
   v.scalar("width", integer_field<int64_t>(c.width, 1, 1 << 20));
   v.scalar("heads", integer_field<int64_t>(c.heads, 1, 1 << 20));
   v.scalar("kv_heads", integer_field<int64_t>(c.kv_heads, 0, 1 << 20));
+  v.scalar("head_dim", integer_field<int64_t>(c.head_dim, 0, 1 << 20));
   v.scalar("context", integer_field<int64_t>(c.context, 1, 1 << 24));
   v.scalar("vocab", integer_field<int64_t>(c.vocab, 1, 1 << 30));
   v.scalar("mlp_width", integer_field<int64_t>(c.mlp_width, 0, 1 << 24));
   v.scalar("bias", bool_field(c.bias));
+  v.scalar("qkv_bias", choice_field(c.qkv_bias, names::kLinearBias));
+  v.scalar("out_bias", choice_field(c.out_bias, names::kLinearBias));
+  v.scalar("mlp_bias", choice_field(c.mlp_bias, names::kLinearBias));
   v.scalar("tie_head", bool_field(c.tie_head));
   v.scalar("dropout", real_field(c.dropout, RealRange::below_one()));
   v.scalar("norm", choice_field(c.norm, names::kNorm));
   v.scalar("norm_epsilon", real_field(c.norm_epsilon, RealRange::above_zero()));
   v.scalar("activation", choice_field(c.activation, kActivationNames));
   v.scalar("position", choice_field(c.position, names::kPosition));
-  v.scalar("rope_base", real_field(c.rope_base, {.min = 1.0, .min_bound = RealRange::Bound::kOpen}));
+  const RealRange above_one{.min = 1.0, .min_bound = RealRange::Bound::kOpen};
+  v.scalar("rope_base", real_field(c.rope.base, above_one));
+  v.section("rope_scaling", [&] {
+    v.scalar("kind", choice_field(c.rope.scaling, names::kRopeScaling));
+    v.scalar("factor", real_field(c.rope.factor, {.min = 1.0}));
+    v.scalar("low_frequency_factor", real_field(c.rope.low_frequency_factor, RealRange::above_zero()));
+    v.scalar("high_frequency_factor", real_field(c.rope.high_frequency_factor, RealRange::above_zero()));
+    v.scalar("original_context", integer_field<int64_t>(c.rope.original_context, 1, 1 << 30));
+  });
+  v.scalar("rope_blocks", blocks_field(c.rope_blocks));
+  v.scalar("qk_norm", bool_field(c.qk_norm));
+  v.scalar("window", integer_field<int64_t>(c.window, 0, 1 << 24));
+  v.scalar("window_blocks", blocks_field(c.window_blocks));
+  v.scalar("attention_scale", real_field(c.attention_scale, RealRange::at_least_zero()));
+  v.scalar("logit_softcap", real_field(c.logit_softcap, RealRange::at_least_zero()));
   v.scalar("init_stddev", real_field(c.init_stddev, RealRange::at_least_zero()));
 }
 
@@ -114,8 +148,15 @@ void bind_data(ConfigVisitor& v, DataConfig& c) {
   v.scalar("format", choice_field(c.format, names::kDataFormat));
   v.scalar("layout", choice_field(c.layout, names::kTokenLayout));
   v.texts("train", c.train);
+  v.list("blend", list_field(c.blend, [](ConfigVisitor& w, BlendSource& source) {
+           w.texts("files", source.files);
+           w.scalar("weight", real_field(source.weight, RealRange::above_zero()));
+         }));
   v.texts("validation", c.validation);
+  v.scalar("tokenizer", text_field(c.tokenizer));
   v.scalar("validation_fraction", real_field(c.validation_fraction, RealRange::below_one()));
+  v.scalar("packing", choice_field(c.packing, names::kPacking));
+  v.scalar("end_of_text", integer_field<int64_t>(c.end_of_text, -1, INT32_MAX));
   v.scalar("mask_fraction",
            real_field(c.mask_fraction, {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen}));
   v.scalar("mask_token", integer_field<int64_t>(c.mask_token, -1));
@@ -139,6 +180,7 @@ void bind_train(ConfigVisitor& v, TrainConfig& c) {
   v.scalar("sample_prompt", text_field(c.sample_prompt));
   v.scalar("sample_tokens", integer_field<int64_t>(c.sample_tokens, 0, kMaxSampleTokens));
   v.scalar("run_dir", text_field(c.run_dir));
+  v.scalar("init_from", text_field(c.init_from));
   v.scalar("threads", integer_field(c.threads, 0, 4096));
   v.scalar("pin_threads", choice_field(c.pin_threads, names::kPinning));
 }

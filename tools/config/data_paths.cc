@@ -1,10 +1,12 @@
 #include "tools/config/data_paths.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "core/base/error.h"
@@ -16,29 +18,32 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenSuffix = ".bin";
+constexpr std::array<std::string_view, 3> kTokenSuffixes = {".bin", ".idx", ".safetensors"};
 constexpr const char* kRunConfig = "config.yaml";
 
 void require_one_kind(const std::string& folder, const std::vector<std::string>& files, DataFormat format) {
-  const auto is_token_file = [](const std::string& file) { return file.ends_with(kTokenSuffix); };
+  const auto is_token_file = [](const std::string& file) {
+    return std::ranges::any_of(kTokenSuffixes, [&file](std::string_view suffix) { return file.ends_with(suffix); });
+  };
+  const std::string suffixes = fmt::format("{}", fmt::join(kTokenSuffixes, ", "));
   const auto token_file = std::ranges::find_if(files, is_token_file);
   const auto text_file = std::ranges::find_if_not(files, is_token_file);
   if (files.empty()) {
     throw DataError(fmt::format(
         "'{}' is a folder without files: expected text files, or token files ({}); for files in folders below it give "
         "'{}/**/*.txt'",
-        folder, kTokenSuffix, folder));
+        folder, suffixes, folder));
   }
   if (token_file != files.end() && text_file != files.end()) {
     throw DataError(
         fmt::format("'{}' holds text files ({}) and token files ({}): expected one kind; give '{}/*{}', or name files",
-                    folder, *text_file, *token_file, folder, kTokenSuffix));
+                    folder, *text_file, *token_file, folder, fs::path(*token_file).extension().string()));
   }
   if (format == DataFormat::kTokens && token_file == files.end()) {
     throw DataError(
         fmt::format("'{}' holds no token files ({}), but {}, and data.format is tokens: if that has tokens, too, give "
                     "the pattern '{}/*{}', if it has text, give data.format=bytes",
-                    folder, kTokenSuffix, files.front(), folder, fs::path(files.front()).extension().string()));
+                    folder, suffixes, files.front(), folder, fs::path(files.front()).extension().string()));
   }
   if (format == DataFormat::kBytes && token_file != files.end()) {
     throw DataError(fmt::format("'{}' holds token files ({}), but data.format is bytes: give data.format=tokens",
@@ -113,8 +118,8 @@ void refuse_foreign_model(const std::string& folder) {
   for (const char* const weights : {"*.safetensors", "pytorch_model*.bin"}) {
     if (expand_glob(folder + "/" + weights).empty()) continue;
     throw ConfigError(
-        fmt::format("'{}' is a model of Hugging Face Transformers (config.json, {}), which is not available here: this "
-                    "program reads the run folders and checkpoints that `mantissa train` writes",
+        fmt::format("'{0}' is a model of Hugging Face Transformers (config.json, {1}): make a run folder of it by "
+                    "`mantissa import {0} --out RUN`, or begin a training with its weights by train.init_from={0}",
                     folder, weights));
   }
 }
@@ -135,12 +140,12 @@ bool is_config_of_run(const fs::path& file) {
 }
 
 void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& origins) {
-  const auto is_given_now = [&origins](const char* setting) {
+  const auto is_given_now = [&origins](const std::string& setting) {
     const auto origin = origins.find(setting);
     return origin != origins.end() && origin->second.starts_with("command line");
   };
   const fs::path here = real_path(run_folder), given = config.train.run_dir;
-  const auto warn_of_lost = [&](const char* setting, const std::vector<std::string>& paths) {
+  const auto warn_of_lost = [&](const std::string& setting, const std::vector<std::string>& paths) {
     for (const std::string& path : paths) {
       if (is_given_now(setting) || fs::path(path).is_absolute() || is_there(path)) continue;
       constexpr size_t kLevel = std::string_view("warning: ").size();
@@ -152,8 +157,7 @@ void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& o
     }
   };
   if (given.is_absolute()) {
-    warn_of_lost("data.train", config.data.train);
-    warn_of_lost("data.validation", config.data.validation);
+    for (const auto& [setting, files] : DataConfig::file_lists(config.data)) warn_of_lost(setting, *files);
   }
   if (is_given_now("train.run_dir") || here == real_path(given)) return;
   config.train.run_dir = here.string();
@@ -166,7 +170,7 @@ void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& o
     place = place_of_start(given.parent_path(), here.parent_path());
   }
   if (!place) return;
-  const auto move = [&, &from = place->first, &to = place->second](const char* setting,
+  const auto move = [&, &from = place->first, &to = place->second](const std::string& setting,
                                                                    std::vector<std::string>& paths) {
     if (is_given_now(setting)) return;
     for (std::string& path : paths) {
@@ -180,8 +184,7 @@ void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& o
       path = moved.string();
     }
   };
-  move("data.train", config.data.train);
-  move("data.validation", config.data.validation);
+  for (const auto& [setting, files] : DataConfig::file_lists(config.data)) move(setting, *files);
 }
 
 }  // namespace mantissa

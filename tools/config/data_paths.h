@@ -10,8 +10,8 @@
 namespace mantissa {
 
 // The names and patterns in which each folder is replaced by the pattern of its files, "text" by "text/*". DataError
-// for a folder without files, with text and token files (.bin), or with files that `format` does not mean; a pattern
-// can name token files of another ending.
+// for a folder without files, with text and token files (.bin, .idx, .safetensors), or with files that `format` does
+// not mean; a pattern can name token files of another ending.
 std::vector<std::string> in_folders(const std::vector<std::string>& names, DataFormat format);
 
 // ConfigError for the folder of a model of another program.

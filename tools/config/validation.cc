@@ -59,29 +59,61 @@ class Problems {
 };
 
 void check_model(const ModelConfig& c, Problems& p) {
-  p.refuse_if(c.width % c.heads != 0, "{} must divide {}: every head gets an equal part of the width",
+  const bool divides = c.width % c.heads == 0;
+  p.refuse_if(c.head_dim == 0 && !divides,
+              "{} must divide {}: every head gets an equal part of the width, unless model.head_dim is given",
               p.setting("model.heads"), p.setting("model.width"));
   p.refuse_if(c.kv_heads > 0 && c.heads % c.kv_heads != 0,
               "{} must divide {}: every key/value head serves an equal number of query heads; 0 means one for each",
               p.setting("model.kv_heads"), p.setting("model.heads"));
+  const bool rotates = c.position == Position::kRope;
   p.refuse_if(
-      c.position == Position::kRope && c.width % c.heads == 0 && c.head_dim() % 2 != 0,
+      rotates && c.head_dim == 0 && divides && c.resolved_head_dim() % 2 != 0,
       "{} rotates pairs of channels, but {} / {} = {} is odd; choose an even head size or model.position=learned",
-      p.setting("model.position"), p.setting("model.width"), p.setting("model.heads"), c.head_dim());
+      p.setting("model.position"), p.setting("model.width"), p.setting("model.heads"), c.resolved_head_dim());
+  p.refuse_if(rotates && c.head_dim % 2 != 0,
+              "{} rotates pairs of channels, but {} is odd; choose an even one or model.position=learned",
+              p.setting("model.position"), p.setting("model.head_dim"));
+  for (const auto& [setting, blocks] :
+       {std::pair("model.rope_blocks", &c.rope_blocks), {"model.window_blocks", &c.window_blocks}}) {
+    p.refuse_if(blocks->last() >= c.layers, "{} names block {}, and the last one of {} is {}", p.setting(setting),
+                blocks->last(), p.setting("model.layers"), c.layers - 1);
+  }
+  p.refuse_if(c.rope.scaling == RopeScaling::kLlama3 && c.rope.low_frequency_factor >= c.rope.high_frequency_factor,
+              "{} must be less than {}: frequencies between the two are scaled in part",
+              p.setting("model.rope_scaling.low_frequency_factor"),
+              p.setting("model.rope_scaling.high_frequency_factor"));
+  p.refuse_if(c.window > 0 && c.name == "encoder",
+              "{} belongs to causal models: the encoder sees all positions; give model.window=0",
+              p.setting("model.window"));
 }
 
 void check_data(const Config& c, Problems& p) {
-  p.refuse_if(c.data.train.empty(), "{}: name the training files, such as data.train=[text/**/*.txt]",
-              p.setting("data.train"));
-  for (const auto& [setting, files] :
-       {std::pair("data.train", &c.data.train), {"data.validation", &c.data.validation}}) {
+  // The settings of an imported model have no data: it may be for use alone.
+  p.refuse_if(c.data.train.empty() && c.data.blend.empty() && c.train.init_from.empty(),
+              "{}: name the training files, such as data.train=[text/**/*.txt]", p.setting("data.train"));
+  p.refuse_if(!c.data.train.empty() && !c.data.blend.empty(),
+              "{}: data.blend names the training files already; make them one of its sources", p.setting("data.train"));
+  for (const auto& [setting, files] : DataConfig::file_lists(c.data)) {
     p.refuse_if(std::ranges::count(*files, "") > 0, "{}: a name is empty; name files, folders or patterns",
                 p.setting(setting));
   }
+  for (size_t i = 0; i < c.data.blend.size(); ++i) {
+    p.refuse_if(c.data.blend[i].files.empty(), "data.blend[{}] names no files: expected files, folders or patterns", i);
+  }
+  p.refuse_if(c.data.packs_documents() && c.model.name == "encoder",
+              "{} belongs to causal models: the encoder sees all positions; give data.packing=none",
+              p.setting("data.packing"));
+  p.refuse_if(c.data.end_of_text >= c.model.vocab, "{} is outside of the vocabulary of {}; -1 means that there is none",
+              p.setting("data.end_of_text"), p.setting("model.vocab"));
   p.refuse_if(c.data.mask_token >= c.model.vocab, "{} is outside of the vocabulary of {}; -1 means its last token",
               p.setting("data.mask_token"), p.setting("model.vocab"));
+  p.refuse_if(c.train.eval_interval > 0 && c.data.validation.empty() && !c.data.blend.empty(),
+              "{} asks for evaluation, but a blend sets no tail aside for it; name data.validation, or give "
+              "train.eval_interval=0",
+              p.setting("train.eval_interval"));
   p.refuse_if(
-      c.train.eval_interval > 0 && c.data.validation.empty() && c.data.validation_fraction == 0.0,
+      c.train.eval_interval > 0 && !c.data.has_validation() && c.data.blend.empty(),
       "{} asks for evaluation, but there is no validation data: {}, {}; give one of them or train.eval_interval=0",
       p.setting("train.eval_interval"), p.setting("data.validation"), p.setting("data.validation_fraction"));
 }
@@ -94,12 +126,13 @@ bool needs_a_shell(const std::string& path) {
 }
 
 void check_paths(const Config& c, Problems& p) {
-  const auto check = [&p](const char* setting, const std::string& path) {
+  const auto check = [&p](const std::string& setting, const std::string& path) {
     p.refuse_if(needs_a_shell(path), "{}: '{}' is taken literally, since no shell has expanded it; write the path out",
                 p.setting(setting), path);
   };
-  for (const std::string& path : c.data.train) check("data.train", path);
-  for (const std::string& path : c.data.validation) check("data.validation", path);
+  for (const auto& [setting, files] : DataConfig::file_lists(c.data)) {
+    for (const std::string& path : *files) check(setting, path);
+  }
   check("train.run_dir", c.train.run_dir);
   check("checkpoint.resume", c.checkpoint.resume);
 }

@@ -6,6 +6,8 @@
 
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
+#include "core/io/blend.h"
+#include "core/io/data_source.h"
 #include "core/tensor/philox.h"
 #include "tools/config/data_paths.h"
 
@@ -26,11 +28,15 @@ bool has_folders(const std::string& files) {
 }
 
 // DataError begins with the setting that names the files.
-std::shared_ptr<const TokenData> open_data(const Config& config, const char* setting,
+std::shared_ptr<const TokenData> open_data(const Config& config, const std::string& setting,
                                            const std::vector<std::string>& files) try {
-  auto data = std::make_shared<const TokenData>(TokenDataOptions{.files = in_folders(files, config.data.format),
-                                                                 .layout = config.data.token_layout(),
-                                                                 .vocab = config.model.vocab});
+  const auto documents = config.data.packs_documents() ? Documents::kSeparate : Documents::kJoined;
+  auto data =
+      std::make_shared<const TokenData>(TokenDataOptions{.files = in_folders(files, config.data.format),
+                                                         .layout = config.data.token_layout(),
+                                                         .vocab = config.model.vocab,
+                                                         .documents = documents,
+                                                         .end_of_text = static_cast<int32_t>(config.data.end_of_text)});
   for (const std::string& name : files) {
     if (has_folders(name)) {
       log_info("{}", wrapped(fmt::format("{0}: folders below '{1}' are not read; '{1}/**/*' names their files, too",
@@ -46,84 +52,149 @@ std::shared_ptr<const TokenData> open_data(const Config& config, const char* set
   throw DataError(fmt::format("{}: {}", setting, error.what()));
 }
 
-TokenSplit open_split(const Config& config) {
-  auto train = open_data(config, "data.train", config.data.train);
-  if (config.data.validation.empty()) {
-    const bool wanted = config.train.eval_interval > 0;
-    return split_tail(std::move(train), wanted ? config.data.validation_fraction : 0.0);
-  }
-  return {TokenRange::whole(std::move(train)),
-          TokenRange::whole(open_data(config, "data.validation", config.data.validation))};
-}
-
 class FileBatches final : public Batches {
  public:
   FileBatches(const Config& config, Objective objective)
-      : context_(config.model.context),
-        objective_(objective),
-        split_(open_split(config)),
-        train_order_(split_.train.size(), context_, config.train.seed, SampleOrder::kShuffled,
-                     "training data (data.train)") {
-    if (split_.validation.size() > 0) {
-      const char* const name = config.data.validation.empty()
-                                   ? "validation data (data.validation_fraction of data.train)"
-                                   : "validation data (data.validation)";
-      validation_order_.emplace(split_.validation.size(), context_, 0, SampleOrder::kSequential, name);
+      : context_(static_cast<size_t>(config.model.context)),
+        samples_(config.train.steps * config.train.global_batch),
+        options_({.context = config.model.context,
+                  .seed = config.train.seed,
+                  .packs_documents = config.data.packs_documents()}) {
+    if (objective == Objective::kMaskedToken) {
+      const int64_t vocab = config.model.vocab, token = config.data.mask_token;
+      options_.masking = {.fraction = config.data.mask_fraction,
+                          .mask_token = static_cast<int32_t>(token >= 0 ? token : vocab - 1),
+                          .vocab = static_cast<int32_t>(vocab),
+                          .seed = config.train.seed};
     }
-    const int64_t vocab = config.model.vocab;
-    masking_ = {.fraction = config.data.mask_fraction,
-                .mask_token = static_cast<int32_t>(config.data.mask_token >= 0 ? config.data.mask_token : vocab - 1),
-                .vocab = static_cast<int32_t>(vocab),
-                .seed = config.train.seed};
+    open_training(config);
+    if (!config.data.validation.empty()) {
+      add_validation(TokenRange::whole(open(config, "data.validation", config.data.validation)), "data.validation");
+    }
   }
 
-  void train(uint64_t first, std::span<int32_t> tokens, std::span<int32_t> targets) const override {
-    fill(split_.train, train_order_, masking_.seed, first, tokens, targets);
+  void train(uint64_t first, const SequenceSpans& out) const override {
+    std::vector<Blend::Place> places(out.tokens.size() / context_);
+    if (blend_) {
+      blend_->find(first, places);
+    } else {
+      for (size_t row = 0; row < places.size(); ++row) places[row] = {.source = 0, .index = first + row};
+    }
+    for (size_t row = 0; row < places.size(); ++row) {
+      sources_[places[row].source].fill(places[row].index, row_of(out, row));
+    }
   }
-  void validation(uint64_t first, std::span<int32_t> tokens, std::span<int32_t> targets) const override {
-    MANTISSA_CHECK(validation_order_.has_value(), "[batches] there is no validation text");
-    fill(split_.validation, *validation_order_, masking_.seed ^ kValidationStream, first, tokens, targets);
+  void validation(uint64_t first, const SequenceSpans& out) const override {
+    MANTISSA_CHECK(validation_.has_value(), "[batches] there is no validation text");
+    for (size_t row = 0; row < out.tokens.size() / context_; ++row) validation_->fill(first + row, row_of(out, row));
   }
-  int64_t validation_windows() const override { return validation_order_ ? validation_order_->windows() : 0; }
+  int64_t validation_windows() const override { return validation_ ? validation_->sequences() : 0; }
+  bool counts_every_target() const override {
+    return std::ranges::all_of(sources_, [](const DataSource& source) { return source.counts_every_target(); });
+  }
   uint64_t fingerprint() const override {
-    return split_.train.data->fingerprint() ^ (validation_order_ ? 31 * split_.validation.data->fingerprint() : 0);
+    uint64_t print = 0;
+    for (const DataSource& source : sources_) print = 31 * print + source.range().data->fingerprint();
+    return print ^ (validation_ ? 31 * validation_->range().data->fingerprint() : 0);
   }
-  std::string describe() const override {
-    const size_t files = split_.train.data->files() + (has_own_validation() ? split_.validation.data->files() : 0);
-    return fmt::format("{}, {} in {}, {}", counted(static_cast<int64_t>(files), "file"),
-                       counted(split_.train.size(), "training token"), counted(train_order_.windows(), "window"),
-                       counted(validation_order_ ? split_.validation.size() : 0, "validation token"));
+
+  std::vector<std::string> describe() const override {
+    size_t files = 0;
+    for (const auto& [setting, data] : opened_) files += data->files();
+    const std::string validation = counted(validation_ ? validation_->range().size() : 0, "validation token");
+    if (!blend_) {
+      return {fmt::format("{}, {}, {}", counted(static_cast<int64_t>(files), "file"),
+                          sources_[0].describe("training token"), validation)};
+    }
+    std::vector<std::string> lines = {fmt::format("{}, a blend of {}, {}", counted(static_cast<int64_t>(files), "file"),
+                                                  counted(std::ssize(sources_), "source"), validation)};
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const double share = blend_->share(i);
+      lines.push_back(
+          fmt::format("{:.2f} % of the samples from {}: {}, {:.3g} epochs", 100.0 * share, opened_[i].first,
+                      sources_[i].describe("token"),
+                      share * static_cast<double>(samples_) / static_cast<double>(sources_[i].sequences())));
+    }
+    return lines;
   }
 
   std::vector<std::string> warnings() const override {
     std::vector<std::string> texts;
-    const auto add = [&texts](const char* key, const TokenData& data) {
-      if (const std::string doubt = data.doubt(); !doubt.empty()) texts.push_back(fmt::format("{}: {}", key, doubt));
-    };
-    add("data.train", *split_.train.data);
-    if (has_own_validation()) add("data.validation", *split_.validation.data);
+    for (const auto& [setting, data] : opened_) {
+      if (const std::string doubt = data->doubt(); !doubt.empty()) {
+        texts.push_back(fmt::format("{}: {}", setting, doubt));
+      }
+    }
     return texts;
   }
 
  private:
-  bool has_own_validation() const { return validation_order_ && split_.validation.data != split_.train.data; }
-  void fill(const TokenRange& range, const Sampler& order, uint64_t seed, uint64_t first, std::span<int32_t> tokens,
-            std::span<int32_t> targets) const {
-    if (objective_ == Objective::kNextToken) {
-      fill_next_token_batch(range, order, first, context_, tokens, targets);
-      return;
+  // DataError if these files are of another tokenizer than those before.
+  std::shared_ptr<const TokenData> open(const Config& config, const std::string& setting,
+                                        const std::vector<std::string>& files) {
+    std::shared_ptr<const TokenData> data = open_data(config, setting, files);
+    for (const auto& [other, before] : opened_) {
+      require<DataError>(
+          data->tokenizer().empty() || before->tokenizer().empty() || data->tokenizer() == before->tokenizer(),
+          "{}: its tokens are of the tokenizer '{}', those of {} of '{}'", setting, data->tokenizer(), other,
+          before->tokenizer());
     }
-    MaskingOptions masking = masking_;
-    masking.seed = seed;
-    fill_masked_batch(range, order, first, context_, masking, tokens, targets);
+    return opened_.emplace_back(setting, std::move(data)).second;
   }
 
-  const int64_t context_;
-  const Objective objective_;
-  const TokenSplit split_;
-  const Sampler train_order_;
-  std::optional<Sampler> validation_order_;
-  MaskingOptions masking_;
+  void open_training(const Config& config) {
+    const DataConfig& data = config.data;
+    std::vector<double> weights;
+    for (const BlendSource& source : data.blend) {
+      const std::string setting = fmt::format("data.blend[{}].files", weights.size());
+      add_source(TokenRange::whole(open(config, setting, source.files)), setting);
+      weights.push_back(source.weight);
+    }
+    if (!weights.empty()) {
+      blend_.emplace(weights);
+      return;
+    }
+    if (data.train.empty()) {
+      throw ConfigError("data.train = []: name the training files, such as data.train=[text/**/*.txt]");
+    }
+    const bool keeps_tail = config.train.eval_interval > 0 && data.sets_tail_aside();
+    const TokenSplit split =
+        split_tail(open(config, "data.train", data.train), keeps_tail ? data.validation_fraction : 0.0);
+    add_source(split.train, "data.train");
+    if (split.validation.size() > 0) add_validation(split.validation, "data.validation_fraction of data.train");
+  }
+
+  void add_source(TokenRange range, const std::string& setting) {
+    DataSourceOptions options = options_;
+    options.what = fmt::format("training data ({})", setting);
+    options.seed += sources_.size();  // sources of one size get different orders
+    if (options.masking) options.masking->seed = options.seed;
+    sources_.emplace_back(std::move(range), std::move(options));
+  }
+
+  void add_validation(TokenRange range, const std::string& setting) {
+    DataSourceOptions options = options_;
+    options.what = fmt::format("validation data ({})", setting);
+    options.seed = 0;
+    options.order = SampleOrder::kSequential;
+    if (options.masking) options.masking->seed ^= kValidationStream;
+    validation_.emplace(std::move(range), std::move(options));
+  }
+
+  SequenceSpans row_of(const SequenceSpans& all, size_t row) const {
+    const auto part = [&](std::span<int32_t> values) {
+      return values.empty() ? values : values.subspan(row * context_, context_);
+    };
+    return {part(all.tokens), part(all.targets), part(all.starts)};
+  }
+
+  const size_t context_;
+  const int64_t samples_;  // of the whole run
+  DataSourceOptions options_;
+  std::vector<std::pair<std::string, std::shared_ptr<const TokenData>>> opened_;  // by setting, sources first
+  std::vector<DataSource> sources_;
+  std::optional<Blend> blend_;
+  std::optional<DataSource> validation_;
 };
 
 class RandomBatches final : public Batches {
@@ -134,7 +205,9 @@ class RandomBatches final : public Batches {
         is_masked_(objective == Objective::kMaskedToken),
         mask_fraction_(static_cast<float>(config.data.mask_fraction)) {}
 
-  void train(uint64_t first, std::span<int32_t> tokens, std::span<int32_t> targets) const override {
+  void train(uint64_t first, const SequenceSpans& out) const override {
+    const auto& [tokens, targets, starts] = out;
+    std::ranges::fill(starts, 0);
     for (size_t i = 0; i < tokens.size(); ++i) {
       const uint64_t sample = first + i / context_;
       const auto position = static_cast<uint32_t>(i % context_);
@@ -145,11 +218,12 @@ class RandomBatches final : public Batches {
       tokens[i] = static_cast<int32_t>(vocab_ - 1);
     }
   }
-  void validation(uint64_t, std::span<int32_t>, std::span<int32_t>) const override {
+  bool counts_every_target() const override { return !is_masked_; }
+  void validation(uint64_t, const SequenceSpans&) const override {
     throw ContractError("[batches] random batches have no validation text");
   }
   uint64_t fingerprint() const override { return static_cast<uint64_t>(vocab_); }
-  std::string describe() const override { return "random tokens"; }
+  std::vector<std::string> describe() const override { return {"random tokens"}; }
 
  private:
   static PhiloxCounter words(uint64_t sample, uint32_t position) {

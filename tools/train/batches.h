@@ -13,19 +13,22 @@
 
 namespace mantissa {
 
-// A source of token sequences. A sequence is `context` tokens and as many targets.
+// A source of token sequences. A sequence is `context` tokens and as many targets and, if config.data packs documents,
+// starts.
 class Batches {
  public:
   virtual ~Batches() = default;
   // Sequences [first, first + n) of the training order (step * global_batch + index), n = tokens.size() / context.
-  virtual void train(uint64_t first, std::span<int32_t> tokens, std::span<int32_t> targets) const = 0;
+  virtual void train(uint64_t first, const SequenceSpans& out) const = 0;
   // Sequences [first, first + n) of the validation text, from its front.
-  virtual void validation(uint64_t first, std::span<int32_t> tokens, std::span<int32_t> targets) const = 0;
+  virtual void validation(uint64_t first, const SequenceSpans& out) const = 0;
   virtual int64_t validation_windows() const { return 0; }  // sequences of the validation text
+  // Whether each position of each training sequence has a target that counts.
+  virtual bool counts_every_target() const { return true; }
   // Equal for equal training and validation samples.
   virtual uint64_t fingerprint() const = 0;
-  // One line for the log.
-  virtual std::string describe() const = 0;
+  // Lines for the log, all of it in the first.
+  virtual std::vector<std::string> describe() const = 0;
   // Doubts whether the data is what the configuration says.
   virtual std::vector<std::string> warnings() const { return {}; }
 };

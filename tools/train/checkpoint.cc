@@ -21,9 +21,6 @@
 namespace mantissa {
 namespace {
 
-constexpr int kFormatVersion = 1;
-constexpr const char* kScalesFile = "scales.safetensors";
-
 void warn(const std::string& text) { log_warn("{}", text); }
 
 // The settings that a checkpoint was trained with.
@@ -50,9 +47,15 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
   read_state(checkpoint.folder, [&] {
     const nlohmann::json& state = checkpoint.state;
     const int version = state.at("format_version");
-    if (version != kFormatVersion) {
+    if (version != kStateVersion) {
       throw CheckpointError(
-          fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
+          fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kStateVersion));
+    }
+    if (state.value(kWeightsOnly, false)) {
+      throw CheckpointError(
+          fmt::format("{} holds weights and no state of a training: give train.init_from={} to begin with them, and "
+                      "another train.run_dir",
+                      checkpoint.folder, checkpoint.folder));
     }
     saved_config(checkpoint);
     if (const int64_t next = training_state_from(state).next_step; next != checkpoint.step) {
@@ -74,9 +77,11 @@ std::vector<std::string> shaping(std::vector<std::string> differences) {
 }
 
 void require_same_training(const Checkpoint& checkpoint, const Config& run) {
-  const auto differences = training_differences(saved_config(checkpoint), run);
+  const Config saved = saved_config(checkpoint);
+  const auto differences = training_differences(saved, run);
   const auto others = shaping(differences);
-  if (checkpoint.model_fingerprint != model_fingerprint(run)) {
+  // The fingerprint in the manifest may be from a version that had fewer settings.
+  if (model_fingerprint(saved) != model_fingerprint(run)) {
     std::vector<std::string> of_model = others;
     std::erase_if(of_model, [](const std::string& difference) { return !difference.starts_with("model."); });
     throw CheckpointError(
@@ -150,10 +155,6 @@ std::optional<ResumePoint> resume_point_on_all_ranks(const Config& config, const
   if (folder.empty()) return std::nullopt;
   return ResumePoint{.folder = folder, .step = step, .run = nlohmann::json::parse(state), .is_named = named};
 }
-
-struct PartReport {
-  uint64_t ok = 0, bytes = 0;
-};
 
 }  // namespace
 
@@ -265,137 +266,6 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
   }
   log_info("resumed from {} at step {} (ranks that saved it: {})", checkpoint.folder, session.next_step,
            checkpoint.state.at("ranks").get<int>());
-}
-
-TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run, RunFolder* folder)
-    : session_(session),
-      run_(run),
-      folder_(folder),
-      store_(checkpoint_root(run.train.run_dir), {.keep_last = run.checkpoint.keep_last, .warn = warn}) {
-  if (session.communicator.rank() == 0) store_.recover();
-}
-
-bool TrainingCheckpoints::save(RunState& state) {
-  Communicator& communicator = session_.communicator;
-  const int64_t step = session_.next_step;
-  if (has_state_faults(session_.sharded)) {
-    if (communicator.rank() == 0) log_warn("checkpoint of step {} not saved: its state is not finite", step);
-    return false;
-  }
-  // Damage that signals have begun to show is no state to return to.
-  const bool is_good = !state.adaptive || !state.adaptive->options().rollback ||
-                       state.adaptive->is_calm_since(step - run_.checkpoint.interval);
-  const std::optional<RollbackPoint> point =
-      is_due(run_.checkpoint.interval, step) && is_good ? RollbackPoint{.step = step} : state.rollback_point;
-  session_.sharded.optimizer.restore_weights();
-  uint64_t ok = 1;
-  std::vector<std::string> mine;  // name, size and hash of each file that this rank has written; else the error
-  const auto guarded = [&](const auto& write) {
-    try {
-      write();
-    } catch (const std::exception& error) {
-      ok = 0;
-      mine = {error.what()};
-    }
-  };
-  if (communicator.rank() == 0) {
-    guarded([&] {
-      if (folder_ != nullptr) folder_->ensure_held();
-      store_.begin(step);
-    });
-  }
-  if (all_gather_records(communicator, ok)[0] && ok) {
-    std::vector<CheckpointFile> written;
-    guarded([&] {
-      written = write_files(store_.partial_folder(step));
-      for (const CheckpointFile& file : written) {
-        mine.insert(mine.end(), {file.name, std::to_string(file.size_bytes), file.xxh3_128});
-      }
-    });
-    if (run_.checkpoint.verify && ok) {
-      guarded([&] {
-        for (const CheckpointFile& file : written) verify_file(store_.partial_folder(step), file);
-      });
-    }
-  }
-  const auto reports = all_gather_records(communicator, PartReport{.ok = ok, .bytes = part_bytes()});
-  const auto all = all_gather_text_lists(communicator, mine);
-  const auto failed = std::ranges::find(reports, 0u, &PartReport::ok);
-  int32_t committed = failed == reports.end();
-  std::vector<CheckpointFile> files;
-  for (size_t rank = 0; rank < all.size() && committed; ++rank) {
-    for (size_t i = 0; i < all[rank].size(); i += 3) {
-      files.push_back({all[rank][i], std::stoull(all[rank][i + 1]), all[rank][i + 2]});
-    }
-  }
-  if (communicator.rank() == 0) {
-    std::string failure;
-    if (!committed) {
-      const auto rank = static_cast<size_t>(failed - reports.begin());
-      failure = fmt::format(", rank {}: {}", rank, all[rank].at(0));
-      store_.abandon(step);
-    } else {
-      try {
-        std::vector<int64_t> kept = {state.proven_step};
-        // Whatever stop_rules.action is: a later start may set it to rollback.
-        if (point && point->folder.empty()) kept.push_back(point->step);
-        store_.protect(std::move(kept));
-        store_.commit(step, model_fingerprint(session_.config), files, manifest(state, point));
-      } catch (const std::exception& error) {
-        committed = 0;
-        failure = fmt::format(": {}", error.what());
-      }
-    }
-    if (!committed) {
-      uint64_t bytes = 0;
-      for (const PartReport& report : reports) bytes += report.bytes;
-      log_warn(
-          "checkpoint of step {} not saved{}{}. Training goes on; {}", step, failure,
-          shortage_text(failure, bytes, run_.train.run_dir, store_.steps().size() > 1 ? run_.checkpoint.keep_last : 1),
-          store_.steps().empty() ? "there is no older checkpoint" : "older checkpoints are untouched");
-    }
-  }
-  if (all_gather_records(communicator, committed)[0] == 0) return false;
-  state.rollback_point = point;
-  return true;
-}
-
-std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& folder) const {
-  const int rank = session_.communicator.rank(), ranks = session_.ranks();
-  std::vector<CheckpointFile> files;
-  files.push_back(write_optimizer_file(folder, fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, ranks),
-                                       session_.sharded.optimizer, *session_.runtime.backend,
-                                       *session_.runtime.stream));
-  if (rank == 0) {
-    files.push_back(write_model_file(folder, kModelFile, session_.runtime.parameters, *session_.runtime.backend,
-                                     *session_.runtime.stream));
-    const DelayedScales& scales = *session_.runtime.delayed_scales;
-    if (!scales.empty()) files.push_back(write_scales_file(folder, kScalesFile, scales));
-  }
-  return files;
-}
-
-uint64_t TrainingCheckpoints::part_bytes() const {
-  uint64_t bytes = optimizer_file_bytes(session_.sharded.optimizer);
-  const ParameterSet& parameters = session_.runtime.parameters;
-  for (int index = 0; index < parameters.size() && session_.communicator.rank() == 0; ++index) {
-    bytes += parameters[index].weight.size_bytes();
-  }
-  return bytes;
-}
-
-nlohmann::json TrainingCheckpoints::manifest(const RunState& state, const std::optional<RollbackPoint>& point) const {
-  nlohmann::json manifest = to_json(state_of(session_));
-  manifest.update({{"format_version", kFormatVersion},
-                   {"seed", session_.config.train.seed},
-                   {"ranks", session_.ranks()},
-                   {"data_fingerprint", session_.batches->fingerprint()},
-                   {"config", to_yaml(run_)},
-                   {kResumeEntry, run_.checkpoint.resume},
-                   {"proven_step", state.proven_step},
-                   {"rollback_point", point},
-                   {"run", to_json(state)}});
-  return manifest;
 }
 
 }  // namespace mantissa

@@ -24,6 +24,9 @@
 namespace mantissa {
 
 inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr int kStateVersion = 1;  // of the state in a manifest
+// An entry of the manifest of weights without a state of training: an imported model.
+inline constexpr const char* kWeightsOnly = "weights_only";
 
 // Runs `read`, which reads the state in the manifest of a checkpoint folder. CheckpointError for entries that are
 // damaged, and for those that are missing or of another type, as another version of this program may write them.

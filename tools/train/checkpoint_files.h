@@ -11,6 +11,8 @@
 
 namespace mantissa {
 
+inline constexpr const char* kScalesFile = "scales.safetensors";
+
 // Pieces of weights, with or without masters, and moments, as safetensors.
 void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces, Backend& backend, Stream& stream);
 

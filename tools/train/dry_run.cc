@@ -55,10 +55,10 @@ class DryRanks final : public Communicator {
 
 class NoBatches final : public Batches {
  public:
-  void train(uint64_t, std::span<int32_t>, std::span<int32_t>) const override {}
-  void validation(uint64_t, std::span<int32_t>, std::span<int32_t>) const override {}
+  void train(uint64_t, const SequenceSpans&) const override {}
+  void validation(uint64_t, const SequenceSpans&) const override {}
   uint64_t fingerprint() const override { return 0; }
-  std::string describe() const override { return "none"; }
+  std::vector<std::string> describe() const override { return {}; }
 };
 
 SessionParts dry_parts(std::unique_ptr<Backend> backend, std::unique_ptr<StepProfiler> profiler) {
@@ -106,16 +106,6 @@ void evaluate(Session& session) {
       runtime.backend->make_tensor(DType::kI32, {session.config.train.micro_batch * context}, "tokens");
   Tape tape = runtime.make_tape({.mode = TapeMode::kEvaluation});
   runtime.model->loss(tape, tokens, tokens, context);
-}
-
-// Every length that a text is computed with.
-void generate(ModelRuntime& runtime, const ModelConfig& model) {
-  require_causal(*runtime.model, model);
-  const Tensor tokens = runtime.backend->make_tensor(DType::kI32, {model.context}, "tokens");
-  for (int64_t length = 1; length <= model.context; length = padded_length(length, model.context) + 1) {
-    Tape tape = runtime.make_tape({.mode = TapeMode::kEvaluation});
-    next_logits(tape, *runtime.model, tokens, length, model);
-  }
 }
 
 // The device that packs weights in steps of `ranks` ranks; nullptr where none does.
@@ -247,23 +237,23 @@ size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {
   }
   work.find_culprit(Pass::kForward);
   if (config.train.eval_interval > 0) evaluate(session);
-  if (draws_samples(config, *session.runtime.model)) generate(session.runtime, config.model);
+  if (draws_samples(config, *session.runtime.model)) generate_dry(session.runtime, config.model);
   return session.runtime.arena->peak_bytes();
 }
 
-size_t generation_arena_bytes(const Config& config, Fp8GemmSupport support) {
-  ModelRuntime runtime(config, std::make_unique<DryRunBackend>(nullptr, support), nullptr);
-  for (int index = 0; index < runtime.parameters.size(); ++index) {
-    Parameter& parameter = runtime.parameters[index];
-    parameter.weight = runtime.backend->make_tensor(parameter.working_dtype, parameter.shape, "weight");
+void generate_dry(ModelRuntime& runtime, const ModelConfig& model) {
+  require_causal(*runtime.model, model);
+  const Tensor tokens = runtime.backend->make_tensor(DType::kI32, {model.context}, "tokens");
+  // Every length that a text is computed with.
+  for (int64_t length = 1; length <= model.context; length = padded_length(length, model.context) + 1) {
+    Tape tape = runtime.make_tape({.mode = TapeMode::kEvaluation});
+    next_logits(tape, *runtime.model, tokens, length, model);
   }
-  generate(runtime, config.model);
-  return runtime.arena->peak_bytes();
 }
 
 bool draws_samples(const Config& config, const Model& model) {
   return config.train.sample_tokens > 0 && model.objective() == Objective::kNextToken &&
-         config.data.format == DataFormat::kBytes;
+         (config.data.format == DataFormat::kBytes || !config.data.tokenizer.empty());
 }
 
 std::vector<PlacedOp> ops_of(const Config& config) {

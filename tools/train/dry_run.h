@@ -72,10 +72,11 @@ void to_json(nlohmann::json& json, const MemoryTable& table);
 // The size of the step arena of a training: of its steps, of evaluation and samples where the configuration has them,
 // and of the search for the op that made a loss non-finite.
 size_t training_arena_bytes(const Config& config, Fp8GemmSupport support);
-// The size of the arena of a program that only continues texts. ConfigError as require_causal().
-size_t generation_arena_bytes(const Config& config, Fp8GemmSupport support);
+// Every pass of a program that only continues texts. ConfigError as require_causal().
+void generate_dry(ModelRuntime& runtime, const ModelConfig& model);
 
-// Whether a training shows texts that the model continues: where the model is causal and the data are bytes.
+// Whether a training shows texts that the model continues: where the model is causal, and the data are bytes or have a
+// tokenizer.
 bool draws_samples(const Config& config, const Model& model);
 
 // ---- The ops of the model.

@@ -20,7 +20,7 @@ Generator::Generator(ModelRuntime& runtime, const ModelConfig& model) : runtime_
 }
 
 void Generator::run(const std::vector<int32_t>& prompt, const SamplingOptions& options,
-                    const std::function<void(int32_t)>& emit) {
+                    const std::function<Continue(int32_t)>& emit) {
   require_valid(prompt, options);
   std::vector<int32_t> text = prompt;
   for (int64_t position = 0; position < options.tokens; ++position) {
@@ -28,7 +28,7 @@ void Generator::run(const std::vector<int32_t>& prompt, const SamplingOptions& o
         options.seed, {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, kSamplingStream});
     const double uniform = static_cast<double>(words[0]) * 0x1p-32;
     text.push_back(sample_token(next_logits(text), options.temperature, options.top_k, uniform));
-    emit(text.back());
+    if (emit(text.back()) == Continue::kNo) return;
   }
 }
 
@@ -56,6 +56,7 @@ std::vector<float> Generator::next_logits(const std::vector<int32_t>& text) {
   const Tensor logits = mantissa::next_logits(tape, *runtime_.model, tokens_, length, model_);
   std::vector<float> values(static_cast<size_t>(model_.vocab));
   backend.download(logits, values.data(), stream);
+  for (float& value : values) value = model_.capped(value);
   return values;
 }
 
@@ -81,13 +82,5 @@ int32_t sample_token(const std::vector<float>& logits, double temperature, int64
   }
   return order[kept - 1];
 }
-
-std::vector<int32_t> byte_tokens(const std::string& text) {
-  std::vector<int32_t> tokens;
-  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
-  return tokens;
-}
-
-std::string byte_text(int32_t token) { return token < 256 ? std::string(1, static_cast<char>(token)) : "?"; }
 
 }  // namespace mantissa

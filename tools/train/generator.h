@@ -16,6 +16,8 @@ struct SamplingOptions {
   uint64_t seed = 1;         // token n depends on (seed, n) and the text before it only
 };
 
+enum class Continue : uint8_t { kYes, kNo };
+
 class Generator {
  public:
   // `runtime` must have weights and outlive the generator. ConfigError for a model that does not predict the next
@@ -24,10 +26,10 @@ class Generator {
 
   // DataError if the prompt is empty or holds a token outside of the vocabulary.
   void require_valid(const std::vector<int32_t>& prompt, const SamplingOptions& options) const;
-  // Continues `prompt` (at least one token of the vocabulary, DataError otherwise); hands each new token to `emit`. The
-  // model sees the last `context` tokens.
+  // Continues `prompt` (at least one token of the vocabulary, DataError otherwise); hands each new token to `emit`,
+  // which may end the text. The model sees the last `context` tokens.
   void run(const std::vector<int32_t>& prompt, const SamplingOptions& options,
-           const std::function<void(int32_t)>& emit);
+           const std::function<Continue(int32_t)>& emit);
 
  private:
   std::vector<float> next_logits(const std::vector<int32_t>& text);
@@ -39,10 +41,5 @@ class Generator {
 
 // Draws from softmax(logits / temperature) over the top_k largest; `uniform` in [0, 1).
 int32_t sample_token(const std::vector<float>& logits, double temperature, int64_t top_k, double uniform);
-
-// Text and tokens of byte-level models.
-std::vector<int32_t> byte_tokens(const std::string& text);
-// Printable form of one byte token: the byte itself, or "?" for tokens that are no byte.
-std::string byte_text(int32_t token);
 
 }  // namespace mantissa

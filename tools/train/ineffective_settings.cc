@@ -224,19 +224,30 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
   const char* const adaptive_clip = "it belongs to optimizer.clip.mode = adaptive";
   const bool evaluates = config.train.eval_interval > 0;
   const char* const no_evaluation = "train.eval_interval = 0";
-  const bool is_sampled = config.model.name == "gpt" && config.data.format == DataFormat::kBytes;
+  const bool has_text = config.data.format == DataFormat::kBytes || !config.data.tokenizer.empty();
+  const bool is_sampled = config.model.name == "gpt" && has_text;
   const bool samples = is_sampled && config.train.sample_tokens > 0;
-  const char* const no_samples =
-      is_sampled ? "train.sample_tokens = 0" : "samples need model.name = gpt and data.format = bytes";
+  const char* const no_samples = is_sampled
+                                     ? "train.sample_tokens = 0"
+                                     : "samples need model.name = gpt, and data.format = bytes or data.tokenizer";
+  const bool rotates = config.model.position == Position::kRope;
+  const char* const no_rope = "it belongs to model.position = rope";
   const bool has_peers = ranks != 1;
   const StopRulesConfig& rules = config.stop_rules;
   const char* const one_rank = "there is one rank";
   const char* const fp64_wire = "precision.compute = fp64: gradients travel as they are, in fp64";
   const bool uses_gpu = config.device != "cpu" && (ranks == 0 || !computes_on_host(config.device, 0));
   const Dependent table[] = {
-      {"model.rope_base", config.model.position == Position::kRope, "it belongs to model.position = rope"},
+      {"model.rope_base", rotates, no_rope},
+      {"model.rope_blocks", rotates, no_rope},
+      {"model.rope_scaling.", rotates, no_rope},
+      {"model.rope_scaling.", config.model.rope.scaling != RopeScaling::kNone, "model.rope_scaling.kind = none"},
+      {"model.window_blocks", config.model.window > 0, "model.window = 0"},
+      {"data.tokenizer", config.data.format != DataFormat::kBytes, "data.format = bytes"},
       {"data.layout", config.data.format != DataFormat::kBytes, "it belongs to data.format = tokens"},
       {"data.validation", evaluates, no_evaluation},
+      {"data.end_of_text", config.data.packs_documents(), "it belongs to data.packing = documents"},
+      {"data.validation_fraction", config.data.blend.empty(), "data.blend sets no tail aside"},
       {"data.validation_fraction", config.data.validation.empty(), "data.validation names files"},
       {"data.validation_fraction", evaluates || !config.data.validation.empty(), no_evaluation},
       {"data.mask_fraction", is_encoder, "it belongs to model.name = encoder"},

@@ -46,6 +46,9 @@ StepWork::StepWork(Session& session)
   Backend& backend = *runtime_.backend;
   tokens_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "input tokens");
   targets_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "target tokens");
+  if (config_.data.packs_documents()) {
+    starts_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "starts of documents");
+  }
   step_number_ = backend.make_tensor(DType::kI32, {1}, "step number");
   const DType dtype = wide_of(config_.precision.compute);
   loss_gradient_ = backend.make_tensor(dtype, {1}, "loss gradient");
@@ -59,6 +62,7 @@ void StepWork::load(int64_t step) {
   const int32_t number = static_cast<int32_t>(static_cast<uint32_t>(step));
   runtime_.backend->upload(samples.tokens.data(), tokens_, *runtime_.stream);
   runtime_.backend->upload(samples.targets.data(), targets_, *runtime_.stream);
+  if (starts_.defined()) runtime_.backend->upload(samples.starts.data(), starts_, *runtime_.stream);
   runtime_.backend->upload(&number, step_number_, *runtime_.stream);
 }
 
@@ -79,26 +83,27 @@ const StepWork::Samples& StepWork::read(int64_t step) {
   samples.step = -1;  // until they are whole
   samples.tokens.resize(static_cast<size_t>(tokens_.numel()));
   samples.targets.resize(samples.tokens.size());
+  samples.starts.resize(starts_.defined() ? samples.tokens.size() : 0);
   const uint64_t step_begin = static_cast<uint64_t>((step + skipped_batches_) * config_.train.global_batch);
   const size_t count = static_cast<size_t>(tokens_.dim(1));
-  const std::span<int32_t> tokens(samples.tokens), targets(samples.targets);
   for (size_t index = 0; index < first_samples_.size(); ++index) {
-    batches_.train(step_begin + first_samples_[index], tokens.subspan(index * count, count),
-                   targets.subspan(index * count, count));
+    const auto part = [&](std::vector<int32_t>& all) {
+      return all.empty() ? std::span<int32_t>() : std::span(all).subspan(index * count, count);
+    };
+    batches_.train(step_begin + first_samples_[index],
+                   {part(samples.tokens), part(samples.targets), part(samples.starts)});
   }
   samples.step = step;
   return samples;
 }
 
 int64_t StepWork::count_global_tokens() const {
-  // Every position of a sample has a token that follows it: there is nothing to ask the other ranks.
-  if (runtime_.model->objective() == Objective::kNextToken) {
-    return config_.train.global_batch * config_.model.context;
-  }
+  // There is nothing to ask the other ranks.
+  if (batches_.counts_every_target()) return config_.train.global_batch * config_.model.context;
   const int64_t mine = count_targets(samples_[static_cast<size_t>(step_) % samples_.size()].targets);
   int64_t all = 0;
   for (const int64_t tokens : all_gather_records(communicator_, mine)) all += tokens;
-  return all;
+  return std::max<int64_t>(all, 1);  // a step of ignored targets has the loss 0 and no gradient
 }
 
 void StepWork::set_loss_gradient(double value) {
@@ -137,10 +142,12 @@ void StepWork::run(const PassOptions& passes) {
 
 LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {
   const Range range(RangeKind::kPhase, "forward");
-  const auto part = [&](const Tensor& whole) {
-    return whole.slice(static_cast<int64_t>(micro_batch) * whole.dim(1), whole.dim(1));
-  };
-  return runtime_.model->loss(tape, part(tokens_), part(targets_), config_.model.context);
+  return runtime_.model->loss(tape, part_of(tokens_, micro_batch), part_of(targets_, micro_batch),
+                              config_.model.context);
+}
+
+Tensor StepWork::part_of(const Tensor& whole, size_t micro_batch) const {
+  return whole.slice(static_cast<int64_t>(micro_batch) * whole.dim(1), whole.dim(1));
 }
 
 TapeOptions StepWork::tape_options(size_t micro_batch) const {
@@ -148,6 +155,7 @@ TapeOptions StepWork::tape_options(size_t micro_batch) const {
                      .step = step_number_,
                      .first_sample = first_samples_[micro_batch],
                      .samples = config_.train.micro_batch},
+          .document_starts = starts_.defined() ? part_of(starts_, micro_batch) : Tensor(),
           .loss_gradient = loss_gradient_,
           .recompute = config_.train.recompute,
           .keeps_packed = config_.train.keeps_packed_weights(communicator_.size()),

@@ -35,7 +35,7 @@ class StepWork {
   // Reads the samples of the kAhead steps behind this one, as far as the run goes. Returns why it cannot; empty: it
   // can. A rank that learns it so early can tell the others, and all stop with whole weights.
   std::string read_ahead(int64_t step);
-  // Non-ignored tokens of the global batch. Collective, unless every token counts.
+  // Non-ignored tokens of the global batch, at least 1. Collective, unless every token counts.
   int64_t count_global_tokens() const;
   // The gradient of the summed loss that backward passes start from.
   void set_loss_gradient(double value);
@@ -65,7 +65,7 @@ class StepWork {
   // All micro-batches of a step.
   struct Samples {
     int64_t step = -1;
-    std::vector<int32_t> tokens, targets;
+    std::vector<int32_t> tokens, targets, starts;  // starts: if the data packs documents
   };
   // On a GPU the next step has started when the ranks learn that one of them asks to stop.
   static constexpr int64_t kAhead = 2;
@@ -73,6 +73,7 @@ class StepWork {
   const Samples& read(int64_t step);
   LossOutput forward(Tape& tape, size_t micro_batch);
   TapeOptions tape_options(size_t micro_batch) const;
+  Tensor part_of(const Tensor& whole, size_t micro_batch) const;
 
   const Config& config_;
   ModelRuntime& runtime_;
@@ -85,8 +86,9 @@ class StepWork {
   // By step: those ahead, the present one, and the one before, which may run again.
   std::array<Samples, kAhead + 2> samples_;
   std::vector<uint32_t> first_samples_;  // of each micro-batch, in the step's global batch
-  Tensor tokens_, targets_;              // (micro-batches, micro_batch * context) i32, on the device
-  Tensor step_number_, loss_gradient_;   // (1) i32 and (1) of the losses, on the device
+  // (micro-batches, micro_batch * context) i32, on the device; starts: if the data packs documents.
+  Tensor tokens_, targets_, starts_;
+  Tensor step_number_, loss_gradient_;  // (1) i32 and (1) of the losses, on the device
   Tensor losses_;
 };
 

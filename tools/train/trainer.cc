@@ -31,6 +31,9 @@ Evaluation::Evaluation(const Config& config, ModelRuntime& runtime, const Batche
   const int64_t count = train.micro_batch * config.model.context;
   tokens_ = runtime.backend->make_tensor(DType::kI32, {count}, "validation tokens");
   targets_ = runtime.backend->make_tensor(DType::kI32, {count}, "validation targets");
+  if (config.data.packs_documents()) {
+    starts_ = runtime.backend->make_tensor(DType::kI32, {count}, "starts of validation documents");
+  }
 }
 
 double Evaluation::run() {
@@ -41,10 +44,12 @@ double Evaluation::run() {
   for (int64_t first = block * communicator_.rank(); first < sequences_; first += stride) {
     // The last micro-batch is padded with ignored targets, so that the device need not prepare another shape.
     std::vector<int32_t> tokens(static_cast<size_t>(block * context)), targets(tokens.size(), kIgnoredTarget);
+    std::vector<int32_t> starts(starts_.defined() ? tokens.size() : 0);
     const auto count = static_cast<size_t>(std::min(block, sequences_ - first) * context);
     try {
-      batches_.validation(static_cast<uint64_t>(first), std::span(tokens).first(count),
-                          std::span(targets).first(count));
+      batches_.validation(static_cast<uint64_t>(first),
+                          {std::span(tokens).first(count), std::span(targets).first(count),
+                           std::span(starts).first(starts.empty() ? 0 : count)});
     } catch (const DataError& thrown) {
       mine.is_bad = true;
       error = thrown.what();
@@ -52,7 +57,8 @@ double Evaluation::run() {
     }
     runtime_.backend->upload(tokens.data(), tokens_, *runtime_.stream);
     runtime_.backend->upload(targets.data(), targets_, *runtime_.stream);
-    Tape tape = runtime_.make_tape({.mode = TapeMode::kEvaluation});
+    if (starts_.defined()) runtime_.backend->upload(starts.data(), starts_, *runtime_.stream);
+    Tape tape = runtime_.make_tape({.mode = TapeMode::kEvaluation, .document_starts = starts_});
     const LossOutput output = runtime_.model->loss(tape, tokens_, targets_, context);
     mine.nats += runtime_.backend->read_number(output.sum.value, *runtime_.stream);
     mine.tokens += count_targets(targets);
@@ -64,6 +70,7 @@ double Evaluation::run() {
     total.is_bad |= loss.is_bad;
   }
   if (total.is_bad) throw DataError(first_text(communicator_, error).text);
+  if (total.tokens == 0 && sequences_ > 0) throw DataError("validation data: no target counts, all are masked");
   return total.nats / static_cast<double>(total.tokens);
 }
 

@@ -30,7 +30,7 @@ class Evaluation {
   const Batches& batches_;
   Communicator& communicator_;
   int64_t sequences_ = 0;
-  Tensor tokens_, targets_;  // (micro_batch * context) i32
+  Tensor tokens_, targets_, starts_;  // (micro_batch * context) i32; starts: if the data packs documents
 };
 
 // The reason for which a new session, in another precision, continues a run.

@@ -31,6 +31,7 @@
 #include "tools/train/observers/run_observers.h"
 #include "tools/train/observers/run_profile.h"
 #include "tools/train/precision_table.h"
+#include "tools/train/run_model.h"
 #include "tools/train/run_state.h"
 #include "tools/train/trainer.h"
 
@@ -54,6 +55,7 @@ PrecisionSwitch with_changes(const Config& run, int before, int after, Precision
 struct Beginning {
   std::shared_ptr<StruckFaults> struck{};    // test.faults in the sessions before
   std::shared_ptr<const Batches> batches{};  // open files: they are still there, and still the same
+  std::string weights{};                     // to begin with; empty: random ones
   std::optional<Handover> before{};
   std::optional<ResumePoint> checkpoint{};
   std::optional<Rollback> rollback{};  // why it returns to the checkpoint
@@ -72,6 +74,7 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
   try {
     if (from.before) from.before->held.hand_over(session);
     if (from.checkpoint) resume(session, run, *from.checkpoint);
+    if (!from.before && !from.checkpoint && !from.weights.empty()) load_initial_weights(session, from.weights);
     const PrecisionSwitch* by_switch = from.before ? &from.before->why : nullptr;
     if (from.rollback && from.rollback->by_switch) {
       by_switch = &*from.rollback->by_switch;
@@ -120,6 +123,7 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
   Beginning from{.struck = std::make_shared<StruckFaults>(),
                  .batches = hooks.batches ? hooks.batches : open_common_batches(run, communicator),
                  .checkpoint = checkpoint};
+  if (!checkpoint) from.weights = hooks.weights ? *hooks.weights : find_initial_weights(run, communicator);
   std::vector<std::string> passed_over;
   RunState state(run);
   const auto restore_state = [&] {
@@ -143,7 +147,7 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       auto result = train_session(run, step, state, from, hooks, communicator);
       if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
       if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
-        from = {.struck = from.struck, .batches = from.batches, .rollback = *rollback};
+        from = {.struck = from.struck, .batches = from.batches, .weights = from.weights, .rollback = *rollback};
         if (state.rollback_point) from.checkpoint = find_rollback_point(run, *state.rollback_point, communicator);
         passed_over.clear();  // since then, the run may have saved them anew
         restore_state();
@@ -175,7 +179,7 @@ void announce(const Session& session, int threads) {
            static_cast<double>(session.runtime.parameters.numel()) * 1e-6, counted(session.ranks(), "rank"),
            session.communicator.name(), counted(threads, "thread"));
   log_info("{}", wrapped("device: " + session.runtime.backend->describe()));
-  log_info("data: {}", session.batches->describe());
+  for (const std::string& line : session.batches->describe()) log_info("{}", wrapped("data: " + line));
   for (const std::string& line : session.batches->warnings()) {
     if (session.communicator.rank() == 0) warn_in_lines(line);
   }
@@ -263,6 +267,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   }
   // A first start with mistyped data leaves no folder. One that continues a run leaves its error there.
   const auto batches = checkpoint && has_folder ? nullptr : open_common_batches(run, communicator);
+  const std::string weights = checkpoint ? "" : find_initial_weights(run, communicator);
   hold_folder();
   if (!checkpoint && !has_folder) checkpoint = find_resume_point(run, communicator);  // another start was quicker
   const std::string box_folder = run.train.run_dir + kBlackBoxFolder;
@@ -292,6 +297,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
       if (const std::string line = stop.job_end_text(); !line.empty()) log_info("{}", line);
       if (folder) {
         folder->write_config(run);
+        if (!start.resumed) carry_model_files(run);
         RunFigures figures;
         figures.step = session.next_step;
         figures.steps_total = run.train.steps;
@@ -343,7 +349,8 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   };
   const auto train_all = [&] {
     try {
-      return train_run(run, checkpoint, {.begin = begin, .batches = batches, .stop = &stop, .on_error = on_error},
+      return train_run(run, checkpoint,
+                       {.begin = begin, .batches = batches, .weights = weights, .stop = &stop, .on_error = on_error},
                        *watched);
     } catch (const std::exception& error) {  // where there is no session
       record_failure(error);

@@ -29,6 +29,7 @@ struct TrainingHooks {
   std::function<RunProbe*(Session& session, RunState& state, const SessionStart& start, TrainObservers& observers)>
       begin;
   std::shared_ptr<const Batches> batches{};  // null: those of open_common_batches()
+  std::optional<std::string> weights{};      // nothing: those of find_initial_weights()
   StopRequest* stop = nullptr;               // see TrainStep
   // Called with an error before the session is destroyed: its destructor waits for the device and may hang. May not
   // return.

@@ -47,7 +47,7 @@ TEST(ExportStart, HoldsWhatTrainingStartsFrom) {
   std::vector<int32_t> exported_tokens(192), exported_targets(192), tokens_of_step(64), targets_of_step(64);
   file.read("tokens", DType::kI32, shape, std::as_writable_bytes(std::span(exported_tokens)));
   file.read("targets", DType::kI32, shape, std::as_writable_bytes(std::span(exported_targets)));
-  session.batches->train(2 * 4, tokens_of_step, targets_of_step);  // the third step
+  session.batches->train(2 * 4, {tokens_of_step, targets_of_step});  // the third step
   EXPECT_TRUE(std::equal(tokens_of_step.begin(), tokens_of_step.end(), exported_tokens.begin() + 128));
   EXPECT_TRUE(std::equal(targets_of_step.begin(), targets_of_step.end(), exported_targets.begin() + 128));
 }
@@ -69,7 +69,7 @@ std::vector<int32_t> tokens_of(int64_t vocab, int64_t sequences) {
                   vocab),
       "test");
   std::vector<int32_t> tokens(static_cast<size_t>(sequences * 1024)), targets(tokens.size());
-  random_batches(config, Objective::kNextToken)->train(0, tokens, targets);
+  random_batches(config, Objective::kNextToken)->train(0, {tokens, targets});
   for (size_t i = 0; i + 1 < 1024; ++i) EXPECT_EQ(targets[i], tokens[i + 1]);
   return tokens;
 }

@@ -27,8 +27,7 @@ TEST(Validation, NamesKeysValuesAndWhereTheyWereWritten) {
       [] { parse_config("model:\n  heads: 7\ndata: {train: a}\n", "gpt.yaml", {"model.width=64"}); });
   EXPECT_EQ(message,
             "model.heads = 7 (gpt.yaml:2:10) must divide model.width = 64 (command line: model.width=64): every head "
-            "gets an equal "
-            "part of the width");
+            "gets an equal part of the width, unless model.head_dim is given");
   EXPECT_THAT(error_of({"model.heads=7"}), HasSubstr("model.width = 384 (default)"));
 }
 

@@ -33,7 +33,7 @@ std::vector<int32_t> positions_of(const SmallRun& run, int64_t tokens, int64_t s
       run.config_path(), {"data.format=tokens", "data.layout=u32", "model.vocab=65536", "data.train=[" + path + "]"});
   std::vector<int32_t> samples(kGlobalBatch * kContext), targets(samples.size()), begins;
   open_batches(config, Objective::kNextToken)
-      ->train(static_cast<uint64_t>((step - 1) * kGlobalBatch), std::span(samples), std::span(targets));
+      ->train(static_cast<uint64_t>((step - 1) * kGlobalBatch), {samples, targets});
   for (size_t at = 0; at < samples.size(); at += kContext) begins.push_back(samples[at]);
   return begins;
 }

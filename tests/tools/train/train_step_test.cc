@@ -380,7 +380,7 @@ TEST(TrainStep, TheArenaIsAsLargeAsTheLargestOfItsPasses) {
     work.find_culprit(Pass::kBackward);
     Evaluation(config, session.runtime, *session.batches, session.communicator).run();
     Generator generator(session.runtime, config.model);
-    generator.run(byte_tokens("of any length"), {.tokens = config.model.context}, [](int32_t) {});
+    generator.run({'a', 'b'}, {.tokens = config.model.context}, [](int32_t) { return Continue::kYes; });
     EXPECT_EQ(session.runtime.arena->peak_bytes(), session.runtime.arena->capacity_bytes()) << setting;
   }
 }

@@ -264,13 +264,17 @@ void RunLog::sample(Session& session) {
   const Range range(RangeKind::kPhase, "sample");
   std::string text;
   int64_t count = 0;
+  if (!codec_) codec_ = std::make_unique<TextCodec>(config_.train.run_dir, config_);
+  const auto text_of = codec_->decoder();
   Generator(session.runtime, config_.model)
-      .run(byte_tokens(config_.train.sample_prompt),
-           {.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&text, &count](int32_t token) {
-             text += byte_text(token);
+      .run(codec_->encode(config_.train.sample_prompt),
+           {.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
+             text += text_of(token);
              constexpr int64_t kTokensOfASign = 32;
              if (++count % kTokensOfASign == 0) const Range sign_of_progress(RangeKind::kPhase, "tokens");
+             return Continue::kYes;
            });
+  text += text_of(-1);
   log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, legible(text));
   records_->write({{"event", "sample"},
                    {"step", session.next_step},

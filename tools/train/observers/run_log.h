@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "tools/guard/heartbeat.h"
+#include "tools/train/loaded_model.h"
 #include "tools/train/observers/run_records.h"
 #include "tools/train/trainer.h"
 
@@ -56,6 +57,7 @@ class RunLog final : public TrainObserver {
   SpeedContext speed_;
   PeakWatch peak_watch_{};
   std::optional<RunRecords> records_;  // rank 0
+  std::unique_ptr<TextCodec> codec_;   // of samples, once there is one
   Heartbeat* const heartbeat_;         // rank 0
   std::optional<double> last_validation_loss_;
   int64_t steps_ = 0;  // of this session

@@ -144,7 +144,8 @@ TensorboardFile::TensorboardFile(const std::string& run_dir, std::optional<int64
   const double now = unix_time();
   file_.emplace("TensorBoard's events", new_events_path(run_dir, now));
   file_->append(TensorboardEvent::file_version(now));
-  if (steps) file_->append(TensorboardEvent::restart(now, *steps + 1));
+  // The first weights are evaluated anew.
+  if (steps) file_->append(TensorboardEvent::restart(now, *steps > 0 ? *steps + 1 : 0));
   std::map<std::string, std::string> readable;
   for (const auto& [name, value] : settings) readable[name] = legible(value);
   file_->append(TensorboardEvent(now, 0).session_start(readable, {kStepTags[0].second, kValidationTag}).record());

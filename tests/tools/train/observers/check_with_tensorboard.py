@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads the event files of a run with TensorBoard's own code and compares them with its metrics.jsonl.
 
-    python3 check_with_tensorboard.py RUN      needs the package tensorboard (made with 2.20)
+    python3 check_with_tensorboard.py RUN      needs the package tensorboard (made with 2.21)
 
 Run by hand: the tests need no Python packages. Prints the tags found, and fails at the first difference.
 """

@@ -104,8 +104,9 @@ TEST(TensorboardFile, AResumedRunMarksItsRestart) {
   const std::string folder = fresh_folder("tensorboard_resumed");
   TensorboardFile(folder, std::nullopt, {}).write(step_record(1));
   TensorboardFile(folder, 5, {}).write(step_record(6));
+  const TensorboardFile from_first_weights(folder, 0, {});
   const std::vector<std::string> files = files_with(folder, "tfevents");  // in the order in which they were made
-  ASSERT_EQ(files.size(), 2u);
+  ASSERT_EQ(files.size(), 3u);
   const auto restarts_at = [&](const std::string& name, int64_t step) {
     const std::string record = TensorboardEvent::restart(0.0, step);
     constexpr size_t kBeforeStep = 12 + 9;  // the frame and the time
@@ -113,6 +114,7 @@ TEST(TensorboardFile, AResumedRunMarksItsRestart) {
   };
   EXPECT_FALSE(restarts_at(files[0], 1));
   EXPECT_TRUE(restarts_at(files[1], 6)) << "steps up to 5 stay";
+  EXPECT_TRUE(restarts_at(files[2], 0)) << "the evaluation of the first weights is made again";
 }
 
 TEST(TensorboardFile, AnotherRunIsNotMixedWithTheOneBefore) {

@@ -1,0 +1,173 @@
+// Models that are damaged or do not fit are refused with everything that is wrong, and never end the process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/tensor/philox.h"
+#include "tests/core/io/temp_folder.h"
+#include "tests/testing/error_of.h"
+#include "tests/tools/exchange/hf_reference.h"
+#include "tools/exchange/hf_config.h"
+
+namespace mantissa {
+namespace {
+
+namespace fs = std::filesystem;
+
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::hf_folder;
+using testing::read_file;
+using testing::TempFolder;
+
+// A copy of a fixture.
+class Copy {
+ public:
+  explicit Copy(const std::string& name) {
+    for (const auto& entry : fs::directory_iterator(hf_folder(name))) {
+      if (entry.path().filename() != "reference.safetensors") {
+        folder_.write(entry.path().filename().string(), read_file(entry.path().string()));
+      }
+    }
+  }
+  const std::string& path() const { return folder_.path(); }
+  std::string file(const std::string& name) const { return folder_.file(name); }
+  void write(const std::string& name, const std::string& text) const { folder_.write(name, text); }
+  // Changes members of config.json; null removes one.
+  void set(const nlohmann::json& changes) const {
+    nlohmann::json config = nlohmann::json::parse(read_file(file("config.json")));
+    for (const auto& [key, value] : changes.items()) {
+      config[key] = value;
+      if (value.is_null()) config.erase(key);
+    }
+    write("config.json", config.dump());
+  }
+  // Replaces a text in the header of model.safetensors by one of the same length.
+  void replace_in_header(const std::string& from, const std::string& to) const {
+    std::string bytes = read_file(file("model.safetensors"));
+    const size_t at = bytes.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    ASSERT_EQ(from.size(), to.size());
+    write("model.safetensors", bytes.replace(at, from.size(), to));
+  }
+  std::string error() const {
+    return error_of([this] { open_foreign_model(path()); });
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+TEST(BadModel, NamesEveryTensorThatIsMissingSurplusOrOfAnotherShape) {
+  const Copy copy("qwen3");
+  copy.replace_in_header("model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.upproj2.weight");
+  copy.set({{"vocab_size", 41}});
+  const std::string error = copy.error();
+  EXPECT_THAT(error, HasSubstr("missing: model.layers.0.mlp.up_proj.weight (24, 16)"));
+  EXPECT_THAT(error, HasSubstr("not of this model: model.layers.0.mlp.upproj2.weight (24, 16)"));
+  EXPECT_THAT(error, HasSubstr("model.embed_tokens.weight: expected the shape (41, 16), got (40, 16)"));
+}
+
+TEST(BadModel, NamesEveryKeyThatDoesNotFit) {
+  const Copy copy("llama2");
+  copy.set({{"hidden_act", "gelu"},
+            {"num_attention_heads", nullptr},
+            {"intermediate_size", "24"},
+            {"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}, {"attention_factor", 2.0}}},
+            {"quantization_config", {{"quant_method", "gptq"}}}});
+  const std::string error = copy.error();
+  EXPECT_THAT(error, HasSubstr("hidden_act = \"gelu\": expected silu"));
+  EXPECT_THAT(error, HasSubstr("num_attention_heads is missing"));
+  EXPECT_THAT(error, HasSubstr("intermediate_size = \"24\": expected a whole number"));
+  EXPECT_THAT(error, HasSubstr("rope_parameters.rope_type = \"yarn\": supported are default, linear and llama3"));
+  EXPECT_THAT(error, HasSubstr("rope_parameters.attention_factor = 2.0: not known"));
+  EXPECT_THAT(error, HasSubstr("weights in '\"gptq\"' are not read"));
+}
+
+TEST(BadModel, NamesTheArchitecturesThatAreSupported) {
+  const Copy copy("llama2");
+  copy.set({{"model_type", "mamba2"}});
+  EXPECT_THAT(copy.error(),
+              HasSubstr("expected one of gpt2, llama, mistral, qwen2, qwen3, smollm3, arcee, got 'mamba2'"));
+  copy.write("config.json", "{\"model_type\": ");
+  EXPECT_THAT(copy.error(), HasSubstr("config.json: expected a JSON object"));
+}
+
+TEST(BadModel, WeightsThatAreAbsentPickledOrOfNoNumbers) {
+  const Copy copy("llama2");
+  copy.replace_in_header("\"BF16\",\"shape\":[16]", "\"I16\", \"shape\":[16]");
+  EXPECT_THAT(copy.error(), HasSubstr("expected F32, BF16, F16 or F64, got I16"));
+  fs::remove(copy.file("model.safetensors"));
+  EXPECT_THAT(copy.error(), HasSubstr("expected model.safetensors or model.safetensors.index.json"));
+  copy.write("pytorch_model.bin", "");
+  EXPECT_THAT(copy.error(), HasSubstr("pickled weights (pytorch_model.bin) are not read"));
+}
+
+TEST(BadModel, IndexOfSeveralFiles) {
+  const Copy copy("mistral");
+  EXPECT_EQ(copy.error(), "");
+  const std::string index = read_file(copy.file("model.safetensors.index.json"));
+  nlohmann::json changed = nlohmann::json::parse(index);
+  const std::string place = changed["weight_map"]["model.norm.weight"];
+  changed["weight_map"]["model.norm.weight"] = "model-00001-of-00004.safetensors";
+  changed["weight_map"]["model.more"] = "model-00002-of-00004.safetensors";
+  copy.write("model.safetensors.index.json", changed.dump());
+  EXPECT_THAT(copy.error(), HasSubstr(place + " holds 'model.norm.weight', which the index does not place there"));
+  EXPECT_THAT(copy.error(), HasSubstr("model-00002-of-00004.safetensors lacks 'model.more'"));
+  changed["weight_map"]["model.more"] = "../model.safetensors";
+  copy.write("model.safetensors.index.json", changed.dump());
+  EXPECT_THAT(copy.error(), HasSubstr("expected the name of a file in this folder"));
+  copy.write("model.safetensors.index.json", "[]");
+  EXPECT_THAT(copy.error(), HasSubstr("expected JSON with an object 'weight_map'"));
+  copy.write("model.safetensors.index.json", index);
+  fs::remove(copy.file("model-00002-of-00004.safetensors"));
+  fs::remove(copy.file("model-00003-of-00004.safetensors"));
+  EXPECT_THAT(copy.error(), HasSubstr("not there: model-00002-of-00004.safetensors, model-00003-of-00004.safetensors"));
+}
+
+TEST(BadModel, ModelsOfLlmC) {
+  const TempFolder folder;
+  std::vector<int32_t> header(256);
+  const auto error_with = [&](std::vector<int32_t> first, size_t bytes) {
+    std::copy(first.begin(), first.end(), header.begin());
+    std::string text(reinterpret_cast<const char*>(header.data()), 1024);
+    text.resize(bytes);
+    return error_of([&] { open_foreign_model(folder.write("model.bin", text)); });
+  };
+  EXPECT_THAT(error_with({20240803, 3}, 1024), HasSubstr("only GPT-2 models are read"));
+  EXPECT_THAT(error_with({20240326, 4}, 1024), HasSubstr("version 3 (fp32) or 5 (bf16), got version 4"));
+  EXPECT_THAT(error_with({20240326, 3, 8, 40, 0, 2, 16, 128}, 1024), HasSubstr("entry 4 of its header is damaged"));
+  EXPECT_THAT(error_with({20240326, 3, 8, 40, 1, 3, 16, 128}, 1024), HasSubstr("describes no model"));
+  EXPECT_THAT(error_with({20240326, 3, 8, 40, 1, 2, 16, 128}, 5000), HasSubstr("bytes by its header, got 5000"));
+}
+
+// Whatever a byte of a file says, the model is read or refused.
+TEST(BadModel, FlippedBytes) {
+  const Copy copy("llama3"), sharded("mistral");
+  int refused = 0;
+  const auto damage = [&refused](const Copy& model, const std::string& name, size_t most, uint32_t stream) {
+    const std::string good = read_file(model.file(name));
+    for (uint32_t trial = 0; trial < 1000; ++trial) {
+      std::string bytes = good;
+      const PhiloxCounter draw = philox(11, {trial, stream, 0, 0});
+      const size_t at = draw[0] % std::min(most, bytes.size());
+      if (draw[1] % 4 == 0) {
+        bytes.resize(at);
+      } else {
+        bytes[at] = static_cast<char>(draw[1] % 4 == 1 ? draw[2] % 128 : bytes[at] ^ (1 << draw[2] % 8));
+      }
+      model.write(name, bytes);
+      refused += !model.error().empty();
+    }
+    model.write(name, good);
+    EXPECT_EQ(model.error(), "");
+  };
+  damage(copy, "config.json", 1 << 20, 1);
+  damage(copy, "model.safetensors", 3000, 2);
+  damage(sharded, "model.safetensors.index.json", 1 << 20, 3);
+  EXPECT_GT(refused, 1500);
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,200 @@
+// `mantissa import` and `mantissa export`, and trainings that begin with imported weights, as a user runs them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/exchange/hf_reference.h"
+#include "tests/tools/train/program.h"
+#include "tools/exchange/hf_config.h"
+
+namespace mantissa::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+
+std::string run_well(const std::vector<std::string>& arguments) {
+  const Outcome outcome = run_program(0, arguments);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  return outcome.output;
+}
+
+std::map<std::string, std::string> files_of(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files[entry.path().filename().string()] = read_file(entry.path().string());
+  }
+  return files;
+}
+
+struct Bytes {
+  std::string dtype, bytes;
+  bool operator==(const Bytes&) const = default;
+};
+
+std::map<std::string, Bytes> tensors_of(const std::string& folder) {
+  std::map<std::string, Bytes> result;
+  for (const auto& [name, tensor] : open_safetensors_folder(folder).tensors) {
+    result[name] = {tensor.dtype, {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()}};
+  }
+  return result;
+}
+
+class RoundTrip : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Families, RoundTrip, ::testing::ValuesIn(kHfModels),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(RoundTrip, KeepsEveryBit) {
+  const std::string folder = fresh_folder(std::string("round_trip_") + GetParam()), original = hf_folder(GetParam());
+  run_well({"import", original, "--out", folder + "/run"});
+  run_well({"export", folder + "/run", "--out", folder + "/once"});
+  run_well({"import", folder + "/once", "--out", folder + "/again"});
+  run_well({"export", folder + "/again", "--out", folder + "/twice"});
+  EXPECT_EQ(tensors_of(folder + "/once"), tensors_of(original));
+  EXPECT_EQ(files_of(folder + "/once"), files_of(folder + "/twice"));
+  EXPECT_TRUE(files_of(folder + "/once").contains("generation_config.json"));
+  EXPECT_EQ(read_foreign_config(folder + "/once"), read_foreign_config(original));
+  // Several files, each of one tensor.
+  run_well({"export", folder + "/run", "--out", folder + "/sharded", "--max-shard-gb", "0"});
+  EXPECT_EQ(tensors_of(folder + "/sharded"), tensors_of(original));
+}
+
+TEST(Import, WritesTheFolderWholeOrNotAtAll) {
+  const std::string folder = fresh_folder("import_refused");
+  const auto refused = [&](const std::vector<std::string>& arguments, int code) {
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, code) << outcome.output;
+    return outcome.output;
+  };
+  fs::copy(hf_folder("gpt2"), folder + "/damaged");
+  fs::resize_file(folder + "/damaged/model.safetensors", 9000);
+  EXPECT_THAT(refused({"import", folder + "/damaged", "--out", folder + "/run"}, 4), HasSubstr("model.safetensors"));
+  EXPECT_THAT(refused({"import", folder, "--out", folder + "/run"}, 2), HasSubstr("is no model of another program"));
+  EXPECT_FALSE(fs::exists(folder + "/run"));
+  EXPECT_FALSE(fs::exists(folder + "/run.partial"));
+  run_well({"import", hf_folder("gpt2"), "--out", folder + "/run"});
+  EXPECT_THAT(refused({"import", hf_folder("gpt2"), "--out", folder + "/run"}, 2), HasSubstr("it is there already"));
+  EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/run"}, 2), HasSubstr("it is there already"));
+  EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/x", "--family", "llama"}, 2),
+              HasSubstr("the model does not fit; it is a gpt2"));
+  EXPECT_FALSE(fs::exists(folder + "/x"));
+}
+
+// A trained model, as llm.c reads it, and back.
+TEST(Export, ModelsOfLlmC) {
+  const SmallRun run("llmc");
+  run.train(1, {"train.stop_at_step=2", "precision.compute=bf16"});
+  const std::string folder = fresh_folder("llmc_models");
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    const std::string file = folder + "/" + dtype + ".bin", back = folder + "/" + dtype;
+    run_well({"export", run.run_dir(), "--out", file, "--format", "llmc", "--dtype", dtype});
+    run_well({"export", run.run_dir(), "--out", back, "--dtype", dtype});
+    run_well({"export", file, "--out", back + "_back"});
+    EXPECT_EQ(tensors_of(back + "_back"), tensors_of(back));
+    // The padding of the vocabulary, and the whole.
+    const ModelSource source = std::move(*open_foreign_model(file));
+    EXPECT_EQ(source.model().vocab, 256);
+    const auto item = static_cast<uintmax_t>(dtype == "fp32" ? 4 : 2);
+    EXPECT_EQ(fs::file_size(file), 1024 + item * static_cast<uintmax_t>(source.parameters().numel()));
+  }
+  // 40 tokens are padded to 128 rows.
+  run_well({"import", hf_folder("gpt2"), "--out", folder + "/gpt2"});
+  const Outcome other = run_program(0, {"export", folder + "/gpt2", "--out", folder + "/x.bin", "--format", "llmc"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.output, HasSubstr("model.mlp_width is in the way"));
+  EXPECT_FALSE(fs::exists(folder + "/x.bin"));
+}
+
+// Token files for the fixtures' vocabulary.
+std::string token_file(const std::string& folder) {
+  std::string bytes;
+  for (uint32_t i = 0; i < 4000; ++i) {
+    bytes += static_cast<char>((i * i / 3 + 5 * i) % 40);
+    bytes += '\0';
+  }
+  write_file(folder + "/tokens.bin", bytes);
+  return folder + "/tokens.bin";
+}
+
+class FromWeights : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, FromWeights, ::testing::Values(1, 2, 3));
+
+// The first loss is that of the weights, on any number of ranks; what is exported are the masters, whose shards lie in
+// as many files as ranks trained, and transformers' files are carried along.
+TEST_P(FromWeights, TrainsAndExports) {
+  const int ranks = GetParam();
+  const std::string folder = fresh_folder("from_weights" + std::to_string(ranks));
+  const std::string run = folder + "/run", data = "data.train=" + token_file(folder);
+  write_file(folder + "/config.yaml", "model: {context: 16}\ndata: {format: tokens, layout: u16}\n");
+  const std::vector<std::string> settings = {data,
+                                             "train.init_from=" + hf_folder("llama3"),
+                                             "train.run_dir=" + run,
+                                             "train.steps=4",
+                                             "train.global_batch=6",
+                                             "train.micro_batch=1",
+                                             "train.eval_interval=0",
+                                             "train.sample_tokens=0",
+                                             "precision.compute=fp32",
+                                             "optimizer.warmup_steps=0",
+                                             "train.log_interval=1"};
+  const Outcome trained =
+      run_program(ranks, with({"train", folder + "/config.yaml"}, with(settings, {"train.stop_at_step=2"})));
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_THAT(trained.output, HasSubstr("weights: those of " + hf_folder("llama3")));
+  EXPECT_THAT(read_file(run + "/metrics.jsonl"), HasSubstr("\"loss\":4."));
+  run_well({"export", run, "--out", folder + "/hf"});
+  const auto exported = tensors_of(folder + "/hf");
+  const StoredTensors working = open_safetensors_folder(run + "/checkpoints/step-00000002");
+  const StoredTensor& embedding = working.tensors.at("token_embedding.weight");
+  EXPECT_EQ(exported.at("model.embed_tokens.weight"),
+            (Bytes{"F32", {reinterpret_cast<const char*>(embedding.bytes.data()), embedding.bytes.size()}}));
+  EXPECT_EQ(exported.size(), tensors_of(hf_folder("llama3")).size());
+  EXPECT_NE(exported, tensors_of(hf_folder("llama3")));
+  EXPECT_EQ(files_of(folder + "/hf").at("generation_config.json"),
+            read_file(hf_folder("llama3") + "/generation_config.json"));
+  // It goes on from its checkpoint, without the model that it began with.
+  const Outcome resumed = run_program(ranks, {"train", run, "train.stop_at_step=4", "train.init_from=removed"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_THAT(resumed.output, HasSubstr("resumed from"));
+}
+
+TEST(FromWeights, OfARunEqualThatRun) {
+  const SmallRun run("weights_of_a_run");
+  run.train(2, {"train.steps=5", "precision.compute=bf16"});
+  const SmallRun next("weights_of_a_run_next");
+  next.train(1, {"train.init_from=" + run.run_dir(), "train.stop_at_step=1", "optimizer.lr=1e-30"});
+  const std::string folder = fresh_folder("weights_of_a_run_exports");
+  for (const auto& [name, path] : {std::pair("a", run.run_dir()), {"b", next.run_dir()}}) {
+    run_well({"export", path, "--out", folder + "/" + name, "--dtype", "fp32"});
+  }
+  EXPECT_EQ(tensors_of(folder + "/a"), tensors_of(folder + "/b"));
+}
+
+TEST(FromWeights, RefusesAnotherModelAndWhatHoldsNone) {
+  const SmallRun run("weights_refused");
+  const Outcome other = run.try_train(1, {"train.init_from=" + hf_folder("gpt2")});
+  EXPECT_EQ(other.exit_code, 2) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("model.width: 32, and there 16"));
+  const Outcome none = run.try_train(1, {"train.init_from=" + run.folder()});
+  EXPECT_EQ(none.exit_code, 4) << none.output;
+  EXPECT_THAT(none.output, HasSubstr("holds no checkpoint"));
+  const Outcome nothing = run.try_train(1, {"train.init_from=nowhere"});
+  EXPECT_EQ(nothing.exit_code, 2) << nothing.output;
+  EXPECT_THAT(nothing.output, HasSubstr("'nowhere' holds no weights"));
+  EXPECT_FALSE(fs::exists(run.run_dir()));
+  // A run folder of weights alone is no place to train in.
+  const std::string folder = fresh_folder("weights_alone");
+  run_well({"import", hf_folder("llama3"), "--out", folder + "/run"});
+  const Outcome inside = run_program(1, {"train", folder + "/run", "data.train=" + token_file(folder),
+                                         "data.layout=u16", "train.run_dir=" + folder + "/run"});
+  EXPECT_EQ(inside.exit_code, 4) << inside.output;
+  EXPECT_THAT(inside.output, HasSubstr("holds weights and no state of a training"));
+}
+
+}  // namespace
+}  // namespace mantissa::testing

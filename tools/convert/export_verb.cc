@@ -1,0 +1,224 @@
+#include "tools/convert/export_verb.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "core/base/log.h"
+#include "tools/convert/output_folder.h"
+#include "tools/exchange/carried_files.h"
+#include "tools/exchange/hf_config.h"
+#include "tools/exchange/hf_names.h"
+#include "tools/exchange/llmc_model.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/run_model.h"
+
+namespace mantissa {
+namespace {
+
+std::string_view hf_dtype(DType dtype) {
+  return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
+}
+
+// The dtype of most working weights.
+DType common_dtype(const ModelSource& source) {
+  std::map<DType, int64_t> counts;
+  for (int i = 0; i < source.parameters().size(); ++i) {
+    const Parameter& parameter = source.parameters()[i];
+    counts[source.dtype(parameter.name)] += parameter.numel();
+  }
+  const auto most = std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; });
+  return most->first == DType::kF64 ? DType::kF32 : most->first;
+}
+
+struct Weights {
+  std::unique_ptr<ModelSource> source;
+  DType dtype;
+
+  std::vector<std::byte> bytes(const Parameter& parameter) const {
+    std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(dtype)));
+    source->read(parameter.name, dtype, values);
+    return values;
+  }
+};
+
+Weights open_weights(const ExportRequest& request) {
+  Weights weights{.source = open_model(request.run, RunWeights::kWorking), .dtype = DType::kF32};
+  weights.dtype = request.dtype == "auto" ? common_dtype(*weights.source) : *parse_float_dtype(request.dtype);
+  // Masters hold more than working weights of 16 bits.
+  if (weights.dtype == DType::kF32) weights.source = open_model(request.run, RunWeights::kMaster);
+  return weights;
+}
+
+// A tensor of a Hugging Face file: rows of a parameter, perhaps transposed.
+struct HfTensor {
+  const Parameter* parameter;
+  ParameterParts::Part part;
+  bool is_transposed;
+  int64_t first_row;
+
+  int64_t numel() const {
+    int64_t count = 1;
+    for (const int64_t extent : part.shape) count *= extent;
+    return count;
+  }
+};
+
+std::vector<HfTensor> tensors_of(const ModelSource& source, const ModelFamily& family) {
+  std::vector<HfTensor> tensors;
+  for (int i = 0; i < source.parameters().size(); ++i) {
+    const Parameter& parameter = source.parameters()[i];
+    const ParameterParts parts = hf_parts(family, source.model(), parameter);
+    int64_t row = 0;
+    for (const ParameterParts::Part& part : parts.parts) {
+      tensors.push_back({&parameter, part, parts.is_transposed, row});
+      row += part.shape[0];
+    }
+  }
+  return tensors;
+}
+
+std::vector<std::byte> transposed(std::span<const std::byte> bytes, int64_t rows, int64_t columns, DType dtype) {
+  std::vector<std::byte> result(bytes.size());
+  const StoredTensor stored{std::string(safetensors_name(dtype)), {rows, columns}, bytes};
+  read_parts({.tensors = {{"", stored}}}, {.parts = {{"", stored.shape}}, .is_transposed = true}, dtype, result);
+  return result;
+}
+
+// Writes files of at most `most_bytes`, or of one tensor.
+class HfWriter {
+ public:
+  HfWriter(const Weights& weights, const ModelFamily& family, std::string folder)
+      : weights_(weights), tensors_(tensors_of(*weights.source, family)), folder_(std::move(folder)) {}
+
+  void write(uint64_t most_bytes) {
+    std::vector<std::vector<const HfTensor*>> files(1);
+    uint64_t total = 0, in_file = 0;
+    for (const HfTensor& tensor : tensors_) {
+      const auto bytes = static_cast<uint64_t>(tensor.numel() * size_bytes(weights_.dtype));
+      if (in_file > 0 && in_file + bytes > most_bytes) {
+        files.emplace_back();
+        in_file = 0;
+      }
+      files.back().push_back(&tensor);
+      in_file += bytes;
+      total += bytes;
+    }
+    nlohmann::json placed = nlohmann::json::object();
+    for (size_t i = 0; i < files.size(); ++i) {
+      const std::string name = files.size() == 1 ? "model.safetensors"
+                                                 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+      write_file(name, files[i]);
+      for (const HfTensor* const tensor : files[i]) placed[tensor->part.name] = name;
+    }
+    if (files.size() == 1) return;
+    const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", placed}};
+    write_text(folder_, "model.safetensors.index.json", index.dump(2) + "\n");
+  }
+
+  static void write_text(const std::string& folder, const std::string& name, const std::string& text) {
+    CheckpointFileWriter file(folder, name);
+    file.write(std::as_bytes(std::span(text)));
+    file.close();
+  }
+
+ private:
+  void write_file(const std::string& name, const std::vector<const HfTensor*>& tensors) {
+    std::vector<SafetensorsEntry> entries;
+    for (const HfTensor* const tensor : tensors) {
+      entries.push_back({.name = tensor->part.name,
+                         .dtype = std::string(safetensors_name(weights_.dtype)),
+                         .shape = tensor->part.shape});
+    }
+    CheckpointFileWriter file(folder_, name);
+    SafetensorsWriter writer(file, std::move(entries));
+    for (const HfTensor* const tensor : tensors) {
+      if (held_ != tensor->parameter) {
+        held_bytes_ = weights_.bytes(*tensor->parameter);
+        held_ = tensor->parameter;
+      }
+      const Shape& shape = held_->shape;
+      if (tensor->is_transposed) {
+        writer.append(tensor->part.name, transposed(held_bytes_, shape[0], shape[1], weights_.dtype));
+        continue;
+      }
+      const size_t row_bytes = held_bytes_.size() / static_cast<size_t>(shape[0]);
+      writer.append(tensor->part.name, std::span(held_bytes_)
+                                           .subspan(static_cast<size_t>(tensor->first_row) * row_bytes,
+                                                    static_cast<size_t>(tensor->numel() * size_bytes(weights_.dtype))));
+    }
+    writer.finish();
+    file.close();
+  }
+
+  const Weights& weights_;
+  const std::vector<HfTensor> tensors_;
+  const std::string folder_;
+  const Parameter* held_ = nullptr;  // read last: several tensors come from one parameter
+  std::vector<std::byte> held_bytes_;
+};
+
+nlohmann::json carried_config(const std::string& folder) {
+  const auto text = text_of_file(folder + "/config.json");
+  nlohmann::json config = text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json::object();
+  return config.is_object() ? config : nlohmann::json::object();
+}
+
+void export_hf(const ExportRequest& request, const Weights& weights) {
+  const std::string carried = carried_folder(request.run);
+  const nlohmann::json config = carried_config(carried);
+  std::optional<std::string> wanted;
+  if (const auto type = config.find("model_type"); type != config.end() && type->is_string()) wanted = *type;
+  if (!request.family.empty()) wanted = request.family;
+  const ModelFamily& family = family_for(weights.source->model(), wanted);
+  if (!request.family.empty() && family.model_type != request.family) {
+    throw ConfigError(
+        fmt::format("--family {}: the model does not fit; it is a {}", request.family, family.model_type));
+  }
+  OutputFolder folder(request.out);
+  if (!carried.empty()) carry_files(carried, folder.partial());
+  HfWriter(weights, family, folder.partial()).write(static_cast<uint64_t>(request.max_shard_gb * 1e9));
+  const nlohmann::json written = write_hf_config(weights.source->model(), family, hf_dtype(weights.dtype), config);
+  std::filesystem::remove(folder.partial() + "/config.json");
+  HfWriter::write_text(folder.partial(), "config.json", written.dump(2) + "\n");
+  folder.finish();
+  log_info("{}: {}, {:.2f}M parameters in {}", request.out, family.architecture,
+           static_cast<double>(weights.source->parameters().numel()) * 1e-6, name(weights.dtype));
+}
+
+void export_llmc(const ExportRequest& request, const Weights& weights) {
+  if (weights.dtype == DType::kF16) throw ConfigError("--dtype fp16: models of llm.c are in fp32 or bf16");
+  const std::filesystem::path out = request.out;
+  std::error_code error;
+  if (std::filesystem::exists(out, error)) {
+    throw ConfigError(fmt::format("--out {}: it is there already: give another name, or remove it", request.out));
+  }
+  const std::string folder = out.has_parent_path() ? out.parent_path().string() : ".";
+  const std::string partial = out.filename().string() + ".partial";
+  try {
+    CheckpointFileWriter file(folder, partial);
+    write_llmc_model(
+        weights.source->model(), weights.dtype,
+        [&weights](const Parameter& parameter) { return weights.bytes(parameter); }, file);
+    file.close();
+    std::filesystem::rename(folder + "/" + partial, out);
+  } catch (...) {
+    std::filesystem::remove(folder + "/" + partial, error);
+    throw;
+  }
+  log_info("{}: a GPT-2 of llm.c, {:.2f}M parameters in {}", request.out,
+           static_cast<double>(weights.source->parameters().numel()) * 1e-6, name(weights.dtype));
+}
+
+}  // namespace
+
+int export_verb(const ExportRequest& request) {
+  return run_reported([&] {
+    const Weights weights = open_weights(request);
+    request.format == "llmc" ? export_llmc(request, weights) : export_hf(request, weights);
+  });
+}
+
+}  // namespace mantissa

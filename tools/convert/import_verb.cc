@@ -1,0 +1,86 @@
+#include "tools/convert/import_verb.h"
+
+#include <filesystem>
+
+#include "core/base/log.h"
+#include "core/base/wrapped_text.h"
+#include "tools/convert/output_folder.h"
+#include "tools/exchange/carried_files.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/run_model.h"
+
+namespace mantissa {
+namespace {
+
+// The settings of a run that begins with the weights in `run`.
+Config config_for(const ModelConfig& model, const std::string& run) {
+  Config config;
+  config.model = model;
+  config.data.format = DataFormat::kTokens;
+  config.train.init_from = std::filesystem::absolute(run).lexically_normal().string();
+  return config;
+}
+
+CheckpointFile write_weights(const ModelSource& source, const std::string& folder) {
+  std::vector<SafetensorsEntry> entries;
+  const ParameterSet& parameters = source.parameters();
+  for (int i = 0; i < parameters.size(); ++i) {
+    SafetensorsEntry entry{.name = parameters[i].name,
+                           .dtype = std::string(safetensors_name(source.dtype(parameters[i].name))),
+                           .shape = {}};
+    for (int axis = 0; axis < parameters[i].shape.rank(); ++axis) entry.shape.push_back(parameters[i].shape[axis]);
+    entries.push_back(std::move(entry));
+  }
+  CheckpointFileWriter file(folder, kModelFile);
+  SafetensorsWriter writer(file, std::move(entries));
+  for (const SafetensorsEntry& entry : writer.order()) {
+    std::vector<std::byte> bytes(entry.size_bytes());
+    source.read(entry.name, source.dtype(entry.name), bytes);
+    writer.append(entry.name, bytes);
+  }
+  writer.finish();
+  return file.close();
+}
+
+void import_model(const ImportRequest& request) {
+  if (!is_foreign_model(request.model)) {
+    throw ConfigError(
+        fmt::format("'{}' is no model of another program: expected the folder of a Hugging Face model "
+                    "(config.json), or a model of llm.c (.bin)",
+                    request.model));
+  }
+  const std::unique_ptr<ModelSource> source = open_foreign_model(request.model);
+  const Config config = config_for(source->model(), request.out);
+  OutputFolder folder(request.out);
+  CheckpointStore store(checkpoint_root(folder.partial()),
+                        {.warn = [](const std::string& text) { log_warn("{}", text); }});
+  store.begin(0);
+  const CheckpointFile weights = write_weights(*source, store.partial_folder(0));
+  store.commit(0, model_fingerprint(config), {weights},
+               {{"format_version", kStateVersion},
+                {"config", to_yaml(config)},
+                {kWeightsOnly, true},
+                {"run", to_json(RunState(config))}});
+  if (const int error = replace_file(folder.partial() + "/config.yaml", to_yaml(config)); error != 0) {
+    throw CheckpointError(
+        fmt::format("{}/config.yaml: cannot be written: {}", folder.partial(), std::generic_category().message(error)));
+  }
+  if (const std::string from = carried_folder(request.model); !from.empty()) {
+    carry_files(from, folder.partial() + "/" + kCarriedFolder);
+  }
+  folder.finish();
+  const ModelConfig& model = source->model();
+  log_info("{}: {}, width {}, vocabulary {}, {:.2f}M parameters in {}", request.out, counted(model.layers, "layer"),
+           model.width, model.vocab, static_cast<double>(source->parameters().numel()) * 1e-6,
+           name(source->dtype(source->parameters()[0].name)));
+  log_info("next: mantissa generate {0} --prompt TEXT | mantissa train {0} data.train=FILES train.run_dir=RUN",
+           request.out);
+}
+
+}  // namespace
+
+int import_verb(const ImportRequest& request) {
+  return run_reported([&] { import_model(request); });
+}
+
+}  // namespace mantissa

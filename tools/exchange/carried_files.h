@@ -1,0 +1,21 @@
+// Files of a Hugging Face folder that a run takes along and gives back: those of its tokenizer and its settings.
+#pragma once
+
+#include <string>
+
+namespace mantissa {
+
+// Where a run folder keeps them.
+inline constexpr const char* kCarriedFolder = "huggingface";
+
+// The folder with such files for a Hugging Face folder (itself), a run folder or a checkpoint folder of a run; empty if
+// there is none.
+std::string carried_folder(const std::string& path);
+
+// Copies the files that `from` has to the folder `to`, which is made where there are any. Error naming the file that
+// cannot be copied.
+void carry_files(const std::string& from, const std::string& to);
+// The same for the files of a tokenizer only.
+void carry_tokenizer(const std::string& from, const std::string& to);
+
+}  // namespace mantissa

@@ -1,0 +1,125 @@
+#include "tools/train/loaded_model.h"
+
+#include <charconv>
+#include <sstream>
+
+#include "core/backend/dry_run_backend.h"
+#include "core/kernels/elementwise/args.h"
+#include "tools/config/initial_model.h"
+#include "tools/guard/resume_choice.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/run_model.h"
+
+namespace mantissa {
+namespace {
+
+// The run's copy, or what the settings name.
+std::unique_ptr<Tokenizer> tokenizer_of(const std::string& path, const Config& config) {
+  const std::string own = tokenizer_of_weights(path), &tokenizer = own.empty() ? config.data.tokenizer : own;
+  return tokenizer.empty() ? nullptr : open_tokenizer(tokenizer);
+}
+
+std::vector<int32_t> numbers_in(std::string_view text) {
+  std::vector<int32_t> tokens;
+  std::istringstream words{std::string(text)};
+  for (std::string word; words >> word;) {
+    int32_t token = 0;
+    const auto parsed = std::from_chars(word.data(), word.data() + word.size(), token);
+    if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size()) {
+      throw DataError(fmt::format(
+          "this model has token numbers and no tokenizer: text must be numbers such as \"464 2159\", got '{}'", word));
+    }
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+Config config_of_model(const std::string& path, const std::vector<std::string>& overrides) {
+  if (is_foreign_model(path)) {
+    const std::string yaml = "data: {format: tokens}\ntrain: {init_from: " + format_text(path) + "}\n";
+    return parse_config(yaml, path, overrides);
+  }
+  const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(path));
+  return read_state(checkpoint.folder, [&] {
+    const Config run = parse_config(checkpoint.state.at("config").get<std::string>(),
+                                    checkpoint.folder + "/" + kManifestName, overrides);
+    return config_of(run, checkpoint.step, checkpoint.state.at("run"));
+  });
+}
+
+void load_weights(const ModelSource& source, ModelRuntime& runtime) {
+  Backend& backend = *runtime.backend;
+  for (int index = 0; index < runtime.parameters.size(); ++index) {
+    Parameter& parameter = runtime.parameters[index];
+    const DType stored = source.dtype(parameter.name);
+    std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(stored)));
+    source.read(parameter.name, stored, values);
+    parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "weight");
+    ++parameter.version;
+    if (stored == parameter.working_dtype) {
+      backend.upload(values.data(), parameter.weight, *runtime.stream);
+      continue;
+    }
+    const Tensor wide = backend.make_tensor(stored, parameter.shape, "loaded weight");
+    backend.upload(values.data(), wide, *runtime.stream);
+    backend.run(CastArgs{.src = wide, .dst = parameter.weight}, *runtime.stream);
+  }
+}
+
+}  // namespace
+
+TextCodec::TextCodec(const std::string& path, const Config& config)
+    : is_bytes_(config.data.format == DataFormat::kBytes),
+      tokenizer_(is_bytes_ ? nullptr : tokenizer_of(path, config)) {
+  if (tokenizer_ && tokenizer_->vocab_size() > config.model.vocab) {
+    throw DataError(fmt::format("{}: its tokenizer has {} tokens, and the model {}", path, tokenizer_->vocab_size(),
+                                config.model.vocab));
+  }
+}
+
+std::vector<int32_t> TextCodec::encode(std::string_view text) const {
+  std::vector<int32_t> tokens;
+  if (tokenizer_) {
+    tokenizer_->encode(text, tokens);
+  } else if (is_bytes_) {
+    for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
+  } else {
+    tokens = numbers_in(text);
+  }
+  return tokens;
+}
+
+std::function<std::string(int32_t token)> TextCodec::decoder() const {
+  if (tokenizer_) {
+    const auto decoder = std::make_shared<StreamingDecoder>(*tokenizer_);
+    return [decoder](int32_t token) { return token < 0 ? decoder->finish() : decoder->add(token); };
+  }
+  if (is_bytes_) {
+    return [](int32_t token) {
+      return token < 0 ? std::string() : token < 256 ? std::string(1, static_cast<char>(token)) : std::string("?");
+    };
+  }
+  return [](int32_t token) { return token < 0 ? std::string() : " " + std::to_string(token); };
+}
+
+LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
+                       const std::function<void(ModelRuntime& runtime, const Config& config)>& passes) {
+  LoadedModel model{.config = config_of_model(path, overrides), .runtime = nullptr, .text = nullptr};
+  const Config& config = model.config;
+  model.text = std::make_unique<TextCodec>(path, config);
+  const auto arena_bytes = [&](Fp8GemmSupport support) {
+    ModelRuntime dry(config, std::make_unique<DryRunBackend>(nullptr, support), nullptr);
+    for (int index = 0; index < dry.parameters.size(); ++index) {
+      Parameter& parameter = dry.parameters[index];
+      parameter.weight = dry.backend->make_tensor(parameter.working_dtype, parameter.shape, "weight");
+    }
+    passes(dry, config);
+    return dry.arena->peak_bytes();
+  };
+  model.runtime =
+      std::make_unique<ModelRuntime>(config, open_device(config, choose_device(config.device, 0)), arena_bytes);
+  load_weights(*open_model(path, RunWeights::kWorking), *model.runtime);
+  return model;
+}
+
+}  // namespace mantissa
