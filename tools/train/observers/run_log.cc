@@ -228,7 +228,6 @@ void RunLog::at_end(Trainer& trainer, Ending ending) {
     records_->write({{"event", "stop"}, {"step", step}, {"cause", cause}, {"rank", verdict.stop_rank}});
   }
   if (!trainer.is_leader()) return;
-  tell_phases(trainer.session());
   records_->write(ending);
   summarise(trainer);
 }

@@ -35,6 +35,9 @@ class RunLog final : public TrainObserver {
   bool pauses_after(int64_t steps) const override { return is_due(config_.train.sample_interval, steps); }
   void at_pause(Trainer& trainer) override { sample(trainer.session()); }
   void at_end(Trainer& trainer, Ending ending) override;
+  void before_leave(Trainer& trainer) override {
+    if (trainer.is_leader()) tell_phases(trainer.session());
+  }
 
   // Tells why this session returns to a checkpoint.
   void rolled_back(const Session& session, const Rollback& rollback);

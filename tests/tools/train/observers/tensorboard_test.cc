@@ -1,4 +1,4 @@
-// The event files of whole runs, on several ranks, killed and resumed.
+// The event files of whole runs, on several ranks, killed and resumed; and the time by phase.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -56,6 +56,22 @@ TEST(TensorboardOfARun, NothingIsLostWhenTheRunIsKilled) {
   EXPECT_EQ(both.files, 2u);
   EXPECT_EQ(both.restarts, 1u);
   EXPECT_GE(both.losses, steps + 10);
+}
+
+TEST(PhasesOfARun, AreToldBeforeThePrecisionChanges) {
+  SmallRun run("phases");
+  run.with_yaml("precision: {compute: fp32, schedule: [{after_step: 4, compute: bf16}]}\n");
+  run.train(1, {});
+  std::vector<int64_t> steps;
+  for (const nlohmann::json& record : run.records("phases")) {
+    steps.push_back(record.at("step"));
+    double in_phases = 0.0;
+    for (const auto& [phase, seconds] : record.at("seconds").items()) in_phases += seconds.get<double>();
+    EXPECT_LE(in_phases, record.at("wall_seconds")) << record;
+  }
+  ASSERT_FALSE(steps.empty());
+  EXPECT_EQ(steps.front(), 4);
+  EXPECT_EQ(steps.back(), 20);
 }
 
 }  // namespace
