@@ -142,7 +142,7 @@ std::string tiktoken_of_bytes() {
 TEST(Tiktoken, RanksAreIdsAndPriorities) {
   const testing::TempFolder folder;
   // "bc" comes before "ab"; "abc" can be made of "a" and "bc" only then.
-  const std::string ranks = tiktoken_of_bytes() + "YmM= 256\nYWI= 257\nYWJj 258\neHl6 259\n";
+  const std::string ranks = tiktoken_of_bytes() + "eHl6 259\nYWJj 258\nYWI= 257\nYmM= 256\n";
   const auto tokenizer = open_tokenizer(folder.write("gpt2_small.tiktoken", ranks));
   const auto ids_of = [&](std::string_view text) {
     std::vector<int32_t> ids;

@@ -154,6 +154,21 @@ TEST(PreTokenizer, PatternsCutAsTheirEnginesDo) {
   EXPECT_EQ(cut("gpt2", RegexDialect::kOniguruma, "a\u180Eb"), (Words{"a", "\u180E", "b"}));  // no space
 }
 
+TEST(Regex, WhiteSpaceIsThatOfUnicodeToday) {
+  const auto matches = [](const std::string& pattern, std::string_view text) {
+    int count = 0;
+    Regex(pattern, RegexDialect::kOniguruma, "here").for_each_match(text, [&](size_t, size_t) { ++count; });
+    return count;
+  };
+  const std::string spaces = "\t \u0085\u00A0\u2003\u2028\u3000", others = "\u180E\u200B\uFEFF";
+  for (const std::string pattern : {"\\s", "[\\s]", "[a\\s]"}) {
+    EXPECT_EQ(matches(pattern, spaces), 7) << pattern;
+    EXPECT_EQ(matches(pattern, others), 0) << pattern;
+  }
+  EXPECT_EQ(matches("\\S", spaces + others), 3);
+  EXPECT_EQ(matches("[^\\s]", spaces + others), 3);
+}
+
 TEST(Regex, EmptyMatchesAndLongTextsEnd) {
   int matches = 0;
   Regex("x*", RegexDialect::kOniguruma, "here").for_each_match("a\u00E9xxb", [&](size_t, size_t) { ++matches; });
