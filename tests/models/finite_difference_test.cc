@@ -27,7 +27,6 @@ class FiniteDifference : public ::testing::TestWithParam<std::pair<const char*, 
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifference,
                          ::testing::Values(std::pair("Gpt", testing::tiny_gpt()),
                                            std::pair("Llama", testing::tiny_llama()),
-                                           std::pair("Decoder", testing::tiny_decoder()),
                                            std::pair("Encoder", testing::tiny_encoder())),
                          [](const auto& info) { return info.param.first; });
 

@@ -19,7 +19,7 @@
 namespace mantissa {
 namespace {
 
-constexpr double kStep = 0x1p-12, kNoise = 1e-11, kTruncation = 1e-10;
+constexpr double kStep = 0x1p-13, kNoise = 2e-11, kTruncation = 1e-10;
 
 AutocastPolicy policy_of(DType compute) {
   const PrecisionConfig config{.compute = compute};
@@ -83,6 +83,7 @@ class Fp64Model : public ::testing::TestWithParam<std::pair<const char*, ModelCo
 INSTANTIATE_TEST_SUITE_P(Models, Fp64Model,
                          ::testing::Values(std::pair("Gpt", testing::tiny_gpt()),
                                            std::pair("Llama", testing::tiny_llama()),
+                                           std::pair("Decoder", testing::tiny_decoder()),
                                            std::pair("Encoder", testing::tiny_encoder())),
                          [](const auto& info) { return info.param.first; });
 
