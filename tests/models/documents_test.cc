@@ -126,7 +126,13 @@ TEST_P(PackedModel, AnotherDocumentChangesNoBit) {
           << "document " << chosen << ", " << name(precision.low);
       EXPECT_EQ(before.loss, after.loss);
       for (const auto& [parameter, gradient] : before.gradients) {
-        EXPECT_EQ(gradient, after.gradients.at(parameter)) << parameter << ", document " << chosen;
+        const std::vector<float>& other_gradient = after.gradients.at(parameter);
+        if (host_.backend().device().kind == Device::Kind::kCuda && parameter == "token_embedding.weight") {
+          // A GPU sorts the rows by token: where its sums are cut depends on all tokens.
+          EXPECT_LT(testing::relative_error(gradient, other_gradient), 1e-6) << "document " << chosen;
+          continue;
+        }
+        EXPECT_EQ(gradient, other_gradient) << parameter << ", document " << chosen;
       }
       EXPECT_NE(before.logits, after.logits) << "the others did change";
     }

@@ -41,9 +41,10 @@ void for_each_page(const Operand& operand, const Visit& visit) {
 // ---- Operands of random numbers.
 
 // Indices below this are valid for i32 operands; 1 if the operand holds no indices.
-int64_t index_limit(const KernelCall& call) {
-  if (call.op == "embedding_forward") return call.operands[1].shape[0];
-  if (call.op == "embedding_backward") return call.operands[2].shape[0];
+int64_t index_limit(const KernelCall& call, const Operand& operand) {
+  const bool is_first = operand.address == call.operands[0].address;  // else the starts of documents: one document
+  if (call.op == "embedding_forward" && is_first) return call.operands[2].shape[0];
+  if (call.op == "embedding_backward" && is_first) return call.operands[3].shape[0];
   if (call.op == "cross_entropy_forward" || call.op == "cross_entropy_backward") return call.operands[0].shape[1];
   return 1;
 }
@@ -68,7 +69,7 @@ void fill_with(Backend& backend, const Tensor& tensor, Stream& stream, const Mak
 void fill_operand(Backend& backend, const KernelCall& call, const Operand& operand, const Tensor& memory,
                   Stream& stream) {
   if (operand.dtype == DType::kI32) {
-    const auto limit = static_cast<uint32_t>(index_limit(call));
+    const auto limit = static_cast<uint32_t>(index_limit(call, operand));
     fill_with<int32_t>(backend, memory, stream, [&](uint32_t word) { return static_cast<int32_t>(word % limit); });
   } else if (operand.dtype == DType::kU8 && call.op == "adamw" && operand.bytes() == sizeof(UpdateControl)) {
     const UpdateControl control{.learning_rate = 1e-4f, .update = 1};
