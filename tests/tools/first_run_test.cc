@@ -142,21 +142,24 @@ TEST(FirstRun, KnownIdeasAreNotAvailable) {
   expect("model.name=llama", {"there are: encoder, gpt; gpt with norm: rms_norm"});
 }
 
-TEST(FirstRun, AModelOfAnotherProgramIsNotAvailable) {
+TEST(FirstRun, TellsHowAModelOfAnotherProgramIsUsed) {
   const SmallRun run("foreign");
   const std::string folder = run.folder() + "/hf";
   std::filesystem::create_directories(folder);
   write_file(folder + "/config.json", "{}");
   write_file(folder + "/model.safetensors", "");
-  for (const std::vector<std::string>& command : {std::vector<std::string>{"generate", folder, "--prompt", "a"},
-                                                  {"analyze", "model", folder},
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"analyze", "model", folder},
                                                   {"train", folder},
                                                   {"train", run.config_path(), "checkpoint.resume=" + folder}}) {
     const Outcome outcome = run_program(0, command);
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
     EXPECT_TRUE(says(outcome.output, "is a model of Hugging Face Transformers")) << outcome.output;
-    EXPECT_TRUE(says(outcome.output, "not available here")) << outcome.output;
+    EXPECT_TRUE(says(outcome.output, "`mantissa import " + folder)) << outcome.output;
   }
+  const Outcome used = run_program(0, {"generate", folder, "--prompt", "a"});
+  EXPECT_EQ(used.exit_code, 2) << used.output;
+  EXPECT_TRUE(says(used.output, "error: " + folder + "/config.json: model_type: expected one of gpt2, "))
+      << used.output;
 }
 
 }  // namespace

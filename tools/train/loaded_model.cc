@@ -36,6 +36,7 @@ std::vector<int32_t> numbers_in(std::string_view text) {
 
 Config config_of_model(const std::string& path, const std::vector<std::string>& overrides) {
   if (is_foreign_model(path)) {
+    read_foreign_config(path);  // errors without the name of a setting that nobody gave
     const std::string yaml = "data: {format: tokens}\ntrain: {init_from: " + format_text(path) + "}\n";
     return parse_config(yaml, path, overrides);
   }
