@@ -27,6 +27,7 @@ const ModelFamily& family_of(const nlohmann::json& config, const std::string& fi
     if (named == family.model_type) return family;
   }
   std::vector<std::string_view> known;
+  known.reserve(kFamilies.size());
   for (const ModelFamily& family : kFamilies) known.push_back(family.model_type);
   throw ConfigError(fmt::format("{}: model_type: expected one of {}, got '{}'", file, fmt::join(known, ", "), named));
 }

@@ -58,6 +58,7 @@ ParameterParts hf_parts(const ModelFamily& family, const ModelConfig& model, con
   ParameterParts result{.parts = {}, .is_transposed = renamed.is_transposed && shape.size() == 2};
   if (result.is_transposed) std::swap(shape[0], shape[1]);
   std::vector<std::string_view> names;
+  names.reserve(renamed.theirs.size());
   for (const std::string_view name : renamed.theirs) {
     if (!name.empty()) names.push_back(name);
   }

@@ -11,7 +11,6 @@
 #include <system_error>
 
 #include "core/io/safetensors.h"
-#include "core/kernels/elementwise/args.h"
 
 namespace mantissa {
 namespace {
@@ -271,27 +270,6 @@ CheckpointFile write_model_file(const std::string& folder, const std::string& na
   CheckpointFileWriter file(folder, name);
   write_tensors(file, tensors, backend, stream);
   return file.close();
-}
-
-void read_model_file(const std::string& path, ParameterSet& parameters, Backend& backend, Stream& stream) {
-  const SafetensorsReader reader(path);
-  for (int index = 0; index < parameters.size(); ++index) {
-    Parameter& parameter = parameters[index];
-    const SafetensorsEntry& entry = reader.at(parameter.name);
-    if (entry.shape != lengths_of(parameter.shape)) {
-      throw CheckpointError(
-          fmt::format("{}: '{}' has another shape than the model's {}", path, parameter.name, parameter.shape));
-    }
-    parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "weight");
-    ++parameter.version;
-    if (parameter.working_dtype == DType::kF64) {
-      backend.upload(as_floats<double>(reader, entry).data(), parameter.weight, stream);
-      continue;
-    }
-    const Tensor wide = backend.make_tensor(DType::kF32, parameter.shape, "loaded weight");
-    backend.upload(as_floats(reader, entry).data(), wide, stream);
-    backend.run(CastArgs{.src = wide, .dst = parameter.weight}, stream);
-  }
 }
 
 }  // namespace mantissa

@@ -40,8 +40,4 @@ DelayedScales::State read_scales_file(const std::string& path);
 CheckpointFile write_model_file(const std::string& folder, const std::string& name, const ParameterSet& parameters,
                                 Backend& backend, Stream& stream);
 
-// Allocates every parameter's weight and fills it from the file, cast to the parameter's working dtype. CheckpointError
-// naming the parameter that is missing or of another shape.
-void read_model_file(const std::string& path, ParameterSet& parameters, Backend& backend, Stream& stream);
-
 }  // namespace mantissa

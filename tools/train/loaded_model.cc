@@ -34,13 +34,14 @@ std::vector<int32_t> numbers_in(std::string_view text) {
   return tokens;
 }
 
+// `path`: a model of another program, or a checkpoint folder.
 Config config_of_model(const std::string& path, const std::vector<std::string>& overrides) {
   if (is_foreign_model(path)) {
     read_foreign_config(path);  // errors without the name of a setting that nobody gave
     const std::string yaml = "data: {format: tokens}\ntrain: {init_from: " + format_text(path) + "}\n";
     return parse_config(yaml, path, overrides);
   }
-  const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(path));
+  const Checkpoint checkpoint = read_manifest(path);
   return read_state(checkpoint.folder, [&] {
     const Config run = parse_config(checkpoint.state.at("config").get<std::string>(),
                                     checkpoint.folder + "/" + kManifestName, overrides);
@@ -105,7 +106,9 @@ std::function<std::string(int32_t token)> TextCodec::decoder() const {
 
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
                        const std::function<void(ModelRuntime& runtime, const Config& config)>& passes) {
-  LoadedModel model{.config = config_of_model(path, overrides), .runtime = nullptr, .text = nullptr};
+  // Looked up once: this reads every byte of a run's newest checkpoint.
+  const std::string found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
+  LoadedModel model{.config = config_of_model(found, overrides), .runtime = nullptr, .text = nullptr};
   const Config& config = model.config;
   model.text = std::make_unique<TextCodec>(path, config);
   const auto arena_bytes = [&](Fp8GemmSupport support) {
@@ -119,7 +122,7 @@ LoadedModel load_model(const std::string& path, const std::vector<std::string>& 
   };
   model.runtime =
       std::make_unique<ModelRuntime>(config, open_device(config, choose_device(config.device, 0)), arena_bytes);
-  load_weights(*open_model(path, RunWeights::kWorking), *model.runtime);
+  load_weights(*open_model(found, RunWeights::kWorking), *model.runtime);
   return model;
 }
 
