@@ -54,6 +54,7 @@ ParameterParts hf_parts(const ModelFamily& family, const ModelConfig& model, con
   const Renamed& renamed = is_block ? find(is_gpt2 ? std::span<const Renamed>(kGpt2Layer) : kLlamaLayer, layer)
                                     : find(is_gpt2 ? std::span<const Renamed>(kGpt2Other) : kLlamaOther, layer);
   std::vector<int64_t> shape;
+  shape.reserve(static_cast<size_t>(parameter.shape.rank()));
   for (int axis = 0; axis < parameter.shape.rank(); ++axis) shape.push_back(parameter.shape[axis]);
   ParameterParts result{.parts = {}, .is_transposed = renamed.is_transposed && shape.size() == 2};
   if (result.is_transposed) std::swap(shape[0], shape[1]);
@@ -67,7 +68,7 @@ ParameterParts hf_parts(const ModelFamily& family, const ModelConfig& model, con
     std::vector<int64_t> part = shape;
     if (names.size() == 2) part[0] = shape[0] / 2;
     if (names.size() == 3) part[0] = (i == 0 ? model.heads : model.resolved_kv_heads()) * model.resolved_head_dim();
-    result.parts.push_back({prefix + std::string(names[i]) + role, std::move(part)});
+    result.parts.push_back({fmt::format("{}{}{}", prefix, names[i], role), std::move(part)});
   }
   return result;
 }

@@ -37,6 +37,7 @@ std::vector<int64_t> lengths_of(const Shape& shape) {
 
 void write_tensors(ByteSink& sink, const std::map<std::string, Tensor>& tensors, Backend& backend, Stream& stream) {
   std::vector<SafetensorsEntry> entries;
+  entries.reserve(tensors.size());
   for (const auto& [key, tensor] : tensors) {
     entries.push_back(
         {.name = key, .dtype = std::string(safetensors_name(tensor.dtype())), .shape = lengths_of(tensor.shape())});
