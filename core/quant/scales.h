@@ -57,9 +57,12 @@ struct E8M0 {
 };
 inline constexpr E8M0 kE8M0NaN{0xff};
 
+// Reads the byte of kE8M0NaN: nvcc compiles a reference to a constant of the host, as operator== takes it, to a trap.
+constexpr bool is_nan(E8M0 scale) { return scale.code == kE8M0NaN.code; }
+
 // Code 0 stands for 2^-127, which is subnormal in fp32.
 constexpr float to_float(E8M0 scale) {
-  if (scale == kE8M0NaN) return std::numeric_limits<float>::quiet_NaN();
+  if (is_nan(scale)) return std::numeric_limits<float>::quiet_NaN();
   return std::bit_cast<float>(scale.code == 0 ? 0x00400000u : static_cast<uint32_t>(scale.code) << 23);
 }
 
@@ -74,7 +77,7 @@ constexpr E8M0 microscale(uint32_t amax, float max) {
 
 // The factor for the values of a block with this stored scale before they are rounded: the inverse of `scale`.
 constexpr float multiplier_of(E8M0 scale) {
-  if (scale == kE8M0NaN) return std::numeric_limits<float>::quiet_NaN();
+  if (is_nan(scale)) return std::numeric_limits<float>::quiet_NaN();
   return to_float(E8M0{static_cast<uint8_t>(254 - scale.code)});
 }
 

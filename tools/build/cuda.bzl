@@ -121,11 +121,19 @@ def _define_options(ctx, context):
     return ["-D" + define for define in defines] + _command_line_options(ctx, ["-D", "-U"])
 
 # UNUSED HEADERS COMMAND...: runs the command with -MD, and writes to UNUSED those of the HEADERS that it did not read, so that
-# Bazel does not compile again when they change.
+# Bazel does not compile again when they change. Fails if a kernel has a trap: nvcc compiles device code that takes the address
+# of a constant of the host to one, without a warning.
 _COMPILE = """
 unused=$1 headers=$2
 shift 2
-"$@" -MD -MF "$unused.d" || exit
+kept=$(mktemp -d) || exit
+trap 'rm -rf "$kept"' EXIT
+"$@" -MD -MF "$unused.d" --keep --keep-dir "$kept" || exit
+traps=$(grep -hE '^\\.(visible |weak )*(entry|func) |^\ttrap;' "$kept"/*.ptx | grep -B 1 trap | grep -oE '_Z[0-9A-Za-z_]+')
+if [[ -n "$traps" ]]; then
+  echo "device code of these functions traps, because it refers to a host function or to the address of a host constant:" $traps >&2
+  exit 1
+fi
 tr -s ' \\\\' '\\n' <"$unused.d" | sed 's|^\\./||' | grep -vxF -f - "$headers" >"$unused" || :
 rm "$unused.d"
 """

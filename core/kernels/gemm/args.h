@@ -20,7 +20,8 @@ enum class GemmActivation : uint8_t { kNone, kGelu, kGeluGradient };
 // c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)]. With kAccumulate c += ...; c is then fp32 and there is no bias.
 // a and b have one float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) with trans_a. b is stored (K,
 // N), or (N, K) with trans_b. Sums are fp32 and rounded once when they are stored. bias has any float dtype, and is
-// undefined for none. It is rounded to c's dtype before it is added, because cuBLASLt adds no other.
+// undefined for none. It is rounded to c's dtype before it is added, because cuBLASLt adds no other. A device may also
+// round the product to c's dtype before it adds the bias, and round the sum again: cuBLASLt 13.1 does on an H100.
 //
 // Activations need kWrite, and aux (M, N) of c's dtype, which is not c:
 //   kGelu          aux = the product with its bias, rounded; c = gelu(aux).

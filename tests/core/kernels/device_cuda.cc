@@ -57,6 +57,7 @@ class Cuda final : public DeviceUnderTest {
 
   bool rounds_probabilities(DType) const override { return true; }
   bool fuses_gelu() const override { return true; }
+  bool rounds_before_bias() const override { return true; }
   // For cuDNN's backward pass, which runs only if requested by name.
   bool rounds_head_gradients() override {
     return cuda::as_cuda(stream()).attention_choice() == AttentionChoice::kCudnn;

@@ -48,6 +48,8 @@ class DeviceUnderTest {
   virtual bool rounds_head_gradients() { return false; }
   // Whether products with gelu use the freedoms that GemmArgs grants a device with one fused kernel.
   virtual bool fuses_gelu() const = 0;
+  // Whether a product is rounded to the dtype of c before a bias is added (GemmArgs).
+  virtual bool rounds_before_bias() const { return false; }
   // By default, fp32, bf16 and fp16 through the backend.
   virtual std::vector<GemmWay> gemm_ways();
 

@@ -150,7 +150,17 @@ TEST_P(AttentionByCudnn, GivesNoNumbersWhereOurKernelsGiveNone) {
         const bool of_query = fault == Fault::kQuery || fault == Fault::kGradient;
         if (at != (of_query ? c.length - 1 : 0)) continue;
         const std::vector<double> d_qkv = values_of(theirs->d_qkv), our_d_qkv = values_of(ours.d_qkv);
-        for (size_t i = 0; i < d_qkv.size(); ++i) expect_none(d_qkv, our_d_qkv, i);
+        // A query that sees only -Inf has NaN as probability, or 0 in cuDNN, whose lse shows it.
+        std::vector<bool> shown(d_qkv.size());
+        for (size_t t = 0; t < c.length; ++t) {
+          for (size_t h = head - 1; h <= head; ++h) {
+            if (our_lse[c.lse(b, h, t)] != -kInf) continue;
+            for (size_t d = 0; d < c.dim; ++d) shown[c.query(b, h, t) + d] = true;
+          }
+        }
+        for (size_t i = 0; i < d_qkv.size(); ++i) {
+          if (!shown[i]) expect_none(d_qkv, our_d_qkv, i);
+        }
         EXPECT_FALSE(std::isfinite(our_d_qkv[c.key(b, head, 0)]));
       }
     }

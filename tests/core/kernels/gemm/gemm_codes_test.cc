@@ -64,6 +64,7 @@ struct Codes {
   // The block scales; undefined if there are none. The scale at index `nan` is NaN.
   Tensor as_scales(std::optional<size_t> nan = {}) const {
     if (!layout) return {};
+    const PlacementScope placement(Placement::kAligned);  // a contract of block scales
     if (*layout == Layout::kMicroTiles) {
       std::vector<uint8_t> e8m0;
       for (const int exponent : exponents) e8m0.push_back(static_cast<uint8_t>(exponent + 127));
@@ -367,6 +368,7 @@ TEST(GemmCodes, RefuseWhatTheUnitsDoNotTake) {
 
 TEST(GemmCodes, RefuseScalesOfBlocksThatDoNotFit) {
   if (!multiplies_codes()) return;
+  const PlacementScope placement(Placement::kAligned);
   const auto codes = [](int64_t rows, int64_t columns) { return make_unwritten(DType::kU8, {rows, columns}); };
   const auto scales = [](DType dtype, int64_t count) { return make_unwritten(dtype, {count}); };
   const GemmArgs good{.a = codes(16, 256),

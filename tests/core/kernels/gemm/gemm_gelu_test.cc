@@ -60,7 +60,8 @@ void check_value(const GemmWay& way, const Problem& problem, DType c_dtype, Gelu
     sum[i] += bias[i % problem.shape.n];
     magnitude[i] += 1.0;
   }
-  expect_close(args.aux, sum, magnitude, problem.steps(), problem.name(way.name + ": aux"));
+  expect_close(args.aux, sum, magnitude, problem.steps(), problem.name(way.name + ": aux"),
+               problem.rounding_before_bias(c_dtype));
   const std::vector<double> inputs = values_of(args.aux);
   std::vector<double> expected(inputs.size()), condition(inputs.size()), extra(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -50,6 +50,15 @@ struct Problem {
             .trans_b = shape.trans_b ? Transpose::kYes : Transpose::kNo};
   }
   double steps() const { return kGemmTolerance.steps(static_cast<double>(shape.k)); }
+  // For each element, what rounding the product / divisor to c's dtype before a bias is added may change.
+  std::vector<double> rounding_before_bias(DType c_dtype, double divisor = 1.0) const {
+    std::vector<double> changes(product.size());
+    if (!device_under_test().rounds_before_bias()) return changes;
+    for (size_t i = 0; i < changes.size(); ++i) {
+      changes[i] = operand_rounding(c_dtype).error(std::abs(product[i] / divisor));
+    }
+    return changes;
+  }
   std::string name(const std::string& what) const {
     return fmt::format("{} {}x{}x{}{}{}", what, shape.m, shape.n, shape.k, shape.trans_a ? " a^T" : "",
                        shape.trans_b ? " b^T" : "");
