@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
@@ -34,7 +35,9 @@ std::string shell_word(const std::string& text) {
 
 std::string next_commands(const Config& run, int ranks) {
   const std::string folder = shell_word(run.train.run_dir), config = shell_word(run.train.run_dir + "/config.yaml");
-  const char* const prompt = run.data.format == DataFormat::kBytes ? "The " : "464 2159";
+  const bool is_text =
+      run.data.format == DataFormat::kBytes || std::filesystem::exists(run.train.run_dir + "/huggingface/tokenizer.json");
+  const char* const prompt = is_text ? "The " : "464 2159";
   std::string text;
   if (run.model.name == "gpt")
     text = fmt::format("to generate: {} generate {} --prompt \"{}\"\n", program(), folder, prompt);
