@@ -130,6 +130,10 @@ void require_causal(const Model& model, const ModelConfig& config);
 // for each shape, down to timed kernel choices; this way they prepare for few lengths.
 int64_t padded_length(int64_t length, int64_t context);
 
+// (R, vocab) fp32: the logits after each of `tokens` (R) i32, which continue texts in the cache of `tape`
+// (core/autograd/key_value_cache.h, CachedPass::kStep).
+Tensor continued_logits(Tape& tape, Model& model, const Tensor& tokens);
+
 // (vocab) fp32: the logits of the token after the first `length` of `tokens`. `tokens` holds at least padded_length();
 // no position of the text sees its padding. `tape` must be for evaluation: other positions would take no gradient.
 Tensor next_logits(Tape& tape, Model& model, const Tensor& tokens, int64_t length, const ModelConfig& config);

@@ -130,9 +130,9 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   generate->add_option("--tokens", request->sampling.tokens, "how many tokens to add")
       ->check(CLI::Range(int64_t{0}, kMostTokens))
       ->capture_default_str();
-  generate->add_option("--temperature", request->sampling.temperature, "0: always the likeliest token")
+  generate->add_option("--temperature", request->sampling.filters.temperature, "0: always the likeliest token")
       ->capture_default_str();
-  generate->add_option("--top-k", request->sampling.top_k, "draw from this many likeliest tokens; 0: from all")
+  generate->add_option("--top-k", request->sampling.filters.top_k, "draw from this many likeliest tokens; 0: from all")
       ->check(CLI::Range(int64_t{0}, kMostTokens))
       ->capture_default_str();
   generate->add_option("--seed", request->sampling.seed, "the same seed gives the same text")->capture_default_str();

@@ -21,6 +21,7 @@
 
 namespace mantissa {
 
+class KeyValueCache;
 class Tape;
 
 // Recomputes a value in the backward pass, bit for bit, from tensors that are kept anyway.
@@ -92,7 +93,8 @@ struct RandomKey {
 struct TapeOptions {
   TapeMode mode = TapeMode::kTraining;
   RandomKey random{};
-  Tensor document_starts{};  // of the tokens: core/kernels/documents.h; undefined: each sequence is one document
+  Tensor document_starts{};        // of the tokens: core/kernels/documents.h; undefined: each sequence is one document
+  KeyValueCache* cache = nullptr;  // of the texts that an evaluation pass begins or continues; nullptr: none
   // (1) of the loss's dtype, on the device: the gradient of the loss, where the backward pass starts: loss scale /
   // non-ignored tokens of the global batch. Required in training.
   Tensor loss_gradient{};

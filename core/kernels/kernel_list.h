@@ -28,6 +28,8 @@ using ComputeKernels = KernelList<   //
     struct RmsNormBackwardArgs,      //
     struct AttentionForwardArgs,     // attention
     struct AttentionBackwardArgs,    //
+    struct AttentionAppendArgs,      //
+    struct AttentionDecodeArgs,      //
     struct EmbeddingForwardArgs,     // embedding
     struct EmbeddingBackwardArgs,    //
     struct RopeArgs,                 //

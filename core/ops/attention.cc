@@ -2,9 +2,35 @@
 
 #include <cmath>
 
+#include "core/autograd/key_value_cache.h"
 #include "core/kernels/embedding/args.h"
 
 namespace mantissa {
+namespace {
+
+// Keeps the keys and values of qkv. In a step it also returns the attention of the rows to their texts.
+Tensor through_cache(Tape& tape, KeyValueCache& cache, const Tensor& qkv, AttentionShape shape) {
+  MANTISSA_CHECK(!tape.training(), "[attention] '{}': a cache of keys and values is for evaluation", tape.layer());
+  const Tensor kept = cache.of_layer(tape.layer(), qkv.dtype(), shape);
+  tape.backend().run(AttentionAppendArgs{.qkv = qkv,
+                                         .sequences = cache.row_sequences(),
+                                         .positions = cache.row_positions(),
+                                         .cache = kept,
+                                         .shape = shape},
+                     tape.stream());
+  if (cache.pass() == CachedPass::kPrompt) return {};
+  const Tensor out = tape.allocate(qkv.dtype(), {qkv.dim(0), shape.out_row()});
+  tape.backend().run(AttentionDecodeArgs{.qkv = qkv,
+                                         .sequences = cache.row_sequences(),
+                                         .positions = cache.row_positions(),
+                                         .cache = kept,
+                                         .out = out,
+                                         .shape = shape},
+                     tape.stream());
+  return out;
+}
+
+}  // namespace
 
 Var attention(Tape& tape, Var qkv, AttentionShape shape, const Tensor& starts) {
   const int64_t rows = qkv.value.dim(0);
@@ -19,9 +45,13 @@ Var attention(Tape& tape, Var qkv, AttentionShape shape, const Tensor& starts) {
   shape.batch = rows / shape.sequence_length;
   const DType dtype = tape.compute_dtype(Op::kAttention, qkv.value.dtype(), qkv.value.dtype());
   const Tensor packed_input = tape.cast(qkv.value, dtype);
+  if (shape.scale == 0.0f) shape.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  if (KeyValueCache* const cache = tape.options().cache) {
+    Tensor continued = through_cache(tape, *cache, packed_input, shape);
+    if (continued.defined()) return tape.record(Op::kAttention, std::move(continued), {qkv}, {}, nullptr);
+  }
   Tensor out = tape.allocate(dtype, {rows, shape.out_row()});
   const Tensor lse = tape.allocate(wide_of(dtype), {shape.batch, shape.num_heads, shape.sequence_length});
-  if (shape.scale == 0.0f) shape.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   tape.backend().run(
       AttentionForwardArgs{.qkv = packed_input, .starts = starts, .out = out, .lse = lse, .shape = shape},
       tape.stream());

@@ -9,6 +9,8 @@
 namespace mantissa {
 namespace {
 
+constexpr GeneratorOptions kOptions{.keeps_packed = true};
+
 void print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
@@ -16,10 +18,10 @@ void print(const std::string& text) {
 
 void generate(const GenerateRequest& request) {
   const LoadedModel model = load_model(request.run, request.overrides, [](ModelRuntime& runtime, const Config& config) {
-    generate_dry(runtime, config.model);
+    generate_dry(runtime, config.model, kOptions);
   });
   const std::vector<int32_t> prompt = model.text->encode(request.prompt);
-  Generator generator(*model.runtime, model.config.model);
+  Generator generator(*model.runtime, model.config.model, kOptions);
   generator.require_valid(prompt, request.sampling);
   print(request.prompt);
   const auto text_of = model.text->decoder();

@@ -8,6 +8,7 @@
 #include "core/backend/registry.h"
 #include "models/model.h"
 #include "tools/config/precision_phases.h"
+#include "tools/train/generator.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
@@ -237,17 +238,31 @@ size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {
   }
   work.find_culprit(Pass::kForward);
   if (config.train.eval_interval > 0) evaluate(session);
-  if (draws_samples(config, *session.runtime.model)) generate_dry(session.runtime, config.model);
+  if (draws_samples(config, *session.runtime.model)) generate_dry(session.runtime, config.model, {});
   return session.runtime.arena->peak_bytes();
 }
 
-void generate_dry(ModelRuntime& runtime, const ModelConfig& model) {
+void generate_dry(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options) {
   require_causal(*runtime.model, model);
-  const Tensor tokens = runtime.backend->make_tensor(DType::kI32, {model.context}, "tokens");
-  // Every length that a text is computed with.
+  KeyValueCache cache(*runtime.backend, options.batch, model.context);
+  const auto rows = [&](int64_t count) { return runtime.backend->make_tensor(DType::kI32, {count}, "rows"); };
+  const auto tape_options = [&](const Tensor& starts) {
+    return TapeOptions{.mode = TapeMode::kEvaluation,
+                       .document_starts = starts,
+                       .cache = &cache,
+                       .keeps_packed = options.keeps_packed};
+  };
+  // Every length that a text begins with.
   for (int64_t length = 1; length <= model.context; length = padded_length(length, model.context) + 1) {
-    Tape tape = runtime.make_tape({.mode = TapeMode::kEvaluation});
-    next_logits(tape, *runtime.model, tokens, length, model);
+    const int64_t padded = padded_length(length, model.context);
+    cache.set_rows(CachedPass::kPrompt, rows(padded), rows(padded));
+    Tape tape = runtime.make_tape(tape_options({}));
+    next_logits(tape, *runtime.model, rows(model.context), length, model);
+  }
+  for (int64_t texts = 1; texts <= options.batch; ++texts) {
+    cache.set_rows(CachedPass::kStep, rows(texts), rows(texts));
+    Tape tape = runtime.make_tape(tape_options(rows(texts)));
+    continued_logits(tape, *runtime.model, rows(texts));
   }
 }
 

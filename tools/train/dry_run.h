@@ -16,6 +16,8 @@
 
 namespace mantissa {
 
+struct GeneratorOptions;
+
 struct DryRunOptions {
   int ranks = 1;
   ContributionPath path = ContributionPath::kExchanged;
@@ -73,7 +75,7 @@ void to_json(nlohmann::json& json, const MemoryTable& table);
 // and of the search for the op that made a loss non-finite.
 size_t training_arena_bytes(const Config& config, Fp8GemmSupport support);
 // Every pass of a program that only continues texts. ConfigError as require_causal().
-void generate_dry(ModelRuntime& runtime, const ModelConfig& model);
+void generate_dry(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options);
 
 // Whether a training shows texts that the model continues: where the model is causal, and the data are bytes or have a
 // tokenizer.

@@ -80,12 +80,51 @@ struct AttentionBackwardArgs {
   }
 };
 
+// ---- Continuing texts: a cache has the keys and values of their earlier tokens.
+//
+// cache (S, 2*KV, T, D): the key heads, then the value heads, of S texts with room for T tokens each. The shape is the
+// cache's: batch is S, sequence_length T. A row r of qkv (R, (H + 2*KV) * D) is the token at positions[r] of the text
+// sequences[r], both (R) i32.
+
+// cache[sequences[r], :, positions[r]] = keys and values of row r, for all rows whose position is not negative. No two
+// rows have one place.
+struct AttentionAppendArgs {
+  static constexpr std::string_view kName = "attention_append";
+  Tensor qkv{}, sequences{}, positions{}, cache{};
+  AttentionShape shape{};
+
+  static auto operands(auto& args) { return std::array{&args.qkv, &args.sequences, &args.positions, &args.cache}; }
+};
+
+// out (R, H*D): attention of each row's queries to the keys of its text up to its position, at most the last
+// shape.window of them. These are in the cache, the row's own included; no other place of the cache is read. Needs
+// kCausal. Scores, probabilities and sums are fp32. A row's bits depend on its text only, not on other rows.
+struct AttentionDecodeArgs {
+  static constexpr std::string_view kName = "attention_decode";
+  Tensor qkv{}, sequences{}, positions{}, cache{}, out{};
+  AttentionShape shape{};
+
+  static auto operands(auto& args) {
+    return std::array{&args.qkv, &args.sequences, &args.positions, &args.cache, &args.out};
+  }
+};
+
+// The place of a head of a text in the cache: (T, D). `head`: of keys, or KV + that of values.
+constexpr int64_t cache_offset(const AttentionShape& shape, int64_t sequence, int64_t head) {
+  return (sequence * 2 * shape.num_kv_heads + head) * shape.sequence_length * shape.head_dim;
+}
+
 MANTISSA_DECLARE_KERNEL(AttentionForwardArgs, void)
 MANTISSA_DECLARE_KERNEL(AttentionBackwardArgs, void)
+MANTISSA_DECLARE_KERNEL(AttentionAppendArgs, int64_t)  // R
+MANTISSA_DECLARE_KERNEL(AttentionDecodeArgs, int64_t)  // R
 
 KernelWork work_of(const AttentionForwardArgs& args);
 std::string variant_of(const AttentionForwardArgs& args);
 KernelWork work_of(const AttentionBackwardArgs& args);
 std::string variant_of(const AttentionBackwardArgs& args);
+KernelWork work_of(const AttentionAppendArgs& args);
+KernelWork work_of(const AttentionDecodeArgs& args);
+std::string variant_of(const AttentionDecodeArgs& args);
 
 }  // namespace mantissa

@@ -102,7 +102,10 @@ void check_tokens(const char* op, const Tensor& tokens, int64_t vocabulary) {
 void run(const EmbeddingForwardArgs& args) {
   const Rows rows = check_args(args);
   check_tokens("embedding", args.tokens, args.token_table.dim(0));
-  check_start_values("embedding", args.starts, args.sequence_length);
+  const int64_t last =
+      check_start_values("embedding", args.starts, args.sequence_length, DocumentStart::kAlsoBefore) - 1;
+  MANTISSA_CHECK(!args.position_table.defined() || last < args.position_table.dim(0),
+                 "[embedding] positions must be in [0, {}), got {}", args.position_table.dim(0), last);
   HWY_DYNAMIC_DISPATCH(embedding_forward_kernel)(args, RowScratch(rows.columns, 0, 3, 0));
 }
 

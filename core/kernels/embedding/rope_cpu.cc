@@ -3,6 +3,7 @@
 // Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
 #include "core/kernels/embedding/args.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -31,7 +32,7 @@ void rotate_head(const T* x, T* y, const float* cosine, const float* sine, float
   });
 }
 
-// cosines and sines (T, D/2), by position and pair.
+// cosines and sines (positions, D/2), by position and pair.
 void rope_kernel(const RopeArgs& args, const float* cosines, const float* sines) {
   const int64_t half = args.head_dim / 2;
   const int64_t columns = args.row_heads * args.head_dim;
@@ -62,33 +63,33 @@ HWY_EXPORT(rope_kernel);
 
 namespace {
 
-// (T, D/2) each, by position and pair.
+// (positions, D/2) each, by position and pair.
 struct RopeTable {
-  int64_t sequence_length = 0;
+  int64_t positions = 0;
   int64_t head_dim = 0;
   RopeFrequencies frequencies{};
   std::vector<float> cosine, sine;
 };
 
 // Computes angles in double: at position 1e5 an fp32 angle would be wrong by 4e-3. Keeps the calling thread's last
-// table, since every layer of a step uses the same one.
-const RopeTable& rope_table(int64_t sequence_length, int64_t head_dim, const RopeFrequencies& frequencies) {
+// table, since every layer of a step uses the same one. It has at least `positions`.
+const RopeTable& rope_table(int64_t positions, int64_t head_dim, const RopeFrequencies& frequencies) {
   thread_local RopeTable table;
-  if (table.sequence_length == sequence_length && table.head_dim == head_dim && table.frequencies == frequencies) {
+  if (table.positions >= positions && table.head_dim == head_dim && table.frequencies == frequencies) {
     return table;
   }
   const int64_t half = head_dim / 2;
-  table.cosine.resize(static_cast<size_t>(sequence_length * half));
-  table.sine.resize(static_cast<size_t>(sequence_length * half));
+  table.cosine.resize(static_cast<size_t>(positions * half));
+  table.sine.resize(static_cast<size_t>(positions * half));
   for (int64_t i = 0; i < half; ++i) {
     const double frequency = frequencies.of_pair(i, head_dim);
-    for (int64_t position = 0; position < sequence_length; ++position) {
+    for (int64_t position = 0; position < positions; ++position) {
       const double angle = static_cast<double>(position) * frequency;
       table.cosine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::cos(angle));
       table.sine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::sin(angle));
     }
   }
-  table.sequence_length = sequence_length;
+  table.positions = positions;
   table.head_dim = head_dim;
   table.frequencies = frequencies;
   return table;
@@ -98,8 +99,11 @@ const RopeTable& rope_table(int64_t sequence_length, int64_t head_dim, const Rop
 
 void run(const RopeArgs& args) {
   check_args(args);
-  check_start_values("rope", args.starts, args.sequence_length);
-  const RopeTable& table = rope_table(args.sequence_length, args.head_dim, args.frequencies);
+  const int64_t positions = check_start_values("rope", args.starts, args.sequence_length, DocumentStart::kAlsoBefore);
+  // A text that is continued grows by a token with each call.
+  const bool grows = positions > args.sequence_length;
+  const RopeTable& table = rope_table(grows ? std::bit_ceil(static_cast<uint64_t>(positions)) : args.sequence_length,
+                                      args.head_dim, args.frequencies);
   HWY_DYNAMIC_DISPATCH(rope_kernel)(args, table.cosine.data(), table.sine.data());
 }
 

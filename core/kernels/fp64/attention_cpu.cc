@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/kernels/attention/decode_cpu.h"
 #include "core/kernels/fp64/fp64_cpu.h"
 
 namespace mantissa::cpu::fp64 {
@@ -37,6 +38,27 @@ void add_scaled(double factor, const double* x, int64_t n, double* to) {
   for (int64_t i = 0; i < n; ++i) to[i] += factor * x[i];
 }
 
+// out (D) = softmax(scale q k^T) v over keys [first, end); key(j) and value(j) give their rows. `weights` has room for
+// each key. Returns the log-sum-exp of the scores.
+double attend_to(const double* query, double scale, int64_t dim, SeenKeys seen, const auto& key, const auto& value,
+                 std::vector<double>& weights, double* out) {
+  double largest = -std::numeric_limits<double>::infinity(), sum = 0.0;
+  for (int64_t j = seen.begin; j < seen.end; ++j) {
+    double& score = weights[static_cast<size_t>(j)];
+    score = scale * dot(query, key(j), dim);
+    largest = std::max(largest, score);
+  }
+  for (int64_t j = seen.begin; j < seen.end; ++j) {
+    double& weight = weights[static_cast<size_t>(j)];
+    sum += weight = std::exp(weight - largest);
+  }
+  std::fill_n(out, dim, 0.0);
+  for (int64_t j = seen.begin; j < seen.end; ++j) {
+    add_scaled(weights[static_cast<size_t>(j)] / sum, value(j), dim, out);
+  }
+  return largest + std::log(sum);
+}
+
 // One query head of a sequence.
 void attend(const AttentionForwardArgs& args, int64_t b, int64_t head) {
   const AttentionShape& shape = args.shape;
@@ -46,24 +68,26 @@ void attend(const AttentionForwardArgs& args, int64_t b, int64_t head) {
   std::vector<double> weights(static_cast<size_t>(shape.sequence_length));
   for (int64_t t = 0; t < shape.sequence_length; ++t) {
     const double* const query = qkv + shape.query_offset(b, head, t);
-    const auto [first, end] = seen_keys(args, b, t);
-    double largest = -std::numeric_limits<double>::infinity(), sum = 0.0;
-    for (int64_t key = first; key < end; ++key) {
-      double& score = weights[static_cast<size_t>(key)];
-      score = scale * dot(query, qkv + shape.key_offset(b, kv_head, key), dim);
-      largest = std::max(largest, score);
-    }
-    for (int64_t key = first; key < end; ++key) {
-      double& weight = weights[static_cast<size_t>(key)];
-      sum += weight = std::exp(weight - largest);
-    }
-    args.lse.data<double>()[shape.lse_offset(b, head, t)] = largest + std::log(sum);
-    double* const out = args.out.data<double>() + shape.out_offset(b, head, t);
-    std::fill_n(out, dim, 0.0);
-    for (int64_t key = first; key < end; ++key) {
-      add_scaled(weights[static_cast<size_t>(key)] / sum, qkv + shape.value_offset(b, kv_head, key), dim, out);
-    }
+    args.lse.data<double>()[shape.lse_offset(b, head, t)] = attend_to(
+        query, scale, dim, seen_keys(args, b, t), [&](int64_t j) { return qkv + shape.key_offset(b, kv_head, j); },
+        [&](int64_t j) { return qkv + shape.value_offset(b, kv_head, j); }, weights,
+        args.out.data<double>() + shape.out_offset(b, head, t));
   }
+}
+
+// One query head of a row that continues a text.
+void attend(const AttentionDecodeArgs& args, int64_t row, int64_t head) {
+  const AttentionShape& shape = args.shape;
+  const int64_t dim = shape.head_dim, kv_head = head / shape.group();
+  const int64_t sequence = args.sequences.data<int32_t>()[row], position = args.positions.data<int32_t>()[row];
+  const double* const keys = args.cache.data<double>() + cache_offset(shape, sequence, kv_head);
+  const double* const values = args.cache.data<double>() + cache_offset(shape, sequence, shape.num_kv_heads + kv_head);
+  std::vector<double> weights(static_cast<size_t>(position + 1));
+  attend_to(
+      args.qkv.data<double>() + row * shape.qkv_row() + head * dim, scale_of(shape), dim,
+      {shape.first_key(position), position + 1}, [&](int64_t j) { return keys + j * dim; },
+      [&](int64_t j) { return values + j * dim; }, weights,
+      args.out.data<double>() + row * shape.out_row() + head * dim);
 }
 
 // One key head of a sequence with all query heads that read it.
@@ -105,6 +129,14 @@ void run(const AttentionForwardArgs& args) {
   check_start_values("attention_forward", args.starts, args.shape.sequence_length);
   const int64_t heads = args.shape.num_heads;
   parallel_for(args.shape.batch * heads, [&](int64_t task) { attend(args, task / heads, task % heads); });
+}
+
+void run(const AttentionAppendArgs& args) { append_to_cache(args); }
+
+void run(const AttentionDecodeArgs& args) {
+  const int64_t rows = check_args(args), heads = args.shape.num_heads;
+  check_places("attention_decode", args, CachedPlace::kEveryRow);
+  parallel_for(rows * heads, [&](int64_t task) { attend(args, task / heads, task % heads); });
 }
 
 void run(const AttentionBackwardArgs& args) {

@@ -110,10 +110,10 @@ void run(const ReluSquaredBackwardArgs& args) {
 
 void run(const RopeArgs& args) {
   const Rows rows = check_args(args);
-  check_start_values("rope", args.starts, args.sequence_length);
+  const int64_t largest = check_start_values("rope", args.starts, args.sequence_length, DocumentStart::kAlsoBefore);
   const int32_t* const starts = data_or_null<int32_t>(args.starts);
   const int64_t half = args.head_dim / 2, rotated = args.rotated_heads * args.head_dim;
-  const int64_t positions = std::min(args.sequence_length, rows.rows);
+  const int64_t positions = args.starts.defined() ? largest : std::min(args.sequence_length, rows.rows);
   const double sign = args.rotation == Rotation::kForward ? 1.0 : -1.0;
   // By position and pair.
   std::vector<double> cosines(static_cast<size_t>(positions * half)), sines(cosines.size());

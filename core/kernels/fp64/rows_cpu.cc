@@ -109,7 +109,10 @@ void run(const RmsNormBackwardArgs& args) { norm_backward(args.as_layer_norm(), 
 void run(const EmbeddingForwardArgs& args) {
   const Rows rows = check_args(args);
   require_indices("embedding", "tokens", args.tokens, args.token_table.dim(0), kNoException);
-  check_start_values("embedding", args.starts, args.sequence_length);
+  const int64_t last =
+      check_start_values("embedding", args.starts, args.sequence_length, DocumentStart::kAlsoBefore) - 1;
+  MANTISSA_CHECK(!args.position_table.defined() || last < args.position_table.dim(0),
+                 "[embedding] positions must be in [0, {}), got {}", args.position_table.dim(0), last);
   const int32_t* const starts = data_or_null<int32_t>(args.starts);
   const double *const table = args.token_table.data<double>(), *const positions =
                                                                    data_or_null<double>(args.position_table);

@@ -41,6 +41,26 @@ TEST(KernelWork, AProductIsTwoFlopForEachMultiplyAdd) {
   EXPECT_EQ(work_of(weight_gradient).bytes, 2.0 * (3 * 5 + 5 * 7) + 2 * 4.0 * 3 * 7);
 }
 
+TEST(KernelWork, AttentionThroughACacheReadsTheKeysThatItMaySee) {
+  // S = 2, T = 10, R = 3, H = 4, KV = 2, D = 8.
+  const AttentionShape shape{.batch = 2, .sequence_length = 10, .num_heads = 4, .num_kv_heads = 2, .head_dim = 8};
+  const Tensor rows = tensor(DType::kI32, {3});
+  AttentionDecodeArgs decode{.qkv = bf16({3, 64}),
+                             .sequences = rows,
+                             .positions = rows,
+                             .cache = bf16({2, 4, 10, 8}),
+                             .out = bf16({3, 32}),
+                             .shape = shape};
+  EXPECT_EQ(work_of(decode).flops, 4.0 * 3 * 10 * 4 * 8);
+  EXPECT_EQ(work_of(decode).bytes, 2.0 * 3 * (10 * 32 + 64 + 32) + 2 * 4.0 * 3);
+  decode.shape.window = 6;
+  EXPECT_EQ(work_of(decode).flops, 4.0 * 3 * 6 * 4 * 8);
+  EXPECT_EQ(variant_of(decode), "2x10 4 heads of 8, 2 of keys, causal, window 6");
+  const AttentionAppendArgs append{
+      .qkv = decode.qkv, .sequences = rows, .positions = rows, .cache = decode.cache, .shape = shape};
+  EXPECT_EQ(work_of(append).bytes, 2 * 2.0 * 3 * 32 + 2 * 4.0 * 3);
+}
+
 TEST(KernelWork, AttentionCountsThePairsThatTheMaskLetsThrough) {
   // B = 2, T = 4, H = 6, KV = 3, D = 8.
   AttentionForwardArgs forward{

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/autograd/key_value_cache.h"
+#include "tests/models/rounding_bounds.h"
 #include "tests/models/training_curve.h"
 #include "tests/testing/values.h"
 #include "tests/tools/exchange/hf_reference.h"
@@ -17,9 +19,10 @@ constexpr double kFp32 = 1e-5;
 
 class HfModel : public ::testing::TestWithParam<const char*> {
  protected:
-  // The model with its weights, in fp32.
+  // The model with its weights.
   struct Bound {
-    explicit Bound(const ModelSource& source) : test(source.model()) {
+    explicit Bound(const ModelSource& source, DType dtype = DType::kF32)
+        : policy({{.format = dtype}}), test(source.model()) {
       set_threads(1);  // tiny kernels
       assign_working_dtypes(test.parameters, policy, WorkingWeights::kLow);
       host.bind(test.parameters);
@@ -27,7 +30,7 @@ class HfModel : public ::testing::TestWithParam<const char*> {
         host.set_weight(test.parameters[i], source.values(test.parameters[i].name));
       }
     }
-    const AutocastPolicy policy{{{.format = DType::kF32}}};
+    const AutocastPolicy policy;
     testing::TapeHost host;
     testing::TestModel test;
   };
@@ -67,6 +70,42 @@ TEST_P(HfModel, GreedyContinuation) {
     text.push_back(static_cast<int32_t>(std::max_element(last, logits.end()) - last));
   }
   EXPECT_EQ(text, expected);
+}
+
+// Logits of a text that goes on token by token, against those of a pass over all of it. Both are within the bound of
+// the exact ones.
+TEST_P(HfModel, LogitsThroughTheCacheOfKeysAndValues) {
+  constexpr int64_t kPrompt = 8;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(name(dtype));
+    Bound bound(reference_.source(), dtype);
+    testing::TapeHost& host = bound.host;
+    const std::vector<int32_t> text = reference_.integers("greedy");
+    const testing::MicroBatch whole{text, text, std::ssize(text)};
+    const std::vector<float> expected =
+        run_pass(host, bound.test, whole, bound.policy, 1.0f, {.mode = TapeMode::kEvaluation}).logits;
+    const double allowed = dtype == DType::kF32 ? kFp32 : 2.0 * testing::logits_bound(dtype);
+    KeyValueCache cache(host.backend(), 2, std::ssize(text));
+    const int64_t vocab = reference_.source().model().vocab;
+    const auto logits_at = [&](int64_t begin, int64_t count) {
+      const std::vector<int32_t> tokens(text.begin() + begin, text.begin() + begin + count);
+      std::vector<int32_t> positions(tokens.size()), starts(tokens.size(), static_cast<int32_t>(-begin));
+      for (int64_t i = 0; i < count; ++i) positions[static_cast<size_t>(i)] = static_cast<int32_t>(begin + i);
+      cache.set_rows(begin == 0 ? CachedPass::kPrompt : CachedPass::kStep,
+                     host.tensor(std::vector<int32_t>(tokens.size(), 1)), host.tensor(positions));
+      const auto tape = host.tape(bound.policy, {.mode = TapeMode::kEvaluation,
+                                                 .document_starts = begin == 0 ? Tensor() : host.tensor(starts),
+                                                 .cache = &cache});
+      return host.values(bound.test.model->logits(*tape, host.tensor(tokens), count).value);
+    };
+    const auto expect_near = [&](const std::vector<float>& logits, int64_t begin) {
+      const std::vector<float> part(expected.begin() + begin * vocab,
+                                    expected.begin() + begin * vocab + std::ssize(logits));
+      EXPECT_LT(relative_error(logits, part), allowed) << begin;
+    };
+    expect_near(logits_at(0, kPrompt), 0);
+    for (int64_t t = kPrompt; t < std::ssize(text); ++t) expect_near(logits_at(t, 1), t);
+  }
 }
 
 TEST_P(HfModel, TwentySteps) {

@@ -267,7 +267,7 @@ void RunLog::sample(Session& session) {
   const auto text_of = codec_->decoder();
   Generator(session.runtime, config_.model)
       .run(codec_->encode(config_.train.sample_prompt),
-           {.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
+           SamplingOptions{.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
              text += text_of(token);
              constexpr int64_t kTokensOfASign = 32;
              if (++count % kTokensOfASign == 0) const Range sign_of_progress(RangeKind::kPhase, "tokens");

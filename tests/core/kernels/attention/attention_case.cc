@@ -77,27 +77,33 @@ AttentionBackwardArgs AttentionRun::backward_args() const {
   return {.qkv = qkv, .starts = starts, .out = out, .lse = lse, .d_out = d_out, .d_qkv = d_qkv, .shape = forward.shape};
 }
 
-void AttentionRun::expect_forward() const {
-  const std::vector<double> inputs = values_of(qkv), magnitudes = absolute(inputs);
-  const auto expected = reference::attention_forward(shape, inputs);
-  const OperandRounding rounding = probability_rounding(qkv.dtype());
-  std::vector<double> out_magnitude(shape.out_size()), out_extra(shape.out_size()), lse_magnitude(shape.lse_size());
-  for_each_query(shape, magnitudes, [&](size_t b, size_t h, size_t t, double condition) {
-    const double lse_value = expected.lse[shape.lse(b, h, t)];
-    lse_magnitude[shape.lse(b, h, t)] = condition + std::abs(lse_value);
-    for (size_t j = shape.first(b, t); j < shape.visible(t); ++j) {
-      const double p =
-          std::exp(reference::attention_score(shape, inputs, shape.query(b, h, t), shape.key(b, h, j)) - lse_value);
-      for (size_t d = 0; d < shape.dim; ++d) {
-        const double v = magnitudes[shape.value(b, h, j) + d];
-        out_magnitude[shape.out(b, h, t) + d] += p * condition * v;
-        out_extra[shape.out(b, h, t) + d] += rounding.error(p) * v;
+ForwardExpectation expected_forward(const AttentionCase& c, const std::vector<double>& inputs,
+                                    const OperandRounding& rounding) {
+  const std::vector<double> magnitudes = absolute(inputs);
+  ForwardExpectation expected{.result = reference::attention_forward(c, inputs),
+                              .out_magnitude = std::vector<double>(c.out_size()),
+                              .out_extra = std::vector<double>(c.out_size()),
+                              .lse_magnitude = std::vector<double>(c.lse_size())};
+  for_each_query(c, magnitudes, [&](size_t b, size_t h, size_t t, double condition) {
+    const double lse_value = expected.result.lse[c.lse(b, h, t)];
+    expected.lse_magnitude[c.lse(b, h, t)] = condition + std::abs(lse_value);
+    for (size_t j = c.first(b, t); j < c.visible(t); ++j) {
+      const double p = std::exp(reference::attention_score(c, inputs, c.query(b, h, t), c.key(b, h, j)) - lse_value);
+      for (size_t d = 0; d < c.dim; ++d) {
+        const double v = magnitudes[c.value(b, h, j) + d];
+        expected.out_magnitude[c.out(b, h, t) + d] += p * condition * v;
+        expected.out_extra[c.out(b, h, t) + d] += rounding.error(p) * v;
       }
     }
   });
+  return expected;
+}
+
+void AttentionRun::expect_forward() const {
+  const auto expected = expected_forward(shape, values_of(qkv), probability_rounding(qkv.dtype()));
   const double steps = kAttentionTolerance.steps(static_cast<double>(shape.dim + shape.length));
-  expect_close(out, expected.out, out_magnitude, steps, "out", out_extra);
-  expect_close(lse, expected.lse, lse_magnitude, steps, "lse");
+  expect_close(out, expected.result.out, expected.out_magnitude, steps, "out", expected.out_extra);
+  expect_close(lse, expected.result.lse, expected.lse_magnitude, steps, "lse");
 }
 
 void AttentionRun::expect_backward() const {

@@ -3,9 +3,19 @@
 
 #include "core/kernels/attention/args.h"
 #include "tests/core/kernels/test_tensor.h"
+#include "tests/core/kernels/tolerances.h"
 #include "tests/reference/attention.h"
 
 namespace mantissa::kernel_test {
+
+// The reference's results for `inputs`, with the magnitudes and extra errors for expect_close(). `rounding`: of
+// probabilities, before the second product.
+struct ForwardExpectation {
+  reference::AttentionResult<double> result;
+  std::vector<double> out_magnitude, out_extra, lse_magnitude;
+};
+ForwardExpectation expected_forward(const reference::AttentionCase& c, const std::vector<double>& inputs,
+                                    const OperandRounding& rounding);
 
 class AttentionRun {
  public:

@@ -135,6 +135,28 @@ TEST(Embedding, PositionsCountFromTheStartOfADocument) {
   }
 }
 
+// Texts whose earlier tokens are elsewhere: one token of each, at any position of the table.
+TEST(Embedding, DocumentsThatBeganBeforeTheirSequence) {
+  const Tensor token_table = random_tensor(DType::kF32, {kVocabulary, 5}, 1),
+               position_table = random_tensor(DType::kF32, {9, 5}, 2), y = make_unwritten(DType::kF32, {3, 5});
+  EmbeddingForwardArgs args{.tokens = make_indices({2, 0, 1}),
+                            .starts = make_indices({-8, 0, -3}),
+                            .token_table = token_table,
+                            .position_table = position_table,
+                            .y = y,
+                            .sequence_length = 1};
+  run(args);
+  const std::vector<double> tokens = values_of(token_table), positions = values_of(position_table);
+  std::vector<double> expected;
+  for (const auto& [token, position] : {std::pair{2, 8}, {0, 0}, {1, 3}}) {
+    for (int c = 0; c < 5; ++c) expected.push_back(tokens[token * 5 + c] + positions[position * 5 + c]);
+  }
+  expect_close(y, expected, absolute(expected), kEmbeddingTolerance.steps(), "y");
+  if (device_under_test().backend().device().kind != Device::Kind::kCpu) return;  // knows no values
+  args.starts = make_indices({-8, 0, -9});
+  expect_contract_error([&] { run(args); }, "positions must be in [0, 9), got 9");
+}
+
 TEST(Embedding, TableOfOtherDTypesForPositions) {
   const std::vector<int32_t> tokens = random_integers(kBatch * kSequence, 1, kVocabulary);
   for (const DType token_dtype : kFloatDTypes) {

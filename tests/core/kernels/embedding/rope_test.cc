@@ -45,6 +45,24 @@ constexpr RopeShape kShapes[] = {{1, 1, 1, 2, 10000.0},
                                  // Two pairs of each kind: kept, interpolated, slowed down.
                                  {64, 2, 1, 12, 50.0, reference::RopeRule::kLlama3, 8.0, 1.0, 4.0, 64.0}};
 
+// Row t of one sequence is rotated alike where it is a sequence of its own that continues a text of t tokens. Tables of
+// angles grow with the text.
+TEST(Rope, DocumentsThatBeganBeforeTheirSequence) {
+  for (const DType dtype : kFloatDTypes) {
+    const RopeShape shape{70, 2, 1, 12, 50.0, reference::RopeRule::kLlama3, 8.0, 1.0, 4.0, 64.0};
+    RopeShape single = shape;
+    single.sequence_length = 1;
+    const Tensor x = make_tensor(dtype, {70, 24}, random_values(70 * 24, 1));
+    const std::vector<double> expected =
+        values_of(rotate(x, shape, Rotation::kForward, make_unwritten(dtype, x.shape())));
+    for (const int32_t t : {0, 1, 2, 3, 31, 69}) {
+      const Tensor y = make_unwritten(dtype, {1, 24});
+      rotate(x.rows(t, 1), single, Rotation::kForward, y, make_indices({-t}));
+      EXPECT_EQ(values_of(y), std::vector(expected.begin() + t * 24, expected.begin() + (t + 1) * 24)) << t;
+    }
+  }
+}
+
 TEST(Rope, AgreesWithTheReferenceInBothDirections) {
   device_under_test().on_each_variant([] {
     for (const DType dtype : kFloatDTypes) {

@@ -1,0 +1,149 @@
+// out = softmax(scale * q k^T) v for rows that continue texts, with keys and values from a cache; and writing to it.
+//
+// A block computes one query head of one row, in chunks of 256 keys with a running softmax (blocks-inl.h has the
+// formula). Warps take the keys of a chunk in turns: a lane multiplies its elements of a key in ascending order, and
+// the lanes' sums are added by halves. Then each thread adds probabilities times values for its column, over its part
+// of the keys, in shared memory; at the end the parts are added in order. Everything is fp32 until out is stored.
+// Bound by the latency of reading one text's cache; blocks of the heads that share keys find them in the L2 cache.
+#include <limits>
+
+#include "core/cuda/device/device.h"
+#include "core/kernels/attention/layout_cuda.h"
+
+namespace mantissa::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kLanes, kChunk = kThreads;
+constexpr float kNoScore = -std::numeric_limits<float>::infinity();
+
+template <typename T>
+struct Append {
+  const T* qkv;
+  const int32_t* sequences;
+  const int32_t* positions;
+  T* cache;
+  AttentionShape shape;
+  int64_t elements;  // of keys and values, in all rows
+};
+
+template <typename T>
+__global__ void append_kernel(Append<T> append) {
+  const AttentionShape& shape = append.shape;
+  const int64_t columns = 2 * shape.num_kv_heads * shape.head_dim;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < append.elements; i += step) {
+    const int64_t row = i / columns, column = i % columns, head = column / shape.head_dim;
+    const int64_t position = append.positions[row];
+    if (position < 0) continue;
+    append
+        .cache[cache_offset(shape, append.sequences[row], head) + position * shape.head_dim + column % shape.head_dim] =
+        append.qkv[row * shape.qkv_row() + shape.out_row() + column];
+  }
+}
+
+template <typename T>
+struct Decode {
+  const T* qkv;
+  const int32_t* sequences;
+  const int32_t* positions;
+  const T* cache;
+  T* out;
+  AttentionShape shape;
+};
+
+// Threads of a block that add up one column, each for its part of the keys.
+constexpr int parts_of(int dim) { return dim < kThreads ? kThreads / dim : 1; }
+
+// Shared memory in floats: the query, sums by part and column, a chunk's probabilities, a number for each warp.
+constexpr int shared_floats(int dim) { return dim + parts_of(dim) * dim + kChunk + kWarps; }
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) decode_kernel(Decode<T> decode) {
+  const AttentionShape& shape = decode.shape;
+  const int dim = static_cast<int>(shape.head_dim), parts = parts_of(dim), thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / kLanes, lane = thread % kLanes;
+  const int64_t row = blockIdx.x / shape.num_heads, head = blockIdx.x % shape.num_heads;
+  float* const query = shared_memory<float>();
+  float* const sums = query + dim;  // (parts, dim)
+  float* const probabilities = sums + parts * dim;
+  float* const scratch = probabilities + kChunk;
+
+  const int64_t sequence = decode.sequences[row], kv_head = head / shape.group();
+  const T* const keys = decode.cache + cache_offset(shape, sequence, kv_head);
+  const T* const values = decode.cache + cache_offset(shape, sequence, shape.num_kv_heads + kv_head);
+  const T* const own = decode.qkv + row * shape.qkv_row() + head * dim;
+  for (int d = thread; d < dim; d += kThreads) query[d] = widen(own[d]) * shape.scale;
+  for (int i = thread; i < parts * dim; i += kThreads) sums[i] = 0.0f;
+  __syncthreads();
+
+  float maximum = kNoScore, total = 0.0f;
+  const int end = decode.positions[row] + 1;
+  for (int first = static_cast<int>(shape.first_key(end - 1)); first < end; first += kChunk) {
+    const int count = end - first < kChunk ? end - first : kChunk;
+    for (int j = warp; j < count; j += kWarps) {
+      const T* const key = keys + static_cast<int64_t>(first + j) * dim;
+      float score = 0.0f;
+      for (int d = lane; d < dim; d += kLanes) score = fmaf(query[d], widen(key[d]), score);
+      score = warp_reduce(score, Sum());
+      if (lane == 0) probabilities[j] = score;
+    }
+    __syncthreads();
+    const float score = thread < count ? probabilities[thread] : kNoScore;
+    const float before = maximum;
+    maximum = fmaxf(maximum, block_reduce(score, NumberMax(), scratch));
+    // While every score is -Inf any finite reference gives p = 0; -Inf itself would give NaN.
+    const float reference = maximum == kNoScore ? 0.0f : maximum;
+    const float correction = expf(before - reference);
+    const float p = thread < count ? expf(score - reference) : 0.0f;
+    probabilities[thread] = p;
+    total = total * correction + block_reduce(p, Sum(), scratch);  // ends with a barrier
+    for (int i = thread; i < parts * dim; i += kThreads) {
+      const int part = i / dim, column = i % dim;
+      float sum = sums[i] * correction;
+      for (int j = part; j < count; j += parts) {
+        sum = fmaf(probabilities[j], widen(values[static_cast<int64_t>(first + j) * dim + column]), sum);
+      }
+      sums[i] = sum;
+    }
+    __syncthreads();
+  }
+  for (int d = thread; d < dim; d += kThreads) {
+    float sum = 0.0f;
+    for (int part = 0; part < parts; ++part) sum += sums[part * dim + d];
+    decode.out[row * shape.out_row() + head * dim + d] = narrow<T>(sum / total);
+  }
+}
+
+}  // namespace
+
+void run(const AttentionAppendArgs& args, CudaStream& stream) {
+  const int64_t rows = check_args(args), elements = rows * 2 * args.shape.num_kv_heads * args.shape.head_dim;
+  dispatch(args.qkv.dtype(), [&]<typename T>() {
+    launch(append_kernel<T>, {.grid = blocks_for(elements, kThreads, stream), .block = kThreads}, stream.handle(),
+           Append<T>{.qkv = args.qkv.data<T>(),
+                     .sequences = args.sequences.data<int32_t>(),
+                     .positions = args.positions.data<int32_t>(),
+                     .cache = args.cache.data<T>(),
+                     .shape = args.shape,
+                     .elements = elements});
+  });
+}
+
+void run(const AttentionDecodeArgs& args, CudaStream& stream) {
+  const int64_t rows = check_args(args);
+  if (rows == 0) return;
+  const auto shared = static_cast<size_t>(shared_floats(static_cast<int>(args.shape.head_dim))) * sizeof(float);
+  dispatch(args.qkv.dtype(), [&]<typename T>() {
+    launch(decode_kernel<T>,
+           {.grid = static_cast<unsigned>(rows * args.shape.num_heads), .block = kThreads, .shared_bytes = shared},
+           stream.handle(),
+           Decode<T>{.qkv = args.qkv.data<T>(),
+                     .sequences = args.sequences.data<int32_t>(),
+                     .positions = args.positions.data<int32_t>(),
+                     .cache = args.cache.data<T>(),
+                     .out = args.out.data<T>(),
+                     .shape = args.shape});
+  });
+}
+
+}  // namespace mantissa::cuda
