@@ -121,21 +121,38 @@ void add_report(CLI::App& app, std::vector<Verb>& verbs) {
 constexpr const char* kModelPath = "run folder, checkpoint folder, Hugging Face folder, or llm.c's .bin";
 
 void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
-  CLI::App* generate = app.add_subcommand("generate", "Continue a prompt with a trained model");
+  CLI::App* generate = app.add_subcommand("generate", "Continue prompts or answer messages with a trained model");
   const auto request = std::make_shared<GenerateRequest>();
+  PromptChoice& prompts = request->prompts;
+  SamplingFilters& filters = request->sampling.filters;
   generate->add_option("run", request->run, kModelPath)->required();
   generate->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
-  generate->add_option("--prompt", request->prompt, "what to continue")->required();
-  constexpr int64_t kMostTokens = int64_t{1} << 40;
-  generate->add_option("--tokens", request->sampling.tokens, "how many tokens to add")
+  generate->add_option("--prompt", prompts.prompt, "text to continue");
+  generate->add_option("--chat", prompts.chat, "message to answer, in the model's chat template");
+  generate->add_option("--messages", prompts.messages, "conversation to answer: a JSON list of role and content");
+  generate->add_option("--prompts", prompts.prompts, "prompt or conversation a line; prints lines of JSON");
+  generate->add_option("--system", prompts.system, "system message of conversations without one");
+  generate->add_option("--chat-template", prompts.chat_template, "chatml, qwen or llama3, in place of the model's");
+  constexpr int64_t kMostTokens = int64_t{1} << 40, kMostAtATime = 1024;
+  generate->add_option("--tokens", request->sampling.tokens, "how many tokens to add at most")
       ->check(CLI::Range(int64_t{0}, kMostTokens))
       ->capture_default_str();
-  generate->add_option("--temperature", request->sampling.filters.temperature, "0: always the likeliest token")
-      ->capture_default_str();
-  generate->add_option("--top-k", request->sampling.filters.top_k, "draw from this many likeliest tokens; 0: from all")
+  generate->add_option("--stop", request->stops, "end in front of this text; several times for several")
+      ->allow_extra_args(false);
+  generate->add_option("--temperature", filters.temperature, "0: always the likeliest token")->capture_default_str();
+  generate->add_option("--top-k", filters.top_k, "draw from this many likeliest tokens; 0: from all")
       ->check(CLI::Range(int64_t{0}, kMostTokens))
+      ->capture_default_str();
+  generate->add_option("--top-p", filters.top_p, "draw from the likeliest tokens of this probability in all")
+      ->capture_default_str();
+  generate->add_option("--min-p", filters.min_p, "leave out tokens less likely than this times the likeliest")
+      ->capture_default_str();
+  generate->add_option("--repetition-penalty", filters.repetition_penalty, "above 1: tokens repeat less")
       ->capture_default_str();
   generate->add_option("--seed", request->sampling.seed, "the same seed gives the same text")->capture_default_str();
+  generate->add_option("--batch", request->batch, "prompts of a file that are continued at a time")
+      ->check(CLI::Range(int64_t{1}, kMostAtATime))
+      ->capture_default_str();
   verbs.push_back(
       {generate, "generate runs/quickstart --prompt \"The \"", [request] { return generate_verb(*request); }});
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/generate/prompts.h"
 #include "tools/train/generator.h"
 
 namespace mantissa {
@@ -11,11 +12,14 @@ namespace mantissa {
 struct GenerateRequest {
   std::string run;                     // as for train.init_from
   std::vector<std::string> overrides;  // settings such as precision.compute=fp32
-  std::string prompt;                  // text; for a model of token files without a tokenizer, numbers between spaces
+  PromptChoice prompts;
   SamplingOptions sampling;
+  std::vector<std::string> stops;  // strings that end a text
+  int64_t batch = 8;               // prompts of a file that are continued at a time
 };
 
-// Prints the prompt and its continuation to standard output, up to the token that ends a text. Returns the exit code.
+// Continues texts up to a token that ends them, or a stop string. Prints the prompt, but for a conversation, and what
+// follows it, as it is generated; for a file of prompts a line of JSON each. Returns the exit code.
 int generate_verb(const GenerateRequest& request);
 
 }  // namespace mantissa
