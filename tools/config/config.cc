@@ -93,9 +93,9 @@ std::map<std::string, std::string> resolved_settings(const Config& config) {
 
 // Settings of what a run reports, and the files of its data: they may move, and TokenData::fingerprint() compares their
 // contents.
-constexpr std::array<std::string_view, 8> kReporting = {"data.train",  "data.validation", "data.tokenizer",
-                                                        "train.eval_", "train.sample_",   "train.tensorboard",
-                                                        "probe.",      "profile"};
+constexpr std::array<std::string_view, 9> kReporting = {
+    "data.train",    "data.validation",   "data.tokenizer", "train.eval_", "train.evaluations",
+    "train.sample_", "train.tensorboard", "probe.",         "profile"};
 
 bool is_reporting(const std::string& path) {
   const bool names_data = path.starts_with("data.blend[") && path.ends_with(".files");

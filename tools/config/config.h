@@ -74,6 +74,13 @@ struct DataConfig {
 enum class ThreadPinning : uint8_t { kAuto, kNone };
 enum class PackedWeights : uint8_t { kAuto, kNone };
 
+// A score of the model while it trains: of multiple-choice questions or of a text; one of the two is given.
+struct EvaluationConfig {
+  std::string tasks{}, text{};  // files
+  int64_t interval = 0;         // steps; 0: before the first step and at the end only
+  int64_t limit = 0;            // questions, or windows of the text, from the begin; 0: all
+};
+
 struct TrainConfig {
   int64_t steps = 1000;
   int64_t stop_at_step = 0;  // end the program there, with a checkpoint; schedules keep to `steps`. 0: at `steps`
@@ -88,6 +95,7 @@ struct TrainConfig {
   bool tensorboard = true;      // also write the metrics as an event file of TensorBoard
   int64_t eval_interval = 100;  // 0: never evaluate, not even at the end
   int64_t eval_batches = 10;    // of global_batch sequences
+  std::vector<EvaluationConfig> evaluations{};
   int64_t sample_interval = 0;  // 0: at the end only
   std::string sample_prompt = "\n";
   int64_t sample_tokens = 200;  // 0: no samples

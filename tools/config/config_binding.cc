@@ -176,6 +176,12 @@ void bind_train(ConfigVisitor& v, TrainConfig& c) {
   v.scalar("tensorboard", bool_field(c.tensorboard));
   v.scalar("eval_interval", integer_field<int64_t>(c.eval_interval, 0));
   v.scalar("eval_batches", integer_field<int64_t>(c.eval_batches, 1, kMaxEvalBatches));
+  v.list("evaluations", list_field(c.evaluations, [](ConfigVisitor& w, EvaluationConfig& evaluation) {
+           w.scalar("tasks", text_field(evaluation.tasks));
+           w.scalar("text", text_field(evaluation.text));
+           w.scalar("interval", integer_field<int64_t>(evaluation.interval, 0));
+           w.scalar("limit", integer_field<int64_t>(evaluation.limit, 0));
+         }));
   v.scalar("sample_interval", integer_field<int64_t>(c.sample_interval, 0));
   v.scalar("sample_prompt", text_field(c.sample_prompt));
   v.scalar("sample_tokens", integer_field<int64_t>(c.sample_tokens, 0, kMaxSampleTokens));

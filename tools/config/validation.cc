@@ -133,6 +133,10 @@ void check_paths(const Config& c, Problems& p) {
   for (const auto& [setting, files] : DataConfig::file_lists(c.data)) {
     for (const std::string& path : *files) check(setting, path);
   }
+  for (size_t i = 0; i < c.train.evaluations.size(); ++i) {
+    check(fmt::format("train.evaluations[{}].tasks", i), c.train.evaluations[i].tasks);
+    check(fmt::format("train.evaluations[{}].text", i), c.train.evaluations[i].text);
+  }
   check("train.run_dir", c.train.run_dir);
   check("checkpoint.resume", c.checkpoint.resume);
 }
@@ -146,6 +150,17 @@ void check_train(const Config& c, Problems& p) {
   p.refuse_if(c.train.run_dir.empty(), "{}: name the folder for the run's results", p.setting("train.run_dir"));
   p.refuse_if(c.checkpoint.resume.empty(), "{}: expected auto, none, or a checkpoint or run folder",
               p.setting("checkpoint.resume"));
+}
+
+void check_evaluations(const Config& c, Problems& p) {
+  for (size_t i = 0; i < c.train.evaluations.size(); ++i) {
+    const EvaluationConfig& one = c.train.evaluations[i];
+    p.refuse_if(one.tasks.empty() == one.text.empty(),
+                "train.evaluations[{}]: expected tasks, a file of questions, or text, a file: one of the two", i);
+  }
+  p.refuse_if(!c.train.evaluations.empty() && c.model.name == "encoder",
+              "train.evaluations score the next token, which {} does not predict: leave them out",
+              p.setting("model.name"));
 }
 
 // Samples are continuations of the prompt's bytes, made by models that predict the next token.
@@ -310,6 +325,7 @@ void validate(const Config& c, const ConfigOrigins& origins) {
   check_data(c, problems);
   check_train(c, problems);
   check_paths(c, problems);
+  check_evaluations(c, problems);
   check_sample(c, problems);
   check_optimizer(c, problems);
   check_states(c, problems);

@@ -1,4 +1,5 @@
-// `mantissa evaluate` and `mantissa score`: how well a model predicts text, and which choices it prefers.
+// `mantissa evaluate` and `mantissa score`: how well a model predicts text, and which choices it prefers. Both also run
+// under mpirun, with the same results for every number of ranks.
 #pragma once
 
 #include <cstdint>

@@ -237,7 +237,7 @@ size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {
     work.run({.after_op = [](std::string_view, std::string_view, Tensor&) {}});
   }
   work.find_culprit(Pass::kForward);
-  if (config.train.eval_interval > 0) evaluate(session);
+  if (config.train.eval_interval > 0 || !config.train.evaluations.empty()) evaluate(session);
   if (draws_samples(config, *session.runtime.model)) generate_dry(session.runtime, config.model, {});
   return session.runtime.arena->peak_bytes();
 }

@@ -105,7 +105,7 @@ std::function<std::string(int32_t token)> TextCodec::decoder() const {
 }
 
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
-                       const std::function<void(ModelRuntime& runtime, const Config& config)>& passes) {
+                       const std::function<void(ModelRuntime& runtime, const Config& config)>& passes, int local_rank) {
   // Looked up once: this reads every byte of a run's newest checkpoint.
   const std::string found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
   LoadedModel model{.config = config_of_model(found, overrides), .runtime = nullptr, .text = nullptr};
@@ -120,8 +120,8 @@ LoadedModel load_model(const std::string& path, const std::vector<std::string>& 
     passes(dry, config);
     return dry.arena->peak_bytes();
   };
-  model.runtime =
-      std::make_unique<ModelRuntime>(config, open_device(config, choose_device(config.device, 0)), arena_bytes);
+  model.runtime = std::make_unique<ModelRuntime>(config, open_device(config, choose_device(config.device, local_rank)),
+                                                 arena_bytes);
   load_weights(*open_model(found, RunWeights::kWorking), *model.runtime);
   return model;
 }

@@ -41,8 +41,9 @@ struct LoadedModel {
 
 // Loads the working weights of a run, checkpoint, Hugging Face folder or model of llm.c. `overrides`: settings such as
 // precision.compute=fp32. `passes` makes every pass that will be made, on a device that computes nothing, to find the
-// memory that they need.
+// memory that they need. `local_rank`: among the ranks of the node, which take its devices in turns.
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
-                       const std::function<void(ModelRuntime& runtime, const Config& config)>& passes);
+                       const std::function<void(ModelRuntime& runtime, const Config& config)>& passes,
+                       int local_rank = 0);
 
 }  // namespace mantissa

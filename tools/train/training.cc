@@ -27,6 +27,7 @@
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/launch.h"
 #include "tools/train/observers/probe_recorder.h"
+#include "tools/train/observers/run_evaluations.h"
 #include "tools/train/observers/run_log.h"
 #include "tools/train/observers/run_observers.h"
 #include "tools/train/observers/run_profile.h"
@@ -268,6 +269,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   // A first start with mistyped data leaves no folder. One that continues a run leaves its error there.
   const auto batches = checkpoint && has_folder ? nullptr : open_common_batches(run, communicator);
   const std::string weights = checkpoint ? "" : find_initial_weights(run, communicator);
+  const auto evaluations = read_evaluations(run, checkpoint ? run.train.run_dir : run.train.init_from, communicator);
   hold_folder();
   if (!checkpoint && !has_folder) checkpoint = find_resume_point(run, communicator);  // another start was quicker
   const std::string box_folder = run.train.run_dir + kBlackBoxFolder;
@@ -316,6 +318,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     }
     observers.push_back(std::make_shared<Saver>(session, run, state, folder ? &*folder : nullptr, log, box,
                                                 start.resumed, unsaved_step));
+    if (!evaluations->empty()) observers.push_back(std::make_shared<RunEvaluations>(session, evaluations, log));
     observers.push_back(log);
     observers.push_back(std::make_shared<StepRecorder>(box));
     if (communicator.size() > 1 && run.straggler.window > 0) {

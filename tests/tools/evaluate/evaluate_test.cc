@@ -10,8 +10,8 @@
 
 #include "core/ops/cross_entropy.h"
 #include "tests/tools/train/program.h"
-#include "tools/evaluate/choice_tasks.h"
-#include "tools/evaluate/windows.h"
+#include "tools/train/scoring/choice_tasks.h"
+#include "tools/train/scoring/windows.h"
 
 namespace mantissa::testing {
 namespace {

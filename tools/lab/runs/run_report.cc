@@ -199,6 +199,15 @@ Json samples_of(const RunMetrics& metrics) {
   return list;
 }
 
+// The newest result of each of train.evaluations.
+Json scores_of(const RunMetrics& metrics) {
+  std::map<std::string, Json> newest;
+  for (const Json* const record : metrics.events("evaluation")) newest[record->value("name", "")] = *record;
+  Json list = Json::array();
+  for (const auto& [name, record] : newest) list.push_back(record);
+  return list;
+}
+
 Json examine_run(const std::string& folder, const std::string& name, size_t points, double now) {
   const RunStatus status = read_status(folder, now);
   RunMetrics metrics(folder);
@@ -233,6 +242,7 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
           {"skips", skips},
           {"causes", causes_of(metrics)},
           {"events", events_of(metrics)},
+          {"scores", scores_of(metrics)},
           {"samples", samples_of(metrics)}};
 }
 

@@ -199,6 +199,21 @@ function drawEvents(body) {
   })));
 }
 
+function drawScores(body) {
+  const scores = runs.flatMap((run) => recordsOf(run.scores).map((score) => ({...score, run})));
+  if (!scores.length) return 'No run has scored tasks or texts (train.evaluations).';
+  const columns = {
+    'Run': ({run}) => runCell(run),
+    'Evaluation': ({name}) => word(textOf(name)),
+    'Step': ({step}) => count(step),
+  };
+  const fields = {'acc': 'acc', 'acc_norm': 'acc_norm', 'loss': 'Loss', 'bits_per_byte': 'Bits a byte'};
+  for (const [field, title] of Object.entries(fields)) {
+    if (scores.some((score) => numberOf(score[field]) !== null)) columns[title] = (score) => figure(numberOf(score[field]));
+  }
+  body.append(figureTable(scores, columns));
+}
+
 function drawSamples(body) {
   const samples = runs.flatMap((run) => recordsOf(run.samples).map((sample) => ({...sample, run})));
   if (!samples.length) return 'No run has written a sample (train.sample_interval, train.sample_tokens).';
@@ -242,5 +257,8 @@ startPage(
           'From config.yaml in the run folder.', ifRuns(drawSettings)),
       panel(
           'events', 'Events', 'Events', 'Changes of precision, returns to a checkpoint, and early stops.', ifRuns(drawEvents)),
+      panel(
+          'scores', 'Scores', 'Scores', 'The newest result of each evaluation: shares of right answers, losses in nats a token.',
+          ifRuns(drawScores)),
       panel('samples', 'Samples', 'Samples', 'The last texts that each run generated.', ifRuns(drawSamples)),
     ]);

@@ -217,6 +217,15 @@ void RunLog::after_validation(Trainer& trainer, double loss) {
   heartbeat_->beat();
 }
 
+void RunLog::evaluated(const Session& session, const std::string& name, const std::string& text,
+                       const nlohmann::json& figures) {
+  if (!records_) return;
+  log_info("step {} | {}: {}", session.next_step, name, text);
+  nlohmann::json record = figures;
+  record.update({{"event", "evaluation"}, {"step", session.next_step}, {"name", name}});
+  records_->write(record);
+}
+
 void RunLog::at_end(Trainer& trainer, Ending ending) {
   if (ending == Ending::kDone) sample(trainer.session());
   if (ending == Ending::kStopped && trainer.is_leader()) {

@@ -41,6 +41,9 @@ class RunLog final : public TrainObserver {
 
   // Tells why this session returns to a checkpoint.
   void rolled_back(const Session& session, const Rollback& rollback);
+  // Tells a result of train.evaluations: `text` for people, `figures` for programs.
+  void evaluated(const Session& session, const std::string& name, const std::string& text,
+                 const nlohmann::json& figures);
   // Records that a checkpoint was saved.
   void saved(const Session& session);
   // The last state could not be saved: no commands are told that would take it.

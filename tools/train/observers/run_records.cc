@@ -29,7 +29,8 @@ void keep_records(const std::string& path, int64_t last_step) {
   for (std::string line; std::getline(old, line);) {
     const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object() || record.value("step", int64_t{0}) > last_step) continue;
-    if (last_step > 0 || record.value("event", "") != "validation") kept += line + '\n';
+    const std::string event = record.value("event", "");
+    if (last_step > 0 || (event != "validation" && event != "evaluation")) kept += line + '\n';
   }
   replace_file(path, kept);
 }
@@ -95,6 +96,8 @@ constexpr std::pair<const char*, const char*> kStepTags[] = {{"loss", "train/los
                                                              {"mfu_of_datasheet", "throughput/mfu_of_datasheet"},
                                                              {"memory_bytes", "memory/bytes"}};
 constexpr const char* kValidationTag = "validation/loss";
+// Figures of train.evaluations. The tag is evaluation/NAME/FIELD.
+constexpr const char* kScores[] = {"acc", "acc_norm", "loss", "bits_per_byte"};
 
 // Indented, so that Markdown leaves it as it is.
 std::string as_code(const std::string& text) {
@@ -162,6 +165,12 @@ void TensorboardFile::write(const nlohmann::json& record) {
     event.scalar("train/skipped", record.at("applied") ? 0.0 : 1.0);
   } else if (kind == "validation") {
     event.scalar(kValidationTag, record.at("loss"));
+  } else if (kind == "evaluation") {
+    for (const char* const field : kScores) {
+      const auto figure = record.find(field);
+      if (figure == record.end() || !figure->is_number()) continue;
+      event.scalar(fmt::format("evaluation/{}/{}", record.at("name").get<std::string>(), field), *figure);
+    }
   } else if (kind == "sample") {
     event.text("samples", as_code(record.at("text")));
   } else if (kind == "precision" || kind == "rollback" || kind == "stop") {

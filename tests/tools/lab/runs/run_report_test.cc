@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 const std::vector<std::string> kRunPanels = {"verdict", "figures-table", "loss",     "gradients", "scale",  "speed",
-                                             "memory",  "phases",        "settings", "events",    "samples"};
+                                             "memory",  "phases",        "settings", "events",    "scores", "samples"};
 
 void write_config(const PreparedRun& run, const std::string& compute) {
   write_file(run.path + "/config.yaml",
@@ -176,7 +176,7 @@ TEST(RunsPage, SaysWhyPanelsAreEmpty) {
                                    {.html = run_report_page({{"runs", 3}, {"verdict", nullptr}})}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages, kRunPanels));
-  for (const char* id : {"loss", "scale", "memory", "phases", "settings", "events", "samples"}) {
+  for (const char* id : {"loss", "scale", "memory", "phases", "settings", "events", "scores", "samples"}) {
     EXPECT_FALSE(panel(visited.facts[0], id).at("absent").empty()) << id;
   }
 }

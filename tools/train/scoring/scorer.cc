@@ -1,8 +1,11 @@
-#include "tools/evaluate/scorer.h"
+#include "tools/train/scoring/scorer.h"
+
+#include "core/profile/range.h"
 
 namespace mantissa {
 
-Scorer::Scorer(ModelRuntime& runtime, int64_t sequences, int64_t length) : runtime_(runtime) {
+Scorer::Scorer(ModelRuntime& runtime, int64_t sequences, int64_t length, Communicator* communicator)
+    : runtime_(runtime), communicator_(communicator) {
   tokens_ = runtime.backend->make_tensor(DType::kI32, {sequences * length}, "scored tokens");
   targets_ = runtime.backend->make_tensor(DType::kI32, {sequences * length}, "scored targets");
 }
@@ -34,6 +37,22 @@ std::vector<float> Scorer::losses(std::span<const int32_t> tokens, std::span<con
   backend.download(losses, wide.data(), stream);
   std::copy(wide.begin(), wide.end(), result.begin());
   return result;
+}
+
+void Scorer::run(size_t count, const std::function<ScoredPass(size_t pass)>& make,
+                 const std::function<void(size_t pass, std::span<const float> losses)>& take) {
+  const size_t ranks = communicator_ != nullptr ? static_cast<size_t>(communicator_->size()) : 1;
+  const size_t rank = ranks > 1 ? static_cast<size_t>(communicator_->rank()) : 0;
+  for (size_t first = 0; first < count; first += ranks) {
+    std::vector<std::vector<float>> round(1);
+    if (first + rank < count) {
+      const ScoredPass pass = make(first + rank);
+      round[0] = losses(pass.tokens, pass.targets, pass.length);
+    }
+    if (ranks > 1) round = all_gather_arrays(*communicator_, round[0]);
+    for (size_t i = 0; i < ranks && first + i < count; ++i) take(first + i, round[i]);
+    const Range sign_of_progress(RangeKind::kPhase, "tokens");
+  }
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-#include "tools/evaluate/choice_tasks.h"
+#include "tools/train/scoring/choice_tasks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "core/ops/cross_entropy.h"
 
@@ -139,6 +140,20 @@ double TaskResult::error_of(double share, int64_t questions) {
   return questions > 1 ? std::sqrt(share * (1.0 - share) / static_cast<double>(questions - 1)) : 0.0;
 }
 
+std::string TaskResult::describe() const {
+  return fmt::format("acc {:.4f} +- {:.4f}, acc_norm {:.4f} +- {:.4f} (by {}; {})", acc(), error_of(acc(), questions),
+                     acc_norm(), error_of(acc_norm(), questions), length_unit, counted(questions, "question"));
+}
+
+void to_json(json& json, const TaskResult& result) {
+  const double acc = result.acc(), norm = result.acc_norm();
+  json = {{"questions", result.questions},
+          {"acc", acc},
+          {"acc_stderr", TaskResult::error_of(acc, result.questions)},
+          {"acc_norm", norm},
+          {"acc_norm_stderr", TaskResult::error_of(norm, result.questions)}};
+}
+
 TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t length) {
   struct Place {
     size_t question, choice;
@@ -154,26 +169,37 @@ TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t
   }
   // Sequences of about the same length run together; what pads the shorter ones is computed for nothing.
   std::ranges::stable_sort(places, std::greater{}, [&](const Place& place) { return choice_at(place).tokens.size(); });
-  for (size_t begin = 0; begin < places.size(); begin += static_cast<size_t>(sequences)) {
-    const size_t rows = std::min(static_cast<size_t>(sequences), places.size() - begin);
+  const auto rows_of = [&](size_t pass) {
+    const size_t begin = pass * static_cast<size_t>(sequences);
+    return std::span(places).subspan(begin, std::min(static_cast<size_t>(sequences), places.size() - begin));
+  };
+  const auto make = [&](size_t pass) {
+    const std::span<const Place> rows = rows_of(pass);
     // The longest one comes first. The first token is read only, the last one predicted only.
-    const size_t width = std::min(choice_at(places[begin]).tokens.size() - 1, static_cast<size_t>(length));
-    std::vector<int32_t> inputs(rows * width), targets(rows * width, kIgnoreIndex);
-    for (size_t row = 0; row < rows; ++row) {
-      const Choice& choice = choice_at(places[begin + row]);
+    const size_t width = std::min(choice_at(rows[0]).tokens.size() - 1, static_cast<size_t>(length));
+    ScoredPass made{.tokens = std::vector<int32_t>(rows.size() * width),
+                    .targets = std::vector<int32_t>(rows.size() * width, kIgnoreIndex),
+                    .length = static_cast<int64_t>(width)};
+    for (size_t row = 0; row < rows.size(); ++row) {
+      const Choice& choice = choice_at(rows[row]);
       const size_t cut = choice.tokens.size() - 1 > width ? choice.tokens.size() - 1 - width : 0;
       for (size_t i = cut; i + 1 < choice.tokens.size(); ++i) {
-        inputs[row * width + i - cut] = choice.tokens[i];
-        if (i + 1 >= choice.first) targets[row * width + i - cut] = choice.tokens[i + 1];
+        made.tokens[row * width + i - cut] = choice.tokens[i];
+        if (i + 1 >= choice.first) made.targets[row * width + i - cut] = choice.tokens[i + 1];
       }
     }
-    const std::vector<float> losses = scorer.losses(inputs, targets, static_cast<int64_t>(width));
-    for (size_t row = 0; row < rows; ++row) {
-      double& sum = sums[places[begin + row].question][places[begin + row].choice];
-      for (size_t i = 0; i < width; ++i) sum -= static_cast<double>(losses[row * width + i]);
+    return made;
+  };
+  const size_t passes = (places.size() + static_cast<size_t>(sequences) - 1) / static_cast<size_t>(sequences);
+  scorer.run(passes, make, [&](size_t pass, std::span<const float> losses) {
+    const std::span<const Place> rows = rows_of(pass);
+    const size_t width = losses.size() / rows.size();
+    for (size_t row = 0; row < rows.size(); ++row) {
+      double& sum = sums[rows[row].question][rows[row].choice];
+      for (const float loss : losses.subspan(row * width, width)) sum -= static_cast<double>(loss);
     }
-  }
-  TaskResult result{.questions = static_cast<int64_t>(task.questions.size())};
+  });
+  TaskResult result{.length_unit = task.length_unit, .questions = static_cast<int64_t>(task.questions.size())};
   for (size_t i = 0; i < task.questions.size(); ++i) {
     const Question& question = task.questions[i];
     const auto best = [&](const auto& score) {  // the first of equal ones, as numpy's argmax

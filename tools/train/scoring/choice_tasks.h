@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/evaluate/scorer.h"
+#include <nlohmann/json_fwd.hpp>
+
+#include "tools/train/scoring/scorer.h"
 
 namespace mantissa {
 
@@ -32,15 +34,19 @@ struct Task {
 Task read_task(const std::string& path, const TextCodec& text, const ModelConfig& model);
 
 struct TaskResult {
+  std::string length_unit{};  // of the task
   int64_t questions = 0, right = 0, right_by_length = 0;
 
   double acc() const { return static_cast<double>(right) / static_cast<double>(questions); }
   double acc_norm() const { return static_cast<double>(right_by_length) / static_cast<double>(questions); }
   // Standard error of a share.
   static double error_of(double share, int64_t questions);
+  std::string describe() const;  // "acc 0.2500 +- 0.0306, acc_norm 0.2600 +- 0.0310 (by characters; 200 questions)"
 };
+void to_json(nlohmann::json& json, const TaskResult& result);
 
-// `sequences` choices at a time, cut at the front to `length` tokens.
+// `sequences` choices at a time, cut at the front to `length` tokens. Ranks share the work, and all of them learn the
+// result. Collective.
 TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t length);
 
 }  // namespace mantissa
