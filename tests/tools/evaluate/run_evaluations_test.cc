@@ -129,7 +129,7 @@ TEST(RunEvaluations, RefuseWhatCannotBeScoredBeforeThereIsAFolder) {
 
 TEST(Score, PrintsTheSameOnEveryNumberOfRanks) {
   const SmallRun run("scored_by_ranks");
-  run.train(1, {"train.steps=2"});
+  run.train(1, {"train.steps=6"});
   const std::string text = run.folder() + "/scored.txt";
   write_file(text, read_file(run.data_path()).substr(0, 700));
   const auto lines_of = [&](int ranks) {
