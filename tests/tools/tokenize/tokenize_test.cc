@@ -4,6 +4,7 @@
 #include <zstd.h>
 
 #include <filesystem>
+#include <random>
 
 #include <fmt/core.h>
 
@@ -185,6 +186,39 @@ TEST(Tokenize, BadLinesAreNamedAndNothingIsLeft) {
                                          folder + "/x", "--end-of-text", "<none>"});
   EXPECT_EQ(no_end.exit_code, 2);
   EXPECT_TRUE(has(no_end.output, "--end-of-text: the tokenizer has no token '<none>'")) << no_end.output;
+}
+
+// A damaged file of lines is refused or gives whole token files: never a crash, never a part of the output.
+TEST(Tokenize, DamagedLinesNeverCrashOrLeaveHalfAnOutput) {
+  const std::string folder = fresh_folder("tokenize_mutated");
+  std::string whole;
+  for (int i = 0; i < 20; ++i)
+    whole += fmt::format("{{\"text\": \"line \\u00e9 {} \\\"of\\\" many\", \"n\": [{}]}}\n", i, i);
+  std::mt19937 random(1);
+  int refused = 0, taken = 0;
+  for (int i = 0; i < 60; ++i) {
+    std::string text = whole;
+    if (i % 3 == 0) text.resize(random() % text.size());
+    for (unsigned count = 1 + random() % 6; count > 0 && !text.empty(); --count) {
+      text[random() % text.size()] = static_cast<char>(random());
+    }
+    const bool packs = i % 2 == 0;
+    std::string bytes = packs ? compressed(text) : text;
+    if (packs && i % 4 == 0) bytes[random() % bytes.size()] = static_cast<char>(random());
+    const std::string file = fmt::format("{}/{}.jsonl{}", folder, i, packs ? ".zst" : ""), output = file + "_out";
+    write_file(file, bytes);
+    const Outcome outcome = run_program(
+        0, {"tokenize", file, "--tokenizer", kTokenizer, "--out", output, "--bad-lines", i % 5 == 0 ? "0" : "100"});
+    ASSERT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 3) << i << ": " << outcome.output;
+    EXPECT_FALSE(fs::exists(output + ".partial")) << i;
+    EXPECT_EQ(fs::exists(output), outcome.exit_code == 0) << i;
+    if (outcome.exit_code == 0) {
+      EXPECT_GT(tokens_in(output, 600).size(), 0u);
+    }
+    ++(outcome.exit_code == 0 ? taken : refused);
+  }
+  EXPECT_GT(refused, 5);
+  EXPECT_GT(taken, 5);
 }
 
 }  // namespace
