@@ -56,14 +56,16 @@ void add_decode(CLI::App* tokenizer, std::vector<Verb>& verbs) {
 }
 
 void add_tokenize(CLI::App& app, std::vector<Verb>& verbs) {
-  CLI::App* tokenize = app.add_subcommand("tokenize", "Turn text and JSONL files into token files to train on");
+  CLI::App* tokenize =
+      app.add_subcommand("tokenize", "Turn text, JSONL and Parquet files into token files to train on");
   const auto request = std::make_shared<TokenizeRequest>();
   tokenize
-      ->add_option("inputs", request->inputs, "files, patterns, folders; lines of *.jsonl and *.jsonl.zst are texts")
+      ->add_option("inputs", request->inputs,
+                   "files, patterns, folders; lines of *.jsonl and *.jsonl.zst, and rows of *.parquet, are texts")
       ->required();
   tokenize->add_option("--tokenizer", request->tokenizer, kTokenizer)->required();
   tokenize->add_option("--out", request->output, "folder for the token files, which must not be there yet")->required();
-  tokenize->add_option("--field", request->field, "of a line of JSON")->capture_default_str();
+  tokenize->add_option("--field", request->field, "of a line of JSON; the column of Parquet")->capture_default_str();
   tokenize->add_option("--end-of-text", request->end_of_text, "the token behind each text; otherwise the tokenizer's");
   tokenize->add_option("--shard-tokens", request->shard_tokens, "tokens in a file")
       ->check(CLI::Range(int64_t{1}, int64_t{2'000'000'000}))

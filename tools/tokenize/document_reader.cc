@@ -10,6 +10,7 @@
 #include "core/base/check.h"
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
+#include "tools/tokenize/parquet_reader.h"
 
 namespace mantissa {
 namespace {
@@ -74,12 +75,29 @@ void read_compressed_lines(const MappedFile& file, LineBatches& lines) {
   lines.add(std::string_view(text).substr(0, kept), true);
 }
 
+void read_rows(const MappedFile& file, const std::string& column,
+               const std::function<void(std::span<const RawDocument>)>& f) {
+  std::vector<RawDocument> documents;
+  const auto hand_out = [&](std::span<const std::string_view> texts) {
+    documents.clear();
+    for (const std::string_view text : texts) documents.push_back({text, 0});
+    f(documents);
+  };
+  try {
+    read_parquet_texts(file.bytes(), column, hand_out);
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("{}: {}", file.path(), error.what()));
+  }
+}
+
 }  // namespace
 
-void read_documents(const std::string& path, const std::function<void(std::span<const RawDocument>)>& f) {
+void read_documents(const std::string& path, const std::string& field,
+                    const std::function<void(std::span<const RawDocument>)>& f) {
   const MappedFile file = map_file<DataError>(path);
   LineBatches lines(f);
   if (path.ends_with(".jsonl.zst")) return read_compressed_lines(file, lines);
+  if (path.ends_with(".parquet")) return read_rows(file, field, f);
   const std::string packed = why_packed(file.bytes().first(std::min<size_t>(file.bytes().size(), 64)));
   require<DataError>(packed.empty(), "{}: {}; only *.jsonl.zst is unpacked here", path, packed);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());

@@ -1,4 +1,4 @@
-// Documents of text and JSONL files, in batches that fit in memory.
+// Documents of text, JSONL and Parquet files, in batches that fit in memory.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,14 @@
 namespace mantissa {
 
 struct RawDocument {
-  std::string_view text;  // of a text file; or a line of JSON
-  int64_t line = 0;       // from 1; 0: a text file, which is one document
+  std::string_view text;  // of a text file or of a row; or a line of JSON
+  int64_t line = 0;       // from 1; 0: the text itself
 };
 
-// Calls f with the documents of a file, in order: of *.jsonl and *.jsonl.zst each line that is not blank, of any other
-// file the whole. The views hold during the call only. DataError that names the file if it cannot be read, is damaged,
-// or is compressed in another way.
-void read_documents(const std::string& path, const std::function<void(std::span<const RawDocument>)>& f);
+// Calls f with the documents of a file, in order: of *.jsonl and *.jsonl.zst each line that is not blank, of *.parquet
+// each row of the column `field`, of any other file the whole. The views hold during the call only. DataError that
+// names the file if it cannot be read, is damaged, or is compressed in another way.
+void read_documents(const std::string& path, const std::string& field,
+                    const std::function<void(std::span<const RawDocument>)>& f);
 
 }  // namespace mantissa

@@ -46,7 +46,7 @@ class Run {
         shards_({.folder = request.output, .vocab = tokenizer_->vocab_size(), .shard_tokens = request.shard_tokens}) {}
 
   void add_file(const std::string& path) {
-    read_documents(path, [&](std::span<const RawDocument> batch) { add(path, batch); });
+    read_documents(path, request_.field, [&](std::span<const RawDocument> batch) { add(path, batch); });
     ++files_;
   }
 

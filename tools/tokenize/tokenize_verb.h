@@ -1,4 +1,4 @@
-// `mantissa tokenize`: text and JSONL files to token files.
+// `mantissa tokenize`: text, JSONL and Parquet files to token files.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ struct TokenizeRequest {
   std::vector<std::string> inputs;  // files, patterns and folders
   std::string tokenizer;
   std::string output;          // a folder
-  std::string field = "text";  // of a line of JSON
+  std::string field = "text";  // of a line of JSON; the column of Parquet
   std::string end_of_text;     // the token behind each document; empty: the tokenizer's
   int64_t shard_tokens = 100'000'000;
   int64_t most_bad_lines = 0;  // that are passed over
