@@ -41,6 +41,9 @@ void fill(PreparedRun& run, const std::string& compute, double validation) {
              {"seconds", {{"forward", 3.0}, {"backward", 6.0}}}});
   }
   run.add({{"event", "rollback"}, {"step", 100}, {"cause", "3 spikes in a row"}});
+  for (const int64_t step : {0, 400}) {
+    run.add({{"event", "evaluation"}, {"name", "questions"}, {"step", step}, {"acc", step > 0 ? 0.75 : 0.5}});
+  }
   run.add({{"event", "sample"}, {"step", 400}, {"prompt", "The "}, {"text", "first <b>line</b>\nsecond line"}});
   write_config(run, compute);
   run.beats(400, 400, RunProgress::kDone);
@@ -79,6 +82,8 @@ TEST(RunReport, TellsWhatMattersOfARun) {
   EXPECT_EQ(one.at("validation"), json({{"first", 5.5}, {"last", 2.5}, {"best", 2.5}, {"best_step", 200}}));
   EXPECT_EQ(one.at("phases"), json({{"forward", 6.0}, {"backward", 12.0}, {"other", 2.0}}));
   EXPECT_EQ(one.at("events")[0].at("text"), "3 spikes in a row");
+  ASSERT_EQ(one.at("scores").size(), 1u) << "the newest";
+  EXPECT_EQ(one.at("scores")[0].at("acc"), 0.75);
   EXPECT_EQ(one.at("skips")[0].at("tokens"), 20000.0);
   EXPECT_EQ(figures.at("verdict").at("kind"), "attention") << "2.5 % of the steps were skipped";
   const auto has_setting = [&](const std::string& path) {
@@ -153,6 +158,7 @@ TEST(RunsPage, DrawsEveryPanelLegibly) {
     EXPECT_EQ(panel(page, "phases").at("marks"), 2u * 3);
     EXPECT_TRUE(says(panel(page, "settings"), "precision.compute"));
     EXPECT_TRUE(says(panel(page, "events"), "3 spikes in a row"));
+    EXPECT_TRUE(says(panel(page, "scores"), "0.75"));
     EXPECT_TRUE(says(panel(page, "samples"), "first <b>line</b>\nsecond line")) << "text stays text";
   }
 }
