@@ -7,13 +7,34 @@
 #include <map>
 
 #include "core/base/round_up.h"
+#include "models/plugin_loader.h"
 
 namespace mantissa {
 namespace {
 
-std::map<std::string, ModelFactory>& factories() {
-  static std::map<std::string, ModelFactory> instance;
+// A plugin with a copy of this file would register its models where the program does not look: plugin_loader.h.
+[[gnu::used]] const char kRegistryMark[] = MANTISSA_REGISTRY_MARK;
+
+struct ModelEntry {
+  ModelFactory create;
+  std::vector<std::string> options;
+};
+
+std::map<std::string, ModelEntry>& models() {
+  static std::map<std::string, ModelEntry> instance;
   return instance;
+}
+
+std::string_view option_name(std::string_view option) { return option.substr(0, option.find('=')); }
+
+void require_options(const ModelConfig& config, const std::vector<std::string>& known) {
+  for (const std::string& option : config.options) {
+    const std::string_view name = option_name(option);
+    require<ConfigError>(std::ranges::count(known, name) > 0,
+                         "model.options: model '{}' has no option '{}'; it has: {}", config.name, name,
+                         known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
+    config.option(name, 0.0);
+  }
 }
 
 }  // namespace
@@ -93,20 +114,34 @@ double training_flops_per_token(const ModelConfig& config) {
   return 6 * matrix_parameters + 12 * static_cast<double>(keys) * mixed;
 }
 
-bool register_model(const std::string& name, ModelFactory factory) {
-  return factories().emplace(name, std::move(factory)).second;
+double ModelConfig::option(std::string_view name, double fallback) const {
+  const auto found = std::ranges::find(options, name, option_name);
+  if (found == options.end()) return fallback;
+  double value = 0.0;
+  const char *const begin = found->data() + std::min(name.size() + 1, found->size()), *const end =
+                                                                                          found->data() + found->size();
+  const auto parsed = std::from_chars(begin, end, value);
+  require<ConfigError>(parsed.ec == std::errc() && parsed.ptr == end && std::isfinite(value),
+                       "model.options: expected {}=NUMBER, got '{}'", name, *found);
+  return value;
+}
+
+bool register_model(const std::string& name, ModelFactory factory, std::vector<std::string> options) {
+  return models().emplace(name, ModelEntry{std::move(factory), std::move(options)}).second;
 }
 
 std::unique_ptr<Model> create_model(const ModelConfig& config, ParameterSet& parameters) {
-  const auto found = factories().find(config.name);
-  require<ConfigError>(found != factories().end(), "model.name: expected one of {}, got '{}'",
+  if (!config.plugin.empty()) load_plugin(config.plugin, config.plugin_digest);
+  const auto found = models().find(config.name);
+  require<ConfigError>(found != models().end(), "model.name: expected one of {}, got '{}'",
                        fmt::join(model_names(), ", "), config.name);
-  return found->second(config, parameters);
+  require_options(config, found->second.options);
+  return found->second.create(config, parameters);
 }
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
-  for (const auto& [name, factory] : factories()) names.push_back(name);
+  for (const auto& [name, entry] : models()) names.push_back(name);
   return names;
 }
 

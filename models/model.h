@@ -25,11 +25,13 @@ enum class LinearBias : uint8_t { kAuto, kOn, kOff };  // kAuto: as ModelConfig:
 // Some blocks of a model, the first is 0: "all", "none" or ranges such as "0-2,4-6,8".
 class BlockSelection {
  public:
+  // Nothing for any other text.
   static std::optional<BlockSelection> parse(std::string_view text);
   static BlockSelection all() { return {}; }
   // The chosen ones of the blocks 0 to chosen.size() - 1.
   static BlockSelection of(const std::vector<bool>& chosen);
 
+  // Whether the block is one of them.
   bool contains(int64_t block) const;
   bool is_all() const { return is_all_; }
   // The highest block that is named; -1 for all and for none.
@@ -44,7 +46,10 @@ class BlockSelection {
 
 // The shape of a transformer, plain data shared by all models of the registry.
 struct ModelConfig {
-  std::string name = "gpt";  // registry name: "gpt", "encoder"
+  std::string name = "gpt";            // registry name: "gpt", "encoder", or one that the plugin registers
+  std::string plugin{};                // shared library with further models (models/plugin.h); empty: none
+  std::string plugin_digest{};         // of that file, where a run began with it; empty: any
+  std::vector<std::string> options{};  // settings of a plugin's model, "name=number"
   int64_t layers = 6;
   int64_t width = 384;
   int64_t heads = 6;      // query heads
@@ -72,6 +77,8 @@ struct ModelConfig {
   float logit_softcap = 0.0f;      // logits are softcap * tanh(logit / softcap); 0: as they are
   float init_stddev = 0.02f;       // of matrices; residual projections get init_stddev / sqrt(2 * layers), as GPT-2
 
+  // The value of an entry of `options`, or the fallback if there is none. ConfigError unless it is a number.
+  double option(std::string_view option_name, double fallback) const;
   int64_t resolved_head_dim() const { return head_dim > 0 ? head_dim : width / heads; }
   bool resolved(LinearBias projection) const {
     return projection == LinearBias::kAuto ? bias : projection == LinearBias::kOn;
@@ -97,6 +104,7 @@ class Model {
  public:
   virtual ~Model() = default;
 
+  // The task that the model learns.
   virtual Objective objective() const = 0;
   // tokens (B*T) i32 in sequences of `sequence_length` <= context. Returns the head's input (B*T, width).
   virtual Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) = 0;
@@ -116,8 +124,10 @@ class Model {
 double training_flops_per_token(const ModelConfig& config);
 
 using ModelFactory = std::function<std::unique_ptr<Model>(const ModelConfig& config, ParameterSet& parameters)>;
-bool register_model(const std::string& name, ModelFactory factory);
-// Registers the model's parameters in order of use. ConfigError naming all models if config.name is unknown.
+// `options`: the names that model.options may give this model. False, with nothing changed, if the name is taken.
+bool register_model(const std::string& name, ModelFactory factory, std::vector<std::string> options = {});
+// Registers the model's parameters in order of use. Loads config.plugin first. ConfigError naming all models if
+// config.name is unknown, naming all options for one that the model does not have, and as load_plugin().
 std::unique_ptr<Model> create_model(const ModelConfig& config, ParameterSet& parameters);
 std::vector<std::string> model_names();
 

@@ -10,6 +10,7 @@
 #include "amp/grad_scaler.h"
 #include "core/base/error.h"
 #include "core/io/config_reader.h"
+#include "models/plugin_loader.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/data_paths.h"
 #include "tools/config/initial_model.h"
@@ -48,7 +49,24 @@ bool gives_whole_model(const ConfigNode& root) {
   });
 }
 
-Config build(ConfigNode root, const std::vector<std::string>& overrides, ConfigOrigins* origins) {
+// Makes model.plugin absolute, and takes the digest of the file if none is known. In a file, relative paths begin in
+// its folder, on the command line where this process is.
+void find_plugin(ModelConfig& model, const std::filesystem::path& folder, const ConfigOrigins& written) {
+  if (model.plugin.empty()) {
+    require<ConfigError>(model.plugin_digest.empty(),
+                         "model.plugin_digest belongs to model.plugin, which is not given");
+    return;
+  }
+  const auto origin = written.find("model.plugin");
+  const bool is_in_file = origin != written.end() && !origin->second.starts_with("command line");
+  const std::filesystem::path path = is_in_file ? folder / model.plugin : std::filesystem::path(model.plugin);
+  model.plugin = std::filesystem::absolute(path).lexically_normal().string();
+  if (model.plugin_digest.empty()) model.plugin_digest = plugin_digest(model.plugin);
+}
+
+// `folder`: that of the file which the tree was read from.
+Config build(ConfigNode root, const std::filesystem::path& folder, const std::vector<std::string>& overrides,
+             ConfigOrigins* origins) {
   for (const std::string& assignment : overrides) apply_override(root, assignment);
   replace_old_settings(root, OldSettings::kRefuse);
   refuse_unavailable(root);
@@ -69,6 +87,7 @@ Config build(ConfigNode root, const std::vector<std::string>& overrides, ConfigO
     }
     read_config(root, binding(config));
   }
+  find_plugin(config.model, folder, written);
   config.resolve_scaler_mode();
   config.optimizer.schedule.total_steps = config.train.steps;
   config.optimizer.adamw.seed = config.train.seed;
@@ -145,7 +164,7 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
                     "are given behind it, by data.train={0}",
                     path));
   }
-  Config config = build(parse_config_file(file), overrides, &written);
+  Config config = build(parse_config_file(file), file.parent_path(), overrides, &written);
   if (is_config_of_run(file)) relocate(config, file.has_parent_path() ? file.parent_path() : ".", written);
   if (origins != nullptr) *origins = std::move(written);
   return config;
@@ -155,7 +174,7 @@ Config parse_config(const std::string& yaml, const std::string& source, const st
                     ConfigOrigins* origins) {
   ConfigNode root = parse_config_text(yaml, source);
   replace_old_settings(root, OldSettings::kRead);
-  return build(std::move(root), overrides, origins);
+  return build(std::move(root), {}, overrides, origins);
 }
 
 std::string to_yaml(const Config& config) {
@@ -172,7 +191,8 @@ uint64_t fingerprint(const Config& config) {
 
 std::string model_fingerprint(const Config& config) {
   const uint64_t hash = hash_settings(config, [](const std::string& path) {
-    return path.starts_with("model.") && path != "model.dropout" && path != "model.init_stddev";
+    return path.starts_with("model.") && path != "model.dropout" && path != "model.init_stddev" &&
+           !path.starts_with("model.plugin");
   });
   return fmt::format("{:016x}", hash);
 }
@@ -195,7 +215,7 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
                                   (watched.underflow_share > 0.0 && path == "probe.interval") ||
                                   (watched.gradient_noise > 0.0 && path == "train.micro_batch");
     return path == "data.validation_fraction" || (tail_changes && decides_on_tail) || decides_on_level ||
-           !(starts_with_any(path, kOfAStart) || is_reporting(path));
+           !(starts_with_any(path, kOfAStart) || is_reporting(path) || path == "model.plugin");
   };
   return differences(saved, now, shapes_training);
 }

@@ -108,6 +108,9 @@ ScalarField blocks_field(BlockSelection& blocks) {
 
 void bind_model(ConfigVisitor& v, ModelConfig& c) {
   v.scalar("name", text_field(c.name));
+  v.scalar("plugin", text_field(c.plugin));
+  v.scalar("plugin_digest", text_field(c.plugin_digest));
+  v.texts("options", c.options);
   v.scalar("layers", integer_field<int64_t>(c.layers, 1, 10000));
   v.scalar("width", integer_field<int64_t>(c.width, 1, 1 << 20));
   v.scalar("heads", integer_field<int64_t>(c.heads, 1, 1 << 20));

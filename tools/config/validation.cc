@@ -138,6 +138,7 @@ void check_paths(const Config& c, Problems& p) {
     check(fmt::format("train.evaluations[{}].text", i), c.train.evaluations[i].text);
   }
   check("train.run_dir", c.train.run_dir);
+  check("model.plugin", c.model.plugin);
   check("checkpoint.resume", c.checkpoint.resume);
 }
 
@@ -165,7 +166,7 @@ void check_evaluations(const Config& c, Problems& p) {
 
 // Samples are continuations of the prompt's bytes, made by models that predict the next token.
 void check_sample(const Config& c, Problems& p) {
-  if (c.train.sample_tokens == 0 || c.data.format != DataFormat::kBytes || c.model.name != "gpt") return;
+  if (c.train.sample_tokens == 0 || c.data.format != DataFormat::kBytes || c.model.name == "encoder") return;
   p.refuse_if(c.train.sample_prompt.empty(),
               "{} leaves {} nothing to continue; give a text of at least one byte, or train.sample_tokens=0",
               p.setting("train.sample_prompt"), p.setting("train.sample_tokens"));

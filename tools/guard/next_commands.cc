@@ -39,7 +39,7 @@ std::string next_commands(const Config& run, int ranks) {
       run.data.format == DataFormat::kBytes || std::filesystem::exists(run.train.run_dir + "/huggingface/tokenizer.json");
   const char* const prompt = is_text ? "The " : "464 2159";
   std::string text;
-  if (run.model.name == "gpt")
+  if (run.model.name != "encoder")
     text = fmt::format("to generate: {} generate {} --prompt \"{}\"\n", program(), folder, prompt);
   text += fmt::format("to analyze:  {} analyze model {}\n", program(), folder);
   const std::string longer =

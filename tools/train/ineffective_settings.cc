@@ -219,17 +219,17 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
   };
   const OptimizerConfig& optimizer = config.optimizer;
   const bool clips_adaptively = optimizer.clip.kind == ClipOptions::Kind::kAdaptive;
-  const bool is_encoder = config.model.name == "encoder";
+  const bool may_mask = config.model.name == "encoder" || !config.model.plugin.empty();
   const bool lifts = config.precision_fallback.overflows > 0 || config.scaler.scaler.floor_policy == FloorPolicy::kLift;
   const char* const adaptive_clip = "it belongs to optimizer.clip.mode = adaptive";
   const bool evaluates = config.train.eval_interval > 0;
   const char* const no_evaluation = "train.eval_interval = 0";
   const bool has_text = config.data.format == DataFormat::kBytes || !config.data.tokenizer.empty();
-  const bool is_sampled = config.model.name == "gpt" && has_text;
+  const bool is_sampled = config.model.name != "encoder" && has_text;
   const bool samples = is_sampled && config.train.sample_tokens > 0;
-  const char* const no_samples = is_sampled
-                                     ? "train.sample_tokens = 0"
-                                     : "samples need model.name = gpt, and data.format = bytes or data.tokenizer";
+  const char* const no_samples =
+      is_sampled ? "train.sample_tokens = 0"
+                 : "samples need a causal model, such as gpt, and data.format = bytes or data.tokenizer";
   const bool rotates = config.model.position == Position::kRope;
   const char* const no_rope = "it belongs to model.position = rope";
   const bool has_peers = ranks != 1;
@@ -250,8 +250,8 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
       {"data.validation_fraction", config.data.blend.empty(), "data.blend sets no tail aside"},
       {"data.validation_fraction", config.data.validation.empty(), "data.validation names files"},
       {"data.validation_fraction", evaluates || !config.data.validation.empty(), no_evaluation},
-      {"data.mask_fraction", is_encoder, "it belongs to model.name = encoder"},
-      {"data.mask_token", is_encoder, "it belongs to model.name = encoder"},
+      {"data.mask_fraction", may_mask, "it belongs to model.name = encoder"},
+      {"data.mask_token", may_mask, "it belongs to model.name = encoder"},
       {"train.eval_batches", evaluates, no_evaluation},
       {"train.sample_interval", samples, no_samples},
       {"train.sample_prompt", samples, no_samples},

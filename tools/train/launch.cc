@@ -17,6 +17,7 @@
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"
 #include "models/model.h"
+#include "models/plugin_loader.h"
 #include "tools/config/validation.h"
 #include "tools/train/model_runtime.h"
 
@@ -116,6 +117,7 @@ void require_known_names(const Config& config) {
   };
   require_known_device(config.device);
   require_name("comm.backend", config.comm.backend, with_auto(communicator_names()));
+  if (!config.model.plugin.empty()) load_plugin(config.model.plugin, config.model.plugin_digest);
   require_name("model.name", config.model.name, model_names(), model_hint(config.model.name));
 }
 

@@ -191,6 +191,33 @@ TEST(Config, FingerprintsFollowWhatTheyStandFor) {
   EXPECT_NE(model_fingerprint(minimal_config({"model.activation=swiglu"})), model);
 }
 
+// The path becomes absolute: in a file from its folder, on the command line from where the process is.
+TEST(Config, FindsAPluginAndKeepsItsDigest) {
+  namespace fs = std::filesystem;
+  const TempFolder folder;
+  const std::string own = folder.write("own.so", "a plugin"), another = folder.write("other.so", "another");
+  const std::string file = folder.write("configs/own.yaml", "data: {train: [a.txt]}\nmodel: {plugin: ../own.so}\n");
+  const Config config = load_config(file);
+  EXPECT_EQ(config.model.plugin, own);
+  EXPECT_EQ(config.model.plugin_digest.size(), 16u);
+  const Config other = load_config(file, {"model.plugin=" + fs::relative(another).string()});
+  EXPECT_EQ(other.model.plugin, another);
+  EXPECT_NE(other.model.plugin_digest, config.model.plugin_digest);
+
+  // A run keeps both. Another file shapes the training, another place of the same file does not.
+  const Config kept = parse_config(to_yaml(config), "config.yaml");
+  EXPECT_EQ(to_yaml(kept), to_yaml(config));
+  const std::string elsewhere = folder.write("moved/own.so", "a plugin");
+  const Config moved = parse_config(to_yaml(config), "config.yaml", {"model.plugin=" + elsewhere});
+  EXPECT_THAT(training_differences(config, moved), IsEmpty());
+  EXPECT_THAT(training_differences(config, other), ElementsAre(HasSubstr("model.plugin_digest: ")));
+  EXPECT_EQ(model_fingerprint(config), model_fingerprint(other));
+
+  EXPECT_THAT(message_of<ConfigError>([&] { load_config(file, {"model.plugin=absent.so"}); }), HasSubstr("absent.so"));
+  EXPECT_THAT(message_of<ConfigError>([] { minimal_config({"model.plugin_digest=0123456789abcdef"}); }),
+              HasSubstr("model.plugin_digest belongs to model.plugin"));
+}
+
 TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
   const Config a = minimal_config();
   EXPECT_THAT(

@@ -1,0 +1,21 @@
+// Loads models from shared libraries outside of the program (models/plugin.h).
+#pragma once
+
+#include <string>
+
+namespace mantissa {
+
+// Stands in every program and library that has the registry of models. A plugin must not have it.
+#define MANTISSA_REGISTRY_MARK "mantissa registry of models"
+
+// Hash of the file's bytes, 16 hex digits. ConfigError, as all errors here beginning with "model.plugin", if it cannot
+// be read.
+std::string plugin_digest(const std::string& path);
+
+// Loads the plugin for the life of the process, unless it is loaded already: it registers its models. `digest` is that
+// of the file with which a run began; empty: any. ConfigError for a file that is missing or has changed since, is no
+// plugin, belongs to another version or compiler, has a copy of our library in it, cannot be loaded, or registers no
+// model. Except for the last two, nothing of the file has run then.
+void load_plugin(const std::string& path, const std::string& digest);
+
+}  // namespace mantissa
