@@ -41,6 +41,7 @@ enum class FloorPolicy : uint8_t {
   kBf16,   // a fault, after which the trainer replaces fp16 by bf16
 };
 
+// Settings of the loss scale.
 struct ScalerConfig {
   ScalerMode mode = ScalerMode::kDynamic;
   float init_scale = 65536.0f;

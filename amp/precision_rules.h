@@ -41,6 +41,7 @@ struct Recipe {
 // precision, or e5m2, which has the range, for gradients with one scale a tensor.
 TensorFormat format_for(Recipe recipe, Role role);
 
+// As configurations write it.
 std::string name(Recipe recipe);
 // Nothing for any other text, or a format that the recipe does not have.
 std::optional<Recipe> parse_recipe(std::string_view text);
@@ -53,6 +54,7 @@ class LayerPattern {
   // Throws ConfigError if `text` is empty or has an empty component.
   explicit LayerPattern(std::string_view text);
 
+  // Whether it covers the layer.
   bool matches(std::string_view layer_path) const;
 
  private:
@@ -62,6 +64,7 @@ class LayerPattern {
 // CastRule::kFp32 and Fp32Products::kFp32 are written DType::kF32.
 using RuleFormat = std::variant<CastRule, DType, Recipe, Fp32Products>;
 
+// As configurations write it; nothing for a text that is none.
 std::string name(const RuleFormat& format);
 std::optional<RuleFormat> parse_rule_format(std::string_view text);
 // For messages: all recipes, and all other formats.

@@ -50,6 +50,7 @@ struct SharedRows {
   int64_t stride = 0;  // elements from the begin of a row to that of the next one
 };
 
+// The place of a rank in its job and on its node.
 struct RankPlace {
   int rank = 0, size = 1;              // in the job
   int local_rank = 0, local_size = 1;  // among the ranks of this node
@@ -159,6 +160,7 @@ std::vector<Record> gather_records(const GatherBytes& gather, const Record& mine
   return records;
 }
 
+// The same through a communicator.
 template <typename Record>
 std::vector<Record> all_gather_records(Communicator& communicator, const Record& mine) {
   return gather_records([&](auto bytes) { return communicator.all_gather_bytes(bytes); }, mine);
@@ -180,16 +182,18 @@ std::vector<std::vector<Record>> all_gather_arrays(Communicator& communicator, c
 }
 // The same for one text of each rank.
 std::vector<std::string> all_gather_texts(Communicator& communicator, std::string_view mine);
-// The first text that is not empty. Blocks.
+// A text, and the rank that it comes from.
 struct RankText {
   int rank = -1;  // -1: all are empty
   std::string text{};
 };
+// The first text in rank order that is not empty. Blocks.
 RankText first_text(Communicator& communicator, std::string_view mine);
 // The same for a list of texts of each rank. Texts must not contain zero bytes.
 std::vector<std::vector<std::string>> all_gather_text_lists(Communicator& communicator,
                                                             const std::vector<std::string>& mine);
 
+// A transport of the registry.
 struct CommunicatorEntry {
   std::function<std::unique_ptr<Communicator>()> create;
   // Why this machine cannot use it; empty if it can. Does not throw.

@@ -14,14 +14,17 @@ struct LinearParameters {
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;
 };
+// Registers them: a normal weight, and a bias of zeros if there is one.
 LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
                             bool bias, float stddev);
 
 // The dtype to which a linear layer `path` below the tape's current layer casts an fp32 input.
 DType linear_input_dtype(Tape& tape, std::string_view path);
 
+// Layer norm or RMS norm, as the configuration says.
 class Norm {
  public:
+  // Registers the parameters below `path`.
   Norm(ParameterSet& parameters, const std::string& path, const ModelConfig& config);
   // x (R, C), added first if it is deferred. The norm is rounded to `out`, the dtype of its consumer.
   NormedSum forward(Tape& tape, DeferredSum x, DType out) const;
@@ -52,6 +55,7 @@ class SelfAttention {
 // down(activation(up(x))). For swiglu, up also computes the gate, packed in front.
 class FeedForward {
  public:
+  // Registers the parameters below `path`. The configuration must outlive the object.
   FeedForward(ParameterSet& parameters, const std::string& path, const ModelConfig& config);
   // x (R, C) of `samples` sequences.
   Var forward(Tape& tape, Var x, int64_t samples) const;
@@ -69,7 +73,9 @@ class FeedForward {
 // Token embedding, learned positions if configured, and dropout: the start of the residual stream.
 class Embedding {
  public:
+  // Registers the tables. The configuration must outlive the object.
   Embedding(ParameterSet& parameters, const ModelConfig& config);
+  // tokens (B*T) i32 in sequences of `sequence_length`. Returns (B*T, C).
   Var forward(Tape& tape, const Tensor& tokens, int64_t sequence_length) const;
   Parameter& token_table() const { return *tokens_; }
 
@@ -82,6 +88,7 @@ class Embedding {
 // Logits over the vocabulary. A tied head uses the token embedding.
 class Head {
  public:
+  // Registers the weight, if it is not tied. The configuration must outlive the object.
   Head(ParameterSet& parameters, const ModelConfig& config, const Embedding& embedding);
   // x (R, C).
   Var forward(Tape& tape, const Var& x) const;

@@ -25,6 +25,7 @@ enum class ParameterRole : uint8_t {
   kOther,
 };
 
+// A named tensor that training changes, and its gradient.
 struct Parameter {
   std::string name;  // "blocks.3.mlp.up.weight": layer path, then role
   int index = 0;     // position in its ParameterSet

@@ -34,6 +34,7 @@ enum class CastRule : uint8_t {
   kAsGiven,  // the dtype of the first input
 };
 
+// An op that autocast knows.
 struct OpEntry {
   std::string_view name;  // as written in configurations
   CastRule rule;          // the default, as in PyTorch's autocast
@@ -48,6 +49,7 @@ inline constexpr OpEntry kOps[] = {
 inline constexpr int kOpCount = static_cast<int>(std::size(kOps));
 
 constexpr std::string_view name(Op op) { return kOps[static_cast<size_t>(op)].name; }
+// Nothing for a text that names no op.
 std::optional<Op> parse_op(std::string_view text);
 
 struct Precision {
@@ -63,6 +65,7 @@ struct Precision {
 class PrecisionPolicy {
  public:
   virtual ~PrecisionPolicy() = default;
+  // The precision of the layer with this path.
   virtual const Precision& at(std::string_view layer_path) const = 0;
 };
 
@@ -81,6 +84,7 @@ struct AutocastState {
   std::optional<bool> enabled{};
   std::optional<DType> dtype{};
 };
+// That of the calling thread.
 AutocastState& autocast_state();
 
 // The dtype in which `op` computes, given the layer's precision, the thread's scope and its first and widest input.

@@ -53,6 +53,7 @@ struct ObservedOperand {
   bool transformed = false;  // by the Hadamard transform along the rows, before rounding
 };
 
+// A matrix product of a linear layer, with its operands and its result.
 struct ObservedProduct {
   const Parameter& weight;  // names the layer
   Product product = Product::kForward;
@@ -63,6 +64,7 @@ struct ObservedProduct {
   bool has_derivative = false;  // result is dx times the derivative of the activation function before the layer
 };
 
+// Receives the products of a pass: TapeOptions::observer.
 class ProductObserver {
  public:
   virtual ~ProductObserver() = default;
@@ -90,6 +92,7 @@ struct RandomKey {
   int64_t samples = 0;        // in the micro-batch; required where gradients are rounded stochastically
 };
 
+// Options of a pass.
 struct TapeOptions {
   TapeMode mode = TapeMode::kTraining;
   RandomKey random{};
@@ -118,6 +121,7 @@ class Tape {
   using Backward = std::function<void(Tape& tape, Tensor d_out)>;
   using Segment = std::function<Var(Tape& tape, Var input)>;
 
+  // Everything passed by reference must outlive the tape. Activations come from the arena.
   Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, DerivedWeights& weights,
        TapeOptions options = {});
   // Releases the remains of a forward pass without a backward pass, including parameter use counts.
@@ -129,6 +133,7 @@ class Tape {
   // Enters the layer `name` below the current one for the guard's lifetime.
   class LayerGuard {
    public:
+    // The tape must outlive the guard.
     LayerGuard(Tape& tape, std::string_view name);
     ~LayerGuard();
     LayerGuard(const LayerGuard&) = delete;
@@ -161,6 +166,7 @@ class Tape {
   Tensor allocate(DType dtype, Shape shape, const char* what = "activation") {
     return arena_.allocate(dtype, shape, what);
   }
+  // The dtype in which `op` computes in the current layer and scope.
   DType compute_dtype(Op op, DType first, DType widest_input) const {
     return mantissa::compute_dtype(*precision_, autocast_state(), op, first, widest_input);
   }

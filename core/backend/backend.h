@@ -20,6 +20,7 @@
 
 namespace mantissa {
 
+// Memory that a process holds.
 struct MemoryUse {
   size_t held_bytes = 0;
   size_t peak_bytes = 0;  // the most at once, so far
@@ -38,6 +39,7 @@ class RunsKernels<KernelList<Args...>> {
  public:
   virtual ~RunsKernels() = default;
 
+  // Queues the kernel of these arguments on the stream.
   template <typename Kernel>
   requires(std::is_same_v<Kernel, Args> || ...) void run(const Kernel& args, Stream& stream) {
     constexpr bool kIsKernel[] = {std::is_same_v<Kernel, Args>...};
@@ -63,6 +65,7 @@ class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDe
   using ProbeDevice::run;
   using ReductionDevice::run;
 
+  // The device that tensors of allocate() are on.
   virtual Device device() const = 0;
   // False for a dry run: kernels and copies do nothing, and memory must not be read.
   virtual bool computes() const { return true; }

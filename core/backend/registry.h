@@ -13,6 +13,7 @@
 
 namespace mantissa {
 
+// A backend of the registry.
 struct BackendEntry {
   std::function<std::unique_ptr<Backend>(int device_index)> create;
   // The reason that device `device_index` cannot be used on this machine; empty if it can. Does not throw.

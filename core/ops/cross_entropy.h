@@ -7,6 +7,7 @@ namespace mantissa {
 
 inline constexpr int32_t kIgnoreIndex = -100;  // as in PyTorch
 
+// The loss of a batch, and of each of its rows.
 struct LossOutput {
   Var sum;        // (1) fp32: sum over non-ignored rows of lse - logit[target], in nats
   Tensor losses;  // (R) fp32, 0 where ignored

@@ -34,6 +34,7 @@ struct AdamWOptions {
   WeightRounding weight_rounding = WeightRounding::kNearest;  // from masters to 16-bit working weights
   uint64_t seed = 0;                                          // the run's; for stochastic rounding
 
+  // Whether a moment is stored in 8 bits.
   bool has_blocks() const {
     return first_moment == MomentFormat::kBlockwise8Bit || second_moment == MomentFormat::kBlockwise8Bit;
   }

@@ -11,6 +11,7 @@
 
 namespace mantissa {
 
+// How the threshold is chosen.
 struct ClipOptions {
   enum class Kind : uint8_t { kOff, kFixed, kAdaptive };
   Kind kind = Kind::kFixed;
@@ -20,6 +21,7 @@ struct ClipOptions {
   int warmup = 20;           // adaptive: norms required before the percentile applies; <= window
 };
 
+// The threshold of the next step, from the norms of those before.
 class GradientClipper {
  public:
   // ConfigError naming the value that is out of range.

@@ -16,6 +16,7 @@ namespace mantissa {
 
 enum class ScheduleKind : uint8_t { kConstant, kLinear, kCosine, kWarmupStableDecay };
 
+// The terms of the formulas above: peak and final rate, W, T and D.
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::kCosine;
   double peak = 3e-4;
@@ -28,6 +29,7 @@ struct ScheduleOptions {
 // ConfigError naming the value that is out of range or the combination that is impossible.
 void validate(const ScheduleOptions& options);
 
+// The rate of the update that follows so many applied ones.
 double learning_rate(const ScheduleOptions& options, int64_t applied_steps);
 
 }  // namespace mantissa
