@@ -247,7 +247,7 @@ std::vector<Digest> CorruptionCheck::gradients() {
   std::vector<Tensor> gradients;
   gradients.reserve(static_cast<size_t>(state_.parameters().size()));
   for (int index = 0; index < state_.parameters().size(); ++index) {
-    gradients.push_back(state_.parameters()[index].gradient);
+    if (state_.parameters()[index].is_trainable) gradients.push_back(state_.parameters()[index].gradient);
   }
   return digests_of(gradients);
 }
@@ -255,11 +255,14 @@ std::vector<Digest> CorruptionCheck::gradients() {
 std::vector<Corruption> CorruptionCheck::differences(const std::vector<Digest>& before,
                                                      const std::vector<Digest>& now) {
   std::vector<Corruption> mine;
-  for (size_t index = 0; index < now.size(); ++index) {
-    if (now[index] == before[index]) continue;
-    const Parameter& parameter = state_.parameters()[static_cast<int>(index)];
+  size_t index = 0;
+  for (int i = 0; i < state_.parameters().size(); ++i) {
+    const Parameter& parameter = state_.parameters()[i];
+    if (!parameter.is_trainable) continue;
+    const size_t own = index++;
+    if (now[own] == before[own]) continue;
     mine.push_back(corruption_of(CorruptData::kGradient, parameter.index, state_.communicator.rank(), 0,
-                                 parameter.numel(), before[index], now[index]));
+                                 parameter.numel(), before[own], now[own]));
   }
   return gather_findings(state_.communicator, std::move(mine));
 }

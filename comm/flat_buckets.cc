@@ -55,7 +55,7 @@ std::shared_ptr<Storage> storage_of_rank_0(const std::shared_ptr<Storage>& mine,
 BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes,
                            const AlignmentOf& alignment_of)
     : ranks_(ranks), capacity_bytes_(capacity_bytes) {
-  MANTISSA_CHECK(parameters.size() > 0, "[bucket_layout] there are no parameters to lay out");
+  MANTISSA_CHECK(parameters.trainable_numel() > 0, "[bucket_layout] there are no trainable parameters to lay out");
   MANTISSA_CHECK(ranks > 0, "[bucket_layout] the number of ranks must be positive, got {}", ranks);
   MANTISSA_CHECK(capacity_bytes > 0, "[bucket_layout] the capacity must be positive, got {} bytes", capacity_bytes);
   const int64_t capacity = capacity_bytes / static_cast<int64_t>(sizeof(float));
@@ -69,6 +69,10 @@ BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t ca
     MANTISSA_CHECK(alignment > 0 && alignment % kAlignmentElements == 0,
                    "[bucket_layout] the alignment of '{}' must be a multiple of {} elements, got {}", parameter.name,
                    kAlignmentElements, alignment);
+    if (!parameter.is_trainable) {
+      frozen_bytes_ += static_cast<size_t>(count * size_bytes(parameter.working_dtype));
+      continue;
+    }
     const int64_t aligned = round_up(count, alignment);
     const std::pair kind(parameter.working_dtype, alignment);
     const auto found = open.find(kind);
@@ -172,6 +176,11 @@ FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend&
       parameter.weight = weight(index).slice(segment.offset, segment.count).view(parameter.shape);
     }
   }
+  for (int index = 0; index < parameters_.size(); ++index) {
+    Parameter& parameter = parameters_[index];
+    if (parameter.is_trainable) continue;
+    parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "frozen weights");
+  }
 }
 
 Tensor FlatBuckets::weight_shard(int bucket, int rank) const {
@@ -185,13 +194,15 @@ void FlatBuckets::require_ranks(int ranks, const char* caller) const {
 }
 
 void FlatBuckets::bump_versions() {
-  for (int index = 0; index < parameters_.size(); ++index) ++parameters_[index].version;
+  for (int index = 0; index < parameters_.size(); ++index) {
+    if (parameters_[index].is_trainable) ++parameters_[index].version;
+  }
 }
 
 size_t FlatBuckets::gradient_bytes() const { return total_bytes(gradients_); }
 size_t FlatBuckets::weight_bytes() const {
   const size_t bytes = total_bytes(weights_);
-  return weights_in_common_ ? bytes / static_cast<size_t>(layout_.ranks()) : bytes;
+  return (weights_in_common_ ? bytes / static_cast<size_t>(layout_.ranks()) : bytes) + layout_.frozen_bytes();
 }
 
 }  // namespace mantissa

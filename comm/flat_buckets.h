@@ -1,6 +1,8 @@
 // BucketLayout: the place of each parameter in the flat buckets, and each rank's shard of a bucket. Pure arithmetic,
 // the same on every rank. FlatBuckets: the memory of gradients and working weights in that layout.
 //
+// Frozen parameters have no place in the buckets, since they are neither reduced nor updated.
+//
 // Parameters lie in reverse order of use, the order in which the backward pass finishes their gradients. A bucket holds
 // whole parameters of one working dtype and alignment; a parameter above the capacity gets its own bucket. Parameters
 // start at a multiple of the alignment, and a bucket's length is a multiple of alignment * ranks: shards have equal
@@ -52,8 +54,8 @@ class BucketLayout {
   };
 
   // capacity_bytes counts fp32 gradients; the default of alignment_of is kAlignmentElements for all. Does not look at
-  // gradients and weights. ContractError if there are no parameters, one is empty, or ranks, capacity or an alignment
-  // are not positive.
+  // gradients and weights. ContractError if there are no trainable parameters, one is empty, or ranks, capacity or an
+  // alignment are not positive.
   BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes = kDefaultCapacityBytes,
                const AlignmentOf& alignment_of = {});
 
@@ -62,6 +64,9 @@ class BucketLayout {
   int64_t numel() const { return numel_; }  // all buckets, padding included
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const Bucket& bucket(int index) const { return buckets_.at(static_cast<size_t>(index)); }
+  // Bytes of the working weights of frozen parameters.
+  size_t frozen_bytes() const { return frozen_bytes_; }
+  // -1 for a frozen parameter.
   int bucket_of(int parameter) const { return places_.at(static_cast<size_t>(parameter)).bucket; }
 
   int64_t flat_index(int parameter, int64_t element) const;
@@ -81,6 +86,7 @@ class BucketLayout {
   int ranks_;
   int64_t capacity_bytes_;
   int64_t numel_ = 0;
+  size_t frozen_bytes_ = 0;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;  // by parameter index
 };
@@ -99,7 +105,7 @@ struct SentBuckets {
 };
 
 // Owns the gradient and the working weight of every bucket, and binds Parameter::gradient and Parameter::weight as
-// views. Padding is always zero: nothing writes it.
+// views. Padding is always zero: nothing writes it. Every rank has its own copy of each frozen weight.
 class FlatBuckets {
  public:
   // `parameters` must outlive the buckets. Weights and gradients start as zeros. Collective if anything is sent.
@@ -118,11 +124,11 @@ class FlatBuckets {
   bool weights_in_common() const { return weights_in_common_; }
   // ContractError unless the layout is for this many ranks.
   void require_ranks(int ranks, const char* caller) const;
-  // Call when every parameter's weight has changed.
+  // Call when every trainable parameter's weight has changed.
   void bump_versions();
 
   size_t gradient_bytes() const;
-  size_t weight_bytes() const;  // of weights in common: this rank's part
+  size_t weight_bytes() const;  // with frozen ones; of weights in common: this rank's part
 
  private:
   ParameterSet& parameters_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/kernels/elementwise/args.h"
+
 namespace mantissa {
 namespace {
 
@@ -218,6 +220,21 @@ void ShardedOptimizer::initialize(uint64_t seed) {
     upload_moment({}, 0, DynamicMap::kSigned, tensors.m, tensors.m_absmax, backend_, stream_);
     upload_moment({}, 0, DynamicMap::kUnsigned, tensors.v, tensors.v_absmax, backend_, stream_);
   }
+  for (int index = 0; index < buckets_.parameters().size(); ++index) {
+    Parameter& parameter = buckets_.parameters()[index];
+    if (parameter.is_trainable) continue;
+    const Tensor flat = parameter.weight.view(Shape{parameter.numel()});
+    for (int64_t done = 0; done < parameter.numel(); done += kChunkElements) {
+      const int64_t count = std::min(kChunkElements, parameter.numel() - done);
+      values.resize(static_cast<size_t>(count));
+      initial_values(parameter, seed, done, count, values.data());
+      const Tensor wide = backend_.make_tensor(DType::kF32, {count}, "initial weights");
+      backend_.upload(values.data(), wide, stream_);
+      backend_.run(CastArgs{.src = wide, .dst = flat.slice(done, count)}, stream_);
+      stream_.synchronize();  // it reads the values
+    }
+    ++parameter.version;
+  }
   applied_steps_ = 0;
   recompute_weights();
   if (has_digests()) accept_state();
@@ -265,6 +282,7 @@ void ShardedOptimizer::begin_load() {
 }
 
 bool ShardedOptimizer::needs(int parameter, int64_t begin, int64_t count) const {
+  if (!buckets_.parameters()[parameter].is_trainable) return false;
   const BucketState& state = states_[static_cast<size_t>(buckets_.layout().bucket_of(parameter))];
   return std::any_of(state.segments.begin(), state.segments.end(), [&](const Segment& segment) {
     return segment.parameter == parameter && begin < segment.begin + segment.count && segment.begin < begin + count;
@@ -276,6 +294,7 @@ void ShardedOptimizer::load(const StateValues& values) {
   MANTISSA_CHECK(values.parameter >= 0 && values.parameter < buckets_.parameters().size(),
                  "[sharded_optimizer.load] there is no parameter {}", values.parameter);
   const Parameter& parameter = buckets_.parameters()[values.parameter];
+  MANTISSA_CHECK(parameter.is_trainable, "[sharded_optimizer.load] '{}' is frozen and has no state", parameter.name);
   require_sizes(values, parameter);
   if (values.begin < 0 || values.begin + count > parameter.numel()) {
     throw CheckpointError(fmt::format("optimizer state: elements [{}, {}) of '{}' do not exist; it has shape {}",
@@ -382,6 +401,7 @@ StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& conf
     memory.masters += format.master_bytes(state);
     memory.moments += format.moment_bytes(state);
   }
+  memory.weights += layout.frozen_bytes();
   const WirePlan plan = plan_wire(layout, config, path);
   memory.buffers = plan.window_bytes + plan.result_bytes;
   if (one_copy || layout.ranks() == 1 || config.sharding != Sharding::kSharded) return memory;

@@ -72,8 +72,8 @@ class ShardedOptimizer {
                    Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded = {},
                    Digests digests = Digests::kOff);
 
-  // Sets masters and working weights to the parameters' initial values, the same for every rank count; moments and the
-  // count of applied steps to zero. Collective.
+  // Sets masters, working weights and frozen weights to the parameters' initial values, the same for every rank count;
+  // moments and the count of applied steps to zero. Collective.
   void initialize(uint64_t seed);
 
   // Records the amaxes of the weights that are gathered as codes: passes see only codes of them. Call it before the

@@ -76,6 +76,7 @@ Offender VerdictReduction::find_offender(const Verdict& verdict, GradientReducer
   Record mine{.own = {}, .sum_is_nan = holds_nan_sum(verdict.first_bad, reducer, buckets.layout())};
   const ParameterSet& parameters = buckets.parameters();
   for (int index = 0; index < parameters.size() && mine.own.parameter < 0; ++index) {
+    if (!parameters[index].is_trainable) continue;
     const Tensor sent = reducer.as_sent(parameters[index].gradient);
     const TensorStats stats = stats_of(sent);
     if (stats.first_bad == TensorStats::kNone) continue;

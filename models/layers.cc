@@ -20,9 +20,17 @@ float residual_stddev(const ModelConfig& config) {
   return config.init_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
 }
 
-Var run_linear(Tape& tape, std::string_view name, Var x, const LinearParameters& parameters) {
+LoraAdapters adapters_of(ParameterSet& parameters, const std::string& layer, int64_t inputs,
+                         const ModelConfig& config) {
+  return {parameters, layer, inputs, projections_of(config, layer), config.lora};
+}
+
+// x (R, K) of `samples` sequences.
+Var run_linear(Tape& tape, std::string_view name, Var x, const LinearParameters& parameters, int64_t samples = 1) {
   const Tape::LayerGuard guard(tape, name);
-  return linear(tape, std::move(x), *parameters.weight, parameters.bias);
+  if (parameters.adapters.empty()) return linear(tape, std::move(x), *parameters.weight, parameters.bias);
+  Var y = linear(tape, x, *parameters.weight, parameters.bias);
+  return parameters.adapters.add_to(tape, std::move(y), x, samples);
 }
 
 // The dtype in which the linear layer `name` computes.
@@ -77,12 +85,14 @@ SelfAttention::SelfAttention(ParameterSet& parameters, const std::string& path, 
       rotates_(config.position == Position::kRope && config.rope_blocks.contains(block)) {
   qkv_ = add_linear(parameters, path + ".qkv", config.width, shape_.qkv_row(), config.resolved(config.qkv_bias),
                     config.init_stddev);
+  qkv_.adapters = adapters_of(parameters, path + ".qkv", config.width, config);
   if (config.qk_norm) {
     query_norm_ = &parameters.add(path + ".query_norm.weight", {shape_.head_dim}, {Init::Kind::kOnes});
     key_norm_ = &parameters.add(path + ".key_norm.weight", {shape_.head_dim}, {Init::Kind::kOnes});
   }
   out_ = add_linear(parameters, path + ".out", shape_.out_row(), config.width, config.resolved(config.out_bias),
                     residual_stddev(config));
+  out_.adapters = adapters_of(parameters, path + ".out", shape_.out_row(), config);
 }
 
 Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
@@ -90,13 +100,13 @@ Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
   AttentionShape shape = shape_;
   shape.sequence_length = sequence_length;
   const int64_t samples = x.value.dim(0) / sequence_length;
-  Var qkv = run_linear(tape, "qkv", std::move(x), qkv_);
+  Var qkv = run_linear(tape, "qkv", std::move(x), qkv_, samples);
   if (query_norm_ != nullptr) {
     qkv = head_norm(tape, std::move(qkv), shape, *query_norm_, *key_norm_, config_.norm_epsilon);
   }
   if (rotates_) qkv = rope(tape, std::move(qkv), shape, config_.rope, tape.document_starts());
   Var mixed = attention(tape, std::move(qkv), shape, tape.document_starts());
-  Var out = run_linear(tape, "out", std::move(mixed), out_);
+  Var out = run_linear(tape, "out", std::move(mixed), out_, samples);
   return dropout(tape, std::move(out), config_.dropout, samples);
 }
 
@@ -106,19 +116,22 @@ FeedForward::FeedForward(ParameterSet& parameters, const std::string& path, cons
   const int64_t outputs = is_gated(config.activation) ? 2 * hidden : hidden;
   up_ =
       add_linear(parameters, path + ".up", config.width, outputs, config.resolved(config.mlp_bias), config.init_stddev);
+  up_.adapters = adapters_of(parameters, path + ".up", config.width, config);
   down_ = add_linear(parameters, path + ".down", hidden, config.width, config.resolved(config.mlp_bias),
                      residual_stddev(config));
+  down_.adapters = adapters_of(parameters, path + ".down", hidden, config);
 }
 
 Var FeedForward::forward(Tape& tape, Var x, int64_t samples) const {
   const Tape::LayerGuard guard(tape, "mlp");
-  Var out = gelu_form(config_.activation) ? gelu_between(tape, std::move(x)) : activation_between(tape, std::move(x));
+  const bool is_fused = gelu_form(config_.activation) && up_.adapters.empty() && down_.adapters.empty();
+  Var out = is_fused ? gelu_between(tape, std::move(x)) : activation_between(tape, std::move(x), samples);
   return dropout(tape, std::move(out), config_.dropout, samples);
 }
 
-Var FeedForward::activation_between(Tape& tape, Var x) const {
-  Var hidden = activate(tape, run_linear(tape, "up", std::move(x), up_), config_.activation);
-  return run_linear(tape, "down", std::move(hidden), down_);
+Var FeedForward::activation_between(Tape& tape, Var x, int64_t samples) const {
+  Var hidden = activate(tape, run_linear(tape, "up", std::move(x), up_, samples), config_.activation);
+  return run_linear(tape, "down", std::move(hidden), down_, samples);
 }
 
 Var FeedForward::gelu_between(Tape& tape, Var x) const {
@@ -126,7 +139,7 @@ Var FeedForward::gelu_between(Tape& tape, Var x) const {
   const DType up = dtype_of(tape, "up", x.value.dtype(), up_), hidden = tape.compute_dtype(Op::kGelu, up, up);
   if (tape.shows_every_op() || rounds_operands(tape, "up") || rounds_operands(tape, "down") || hidden != up ||
       dtype_of(tape, "down", hidden, down_) != hidden) {
-    return activation_between(tape, std::move(x));
+    return activation_between(tape, std::move(x), 1);  // without adapters
   }
   GeluOutput y;
   {

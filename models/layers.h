@@ -9,10 +9,11 @@
 
 namespace mantissa {
 
-// Weight (N, K) and optional bias (N) of a linear layer named `path`.
+// Weight (N, K), optional bias (N) and adapters of a linear layer named `path`.
 struct LinearParameters {
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;
+  LoraAdapters adapters{};
 };
 // Registers them: a normal weight, and a bias of zeros if there is one.
 LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
@@ -62,7 +63,7 @@ class FeedForward {
 
  private:
   // down(activation(up(x))).
-  Var activation_between(Tape& tape, Var x) const;
+  Var activation_between(Tape& tape, Var x, int64_t samples) const;
   // The same with gelu fused into the products, if all three compute in one dtype and round no operands.
   Var gelu_between(Tape& tape, Var x) const;
 

@@ -111,7 +111,19 @@ double training_flops_per_token(const ModelConfig& config) {
     const int64_t window = config.window_of(i);
     keys += window > 0 ? std::min(window, config.context) : config.context;
   }
-  return 6 * matrix_parameters + 12 * static_cast<double>(keys) * mixed;
+  const double products = config.lora.rank > 0 ? 4 : 6;  // frozen weights have no gradient
+  return products * matrix_parameters + 12 * static_cast<double>(keys) * mixed;
+}
+
+std::vector<Projection> projections_of(const ModelConfig& config, std::string_view layer) {
+  const int64_t dim = config.resolved_head_dim(), keys = config.resolved_kv_heads() * dim,
+                hidden = config.resolved_mlp_width();
+  if (layer.ends_with(".attention.qkv")) return {{"q_proj", config.heads * dim}, {"k_proj", keys}, {"v_proj", keys}};
+  if (layer.ends_with(".attention.out")) return {{"o_proj", config.width}};
+  if (layer.ends_with(".mlp.down")) return {{"down_proj", config.width}};
+  MANTISSA_CHECK(layer.ends_with(".mlp.up"), "[projections_of] '{}' is no linear layer of a block", layer);
+  if (is_gated(config.activation)) return {{"gate_proj", hidden}, {"up_proj", hidden}};
+  return {{"up_proj", hidden}};
 }
 
 double ModelConfig::option(std::string_view name, double fallback) const {
@@ -136,7 +148,9 @@ std::unique_ptr<Model> create_model(const ModelConfig& config, ParameterSet& par
   require<ConfigError>(found != models().end(), "model.name: expected one of {}, got '{}'",
                        fmt::join(model_names(), ", "), config.name);
   require_options(config, found->second.options);
-  return found->second.create(config, parameters);
+  auto model = found->second.create(config, parameters);
+  if (config.lora.rank > 0) freeze_base(parameters, config.lora);
+  return model;
 }
 
 std::vector<std::string> model_names() {

@@ -15,6 +15,7 @@
 #include "core/kernels/embedding/args.h"
 #include "core/ops/activation.h"
 #include "core/ops/cross_entropy.h"
+#include "models/lora.h"
 
 namespace mantissa {
 
@@ -76,6 +77,7 @@ struct ModelConfig {
   float attention_scale = 0.0f;    // of the scores; 0: 1 / sqrt(head_dim)
   float logit_softcap = 0.0f;      // logits are softcap * tanh(logit / softcap); 0: as they are
   float init_stddev = 0.02f;       // of matrices; residual projections get init_stddev / sqrt(2 * layers), as GPT-2
+  LoraConfig lora{};
 
   // The value of an entry of `options`, or the fallback if there is none. ConfigError unless it is a number.
   double option(std::string_view option_name, double fallback) const;
@@ -119,15 +121,20 @@ class Model {
 };
 
 // Multiply-adds count twice. Forward and backward of one token: 6 * (parameters in matrix products) + 12 * layers *
-// keys * heads * head_dim. `keys` is the context, without a discount for the causal mask (the convention of PaLM's
-// appendix B), or the window where it is less.
+// keys * heads * head_dim. Frozen matrices count 4 times, without adapters, which are small. `keys` is the context,
+// without a discount for the causal mask (the convention of PaLM's appendix B), or the window where it is less.
 double training_flops_per_token(const ModelConfig& config);
 
 using ModelFactory = std::function<std::unique_ptr<Model>(const ModelConfig& config, ParameterSet& parameters)>;
 // `options`: the names that model.options may give this model. False, with nothing changed, if the name is taken.
 bool register_model(const std::string& name, ModelFactory factory, std::vector<std::string> options = {});
-// Registers the model's parameters in order of use. Loads config.plugin first. ConfigError naming all models if
-// config.name is unknown, naming all options for one that the model does not have, and as load_plugin().
+// The projections that the weight of a linear layer in a block packs, in order: "blocks.0.attention.qkv". ContractError
+// for another layer.
+std::vector<Projection> projections_of(const ModelConfig& config, std::string_view layer);
+
+// Registers the model's parameters in order of use; with config.lora, all but those of adapters are frozen. Loads
+// config.plugin first. ConfigError naming all models if config.name is unknown, naming all options for one that the
+// model does not have, and as load_plugin() and freeze_base().
 std::unique_ptr<Model> create_model(const ModelConfig& config, ParameterSet& parameters);
 std::vector<std::string> model_names();
 

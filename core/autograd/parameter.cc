@@ -44,12 +44,19 @@ int64_t ParameterSet::numel() const {
   return count;
 }
 
+int64_t ParameterSet::trainable_numel() const {
+  int64_t count = 0;
+  for (const auto& parameter : parameters_) count += parameter->is_trainable ? parameter->numel() : 0;
+  return count;
+}
+
 void ParameterSet::forget_gradients() {
   for (const auto& parameter : parameters_) parameter->gradient_written = false;
 }
 
 void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t count, float* out) {
-  if (parameter.init.kind != Init::Kind::kNormal) {
+  const bool is_normal = parameter.init.kind == Init::Kind::kNormal;
+  if (!is_normal && parameter.init.kind != Init::Kind::kUniform) {
     std::fill_n(out, count, parameter.init.kind == Init::Kind::kOnes ? 1.0f : 0.0f);
     return;
   }
@@ -60,9 +67,13 @@ void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, in
     for (int64_t block = task_begin; block < std::min(end_block, task_begin + kBlocksPerTask); ++block) {
       const PhiloxCounter words =
           philox(seed, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream, kInitStream});
-      const auto first = normal_pair(words[0], words[1]);
-      const auto second = normal_pair(words[2], words[3]);
-      const float values[4] = {first[0], first[1], second[0], second[1]};
+      float values[4];
+      for (size_t lane = 0; lane < 4; lane += 2) {
+        const auto pair = normal_pair(words[lane], words[lane + 1]);
+        for (size_t i = lane; i < lane + 2; ++i) {
+          values[i] = is_normal ? pair[i - lane] : 2.0f * uniform01(words[i]) - 1.0f;
+        }
+      }
       for (int64_t lane = 0; lane < 4; ++lane) {
         const int64_t element = block * 4 + lane - begin;
         if (element >= 0 && element < count) out[element] = parameter.init.stddev * values[lane];

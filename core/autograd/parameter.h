@@ -14,9 +14,9 @@ namespace mantissa {
 // How a parameter's first values are drawn. Element e of the parameter depends on (seed, name, e) only, so that every
 // rank count and every sharding starts from the same values.
 struct Init {
-  enum class Kind : uint8_t { kZeros, kOnes, kNormal };
+  enum class Kind : uint8_t { kZeros, kOnes, kNormal, kUniform };
   Kind kind = Kind::kZeros;
-  float stddev = 0.0f;
+  float stddev = 0.0f;  // kNormal; kUniform: the bound, values lie in [-bound, bound)
 };
 
 enum class WeightDecay : uint8_t { kNo, kYes };
@@ -35,9 +35,10 @@ struct Parameter {
   ParameterRole role = ParameterRole::kOther;
   std::string
       consumer;  // layer path of the op whose precision decides working_dtype; empty: layer(). A tied head sets it
+  bool is_trainable = true;           // false: frozen, without gradient and optimizer state
   DType working_dtype = DType::kF32;  // of `weight`; decided by the precision policy before the buffers are bound
 
-  // Bound by the buffers that own them; both have `shape`.
+  // Bound by the buffers that own them; both have `shape`. Frozen parameters have no gradient.
   Tensor weight;    // working copy, working_dtype
   Tensor gradient;  // wide_of(working_dtype), a view into a flat bucket from birth
 
@@ -63,6 +64,7 @@ class ParameterSet {
   // nullptr if the name is unknown.
   Parameter* find(std::string_view name) const;
   int64_t numel() const;
+  int64_t trainable_numel() const;
 
   // Start of a step: the next gradient of each parameter is written, not accumulated.
   void forget_gradients();

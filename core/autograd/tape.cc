@@ -53,7 +53,8 @@ Tensor Tape::cast(const Tensor& tensor, DType dtype) {
 
 Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, std::vector<Parameter*> parameters,
                  Backward backward) {
-  std::erase(parameters, nullptr);
+  std::erase_if(parameters,
+                [](const Parameter* parameter) { return parameter == nullptr || !parameter->is_trainable; });
   if (!is_second_run_ && options_.after_op) options_.after_op(layer_, name(op), output);
   if (options_.check_outputs) {  // keeps only the output's slot
     const int slot = static_cast<int>(slots_.size());
@@ -142,6 +143,9 @@ void Tape::give_gradient(const Var& input, Tensor gradient) {
 }
 
 GradientTarget Tape::gradient_target(Parameter& parameter) {
+  if (!parameter.is_trainable) {
+    return {allocate(wide_of(parameter.working_dtype), parameter.shape, "gradient of a frozen parameter")};
+  }
   MANTISSA_CHECK(parameter.gradient.defined(), "[tape] parameter '{}' has no gradient bound", parameter.name);
   const GradientMode mode = parameter.gradient_written ? GradientMode::kAccumulate : GradientMode::kWrite;
   parameter.gradient_written = true;

@@ -197,8 +197,8 @@ class Tape {
   uint32_t next_random_site() { return random_sites_++; }
 
   // Records that `op` made `output`. Ignores inputs without a slot and parameters that are nullptr; ignores all
-  // parameters on an evaluation tape. `backward` runs at most once. It must give a gradient to every input with a slot
-  // and to each of `parameters`.
+  // parameters on an evaluation tape, and frozen ones. `backward` runs at most once. It must give a gradient to every
+  // input with a slot and to each of `parameters`.
   Var record(Op op, Tensor output, const std::vector<Var>& inputs, std::vector<Parameter*> parameters,
              Backward backward);
   // Returns y, recorded last, with `remake` attached if options().recompute is kSelective. `remake` must not keep
@@ -212,7 +212,8 @@ class Tape {
   GradientTarget gradient_target(const Var& input);
   // Hands over a finished gradient. It becomes the input's gradient or is added to it. Casts other float dtypes.
   void give_gradient(const Var& input, Tensor gradient);
-  // The parameter's gradient, and whether to write it or to accumulate.
+  // The parameter's gradient, and whether to write it or to accumulate. A frozen parameter gets memory of this pass, for
+  // kernels that make all gradients of an op at once.
   GradientTarget gradient_target(Parameter& parameter);
 
   // Runs the backward pass from a loss whose op scales its gradient by options().loss_gradient. Afterwards the tape is

@@ -16,6 +16,7 @@ struct Layer {
   DType dtype;  // compute dtype
   Fp32Products products;
 
+  bool is_trained() const { return weight.is_trainable || (bias != nullptr && bias->is_trainable); }
   // c = a W^T + b, with what else `args` asks for.
   void forward(Tape& tape, GemmArgs args, bool is_first = true) const {
     args.b = tape.weight(weight, dtype);
@@ -52,6 +53,11 @@ struct Layer {
   }
 };
 
+// The input that the weight gradient reads; of a frozen layer none is kept.
+SavedValue saved_input(const Layer& layer, const Var& x, const Tensor& cast) {
+  return layer.is_trained() ? SavedValue(x, cast) : SavedValue(Var{}, Tensor());
+}
+
 void check_shapes(const char* op, const Tensor& x, const Parameter& weight, const Parameter* bias) {
   MANTISSA_CHECK(x.shape().rank() == 2 && weight.shape.rank() == 2 && x.dim(1) == weight.shape[1],
                  "[{}] '{}' has shape {} (N, K); x must have shape (R, K), got {}", op, weight.name, weight.shape,
@@ -80,7 +86,7 @@ Var record_linear(Tape& tape, const Layer& layer, Tensor y, const SavedValue& in
                          layer.input_gradient(t, args);
                          t.give_gradient(Var{{}, slot}, std::move(args.c));
                        }
-                       layer.weight_gradient(t, dy, input.get(t));
+                       if (layer.is_trained()) layer.weight_gradient(t, dy, input.get(t));
                      });
 }
 
@@ -113,7 +119,7 @@ struct ChunkedLoss {
                                                 .softcap = softcap},
                        tape.stream());
     if (d_input.defined()) layer.input_gradient(tape, {.a = chunk, .c = d_input.rows(begin, count)}, is_first);
-    layer.weight_gradient(tape, chunk, x, is_first);
+    if (layer.is_trained()) layer.weight_gradient(tape, chunk, x, is_first);
   }
 };
 
@@ -132,7 +138,7 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   const Layer layer = make_layer("linear", tape, x.value, weight, bias);
   const DType x_dtype = x.value.dtype();
   const Tensor input = tape.cast(x.value, layer.dtype);
-  const SavedValue saved(x, input);
+  const SavedValue saved = saved_input(layer, x, input);
   x.value = Tensor();  // the backward pass needs only the cast input
   const Tensor y = layer.allocate_output(tape, input);
   layer.forward(tape, {.a = input, .c = y});
@@ -143,7 +149,7 @@ GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, Ge
   const Layer layer = make_layer("linear", tape, x.value, weight, bias);
   const DType x_dtype = x.value.dtype();
   const Tensor layer_input = tape.cast(x.value, layer.dtype);
-  const SavedValue saved(x, layer_input);
+  const SavedValue saved = saved_input(layer, x, layer_input);
   x.value = Tensor();
   const Tensor input = layer.allocate_output(tape, layer_input), y = layer.allocate_output(tape, layer_input);
   layer.forward(tape, {.a = layer_input, .c = y, .aux = input, .activation = GemmActivation::kGelu, .form = form});
@@ -157,7 +163,7 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
                  x.input.dtype(), layer.dtype);
   const Tensor y = layer.allocate_output(tape, x.y.value);
   layer.forward(tape, {.a = x.y.value, .c = y});
-  return record_linear(tape, layer, y, SavedValue(x.y, x.y.value), layer.dtype, x.y.slot,
+  return record_linear(tape, layer, y, saved_input(layer, x.y, x.y.value), layer.dtype, x.y.slot,
                        {.aux = x.input, .activation = GemmActivation::kGeluGradient, .form = x.form});
 }
 

@@ -170,7 +170,9 @@ Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType 
   const Operand b = layer.weight_operand(tape, Product::kForward);
   const Tensor y = layer.multiply(tape, Product::kForward, a, b, {x_shape[0], weight.shape[0]}, dtype,
                                   bias ? tape.weight(*bias, dtype) : Tensor());
-  const SavedInput input(tape, layer, x, a, tape.is_observed());
+  const bool is_trained = weight.is_trainable || (bias != nullptr && bias->is_trainable);
+  std::optional<SavedInput> input;  // of a frozen layer none is kept
+  if (is_trained) input.emplace(tape, layer, x, a, tape.is_observed());
   const Var source{{}, x.slot};
   x.value = Tensor();
   return tape.record(Op::kLinear, y, {source}, {&weight, bias},
@@ -180,7 +182,7 @@ Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType 
                          const DType d_input = x_dtype == DType::kF32 ? DType::kF32 : dy.dtype();
                          t.give_gradient(source, input_gradient(t, layer, dy, x_shape, d_input, rounded_dy));
                        }
-                       accumulate_gradients(t, layer, input, dy, rounded_dy);
+                       if (input) accumulate_gradients(t, layer, *input, dy, rounded_dy);
                      });
 }
 

@@ -27,6 +27,8 @@ class FiniteDifference : public ::testing::TestWithParam<std::pair<const char*, 
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifference,
                          ::testing::Values(std::pair("Gpt", testing::tiny_gpt()),
                                            std::pair("Llama", testing::tiny_llama()),
+                                           std::pair("Lora", testing::tiny_lora()),
+                                           std::pair("LlamaLora", testing::tiny_llama_lora()),
                                            std::pair("Encoder", testing::tiny_encoder())),
                          [](const auto& info) { return info.param.first; });
 
@@ -59,6 +61,7 @@ TEST_P(FiniteDifference, EveryElementOfEveryParameter) {
   run_pass(host, test, batch, fp32, 1.0f, std::move(options));
   for (int i = 0; i < test.parameters.size(); ++i) {
     Parameter& parameter = test.parameters[i];
+    if (!parameter.is_trainable) continue;
     std::vector<float>& values = weights[static_cast<size_t>(i)];
     // 11 shares no factor with any dimension, so the sample covers all rows and columns.
     const size_t stride = host.is_slow() ? std::min<size_t>(11, values.size()) : 1;

@@ -37,6 +37,13 @@ ModelConfig llama() {
   return config;
 }
 
+// The first block has no gradients, and the second only in its feed-forward layer.
+ModelConfig lora() {
+  ModelConfig config = llama();
+  config.lora = {.rank = 4, .targets = {"blocks.1.mlp.*", "blocks.2.*"}};
+  return config;
+}
+
 ModelConfig erf_encoder() {
   ModelConfig config = small("encoder", false);
   config.activation = Activation::kGeluErf;
@@ -116,7 +123,7 @@ class RecomputedModel : public ::testing::TestWithParam<std::pair<const char*, M
 
 INSTANTIATE_TEST_SUITE_P(Models, RecomputedModel,
                          ::testing::Values(std::pair("Gpt", small("gpt", true)), std::pair("Llama", llama()),
-                                           std::pair("Encoder", small("encoder", true)),
+                                           std::pair("Encoder", small("encoder", true)), std::pair("Lora", lora()),
                                            std::pair("ErfEncoder", erf_encoder())),
                          [](const auto& info) { return info.param.first; });
 

@@ -61,6 +61,19 @@ inline ModelConfig tiny_decoder() {
   return config;
 }
 
+// Adapters of whole layers and of parts of them.
+inline ModelConfig tiny_lora() {
+  ModelConfig config = tiny_gpt();
+  config.lora = {.rank = 3, .alpha = 4.5f, .targets = {"q_proj", "blocks.1.attention.qkv", "mlp.*"}, .dropout = 0.3f};
+  return config;
+}
+
+inline ModelConfig tiny_llama_lora() {
+  ModelConfig config = tiny_decoder();
+  config.lora = {.rank = 2, .alpha = 2.0f, .targets = {"blocks.1.*", "blocks.*.v_proj"}};
+  return config;
+}
+
 inline ModelConfig tiny_encoder() {
   ModelConfig config = tiny_model("encoder");
   config.activation = Activation::kGeluErf;

@@ -56,7 +56,9 @@ inline PassResult run_pass(TapeHost& host, TestModel& test, const MicroBatch& ba
 
 inline Gradients gradients_of(TapeHost& host, const ParameterSet& parameters) {
   Gradients gradients;
-  for (int i = 0; i < parameters.size(); ++i) gradients[parameters[i].name] = host.values(parameters[i].gradient);
+  for (int i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].is_trainable) gradients[parameters[i].name] = host.values(parameters[i].gradient);
+  }
   return gradients;
 }
 

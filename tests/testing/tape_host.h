@@ -75,6 +75,7 @@ class TapeHost {
     for (int i = 0; i < parameters.size(); ++i) {
       Parameter& parameter = parameters[i];
       parameter.weight = backend_->make_tensor(parameter.working_dtype, parameter.shape, "test weight");
+      if (!parameter.is_trainable) continue;
       parameter.gradient = backend_->make_tensor(wide_of(parameter.working_dtype), parameter.shape, "test gradient");
     }
   }

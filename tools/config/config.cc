@@ -191,8 +191,8 @@ uint64_t fingerprint(const Config& config) {
 
 std::string model_fingerprint(const Config& config) {
   const uint64_t hash = hash_settings(config, [](const std::string& path) {
-    return path.starts_with("model.") && path != "model.dropout" && path != "model.init_stddev" &&
-           !path.starts_with("model.plugin");
+    return path.starts_with("model.") && path != "model.dropout" && path != "model.lora.dropout" &&
+           path != "model.init_stddev" && !path.starts_with("model.plugin");
   });
   return fmt::format("{:016x}", hash);
 }

@@ -145,6 +145,12 @@ void bind_model(ConfigVisitor& v, ModelConfig& c) {
   v.scalar("attention_scale", real_field(c.attention_scale, RealRange::at_least_zero()));
   v.scalar("logit_softcap", real_field(c.logit_softcap, RealRange::at_least_zero()));
   v.scalar("init_stddev", real_field(c.init_stddev, RealRange::at_least_zero()));
+  v.section("lora", [&] {
+    v.scalar("rank", integer_field<int64_t>(c.lora.rank, 0, 1 << 14));
+    v.scalar("alpha", real_field(c.lora.alpha, RealRange::above_zero()));
+    v.texts("targets", c.lora.targets);
+    v.scalar("dropout", real_field(c.lora.dropout, RealRange::below_one()));
+  });
 }
 
 void bind_data(ConfigVisitor& v, DataConfig& c) {

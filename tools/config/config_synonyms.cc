@@ -29,8 +29,7 @@ const std::vector<Unavailable>& unavailable() {
       {{"tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size", "pipeline_parallel",
         "pipeline_parallel_size", "pipeline_model_parallel_size", "expert_parallel", "context_parallel"},
        "ranks are data parallel only, with optimizer state sharded over them"},
-      {{"experts", "num_experts", "moe", "lora", "lora_r", "peft"},
-       "the models are gpt and encoder, dense and trained as a whole"},
+      {{"experts", "num_experts", "moe"}, "the models are gpt and encoder, and dense"},
       {{"momentum", "nesterov", "amsgrad"}, kAdamW}};
   return kAll;
 }
@@ -115,6 +114,10 @@ ConfigSynonyms config_synonyms() {
           {"sliding_window", "model.window"},
           {"n_kv_head", "model.kv_heads"},
           {"num_key_value_heads", "model.kv_heads"},
+          {"lora_r", "model.lora.rank"},
+          {"lora_alpha", "model.lora.alpha"},
+          {"lora_dropout", "model.lora.dropout"},
+          {"target_modules", "model.lora.targets"},
           {"tokenizer_path", "data.tokenizer"},
           {"tokenizer_name", "data.tokenizer"},
           {"init_from_checkpoint", "train.init_from"},

@@ -53,8 +53,9 @@ void require_same_model(const Config& run, const ModelConfig& source) {
   const auto given = flatten(run), theirs = flatten(other);
   std::vector<std::string> differences;
   for (const auto& [path, value] : given) {
-    const bool may_differ = std::ranges::count(kMayDiffer, path) > 0 &&
-                            !(path == "model.context" && run.model.position == Position::kLearned);
+    const bool may_differ =
+        path.starts_with("model.lora.") || (std::ranges::count(kMayDiffer, path) > 0 &&
+                                            !(path == "model.context" && run.model.position == Position::kLearned));
     if (value != theirs.at(path) && !may_differ) {
       differences.push_back(fmt::format("{}: {}, and there {}", path, value, theirs.at(path)));
     }

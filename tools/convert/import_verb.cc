@@ -6,6 +6,7 @@
 #include "core/base/wrapped_text.h"
 #include "tools/convert/output_folder.h"
 #include "tools/exchange/carried_files.h"
+#include "tools/exchange/weights_file.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/run_model.h"
 
@@ -21,27 +22,6 @@ Config config_for(const ModelConfig& model, const std::string& run) {
   return config;
 }
 
-CheckpointFile write_weights(const ModelSource& source, const std::string& folder) {
-  std::vector<SafetensorsEntry> entries;
-  const ParameterSet& parameters = source.parameters();
-  for (int i = 0; i < parameters.size(); ++i) {
-    SafetensorsEntry entry{.name = parameters[i].name,
-                           .dtype = std::string(safetensors_name(source.dtype(parameters[i].name))),
-                           .shape = {}};
-    for (int axis = 0; axis < parameters[i].shape.rank(); ++axis) entry.shape.push_back(parameters[i].shape[axis]);
-    entries.push_back(std::move(entry));
-  }
-  CheckpointFileWriter file(folder, kModelFile);
-  SafetensorsWriter writer(file, std::move(entries));
-  for (const SafetensorsEntry& entry : writer.order()) {
-    std::vector<std::byte> bytes(entry.size_bytes());
-    source.read(entry.name, source.dtype(entry.name), bytes);
-    writer.append(entry.name, bytes);
-  }
-  writer.finish();
-  return file.close();
-}
-
 void import_model(const ImportRequest& request) {
   if (!is_foreign_model(request.model)) {
     throw ConfigError(
@@ -55,7 +35,7 @@ void import_model(const ImportRequest& request) {
   CheckpointStore store(checkpoint_root(folder.partial()),
                         {.warn = [](const std::string& text) { log_warn("{}", text); }});
   store.begin(0);
-  const CheckpointFile weights = write_weights(*source, store.partial_folder(0));
+  const CheckpointFile weights = write_weights_file(*source, store.partial_folder(0), kModelFile);
   store.commit(0, model_fingerprint(config), {weights},
                {{"format_version", kStateVersion},
                 {"config", to_yaml(config)},

@@ -69,10 +69,11 @@ std::optional<DType> dtype_of(FaultTarget target, const Parameter& parameter, co
   return std::nullopt;
 }
 
-// A parameter and one of its elements, each element of the model with the same probability.
+// A trainable parameter and one of its elements, each element with the same probability.
 void draw_element(Draws& draws, const ParameterSet& parameters, Fault& fault) {
-  int64_t element = draws.below(parameters.numel());
+  int64_t element = draws.below(parameters.trainable_numel());
   for (int index = 0; index < parameters.size(); ++index) {
+    if (!parameters[index].is_trainable) continue;
     fault.parameter = parameters[index].name;
     fault.element = element;
     if (element < parameters[index].numel()) return;
@@ -125,6 +126,7 @@ void require_possible(const PlannedFault& fault, const AdamWOptions& options, co
   };
   const Parameter* const parameter = state.parameters().find(fault.parameter);
   if (parameter == nullptr) refuse("parameter", fmt::format("the model has no parameter '{}'", fault.parameter));
+  if (!parameter->is_trainable) refuse("parameter", fmt::format("'{}' is frozen", fault.parameter));
   if (fault.element < 0 || fault.element >= parameter->numel()) {
     refuse("element", fmt::format("'{}' has {} elements, there is no element {}", fault.parameter, parameter->numel(),
                                   fault.element));

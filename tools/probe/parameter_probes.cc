@@ -41,7 +41,9 @@ void GradientProbe::measure() {
     sent_.clear(backend_, stream_);
     errors_.clear(backend_, stream_);
     for (int index = 0; index < buckets_.parameters().size(); ++index) {
-      backend_.run(ExponentHistogramArgs{.x = buckets_.parameters()[index].gradient, .record = sent_[index]}, stream_);
+      const Parameter& parameter = buckets_.parameters()[index];
+      if (!parameter.is_trainable) continue;
+      backend_.run(ExponentHistogramArgs{.x = parameter.gradient, .record = sent_[index]}, stream_);
     }
   }
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
@@ -66,6 +68,7 @@ std::vector<ProbeRow> GradientProbe::rows() {
   const DType wire = reducer_.config().wire;
   const float before = reducer_.plan().scale.before;
   for (int index = 0; index < buckets_.parameters().size(); ++index) {
+    if (!buckets_.parameters()[index].is_trainable) continue;
     const auto i = static_cast<size_t>(index);
     ProbeRow row{.role = probe_role::kParameterGradient,
                  .tensor = buckets_.parameters()[index].name,
@@ -143,7 +146,7 @@ std::vector<ProbeRow> UpdateProbe::rows() {
   const auto stagnation = stagnation_.read(backend_, stream_);
   std::vector<ProbeRow> rows;
   for (int index = 0; index < parameters_.size(); ++index) {
-    if (!knows(parameters_[index])) continue;
+    if (!parameters_[index].is_trainable || !knows(parameters_[index])) continue;
     const DType working = parameters_[index].working_dtype;
     ProbeRow row{.role = probe_role::kUpdate, .tensor = parameters_[index].name, .format = std::string(name(working))};
     row.histogram = histograms[static_cast<size_t>(index)];

@@ -1,6 +1,6 @@
 // Checkpoints of a training run: saving and resuming. core/io/checkpoint_store.h makes files a valid checkpoint.
 //
-//   model.safetensors                   working weights by parameter name (rank 0)
+//   model.safetensors                   working weights that are trained, by parameter name (rank 0)
 //   optimizer-00001-of-00002.safetensors  one rank's pieces: "<parameter>/<first element>/master", ".../m", ".../v";
 //                                       without a master ".../weight" and perhaps ".../compensation"; 8-bit moments
 //                                       have ".../m_absmax" and ".../v_absmax"

@@ -266,8 +266,9 @@ DelayedScales::State read_scales_file(const std::string& path) {
 CheckpointFile write_model_file(const std::string& folder, const std::string& name, const ParameterSet& parameters,
                                 Backend& backend, Stream& stream) {
   std::map<std::string, Tensor> tensors;
-  for (int index = 0; index < parameters.size(); ++index)
-    tensors.emplace(parameters[index].name, parameters[index].weight);
+  for (int index = 0; index < parameters.size(); ++index) {
+    if (parameters[index].is_trainable) tensors.emplace(parameters[index].name, parameters[index].weight);
+  }
   CheckpointFileWriter file(folder, name);
   write_tensors(file, tensors, backend, stream);
   return file.close();

@@ -129,7 +129,7 @@ uint64_t TrainingCheckpoints::part_bytes() const {
   uint64_t bytes = optimizer_file_bytes(session_.sharded.optimizer);
   const ParameterSet& parameters = session_.runtime.parameters;
   for (int index = 0; index < parameters.size() && session_.communicator.rank() == 0; ++index) {
-    bytes += parameters[index].weight.size_bytes();
+    if (parameters[index].is_trainable) bytes += parameters[index].weight.size_bytes();
   }
   return bytes;
 }

@@ -6,9 +6,11 @@
 
 #include "core/backend/dry_run_backend.h"
 #include "core/backend/registry.h"
+#include "core/base/host_memory.h"
 #include "models/model.h"
 #include "tools/config/precision_phases.h"
 #include "tools/train/generator.h"
+#include "tools/train/statistics.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
@@ -187,6 +189,16 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, 
     }
   }
   return tables;
+}
+
+void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator) {
+  if (!computes_on_host(run.device, communicator.local_rank())) return;
+  const auto needs = [](const MemoryTable& table) { return table.total(); };
+  const MemoryTable& most = *std::ranges::max_element(predicted, {}, needs);
+  if (most.total() <= host_memory().total_bytes) return;
+  throw MemoryError(fmt::format("a rank needs {:.1f} GiB of memory by prediction:{}\n{}. {}",
+                                static_cast<double>(most.total()) / kGib, to_text(most), describe_host_memory(),
+                                kLessMemory));
 }
 
 std::string to_text(const MemoryTable& table) {

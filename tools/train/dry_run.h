@@ -64,6 +64,9 @@ MemoryTable predict_memory_table(const Config& config, const DryRunOptions& opti
 // The same for every phase of precision.schedule. ConfigError names the phase.
 std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks,
                                                ContributionPath path = ContributionPath::kExchanged);
+// MemoryError if the most that a phase needs is more than the host has: such a training would be killed as soon as it
+// touches what is missing. GPUs refuse it themselves.
+void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator);
 // One line a category, in MiB. Then the rank's bytes of state for each parameter of the model.
 std::string to_text(const MemoryTable& table);
 // "2.45 GiB (weights and gradients 0.71, optimizer 1.42, activations 0.11, buffers 0.21)".

@@ -243,6 +243,7 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
       {"model.rope_scaling.", rotates, no_rope},
       {"model.rope_scaling.", config.model.rope.scaling != RopeScaling::kNone, "model.rope_scaling.kind = none"},
       {"model.window_blocks", config.model.window > 0, "model.window = 0"},
+      {"model.lora.", config.model.lora.rank > 0, "model.lora.rank = 0"},
       {"data.tokenizer", config.data.format != DataFormat::kBytes, "data.format = bytes"},
       {"data.layout", config.data.format != DataFormat::kBytes, "it belongs to data.format = tokens"},
       {"data.validation", evaluates, no_evaluation},
@@ -384,8 +385,7 @@ std::vector<std::string> ineffective_settings(const Config& config, const Config
         is_effective |= is_shared && std::ranges::count(found[other], one.path, &Ineffective::path) == 0;
       }
       if (is_effective) continue;
-      // A phase writes its settings below its own path.
-      const size_t section = std::string_view("precision").size();
+      const size_t section = std::string_view("precision").size();  // a phase writes its settings below its own path
       std::string own =
           phase_path(config, static_cast<int>(phase)) + one.path.substr(std::min(section, one.path.size()));
       if (!one.path.starts_with("precision.") || !origins.contains(own)) own = one.path;

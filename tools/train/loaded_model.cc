@@ -4,7 +4,6 @@
 #include <sstream>
 
 #include "core/backend/dry_run_backend.h"
-#include "core/kernels/elementwise/args.h"
 #include "tools/config/initial_model.h"
 #include "tools/guard/resume_choice.h"
 #include "tools/train/checkpoint.h"
@@ -53,18 +52,8 @@ void load_weights(const ModelSource& source, ModelRuntime& runtime) {
   Backend& backend = *runtime.backend;
   for (int index = 0; index < runtime.parameters.size(); ++index) {
     Parameter& parameter = runtime.parameters[index];
-    const DType stored = source.dtype(parameter.name);
-    std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(stored)));
-    source.read(parameter.name, stored, values);
     parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "weight");
-    ++parameter.version;
-    if (stored == parameter.working_dtype) {
-      backend.upload(values.data(), parameter.weight, *runtime.stream);
-      continue;
-    }
-    const Tensor wide = backend.make_tensor(stored, parameter.shape, "loaded weight");
-    backend.upload(values.data(), wide, *runtime.stream);
-    backend.run(CastArgs{.src = wide, .dst = parameter.weight}, *runtime.stream);
+    load_weight(source, parameter, backend, *runtime.stream);
   }
 }
 

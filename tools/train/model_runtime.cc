@@ -109,6 +109,12 @@ ModelRuntime::ModelRuntime(const Config& config, std::unique_ptr<Backend> device
 
 void ModelRuntime::keep_delayed_scales(const DelayedScalingOptions& options) {
   delayed_scales = std::make_unique<DelayedScales>(parameters, policy, options, *backend, *stream);
+  // Amaxes of gradients that no frozen layer makes would never come.
+  if (!delayed_scales->empty() && parameters.trainable_numel() < parameters.numel()) {
+    throw ConfigError(
+        "precision: delayed scaling and model.lora do not go together: frozen layers have no weight gradients whose "
+        "scales could be kept; give another precision.recipe");
+  }
 }
 
 Tape ModelRuntime::make_tape(TapeOptions options, const PrecisionPolicy* other_policy) {

@@ -2,10 +2,13 @@
 
 #include <charconv>
 #include <filesystem>
+#include <set>
 
 #include "core/base/log.h"
+#include "core/kernels/elementwise/args.h"
 #include "tools/config/initial_model.h"
 #include "tools/exchange/carried_files.h"
+#include "tools/exchange/weights_file.h"
 #include "tools/guard/resume_choice.h"
 #include "tools/train/checkpoint.h"
 
@@ -29,6 +32,29 @@ void add_masters(StoredTensors& tensors, const std::shared_ptr<const Safetensors
   }
 }
 
+ModelConfig without_adapters(ModelConfig model) {
+  model.lora = {};
+  return model;
+}
+
+// The file of frozen weights that the checkpoint was trained with. CheckpointError for another one, or none.
+std::string checked_base(const std::string& checkpoint_folder, const nlohmann::json& run_entry) {
+  const std::string path = base_file_of(checkpoint_folder);
+  const CheckpointFile file = read_state(checkpoint_folder, [&] {
+    const nlohmann::json& base = run_entry.at(kBaseEntry);
+    return CheckpointFile{kBaseFile, base.at("size_bytes"), base.at("xxh3_128")};
+  });
+  std::error_code error;  // then it is not there
+  if (!std::filesystem::exists(path, error)) {
+    throw CheckpointError(
+        fmt::format("{}: it holds adapters, and the weights that they adapt are missing: expected {}, which the run "
+                    "wrote when it began",
+                    checkpoint_folder, path));
+  }
+  verify_file(std::filesystem::path(path).parent_path().string(), file);
+  return path;
+}
+
 std::unique_ptr<ModelSource> open_run(const Checkpoint& checkpoint, RunWeights weights) {
   const ModelConfig model = read_state(checkpoint.folder, [&] {
     return parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/" + kManifestName)
@@ -43,12 +69,21 @@ std::unique_ptr<ModelSource> open_run(const Checkpoint& checkpoint, RunWeights w
     }
   }
   auto parts = own_parts(model);
-  if (pieces.empty()) {
-    tensors = {};
+  std::set<std::string> frozen;
+  const bool has_masters = !pieces.empty();
+  if (!has_masters) tensors = {};
+  if (model.lora.rank > 0) {
+    const auto base =
+        std::make_shared<const SafetensorsReader>(checked_base(checkpoint.folder, checkpoint.state.at("run")));
+    for (const SafetensorsEntry& entry : base->entries()) frozen.insert(entry.name);
+    tensors.add(base);
+  }
+  if (!has_masters) {
     tensors.add(std::make_shared<const SafetensorsReader>(checkpoint.folder + "/" + kModelFile));
     return std::make_unique<ModelSource>(checkpoint.folder, model, std::move(tensors), std::move(parts));
   }
   for (auto& [parameter, part] : parts) {
+    if (frozen.contains(parameter)) continue;
     const int64_t expected = part.numel();
     part.parts.clear();
     int64_t next = 0;
@@ -74,6 +109,14 @@ void load_shard(const ModelSource& source, Session& session) {
     const Parameter& parameter = parameters[index];
     if (!optimizer.needs(index, 0, parameter.numel())) continue;
     const auto count = static_cast<size_t>(parameter.numel());
+    if (source.parameters().find(parameter.name) == nullptr) {  // of an adapter
+      std::vector<float> values(count);
+      initial_values(parameter, session.config.train.seed, 0, parameter.numel(), values.data());
+      zeros.resize(std::max(zeros.size(), count));
+      const MomentValues none{.values = std::span(zeros).first(count)};
+      optimizer.load({.parameter = index, .weights = values, .m = none, .v = none});
+      continue;
+    }
     if (parameter.working_dtype == DType::kF64) {
       std::vector<double> values(count), none(count);
       source.read(parameter.name, DType::kF64, std::as_writable_bytes(std::span(values)));
@@ -94,13 +137,97 @@ std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weig
   return open_run(open_checkpoint(find_checkpoint_folder(path)), weights);
 }
 
+void load_weight(const ModelSource& source, Parameter& parameter, Backend& backend, Stream& stream) {
+  const DType stored = source.dtype(parameter.name);
+  std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(stored)));
+  source.read(parameter.name, stored, values);
+  ++parameter.version;
+  if (stored == parameter.working_dtype) return backend.upload(values.data(), parameter.weight, stream);
+  const Tensor wide = backend.make_tensor(stored, parameter.shape, "loaded weight");
+  backend.upload(values.data(), wide, stream);
+  backend.run(CastArgs{.src = wide, .dst = parameter.weight}, stream);
+}
+
+std::string base_file_of(const std::string& checkpoint_folder) {
+  std::filesystem::path folder = std::filesystem::absolute(checkpoint_folder).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();  // "step-00000010/"
+  return (folder.parent_path().parent_path() / kBaseFile).string();
+}
+
+std::optional<CheckpointFile> provide_base(const Config& run, const std::optional<ResumePoint>& checkpoint,
+                                           const std::string& weights, Communicator& communicator) {
+  if (run.model.lora.rank == 0) return std::nullopt;
+  namespace fs = std::filesystem;
+  const fs::path own = fs::absolute(run.train.run_dir) / kBaseFile, partial = own.string() + ".partial";
+  CheckpointFile file;
+  std::string error;
+  if (communicator.rank() == 0) {
+    try {
+      std::unique_ptr<ModelSource> source;
+      if (!checkpoint) {
+        source = is_foreign_model(weights) ? open_foreign_model(weights)
+                                           : open_run(read_manifest(weights), RunWeights::kMaster);
+      } else if (const fs::path theirs = checked_base(checkpoint->folder, checkpoint->run);
+                 !fs::exists(own) || !fs::equivalent(theirs, own)) {
+        source = open_weights_file(theirs.string(), without_adapters(run.model));
+      }
+      if (source) {
+        file = write_weights_file(*source, run.train.run_dir, partial.filename().string());
+        fs::rename(partial, own);
+      } else {
+        file = {.name = kBaseFile,
+                .size_bytes = checkpoint->run.at(kBaseEntry).at("size_bytes"),
+                .xxh3_128 = checkpoint->run.at(kBaseEntry).at("xxh3_128")};
+      }
+    } catch (const std::exception& caught) {
+      error = caught.what();
+      std::error_code ignored;
+      fs::remove(partial, ignored);
+    }
+  }
+  if (const RankText first = first_text(communicator, error); first.rank >= 0) throw CheckpointError(first.text);
+  file.name = kBaseFile;
+  return file;
+}
+
+void load_frozen_weights(Session& session, const std::string& path) {
+  ParameterSet& parameters = session.runtime.parameters;
+  if (path.empty() || parameters.trainable_numel() == parameters.numel()) return;
+  std::string mine;
+  try {
+    const std::unique_ptr<ModelSource> source = is_foreign_model(path) ? open_foreign_model(path)
+                                                : std::filesystem::is_directory(path)
+                                                    ? open_run(read_manifest(path), RunWeights::kMaster)
+                                                    : open_weights_file(path, without_adapters(session.config.model));
+    for (int index = 0; index < parameters.size(); ++index) {
+      if (parameters[index].is_trainable) continue;
+      load_weight(*source, parameters[index], *session.runtime.backend, *session.runtime.stream);
+    }
+    session.runtime.stream->synchronize();  // it reads the values
+  } catch (const Error& error) {
+    mine = error.what();
+  }
+  const RankText error = first_text(session.communicator, mine);
+  if (error.rank >= 0) throw CheckpointError(fmt::format("frozen weights: {} (rank {})", error.text, error.rank));
+}
+
 std::string find_initial_weights(const Config& run, Communicator& communicator) {
   const std::string& path = run.train.init_from;
+  const bool adapts = run.model.lora.rank > 0;
+  require<ConfigError>(!adapts || !path.empty(),
+                       "model.lora.rank = {}: adapters are trained beside the weights of a model; name it by "
+                       "train.init_from",
+                       run.model.lora.rank);
   if (path.empty()) return path;
   std::string found;
   if (communicator.rank() == 0) {
     found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
-    require_same_model(run, open_model(found, RunWeights::kMaster)->model());
+    const auto source = open_model(found, RunWeights::kMaster);
+    require<ConfigError>(source->model().lora.rank == 0,
+                         "train.init_from: {} has adapters; `mantissa export {} --out DIR` merges them, and "
+                         "train.init_from=DIR begins with the result",
+                         path, path);
+    require_same_model(run, source->model());
   }
   return all_gather_texts(communicator, found)[0];
 }

@@ -212,6 +212,7 @@ nlohmann::json to_json(const RunState& state) {
                           {"fallback", state.fallback.state()},
                           {"first_validation_loss", state.first_validation_loss}};
   if (state.adaptive) saved["adaptive"] = state.adaptive->state();
+  if (state.base) saved["base"] = {{"size_bytes", state.base->size_bytes}, {"xxh3_128", state.base->xxh3_128}};
   return saved;
 }
 

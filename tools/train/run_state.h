@@ -14,6 +14,7 @@
 #include "amp/adaptive_precision.h"
 #include "amp/precision_fallback.h"
 #include "core/base/error.h"
+#include "core/io/checkpoint_store.h"
 #include "tools/train/session.h"
 #include "tools/train/statistics.h"
 
@@ -74,6 +75,7 @@ struct RunState {
   PrecisionFallback fallback;
   std::optional<AdaptivePrecision> adaptive{};  // where the run's precision adapts
   std::optional<double> first_validation_loss{};
+  std::optional<CheckpointFile> base{};  // the file of frozen weights (run_model.h); for manifests, not read from them
 };
 
 nlohmann::json to_json(const RunState& state);

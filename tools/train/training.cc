@@ -57,6 +57,7 @@ struct Beginning {
   std::shared_ptr<StruckFaults> struck{};    // test.faults in the sessions before
   std::shared_ptr<const Batches> batches{};  // open files: they are still there, and still the same
   std::string weights{};                     // to begin with; empty: random ones
+  std::string frozen{};                      // for load_frozen_weights()
   std::optional<Handover> before{};
   std::optional<ResumePoint> checkpoint{};
   std::optional<Rollback> rollback{};  // why it returns to the checkpoint
@@ -73,6 +74,7 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
   Session session(config, communicator, std::move(parts));
   std::optional<Trainer> trainer;
   try {
+    load_frozen_weights(session, from.frozen);
     if (from.before) from.before->held.hand_over(session);
     if (from.checkpoint) resume(session, run, *from.checkpoint);
     if (!from.before && !from.checkpoint && !from.weights.empty()) load_initial_weights(session, from.weights);
@@ -125,11 +127,16 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
                  .batches = hooks.batches ? hooks.batches : open_common_batches(run, communicator),
                  .checkpoint = checkpoint};
   if (!checkpoint) from.weights = hooks.weights ? *hooks.weights : find_initial_weights(run, communicator);
+  from.frozen = hooks.base   ? run.train.run_dir + "/" + kBaseFile
+                : checkpoint ? base_file_of(checkpoint->folder)
+                             : from.weights;
   std::vector<std::string> passed_over;
   RunState state(run);
+  state.base = hooks.base;
   const auto restore_state = [&] {
     const RunState before = state;
     state = from.checkpoint ? run_state_of(run, *from.checkpoint) : RunState(run);
+    state.base = hooks.base;
     if (!from.rollback) return;
     state.rollbacks = from.rollback->count;
     state.proven_step = before.proven_step;
@@ -148,12 +155,19 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       auto result = train_session(run, step, state, from, hooks, communicator);
       if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
       if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
-        from = {.struck = from.struck, .batches = from.batches, .weights = from.weights, .rollback = *rollback};
+        from = {.struck = from.struck,
+                .batches = from.batches,
+                .weights = from.weights,
+                .frozen = from.frozen,
+                .rollback = *rollback};
         if (state.rollback_point) from.checkpoint = find_rollback_point(run, *state.rollback_point, communicator);
         passed_over.clear();  // since then, the run may have saved them anew
         restore_state();
       } else {
-        from = {.struck = from.struck, .batches = from.batches, .before = std::get<Handover>(std::move(result))};
+        from = {.struck = from.struck,
+                .batches = from.batches,
+                .frozen = from.frozen,
+                .before = std::get<Handover>(std::move(result))};
       }
     } catch (const DamagedCheckpoint& error) {
       if (!from.rollback && from.checkpoint->is_named) throw;
@@ -198,17 +212,6 @@ void announce(const Session& session, int threads) {
   if (const std::string gather = gather_summary(config, session.sharded.buckets, session.runtime.policy);
       !gather.empty())
     log_info("{}", wrapped(gather));
-}
-
-// A training that cannot fit would be killed as soon as it touches what is missing. GPUs refuse it themselves.
-void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator) {
-  if (!computes_on_host(run.device, communicator.local_rank())) return;
-  const auto needs = [](const MemoryTable& table) { return table.total(); };
-  const MemoryTable& most = *std::ranges::max_element(predicted, {}, needs);
-  if (most.total() <= host_memory().total_bytes) return;
-  throw MemoryError(fmt::format("a rank needs {:.1f} GiB of memory by prediction:{}\n{}. {}",
-                                static_cast<double>(most.total()) / kGib, to_text(most), describe_host_memory(),
-                                kLessMemory));
 }
 
 // Opens run.log on every rank, behind the line of this start.
@@ -272,6 +275,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   const auto evaluations = read_evaluations(run, checkpoint ? run.train.run_dir : run.train.init_from, communicator);
   hold_folder();
   if (!checkpoint && !has_folder) checkpoint = find_resume_point(run, communicator);  // another start was quicker
+  const auto base = provide_base(run, checkpoint, weights, communicator);
   const std::string box_folder = run.train.run_dir + kBlackBoxFolder;
   BlackBox box(box_folder, communicator.rank(), communicator.size());
   std::optional<Watchdog> watchdog;
@@ -352,9 +356,10 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   };
   const auto train_all = [&] {
     try {
-      return train_run(run, checkpoint,
-                       {.begin = begin, .batches = batches, .weights = weights, .stop = &stop, .on_error = on_error},
-                       *watched);
+      return train_run(
+          run, checkpoint,
+          {.begin = begin, .batches = batches, .weights = weights, .base = base, .stop = &stop, .on_error = on_error},
+          *watched);
     } catch (const std::exception& error) {  // where there is no session
       record_failure(error);
       throw;

@@ -30,6 +30,7 @@ struct TrainingHooks {
       begin;
   std::shared_ptr<const Batches> batches{};  // null: those of open_common_batches()
   std::optional<std::string> weights{};      // nothing: those of find_initial_weights()
+  std::optional<CheckpointFile> base{};      // of provide_base(); nothing: frozen weights are read where they are
   StopRequest* stop = nullptr;               // see TrainStep
   // Called with an error before the session is destroyed: its destructor waits for the device and may hang. May not
   // return.
