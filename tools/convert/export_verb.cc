@@ -7,11 +7,13 @@
 #include <optional>
 
 #include "core/base/log.h"
+#include "tools/convert/adapters.h"
 #include "tools/convert/output_folder.h"
 #include "tools/exchange/carried_files.h"
 #include "tools/exchange/hf_config.h"
 #include "tools/exchange/hf_names.h"
 #include "tools/exchange/llmc_model.h"
+#include "tools/guard/resume_choice.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/run_model.h"
 
@@ -27,6 +29,7 @@ DType common_dtype(const ModelSource& source) {
   std::map<DType, int64_t> counts;
   for (int i = 0; i < source.parameters().size(); ++i) {
     const Parameter& parameter = source.parameters()[i];
+    if (adapter_place(parameter)) continue;
     counts[source.dtype(parameter.name)] += parameter.numel();
   }
   const auto most = std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; });
@@ -37,10 +40,29 @@ struct Weights {
   std::unique_ptr<ModelSource> source;
   DType dtype;
 
+  // Adapters are merged in fp32, and the sum is rounded once.
   std::vector<std::byte> bytes(const Parameter& parameter) const {
     std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(dtype)));
-    source->read(parameter.name, dtype, values);
+    if (!has_adapters(*source, parameter)) {
+      source->read(parameter.name, dtype, values);
+      return values;
+    }
+    const std::vector<float> merged = merged_values(*source, parameter);
+    const StoredTensor stored{
+        std::string(safetensors_name(DType::kF32)), {parameter.numel()}, std::as_bytes(std::span(merged))};
+    read_parts({.tensors = {{"", stored}}}, {.parts = {{"", stored.shape}}}, dtype, values);
     return values;
+  }
+  // Without that of adapters.
+  ModelConfig model() const {
+    ModelConfig plain = source->model();
+    plain.lora = {};
+    return plain;
+  }
+  double millions() const {
+    ParameterSet parameters;
+    create_model(model(), parameters);
+    return static_cast<double>(parameters.numel()) * 1e-6;
   }
 };
 
@@ -48,7 +70,9 @@ Weights open_weights(const ExportRequest& request) {
   Weights weights{.source = open_model(request.run, RunWeights::kWorking), .dtype = DType::kF32};
   weights.dtype = request.dtype == "auto" ? common_dtype(*weights.source) : *parse_float_dtype(request.dtype);
   // Masters hold more than working weights of 16 bits.
-  if (weights.dtype == DType::kF32) weights.source = open_model(request.run, RunWeights::kMaster);
+  const bool has_adapters = weights.source->model().lora.rank > 0;
+  if (request.format == "peft" && request.dtype == "auto") weights.dtype = DType::kF32;
+  if (weights.dtype == DType::kF32 || has_adapters) weights.source = open_model(request.run, RunWeights::kMaster);
   return weights;
 }
 
@@ -70,6 +94,7 @@ std::vector<HfTensor> tensors_of(const ModelSource& source, const ModelFamily& f
   std::vector<HfTensor> tensors;
   for (int i = 0; i < source.parameters().size(); ++i) {
     const Parameter& parameter = source.parameters()[i];
+    if (adapter_place(parameter)) continue;
     const ParameterParts parts = hf_parts(family, source.model(), parameter);
     int64_t row = 0;
     for (const ParameterParts::Part& part : parts.parts) {
@@ -166,26 +191,42 @@ nlohmann::json carried_config(const std::string& folder) {
   return config.is_object() ? config : nlohmann::json::object();
 }
 
+// The model that the run began with.
+std::string base_of(const std::string& run) {
+  const std::string folder = find_checkpoint_folder(run);
+  return read_state(folder, [&] {
+    return parse_config(read_manifest(folder).state.at("config").get<std::string>(), folder).train.init_from;
+  });
+}
+
 void export_hf(const ExportRequest& request, const Weights& weights) {
   const std::string carried = carried_folder(request.run);
   const nlohmann::json config = carried_config(carried);
   std::optional<std::string> wanted;
   if (const auto type = config.find("model_type"); type != config.end() && type->is_string()) wanted = *type;
   if (!request.family.empty()) wanted = request.family;
-  const ModelFamily& family = family_for(weights.source->model(), wanted);
+  const ModelFamily& family = family_for(weights.model(), wanted);
   if (!request.family.empty() && family.model_type != request.family) {
     throw ConfigError(
         fmt::format("--family {}: the model does not fit; it is a {}", request.family, family.model_type));
   }
   OutputFolder folder(request.out);
+  if (request.format == "peft") {
+    write_peft_adapters(*weights.source, family,
+                        {.folder = folder.partial(),
+                         .dtype = weights.dtype,
+                         .base = is_foreign_model(request.run) ? "" : base_of(request.run)});
+    folder.finish();
+    return log_info("{}: the adapters of {}, for PEFT, in {}", request.out, request.run, name(weights.dtype));
+  }
   if (!carried.empty()) carry_files(carried, folder.partial());
   HfWriter(weights, family, folder.partial()).write(static_cast<uint64_t>(request.max_shard_gb * 1e9));
-  const nlohmann::json written = write_hf_config(weights.source->model(), family, hf_dtype(weights.dtype), config);
+  const nlohmann::json written = write_hf_config(weights.model(), family, hf_dtype(weights.dtype), config);
   std::filesystem::remove(folder.partial() + "/config.json");
   HfWriter::write_text(folder.partial(), "config.json", written.dump(2) + "\n");
   folder.finish();
-  log_info("{}: {}, {:.2f}M parameters in {}", request.out, family.architecture,
-           static_cast<double>(weights.source->parameters().numel()) * 1e-6, name(weights.dtype));
+  log_info("{}: {}, {:.2f}M parameters in {}", request.out, family.architecture, weights.millions(),
+           name(weights.dtype));
 }
 
 void export_llmc(const ExportRequest& request, const Weights& weights) {
@@ -200,16 +241,15 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
   try {
     CheckpointFileWriter file(folder, partial);
     write_llmc_model(
-        weights.source->model(), weights.dtype,
-        [&weights](const Parameter& parameter) { return weights.bytes(parameter); }, file);
+        weights.model(), weights.dtype, [&weights](const Parameter& parameter) { return weights.bytes(parameter); },
+        file);
     file.close();
     std::filesystem::rename(folder + "/" + partial, out);
   } catch (...) {
     std::filesystem::remove(folder + "/" + partial, error);
     throw;
   }
-  log_info("{}: a GPT-2 of llm.c, {:.2f}M parameters in {}", request.out,
-           static_cast<double>(weights.source->parameters().numel()) * 1e-6, name(weights.dtype));
+  log_info("{}: a GPT-2 of llm.c, {:.2f}M parameters in {}", request.out, weights.millions(), name(weights.dtype));
 }
 
 }  // namespace
