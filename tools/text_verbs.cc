@@ -66,6 +66,9 @@ void add_tokenize(CLI::App& app, std::vector<Verb>& verbs) {
   tokenize->add_option("--tokenizer", request->tokenizer, kTokenizer)->required();
   tokenize->add_option("--out", request->output, "folder for the token files, which must not be there yet")->required();
   tokenize->add_option("--field", request->field, "of a line of JSON; the column of Parquet")->capture_default_str();
+  tokenize->add_option(
+      "--chat", request->chat,
+      "lines are conversations, {\"messages\": [...]}: chatml, qwen, llama3, or auto: the tokenizer's");
   tokenize->add_option("--end-of-text", request->end_of_text, "the token behind each text; otherwise the tokenizer's");
   tokenize->add_option("--shard-tokens", request->shard_tokens, "tokens in a file")
       ->check(CLI::Range(int64_t{1}, int64_t{2'000'000'000}))

@@ -11,6 +11,7 @@
 #include <fmt/core.h>
 
 #include "core/base/check.h"
+#include "core/io/checkpoint_store.h"
 
 namespace mantissa {
 namespace {
@@ -47,7 +48,13 @@ TokenShards::~TokenShards() {
   if (!is_finished_) fs::remove_all(partial_, ignored);
 }
 
-void TokenShards::add(std::span<const int32_t> ids) {
+void TokenShards::add(std::span<const int32_t> ids, std::span<const uint8_t> counts) {
+  if (options_.form == Form::kOwn) {
+    if (!shard_) shard_.emplace(options_.vocab, options_.tokenizer);
+    shard_->add(ids, counts);
+    if (shard_->tokens() >= options_.shard_tokens) write_shard();
+    return;
+  }
   while (!ids.empty()) {
     if (!file_.is_open()) {
       file_.open(fmt::format("{}/tokens_{:06}.bin", partial_, files_++), std::ios::binary);
@@ -81,7 +88,19 @@ void TokenShards::close_file() {
   in_file_ = 0;
 }
 
+void TokenShards::write_shard() {
+  try {
+    CheckpointFileWriter file(partial_, fmt::format("tokens_{:06}.safetensors", files_++));
+    shard_->write(file);
+    file.close();
+  } catch (const CheckpointError& error) {
+    throw DataError(error.what());
+  }
+  shard_.reset();
+}
+
 void TokenShards::finish() {
+  if (shard_) write_shard();
   if (file_.is_open()) close_file();
   std::error_code error;
   fs::remove(options_.folder, error);  // where it was there, and empty

@@ -1,19 +1,27 @@
-// Writes token files as llm.c has them, into a folder that appears when all of them are complete.
+// Writes token files into a folder that appears when all of them are complete: as llm.c has them, or shards of our own
+// (core/io/token_shard.h), which say where documents begin and which tokens count as targets.
 #pragma once
 
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <span>
 #include <string>
+
+#include "core/io/token_shard.h"
 
 namespace mantissa {
 
 class TokenShards {
  public:
+  enum class Form : uint8_t { kLlmc, kOwn };
   struct Options {
     std::string folder;
+    Form form = Form::kLlmc;
+    std::string tokenizer{};   // named in files of our own
     int64_t vocab = 0;         // up to 65,536 ids are written as u16, more as u32
-    int64_t shard_tokens = 0;  // in each file but the last; a document may continue in the next file
+    int64_t shard_tokens = 0;  // in each file but the last. llm.c: a document may continue in the next file; our own: a
+                               // file ends behind the document with which it has as many
   };
   // ConfigError if the folder exists and is not empty. DataError if it cannot be written, here and later.
   explicit TokenShards(Options options);
@@ -22,17 +30,20 @@ class TokenShards {
   TokenShards(const TokenShards&) = delete;
   TokenShards& operator=(const TokenShards&) = delete;
 
-  void add(std::span<const int32_t> ids);
+  // A document. `counts`: of files of our own, see TokenShardWriter.
+  void add(std::span<const int32_t> ids, std::span<const uint8_t> counts = {});
   void finish();
   int64_t files() const { return files_; }
 
  private:
   void close_file();
+  void write_shard();
 
   const Options options_;
   const std::string partial_;  // the folder until it is complete
   bool is_finished_ = false;
   std::ofstream file_;
+  std::optional<TokenShardWriter> shard_;  // that is being filled
   int64_t files_ = 0, in_file_ = 0;
 };
 

@@ -1,6 +1,8 @@
 #include "tools/tokenize/tokenize_verb.h"
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -11,6 +13,7 @@
 #include "core/base/thread_team.h"
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
+#include "core/text/chat_template.h"
 #include "core/text/tokenizer.h"
 #include "tools/config/data_paths.h"
 #include "tools/tokenize/document_reader.h"
@@ -32,9 +35,32 @@ int32_t end_of_text(const Tokenizer& tokenizer, const TokenizeRequest& request) 
   throw ConfigError(request.tokenizer + ": does not say which token ends a text; name one with --end-of-text");
 }
 
+std::optional<ChatTemplate> template_of(const TokenizeRequest& request) {
+  if (request.chat.empty()) return std::nullopt;
+  if (request.chat != "auto") return chat_template(request.chat);
+  const std::filesystem::path path = request.tokenizer;
+  std::error_code error;  // then it is no folder
+  return find_chat_template(std::filesystem::is_directory(path, error) ? path.string() : path.parent_path().string());
+}
+
+// A conversation: what the assistant wrote counts as targets, with the token that ends its turn.
+void encode_chat(const Tokenizer& tokenizer, const ChatTemplate& format, const nlohmann::json& messages,
+                 std::vector<int32_t>& ids, std::vector<uint8_t>& counts) {
+  const std::vector<ChatMessage> given = chat_messages(JsonNode(messages, "messages"));
+  for (size_t i = 0; i < given.size(); ++i) {
+    require<DataError>(!given[i].content.empty(), "messages[{}]: the content is empty", i);
+  }
+  for (const ChatPiece& piece : format.render(given)) {
+    tokenizer.encode(piece.text, ids);
+    counts.resize(ids.size(), piece.part == ChatPart::kAssistant ? 1 : 0);
+  }
+  require<DataError>(std::ranges::count(counts, 1) > 0, "messages: none is the assistant's, so nothing is learnt");
+}
+
 struct Document {
   std::vector<int32_t> ids;
-  std::string complaint;  // why the line is none
+  std::vector<uint8_t> counts{};  // of a conversation
+  std::string complaint;          // why the line is none
 };
 
 class Run {
@@ -42,10 +68,17 @@ class Run {
   explicit Run(const TokenizeRequest& request)
       : request_(request),
         tokenizer_(open_tokenizer(request.tokenizer)),
-        end_(end_of_text(*tokenizer_, request)),
-        shards_({.folder = request.output, .vocab = tokenizer_->vocab_size(), .shard_tokens = request.shard_tokens}) {}
+        chat_(template_of(request)),
+        end_(chat_ ? -1 : end_of_text(*tokenizer_, request)),
+        shards_({.folder = request.output,
+                 .form = chat_ ? TokenShards::Form::kOwn : TokenShards::Form::kLlmc,
+                 .tokenizer = std::filesystem::path(request.tokenizer).filename().string(),
+                 .vocab = tokenizer_->vocab_size(),
+                 .shard_tokens = request.shard_tokens}) {}
 
   void add_file(const std::string& path) {
+    require<DataError>(!chat_ || path.ends_with(".jsonl") || path.ends_with(".jsonl.zst"),
+                       "{}: conversations are lines of *.jsonl or *.jsonl.zst files", path);
     read_documents(path, request_.field, [&](std::span<const RawDocument> batch) { add(path, batch); });
     ++files_;
   }
@@ -56,6 +89,10 @@ class Run {
     shards_.finish();
     log_info("{} tokens of {} documents, {:.1f} MB, in {:.1f} s: {} files in {}", tokens_, documents_,
              static_cast<double>(bytes_) / 1e6, seconds, shards_.files(), request_.output);
+    if (chat_) {
+      log_info("{} tokens are the assistant's, and count as targets; the longest conversation has {} tokens", targets_,
+               longest_);
+    }
     if (empty_ > 0) log_info("{} empty documents were left out", empty_);
     if (bad_lines_ > 0) log_warn("{} lines were passed over", bad_lines_);
   }
@@ -65,15 +102,24 @@ class Run {
     Document document;
     std::string_view text = raw.text;
     nlohmann::json json;
+    const std::string name = chat_ ? "messages" : request_.field;
     if (raw.line > 0) {
       json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-      const auto field = json.is_object() ? json.find(request_.field) : json.end();
+      const auto field = json.is_object() ? json.find(name) : json.end();
       if (json.is_discarded()) {
         document.complaint = "no JSON";
-      } else if (!json.is_object() || field == json.end() || !field->is_string()) {
-        document.complaint = fmt::format("no object with a text '{}'", request_.field);
+      } else if (!json.is_object() || field == json.end() || !(chat_ ? field->is_array() : field->is_string())) {
+        document.complaint = fmt::format("no object with a {} '{}'", chat_ ? "list" : "text", name);
       }
       if (!document.complaint.empty()) return document;
+      if (chat_) {
+        try {
+          encode_chat(*tokenizer_, *chat_, *field, document.ids, document.counts);
+        } catch (const DataError& error) {
+          document.complaint = error.what();
+        }
+        return document;
+      }
       text = field->get_ref<const std::string&>();
     }
     tokenizer_->encode(text, document.ids, {.special_tokens_as_text = request_.special_tokens_as_text});
@@ -99,8 +145,10 @@ class Run {
         ++empty_;
         continue;
       }
-      document.ids.push_back(end_);
-      shards_.add(document.ids);
+      if (!chat_) document.ids.push_back(end_);
+      shards_.add(document.ids, document.counts);
+      targets_ += std::ranges::count(document.counts, 1);
+      longest_ = std::max(longest_, std::ssize(document.ids));
       ++documents_;
       tokens_ += static_cast<int64_t>(document.ids.size());
       bytes_ += static_cast<int64_t>(batch[i].text.size());
@@ -118,9 +166,11 @@ class Run {
 
   const TokenizeRequest& request_;
   const std::unique_ptr<Tokenizer> tokenizer_;
+  const std::optional<ChatTemplate> chat_;
   const int32_t end_;
   TokenShards shards_;
   int64_t files_ = 0, documents_ = 0, empty_ = 0, bad_lines_ = 0, tokens_ = 0, bytes_ = 0;
+  int64_t targets_ = 0, longest_ = 0;  // of conversations
 };
 
 void tokenize(const TokenizeRequest& request) {
