@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/base/round_up.h"
+#include "core/kernels/elementwise/args.h"
 
 namespace mantissa {
 namespace {
@@ -191,6 +192,26 @@ Tensor FlatBuckets::weight_shard(int bucket, int rank) const {
 void FlatBuckets::require_ranks(int ranks, const char* caller) const {
   MANTISSA_CHECK(layout_.ranks() == ranks, "[{}] the buckets were laid out for {} ranks, the communicator has {}",
                  caller, layout_.ranks(), ranks);
+}
+
+void FlatBuckets::initialize_frozen(uint64_t seed, Backend& backend, Stream& stream) {
+  constexpr int64_t kChunkElements = int64_t{1} << 20;
+  std::vector<float> values;
+  for (int index = 0; index < parameters_.size(); ++index) {
+    Parameter& parameter = parameters_[index];
+    if (parameter.is_trainable) continue;
+    const Tensor flat = parameter.weight.view(Shape{parameter.numel()});
+    for (int64_t done = 0; done < parameter.numel(); done += kChunkElements) {
+      const int64_t count = std::min(kChunkElements, parameter.numel() - done);
+      values.resize(static_cast<size_t>(count));
+      initial_values(parameter, seed, done, count, values.data());
+      const Tensor wide = backend.make_tensor(DType::kF32, {count}, "initial weights");
+      backend.upload(values.data(), wide, stream);
+      backend.run(CastArgs{.src = wide, .dst = flat.slice(done, count)}, stream);
+      stream.synchronize();  // it reads the values
+    }
+    ++parameter.version;
+  }
 }
 
 void FlatBuckets::bump_versions() {

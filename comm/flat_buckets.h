@@ -124,6 +124,8 @@ class FlatBuckets {
   bool weights_in_common() const { return weights_in_common_; }
   // ContractError unless the layout is for this many ranks.
   void require_ranks(int ranks, const char* caller) const;
+  // Sets the weights of frozen parameters to their initial values.
+  void initialize_frozen(uint64_t seed, Backend& backend, Stream& stream);
   // Call when every trainable parameter's weight has changed.
   void bump_versions();
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/kernels/elementwise/args.h"
-
 namespace mantissa {
 namespace {
 
@@ -220,21 +218,7 @@ void ShardedOptimizer::initialize(uint64_t seed) {
     upload_moment({}, 0, DynamicMap::kSigned, tensors.m, tensors.m_absmax, backend_, stream_);
     upload_moment({}, 0, DynamicMap::kUnsigned, tensors.v, tensors.v_absmax, backend_, stream_);
   }
-  for (int index = 0; index < buckets_.parameters().size(); ++index) {
-    Parameter& parameter = buckets_.parameters()[index];
-    if (parameter.is_trainable) continue;
-    const Tensor flat = parameter.weight.view(Shape{parameter.numel()});
-    for (int64_t done = 0; done < parameter.numel(); done += kChunkElements) {
-      const int64_t count = std::min(kChunkElements, parameter.numel() - done);
-      values.resize(static_cast<size_t>(count));
-      initial_values(parameter, seed, done, count, values.data());
-      const Tensor wide = backend_.make_tensor(DType::kF32, {count}, "initial weights");
-      backend_.upload(values.data(), wide, stream_);
-      backend_.run(CastArgs{.src = wide, .dst = flat.slice(done, count)}, stream_);
-      stream_.synchronize();  // it reads the values
-    }
-    ++parameter.version;
-  }
+  buckets_.initialize_frozen(seed, backend_, stream_);
   applied_steps_ = 0;
   recompute_weights();
   if (has_digests()) accept_state();

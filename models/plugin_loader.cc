@@ -31,7 +31,7 @@ std::string digest_of(std::string_view bytes) {
   return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
 }
 
-// Headers and compiler of the file; empty if it is no plugin.
+// The headers and compiler that the file was made with; empty if it is no plugin.
 std::string_view stamp_in(std::string_view bytes) {
   constexpr std::string_view kMark = MANTISSA_PLUGIN_MARK "headers ";
   const size_t found = bytes.find(kMark);

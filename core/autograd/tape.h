@@ -212,8 +212,8 @@ class Tape {
   GradientTarget gradient_target(const Var& input);
   // Hands over a finished gradient. It becomes the input's gradient or is added to it. Casts other float dtypes.
   void give_gradient(const Var& input, Tensor gradient);
-  // The parameter's gradient, and whether to write it or to accumulate. A frozen parameter gets memory of this pass, for
-  // kernels that make all gradients of an op at once.
+  // The parameter's gradient, and whether to write it or to accumulate. A frozen parameter gets memory of this pass,
+  // for kernels that make all gradients of an op at once.
   GradientTarget gradient_target(Parameter& parameter);
 
   // Runs the backward pass from a loss whose op scales its gradient by options().loss_gradient. Afterwards the tape is

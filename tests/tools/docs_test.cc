@@ -219,7 +219,19 @@ test: {faults: [{step: 3, rank: 0, kind: nan, parameter: blocks.0.mlp.up.weight}
                                         "rollback.rollbacks",
                                         "rollback.cause",
                                         "peak.gemm_peak_flops",
-                                        "peak.step"};
+                                        "peak.step",
+                                        "evaluation.acc",
+                                        "evaluation.acc_norm",
+                                        "evaluation.acc_norm_stderr",
+                                        "evaluation.acc_stderr",
+                                        "evaluation.bits_per_byte",
+                                        "evaluation.bytes",
+                                        "evaluation.loss",
+                                        "evaluation.name",
+                                        "evaluation.perplexity",
+                                        "evaluation.questions",
+                                        "evaluation.step",
+                                        "evaluation.tokens"};
   for (const std::string& field : seldom) EXPECT_TRUE(written.insert(field).second) << field << " is not so seldom";
   EXPECT_EQ(documented_fields(), written);
 }

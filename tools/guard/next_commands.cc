@@ -35,8 +35,8 @@ std::string shell_word(const std::string& text) {
 
 std::string next_commands(const Config& run, int ranks) {
   const std::string folder = shell_word(run.train.run_dir), config = shell_word(run.train.run_dir + "/config.yaml");
-  const bool is_text =
-      run.data.format == DataFormat::kBytes || std::filesystem::exists(run.train.run_dir + "/huggingface/tokenizer.json");
+  const bool is_text = run.data.format == DataFormat::kBytes ||
+                       std::filesystem::exists(run.train.run_dir + "/huggingface/tokenizer.json");
   const char* const prompt = is_text ? "The " : "464 2159";
   std::string text;
   if (run.model.name != "encoder")

@@ -155,19 +155,14 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       auto result = train_session(run, step, state, from, hooks, communicator);
       if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
       if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
-        from = {.struck = from.struck,
-                .batches = from.batches,
-                .weights = from.weights,
-                .frozen = from.frozen,
-                .rollback = *rollback};
+        from = {.struck = from.struck, .batches = from.batches, .weights = from.weights, .frozen = from.frozen};
+        from.rollback = *rollback;
         if (state.rollback_point) from.checkpoint = find_rollback_point(run, *state.rollback_point, communicator);
         passed_over.clear();  // since then, the run may have saved them anew
         restore_state();
       } else {
-        from = {.struck = from.struck,
-                .batches = from.batches,
-                .frozen = from.frozen,
-                .before = std::get<Handover>(std::move(result))};
+        from = {.struck = from.struck, .batches = from.batches, .frozen = from.frozen};
+        from.before = std::get<Handover>(std::move(result));
       }
     } catch (const DamagedCheckpoint& error) {
       if (!from.rollback && from.checkpoint->is_named) throw;

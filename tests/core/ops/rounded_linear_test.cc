@@ -102,7 +102,7 @@ class RoundedLinear : public ::testing::Test {
     return {.random = {.seed = 5, .step = host_.step(step_), .first_sample = 0, .samples = 4}, .keeps_rounded = true};
   }
 
-  double tolerance(Scaling scaling) const {
+  double tolerance(Scaling scaling) {
     return takes(host_.backend().fp8_gemm_support(), scaling) ? kUnitTolerance : kTolerance;
   }
 

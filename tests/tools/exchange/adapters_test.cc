@@ -9,11 +9,13 @@
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
-namespace {
+namespace adapters_test {
 
 namespace fs = std::filesystem;
 
 using ::testing::HasSubstr;
+
+namespace {
 
 std::string run_well(const std::vector<std::string>& arguments, int ranks = 0) {
   const Outcome outcome = run_program(ranks, arguments);
@@ -32,7 +34,7 @@ class AdapterRun {
     }
     write_file(folder_ + "/tokens.bin", bytes);
     write_file(folder_ + "/config.yaml",
-               "model: {context: 16, lora: {rank: 3, alpha: 6.0, targets: [q_proj, v_proj, 'mlp.*'], dropout: 0.1}}\n"
+               "model: {context: 64, lora: {rank: 3, alpha: 6.0, targets: [q_proj, v_proj, 'mlp.*'], dropout: 0.1}}\n"
                "data: {format: tokens, layout: u16, train: " +
                    folder_ +
                    "/tokens.bin}\n"
@@ -187,7 +189,9 @@ TEST_P(Exports, MergedAndForPeft) {
   const bool is_gpt2 = std::string(GetParam()) == "gpt2";
   const std::string layer = is_gpt2 ? "transformer.h.0.attn.c_attn" : "model.layers.0.self_attn.q_proj";
   EXPECT_EQ(adapters.at("base_model.model." + layer + ".lora_A.weight").shape[0], is_gpt2 ? 6 : 3);
-  if (is_gpt2) EXPECT_EQ(config.at("rank_pattern").at(layer), 6);  // q and v share a matrix there
+  if (is_gpt2) {
+    EXPECT_EQ(config.at("rank_pattern").at(layer), 6);  // q and v share a matrix there
+  }
   const Outcome none =
       run_program(0, {"export", hf_folder(GetParam()), "--format", "peft", "--out", run.folder() + "/x"});
   EXPECT_EQ(none.exit_code, 2) << none.output;
@@ -209,4 +213,5 @@ TEST(AdapterRun, TakesTheMemoryThatWasPredicted) {
 }
 
 }  // namespace
+}  // namespace adapters_test
 }  // namespace mantissa::testing

@@ -43,7 +43,8 @@ class NcclTraining : public ::testing::Test {
     const SmallRun mpi(fmt::format("mpi_{}", ranks)), nccl(fmt::format("nccl_{}", ranks));
     mpi.train(ranks, over("mpi"));
     const Outcome outcome = nccl.train(ranks, over("nccl"));
-    EXPECT_NE(outcome.output.find(fmt::format("{} rank{} (nccl)", ranks, ranks == 1 ? "" : "s")), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find(fmt::format("{} rank{} (nccl)", ranks, ranks == 1 ? "" : "s")), std::string::npos)
+        << outcome.output;
     ASSERT_EQ(nccl.losses().size(), 6u);
     EXPECT_EQ(nccl.losses(), mpi.losses());
     EXPECT_EQ(nccl.hashes(6), mpi.hashes(6));
