@@ -24,6 +24,7 @@ enum class ExitCode : int {
   kPreempted = 75,  // stopped early by a signal or a time limit, with a checkpoint: start it again (EX_TEMPFAIL)
 };
 
+// Bad input or a failing environment, with the exit code that a program ends with.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -33,6 +34,7 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+// An Error of one exit code, to be caught by its type.
 template <ExitCode kCode>
 class ErrorOf : public Error {
  public:

@@ -30,6 +30,7 @@ class Arena {
   // Ends a step: ContractError if a tensor of the step is still alive.
   void rewind();
 
+  // Bytes of the tensors that are alive, at most, and of the region.
   size_t used_bytes() const;
   size_t peak_bytes() const;  // high-water mark of the region since construction
   size_t capacity_bytes() const;

@@ -16,6 +16,7 @@ namespace mantissa {
 // for reference trainings on the CPU, in which every floating tensor is fp64 (core/kernels/fp64).
 enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF64 };
 
+// Facts about a dtype.
 int64_t size_bytes(DType dtype);
 std::string_view name(DType dtype);  // "fp32", "bf16", "fp16", "i32", "u8", "fp64"
 bool is_floating(DType dtype);

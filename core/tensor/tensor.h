@@ -34,6 +34,7 @@ class Shape {
   static constexpr int kMaxRank = 4;
 
   Shape() = default;  // rank 0: a scalar, numel() == 1
+  // ContractError for more than kMaxRank extents, or negative ones.
   Shape(std::initializer_list<int64_t> extents) {
     MANTISSA_CHECK(extents.size() <= kMaxRank, "[shape] at most {} dimensions, got {}", kMaxRank, extents.size());
     for (const int64_t extent : extents) {
@@ -48,6 +49,7 @@ class Shape {
     return extents_[axis];
   }
   int64_t last() const { return (*this)[rank_ - 1]; }
+  // The product of the extents.
   int64_t numel() const {
     int64_t count = 1;
     for (int axis = 0; axis < rank_; ++axis) count *= extents_[axis];
@@ -66,6 +68,7 @@ class Shape {
 class Storage {
  public:
   using Release = std::function<void()>;
+  // Memory of `bytes` at `data`; `release` runs at the end.
   Storage(std::byte* data, size_t bytes, Device device, Release release)
       : data_(data), bytes_(bytes), device_(device), release_(std::move(release)) {}
   ~Storage() {
