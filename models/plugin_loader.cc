@@ -15,10 +15,6 @@
 namespace mantissa {
 namespace {
 
-std::string_view text_of(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 MappedFile open_plugin(const std::string& path) {
   try {
     return MappedFile(path);
@@ -65,7 +61,7 @@ void require_plugin(const std::string& path, std::string_view bytes, const std::
 
 }  // namespace
 
-std::string plugin_digest(const std::string& path) { return digest_of(text_of(open_plugin(path))); }
+std::string plugin_digest(const std::string& path) { return digest_of(open_plugin(path).text()); }
 
 void load_plugin(const std::string& path, const std::string& digest) {
   static std::mutex mutex;
@@ -76,8 +72,8 @@ void load_plugin(const std::string& path, const std::string& digest) {
   std::string mine;
   {
     const MappedFile file = open_plugin(path);
-    require_plugin(path, text_of(file), digest);
-    mine = digest_of(text_of(file));
+    require_plugin(path, file.text(), digest);
+    mine = digest_of(file.text());
   }
   require<ConfigError>(known == loaded.end(),
                        "model.plugin: '{}' has changed while this program runs, which has loaded the file with digest "

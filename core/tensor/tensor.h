@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/check.h"
 #include "core/tensor/dtype.h"
@@ -44,6 +45,7 @@ class Shape {
   }
 
   int rank() const { return rank_; }
+  std::vector<int64_t> extents() const { return {extents_.begin(), extents_.begin() + rank_}; }
   int64_t operator[](int axis) const {
     MANTISSA_CHECK(axis >= 0 && axis < rank_, "[shape] axis {} out of range for rank {}", axis, rank_);
     return extents_[axis];

@@ -12,9 +12,8 @@ constexpr uint64_t kLargestId = (1 << 22) - 1;  // no vocabulary is near it, and
 
 nlohmann::json JsonNode::read(const std::string& path) {
   const MappedFile file = map_file<DataError>(path);
-  const auto* const begin = reinterpret_cast<const char*>(file.bytes().data());
   try {
-    return nlohmann::json::parse(begin, begin + file.bytes().size());
+    return nlohmann::json::parse(file.text());
   } catch (const nlohmann::json::exception& error) {  // names the line
     throw DataError(fmt::format("{}: no JSON: {}", path, legible(error.what())));
   }

@@ -42,7 +42,7 @@ class LlmcTokenizer : public Tokenizer {
 
 std::unique_ptr<Tokenizer> open_llmc_tokenizer(const std::string& path) {
   const MappedFile file = map_file<DataError>(path);
-  std::string_view rest(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  std::string_view rest = file.text();
   std::array<int32_t, kHeaderInts> header{};
   require<DataError>(rest.size() >= sizeof header,
                      "{}: no tokenizer of llm.c: expected a header of {} bytes, got {} bytes", path, sizeof header,

@@ -64,7 +64,7 @@ bool decode_base64(std::string_view text, std::string& bytes) {
 
 std::vector<std::pair<std::string, int32_t>> read_ranks(const std::string& path) {
   const MappedFile file = map_file<DataError>(path);
-  std::string_view rest(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  std::string_view rest = file.text();
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (int64_t line = 1; !rest.empty(); ++line) {
     std::string_view text = rest.substr(0, rest.find('\n'));

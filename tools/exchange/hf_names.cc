@@ -53,9 +53,7 @@ ParameterParts hf_parts(const ModelFamily& family, const ModelConfig& model, con
   const bool is_block = !prefix.empty();
   const Renamed& renamed = is_block ? find(is_gpt2 ? std::span<const Renamed>(kGpt2Layer) : kLlamaLayer, layer)
                                     : find(is_gpt2 ? std::span<const Renamed>(kGpt2Other) : kLlamaOther, layer);
-  std::vector<int64_t> shape;
-  shape.reserve(static_cast<size_t>(parameter.shape.rank()));
-  for (int axis = 0; axis < parameter.shape.rank(); ++axis) shape.push_back(parameter.shape[axis]);
+  std::vector<int64_t> shape = parameter.shape.extents();
   ParameterParts result{.parts = {}, .is_transposed = renamed.is_transposed && shape.size() == 2};
   if (result.is_transposed) std::swap(shape[0], shape[1]);
   std::vector<std::string_view> names;

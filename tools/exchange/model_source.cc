@@ -142,9 +142,7 @@ std::map<std::string, ParameterParts> own_parts(const ModelConfig& model) {
   create_model(model, parameters);
   std::map<std::string, ParameterParts> parts;
   for (int i = 0; i < parameters.size(); ++i) {
-    std::vector<int64_t> shape;
-    for (int axis = 0; axis < parameters[i].shape.rank(); ++axis) shape.push_back(parameters[i].shape[axis]);
-    parts[parameters[i].name].parts.push_back({parameters[i].name, std::move(shape)});
+    parts[parameters[i].name].parts.push_back({parameters[i].name, parameters[i].shape.extents()});
   }
   return parts;
 }

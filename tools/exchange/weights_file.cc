@@ -6,11 +6,9 @@ CheckpointFile write_weights_file(const ModelSource& source, const std::string& 
   std::vector<SafetensorsEntry> entries;
   const ParameterSet& parameters = source.parameters();
   for (int i = 0; i < parameters.size(); ++i) {
-    SafetensorsEntry entry{.name = parameters[i].name,
-                           .dtype = std::string(safetensors_name(source.dtype(parameters[i].name))),
-                           .shape = {}};
-    for (int axis = 0; axis < parameters[i].shape.rank(); ++axis) entry.shape.push_back(parameters[i].shape[axis]);
-    entries.push_back(std::move(entry));
+    entries.push_back({.name = parameters[i].name,
+                       .dtype = std::string(safetensors_name(source.dtype(parameters[i].name))),
+                       .shape = parameters[i].shape.extents()});
   }
   CheckpointFileWriter file(folder, name);
   SafetensorsWriter writer(file, std::move(entries));

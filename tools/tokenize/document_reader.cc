@@ -100,7 +100,7 @@ void read_documents(const std::string& path, const std::string& field,
   if (path.ends_with(".parquet")) return read_rows(file, field, f);
   const std::string packed = why_packed(file.bytes().first(std::min<size_t>(file.bytes().size(), 64)));
   require<DataError>(packed.empty(), "{}: {}; only *.jsonl.zst is unpacked here", path, packed);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const std::string_view text = file.text();
   if (path.ends_with(".jsonl")) {
     lines.add(text, true);
   } else {

@@ -21,10 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string_view text_of(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -52,7 +48,7 @@ void train(const TokenizerTrainRequest& request) {
   std::vector<std::string_view> texts;
   size_t bytes = 0;
   for (const MappedFile& file : files) {
-    std::string_view rest = text_of(file);
+    std::string_view rest = file.text();
     bytes += rest.size();
     while (!rest.empty()) {
       const size_t line = request.by_lines ? std::min(rest.find('\n'), rest.size() - 1) + 1 : rest.size();
@@ -86,7 +82,7 @@ void encode(const TokenizerEncodeRequest& request) {
   const double opened = seconds_since(start);
   std::optional<MappedFile> file;
   if (request.file) file.emplace(map_file<DataError>(*request.file));
-  const std::string_view text = file ? text_of(*file) : *request.text;
+  const std::string_view text = file ? file->text() : *request.text;
   std::vector<int32_t> ids;
   const auto begin = std::chrono::steady_clock::now();
   tokenizer->encode(text, ids, request.options);

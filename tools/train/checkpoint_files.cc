@@ -29,18 +29,13 @@ std::vector<std::byte> download(const Tensor& tensor, Backend& backend, Stream& 
   return bytes;
 }
 
-std::vector<int64_t> lengths_of(const Shape& shape) {
-  std::vector<int64_t> extents(static_cast<size_t>(shape.rank()));
-  for (int axis = 0; axis < shape.rank(); ++axis) extents[static_cast<size_t>(axis)] = shape[axis];
-  return extents;
-}
-
 void write_tensors(ByteSink& sink, const std::map<std::string, Tensor>& tensors, Backend& backend, Stream& stream) {
   std::vector<SafetensorsEntry> entries;
   entries.reserve(tensors.size());
   for (const auto& [key, tensor] : tensors) {
-    entries.push_back(
-        {.name = key, .dtype = std::string(safetensors_name(tensor.dtype())), .shape = lengths_of(tensor.shape())});
+    entries.push_back({.name = key,
+                       .dtype = std::string(safetensors_name(tensor.dtype())),
+                       .shape = tensor.shape().extents()});
   }
   SafetensorsWriter writer(sink, std::move(entries));
   for (const SafetensorsEntry& entry : writer.order()) {

@@ -48,7 +48,7 @@ ScoredText read_scored_text(const std::string& path, const TextCodec& text, cons
   const MappedFile file = map_file<DataError>(path);
   const std::string packed = why_packed(file.bytes());
   if (!packed.empty()) throw DataError(fmt::format("{}: {}", path, packed));
-  ScoredText read{.tokens = text.encode({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}),
+  ScoredText read{.tokens = text.encode(file.text()),
                   .bytes = text.is_text() ? static_cast<int64_t>(file.bytes().size()) : 0};
   for (const int32_t token : read.tokens) {
     if (token < 0 || token >= model.vocab) {
