@@ -51,6 +51,15 @@ inline float largest_finite(const std::vector<float>& values) {
   return amax;
 }
 
+// Bit for bit, except for NaN: a NaN of fp16 has other bits in fp32 on a GPU.
+inline void expect_amax(const QuantizeRecord& found, uint32_t expected) {
+  if (expected > kInfinityBits) {
+    EXPECT_GT(found.amax, kInfinityBits);
+  } else {
+    EXPECT_EQ(found.amax, expected);
+  }
+}
+
 // The record of one pass over the values. NaN ranks above Inf, and Inf above all numbers.
 inline QuantizeRecord record_of(const std::vector<float>& values) {
   QuantizeRecord record;
