@@ -171,8 +171,11 @@ void add_export(CLI::App& app, std::vector<Verb>& verbs) {
   const auto request = std::make_shared<ExportRequest>();
   exports->add_option("run", request->run, "run folder, checkpoint folder, or a model as import reads it")->required();
   exports->add_option("--out", request->out, "folder to make; a file for llm.c")->required();
-  exports->add_option("--format", request->format, "huggingface, llmc, or peft: the adapters alone (model.lora)")
-      ->check(CLI::IsMember({"huggingface", "llmc", "peft"}))
+  exports
+      ->add_option("--format", request->format,
+                   "huggingface, llmc (GPT-2 or Llama 3), llmc-cuda (a Llama 3 for train_llama3.cu), or peft: the "
+                   "adapters alone (model.lora)")
+      ->check(CLI::IsMember({"huggingface", "llmc", "llmc-cuda", "peft"}))
       ->capture_default_str();
   exports->add_option("--dtype", request->dtype, "fp32, bf16, fp16, or auto: that of most working weights")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))

@@ -231,6 +231,9 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
 
 void export_llmc(const ExportRequest& request, const Weights& weights) {
   if (weights.dtype == DType::kF16) throw ConfigError("--dtype fp16: models of llm.c are in fp32 or bf16");
+  const bool is_llama = weights.model().position == Position::kRope;
+  LlmcLayout layout = is_llama ? LlmcLayout::kLlama : LlmcLayout::kGpt2;
+  if (request.format == "llmc-cuda") layout = LlmcLayout::kLlamaCuda;
   const std::filesystem::path out = request.out;
   std::error_code error;
   if (std::filesystem::exists(out, error)) {
@@ -241,15 +244,16 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
   try {
     CheckpointFileWriter file(folder, partial);
     write_llmc_model(
-        weights.model(), weights.dtype, [&weights](const Parameter& parameter) { return weights.bytes(parameter); },
-        file);
+        {.model = weights.model(), .layout = layout, .dtype = weights.dtype},
+        [&weights](const Parameter& parameter) { return weights.bytes(parameter); }, file);
     file.close();
     std::filesystem::rename(folder + "/" + partial, out);
   } catch (...) {
     std::filesystem::remove(folder + "/" + partial, error);
     throw;
   }
-  log_info("{}: a GPT-2 of llm.c, {:.2f}M parameters in {}", request.out, weights.millions(), name(weights.dtype));
+  log_info("{}: a {} of llm.c, {:.2f}M parameters in {}", request.out,
+           layout == LlmcLayout::kGpt2 ? "GPT-2" : "Llama 3", weights.millions(), name(weights.dtype));
 }
 
 }  // namespace
@@ -257,7 +261,7 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
 int export_verb(const ExportRequest& request) {
   return run_reported([&] {
     const Weights weights = open_weights(request);
-    request.format == "llmc" ? export_llmc(request, weights) : export_hf(request, weights);
+    request.format.starts_with("llmc") ? export_llmc(request, weights) : export_hf(request, weights);
   });
 }
 

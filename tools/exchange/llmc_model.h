@@ -1,30 +1,42 @@
-// Models of llm.c: int32[256] header, then all weights of a kind for all layers, in fp32 (version 3) or bf16 (version
-// 5). Source: write_model() in llm.c's train_gpt2.py.
+// Models of llm.c: a header, then all weights in fp32 (version 3) or bf16 (version 5). Sources: write_model() in
+// llm.c's train_gpt2.py and train_llama3.py; llama3_write_to_checkpoint() in train_llama3.cu of its branch "llama3".
 #pragma once
 
 #include <functional>
-#include <span>
+#include <map>
 #include <string>
 
 #include "core/io/files.h"
 #include "models/model.h"
+#include "tools/exchange/llmc_layout.h"
 #include "tools/exchange/stored_tensors.h"
 
 namespace mantissa {
 
+struct LlmcModel {
+  ModelConfig model;
+  StoredTensors tensors;
+  std::map<std::string, ParameterParts> parts;  // of every parameter
+};
+
 // Whether the file begins as a model of llm.c.
 bool is_llmc_model(const std::string& path);
 
-// CheckpointError for a header that describes no GPT-2.
+// CheckpointError for a header that describes no GPT-2 and no Llama, or none of the file's size. A Llama's MLP is as
+// wide as the file's size says: one of the headers rounds the factor that it is made with.
 ModelConfig read_llmc_config(const std::string& path);
 
-// The tensors by the names of models/. Rows of the token table that pad the vocabulary are left out. CheckpointError if
-// the file's size is not what its header says.
-StoredTensors open_llmc_model(const std::string& path);
+// Rows that pad the vocabulary are left out. CheckpointError as above, and for a Llama with biases that are not zero.
+LlmcModel open_llmc_model(const std::string& path);
 
-// Writes a model in fp32 or bf16. `values` gives a parameter's bytes in that dtype. ConfigError for a model that llm.c
-// has not.
-void write_llmc_model(const ModelConfig& model, DType dtype,
-                      const std::function<std::vector<std::byte>(const Parameter&)>& values, ByteSink& sink);
+struct LlmcTarget {
+  ModelConfig model;
+  LlmcLayout layout;
+  DType dtype;  // fp32 or bf16
+};
+
+// Writes a model. `values` gives a parameter's bytes in the dtype. ConfigError for a model that llm.c has not.
+void write_llmc_model(const LlmcTarget& target, const std::function<std::vector<std::byte>(const Parameter&)>& values,
+                      ByteSink& sink);
 
 }  // namespace mantissa

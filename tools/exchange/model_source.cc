@@ -75,7 +75,7 @@ ModelSource::ModelSource(std::string path, ModelConfig model, StoredTensors tens
   std::vector<std::string> problems;
   std::set<std::string> needed;
   for (int i = 0; i < parameters_.size(); ++i) {
-    for (const auto& [name, shape] : parts_.at(parameters_[i].name).parts) {
+    for (const auto& [name, shape, interleaved] : parts_.at(parameters_[i].name).parts) {
       needed.insert(name);
       const auto found = tensors_.tensors.find(name);
       if (found == tensors_.tensors.end()) {
@@ -129,10 +129,8 @@ ModelConfig read_foreign_config(const std::string& path) {
 
 std::unique_ptr<ModelSource> open_foreign_model(const std::string& path) {
   if (is_llmc_model(path)) {
-    StoredTensors tensors = open_llmc_model(path);
-    ModelConfig model = read_llmc_config(path);
-    auto parts = own_parts(model);
-    return std::make_unique<ModelSource>(path, std::move(model), std::move(tensors), std::move(parts));
+    LlmcModel file = open_llmc_model(path);
+    return std::make_unique<ModelSource>(path, std::move(file.model), std::move(file.tensors), std::move(file.parts));
   }
   return open_hf_folder(path);
 }

@@ -1,4 +1,4 @@
-// Token shards in memory, for tests.
+// Files in memory, for tests.
 #pragma once
 
 #include <string>
@@ -7,13 +7,15 @@
 
 namespace mantissa::testing {
 
+struct TextSink final : ByteSink {
+  void write(std::span<const std::byte> bytes) override {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  std::string text;
+};
+
 inline std::string shard_text(const TokenShardWriter& writer) {
-  struct TextSink final : ByteSink {
-    void write(std::span<const std::byte> bytes) override {
-      text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    }
-    std::string text;
-  } sink;
+  TextSink sink;
   writer.write(sink);
   return sink.text;
 }
