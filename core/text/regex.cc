@@ -42,6 +42,9 @@ std::string translated(const std::string& pattern, RegexDialect dialect, const s
         if ((next == 'h' || next == 'H') && dialect == RegexDialect::kOniguruma) {
           refuse(fmt::format("\\{}", next), "a hexadecimal digit in tokenizer.json; write [0-9a-fA-F]");
         }
+        if (std::string_view("wWbB").find(next) != std::string_view::npos) {
+          refuse(fmt::format("\\{}", next), "whose letters differ between engines; write [\\p{L}\\p{M}\\p{Nd}\\p{Pc}]");
+        }
         // With the braces of \p{L} and \x{20}, which are no repetition.
         const size_t end = i + 1 < pattern.size() && pattern[i + 1] == '{' ? pattern.find('}', i) : i;
         const size_t last = std::min(end, pattern.size() - 1);
@@ -53,6 +56,15 @@ std::string translated(const std::string& pattern, RegexDialect dialect, const s
     }
     if (in_class && c == '&' && next == '&') refuse("&&", "an intersection of classes, which is not supported");
     if (in_class && c == '[' && next != ':') refuse("[", "a class within a class, which is not supported; write \\[");
+    if (in_class && c == '[') {
+      const std::string_view name = std::string_view(pattern).substr(i, pattern.find(']', i) + 1 - i);
+      if (name != "[:digit:]" && name != "[:cntrl:]") {
+        refuse(name, "which holds other characters in other engines; write a property such as \\p{L}");
+      }
+      out += name;
+      i += name.size() - 1;
+      continue;
+    }
     if (!in_class && c == '}' && next == '+' && dialect == RegexDialect::kOniguruma) {
       refuse("}+", "which repeats the repetition in tokenizer.json and is possessive elsewhere; leave out the '+'");
     }

@@ -1,5 +1,7 @@
 #include "tools/convert/export_verb.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -36,18 +38,41 @@ DType common_dtype(const ModelSource& source) {
   return most->first == DType::kF64 ? DType::kF32 : most->first;
 }
 
+// Whether the model was imported, or belongs to another program, and was not trained since.
+bool is_untrained(const std::string& run) {
+  if (is_foreign_model(run)) return true;
+  const std::string folder = find_checkpoint_folder(run);
+  return read_state(folder, [&] { return read_manifest(folder).state.value(kWeightsOnly, false); });
+}
+
+void require_fp16_range(const Parameter& parameter, const std::vector<float>& values) {
+  const auto outside = std::ranges::count_if(
+      values, [](float value) { return std::isfinite(value) && std::isinf(to_float(from_float<Float16>(value))); });
+  if (outside == 0) return;
+  throw ConfigError(
+      fmt::format("--dtype fp16: {} of '{}' would become infinite (fp16 ends at 65504); expected bf16 or fp32",
+                  counted(outside, "value"), parameter.name));
+}
+
 struct Weights {
   std::unique_ptr<ModelSource> source;
-  DType dtype;
+  DType dtype;                // of most tensors
+  bool keeps_dtypes = false;  // each tensor has the one in which it is stored
 
+  DType dtype_of(const Parameter& parameter) const { return keeps_dtypes ? source->dtype(parameter.name) : dtype; }
   // Adapters are merged in fp32, and the sum is rounded once.
   std::vector<std::byte> bytes(const Parameter& parameter) const {
+    const DType dtype = dtype_of(parameter);
     std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(dtype)));
     if (!has_adapters(*source, parameter)) {
+      if (dtype == DType::kF16 && source->dtype(parameter.name) != DType::kF16) {
+        require_fp16_range(parameter, source->values(parameter.name));
+      }
       source->read(parameter.name, dtype, values);
       return values;
     }
     const std::vector<float> merged = merged_values(*source, parameter);
+    if (dtype == DType::kF16) require_fp16_range(parameter, merged);
     const StoredTensor stored{
         std::string(safetensors_name(DType::kF32)), {parameter.numel()}, std::as_bytes(std::span(merged))};
     read_parts({.tensors = {{"", stored}}}, {.parts = {{"", stored.shape}}}, dtype, values);
@@ -73,6 +98,7 @@ Weights open_weights(const ExportRequest& request) {
   const bool has_adapters = weights.source->model().lora.rank > 0;
   if (request.format == "peft" && request.dtype == "auto") weights.dtype = DType::kF32;
   if (weights.dtype == DType::kF32 || has_adapters) weights.source = open_model(request.run, RunWeights::kMaster);
+  weights.keeps_dtypes = request.dtype == "auto" && !request.format.starts_with("llmc") && is_untrained(request.run);
   return weights;
 }
 
@@ -122,7 +148,7 @@ class HfWriter {
     std::vector<std::vector<const HfTensor*>> files(1);
     uint64_t total = 0, in_file = 0;
     for (const HfTensor& tensor : tensors_) {
-      const auto bytes = static_cast<uint64_t>(tensor.numel() * size_bytes(weights_.dtype));
+      const auto bytes = static_cast<uint64_t>(tensor.numel() * size_bytes(weights_.dtype_of(*tensor.parameter)));
       if (in_file > 0 && in_file + bytes > most_bytes) {
         files.emplace_back();
         in_file = 0;
@@ -154,7 +180,7 @@ class HfWriter {
     std::vector<SafetensorsEntry> entries;
     for (const HfTensor* const tensor : tensors) {
       entries.push_back({.name = tensor->part.name,
-                         .dtype = std::string(safetensors_name(weights_.dtype)),
+                         .dtype = std::string(safetensors_name(weights_.dtype_of(*tensor->parameter))),
                          .shape = tensor->part.shape});
     }
     CheckpointFileWriter file(folder_, name);
@@ -165,14 +191,15 @@ class HfWriter {
         held_ = tensor->parameter;
       }
       const Shape& shape = held_->shape;
+      const DType dtype = weights_.dtype_of(*held_);
       if (tensor->is_transposed) {
-        writer.append(tensor->part.name, transposed(held_bytes_, shape[0], shape[1], weights_.dtype));
+        writer.append(tensor->part.name, transposed(held_bytes_, shape[0], shape[1], dtype));
         continue;
       }
       const size_t row_bytes = held_bytes_.size() / static_cast<size_t>(shape[0]);
       writer.append(tensor->part.name, std::span(held_bytes_)
                                            .subspan(static_cast<size_t>(tensor->first_row) * row_bytes,
-                                                    static_cast<size_t>(tensor->numel() * size_bytes(weights_.dtype))));
+                                                    static_cast<size_t>(tensor->numel() * size_bytes(dtype))));
     }
     writer.finish();
     file.close();
@@ -204,12 +231,15 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
   const nlohmann::json config = carried_config(carried);
   std::optional<std::string> wanted;
   if (const auto type = config.find("model_type"); type != config.end() && type->is_string()) wanted = *type;
-  if (!request.family.empty()) wanted = request.family;
-  const ModelFamily& family = family_for(weights.model(), wanted);
-  if (!request.family.empty() && family.model_type != request.family) {
-    throw ConfigError(
-        fmt::format("--family {}: the model does not fit; it is a {}", request.family, family.model_type));
+  if (!request.family.empty()) {
+    const std::vector<std::string> lacks =
+        obstacles(family_of({{"model_type", request.family}}, "--family"), weights.model());
+    if (!lacks.empty()) {
+      throw ConfigError(fmt::format("--family {}: the model does not fit: {}", request.family, fmt::join(lacks, ", ")));
+    }
+    wanted = request.family;
   }
+  const ModelFamily& family = family_for(weights.model(), wanted);
   OutputFolder folder(request.out);
   if (request.format == "peft") {
     write_peft_adapters(*weights.source, family,

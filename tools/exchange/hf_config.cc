@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "core/base/error.h"
@@ -73,6 +74,13 @@ class KeyReader {
     refuse(key, fmt::format("expected a whole number from 1 to {}", most));
     return 1;
   }
+  // A number above 0.
+  float scale(const std::string& key, float usual) {
+    const auto value = get<float>(key, usual);
+    if (value > 0.0f && std::isfinite(value)) return value;
+    refuse(key, "expected a number above 0");
+    return usual;
+  }
   void refuse(const std::string& key, const std::string& expected) {
     problems_.push_back(fmt::format("{} = {}: {}", key, config_.value(key, json()).dump(), expected));
   }
@@ -102,7 +110,7 @@ void read_gpt2(KeyReader& keys, ModelConfig& model) {
   model.heads = keys.size("n_head");
   model.context = keys.size("n_positions");
   model.mlp_width = keys.positive("n_inner", 4 * model.width);
-  model.norm_epsilon = keys.get<float>("layer_norm_epsilon", 1e-5f);
+  model.norm_epsilon = keys.scale("layer_norm_epsilon", 1e-5f);
   model.tie_head = keys.get<bool>("tie_word_embeddings", true);
   const std::string activation = keys.get<std::string>("activation_function", "gelu_new");
   if (activation == "gelu_new" || activation == "gelu_pytorch_tanh") {
@@ -125,31 +133,39 @@ void read_gpt2(KeyReader& keys, ModelConfig& model) {
 
 // rope_parameters, or rope_theta and rope_scaling of older files; default_theta of the family where none is given.
 void read_rope(KeyReader& keys, ModelConfig& model, float default_theta) {
-  const json* rope = keys.find("rope_parameters");
-  const std::string name = rope != nullptr ? "rope_parameters" : "rope_scaling";
-  if (rope == nullptr) rope = keys.find("rope_scaling");
-  keys.find("rope_scaling");
-  model.rope.base = keys.get<float>("rope_theta", default_theta);
+  const json *const newer = keys.find("rope_parameters"), *const older = keys.find("rope_scaling");
+  if (newer != nullptr && older != nullptr && *newer != *older) {
+    return keys.refuse("rope_scaling", "rope_parameters says something else; leave one of the two");
+  }
+  const json* const rope = newer != nullptr ? newer : older;
+  const std::string name = newer != nullptr ? "rope_parameters" : "rope_scaling";
+  model.rope.base = keys.scale("rope_theta", default_theta);
   keys.require<bool>("rope_interleaved", false, "pairs of channels are half a head apart here");
   if (rope == nullptr) return;
   if (!rope->is_object()) return keys.refuse(name, "expected an object");
   KeyReader inner(*rope);
-  model.rope.base = inner.get<float>("rope_theta", model.rope.base);
+  model.rope.base = inner.scale("rope_theta", model.rope.base);
   std::string kind = inner.get<std::string>("type", "default");
   kind = inner.get<std::string>("rope_type", kind);
   const float partial = inner.get<float>("partial_rotary_factor", 1.0f);
   if (partial != 1.0f) inner.refuse("partial_rotary_factor", "whole heads rotate here");
   if (kind == "linear") {
     model.rope.scaling = RopeScaling::kLinear;
-    model.rope.factor = inner.get<float>("factor", 1.0f);
+    model.rope.factor = inner.scale("factor", 1.0f);
   } else if (kind == "llama3") {
     model.rope.scaling = RopeScaling::kLlama3;
-    model.rope.factor = inner.get<float>("factor", 1.0f);
-    model.rope.low_frequency_factor = inner.get<float>("low_freq_factor", 1.0f);
-    model.rope.high_frequency_factor = inner.get<float>("high_freq_factor", 4.0f);
-    model.rope.original_context = inner.positive("original_max_position_embeddings", model.context);
+    model.rope.factor = inner.scale("factor", 1.0f);
+    model.rope.low_frequency_factor = inner.scale("low_freq_factor", 1.0f);
+    model.rope.high_frequency_factor = inner.scale("high_freq_factor", 4.0f);
+    if (model.rope.low_frequency_factor >= model.rope.high_frequency_factor) {
+      inner.refuse("low_freq_factor", "expected less than high_freq_factor");
+    }
+    // transformers prefers the key of the whole model.
+    const std::string context = "original_max_position_embeddings";
+    model.rope.original_context = inner.positive(context, model.context);
+    model.rope.original_context = keys.positive(context, model.rope.original_context);
   } else if (kind != "default") {
-    inner.refuse("rope_type", "supported are default, linear and llama3");
+    inner.refuse(inner.has("rope_type") ? "rope_type" : "type", "supported are default, linear and llama3");
   }
   for (const std::string& key : inner.unknown()) inner.refuse(key, "not known");
   for (const std::string& problem : inner.problems()) keys.problems().push_back(name + "." + problem);
@@ -159,7 +175,7 @@ void read_rope(KeyReader& keys, ModelConfig& model, float default_theta) {
 void read_window(KeyReader& keys, ModelConfig& model, const ModelFamily& family) {
   const bool is_mistral = family.model_type == "mistral";
   const json* const given = keys.find("sliding_window");
-  const bool uses = keys.get<bool>("use_sliding_window", is_mistral);
+  const bool uses = is_mistral || keys.get<bool>("use_sliding_window", false);
   // Mistral's default holds where the key is missing, and not where it is null.
   const int64_t window = given != nullptr ? keys.positive("sliding_window", 1) : 4096;
   const bool is_null = is_mistral && given == nullptr && keys.has("sliding_window");
@@ -171,7 +187,8 @@ void read_window(KeyReader& keys, ModelConfig& model, const ModelFamily& family)
       slides[block] = uses && given != nullptr && !model.rope_blocks.contains(static_cast<int64_t>(block));
     }
   }
-  if (const json* const types = keys.find("layer_types"); types != nullptr && !is_mistral) {
+  if (const json* const types = keys.find("layer_types"); types != nullptr) {
+    if (is_mistral) return keys.refuse("layer_types", "with them the model is a Ministral, which is not supported");
     if (!types->is_array() || types->size() != slides.size()) {
       return keys.refuse("layer_types", fmt::format("expected {} entries, one a layer", model.layers));
     }
@@ -217,7 +234,7 @@ void read_llama(KeyReader& keys, ModelConfig& model, const ModelFamily& family) 
   if (model.width % model.heads == 0 && model.head_dim == model.width / model.heads) model.head_dim = 0;
   model.mlp_width = keys.size("intermediate_size");
   model.context = keys.size("max_position_embeddings");
-  model.norm_epsilon = keys.get<float>("rms_norm_eps", type == "arcee" ? 1e-5f : 1e-6f);
+  model.norm_epsilon = keys.scale("rms_norm_eps", type == "arcee" ? 1e-5f : 1e-6f);
   model.tie_head = keys.get<bool>("tie_word_embeddings", type == "smollm3");
   model.qk_norm = type == "qwen3";
   const bool is_arcee = type == "arcee";
@@ -312,7 +329,7 @@ ModelConfig read_hf_config(const json& config, const std::string& file, std::vec
   KeyReader keys(config);
   ModelConfig model;
   model.vocab = keys.size("vocab_size");
-  model.init_stddev = keys.get<float>("initializer_range", 0.02f);
+  model.init_stddev = keys.scale("initializer_range", 0.02f);
   if (const json* const quantized = keys.find("quantization_config")) {
     keys.refuse("quantization_config",
                 fmt::format("weights in '{}' are not read; save them in F32, BF16 or F16",

@@ -40,6 +40,19 @@ void add_prefix(StoredTensors& tensors, const ModelFamily& family) {
   tensors.tensors = std::move(renamed);
 }
 
+// A file may hold the tied head as well. transformers unties one that differs.
+void require_tied_head(const StoredTensors& tensors, const ModelFamily& family, const std::string& folder) {
+  const std::string embedding =
+      family.style == FamilyStyle::kGpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+  const auto head = tensors.tensors.find("lm_head.weight"), table = tensors.tensors.find(embedding);
+  if (head == tensors.tensors.end() || table == tensors.tensors.end()) return;
+  if (head->second.dtype == table->second.dtype && std::ranges::equal(head->second.bytes, table->second.bytes)) return;
+  throw CheckpointError(
+      fmt::format("{}: lm_head.weight is not equal to {}, but config.json ties the two; expected equal tensors, or "
+                  "\"tie_word_embeddings\": false",
+                  folder, embedding));
+}
+
 std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
   nlohmann::json config = read_config_json(folder);
   const std::string file = folder + "/" + kConfigFile;
@@ -52,6 +65,7 @@ std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
   }
   StoredTensors tensors = open_safetensors_folder(folder);
   add_prefix(tensors, family);
+  if (model.tie_head) require_tied_head(tensors, family, folder);
   std::erase_if(tensors.tensors, [&model](const auto& tensor) { return is_without_use(model, tensor.first); });
   ParameterSet parameters;
   create_model(model, parameters);

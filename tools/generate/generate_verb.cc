@@ -22,9 +22,10 @@ void print(const std::string& text) {
 // Tokens that end a text: those of the tokenizer, of Hugging Face's generation_config.json and of a chat's turns.
 std::set<int32_t> end_tokens(const std::string& model, const TextCodec& codec, const std::string& end_of_turn) {
   std::set<int32_t> ends;
-  if (codec.tokenizer() == nullptr) return ends;
-  if (const auto end = codec.tokenizer()->eos()) ends.insert(*end);
-  if (const auto end = codec.tokenizer()->id_of(end_of_turn)) ends.insert(*end);
+  if (const Tokenizer* const tokenizer = codec.tokenizer()) {
+    if (const auto end = tokenizer->eos()) ends.insert(*end);
+    if (const auto end = tokenizer->id_of(end_of_turn)) ends.insert(*end);
+  }
   const std::string file = carried_folder(model) + "/generation_config.json";
   if (!text_of_file(file)) return ends;
   const nlohmann::json json = JsonNode::read(file);

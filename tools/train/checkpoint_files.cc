@@ -33,9 +33,8 @@ void write_tensors(ByteSink& sink, const std::map<std::string, Tensor>& tensors,
   std::vector<SafetensorsEntry> entries;
   entries.reserve(tensors.size());
   for (const auto& [key, tensor] : tensors) {
-    entries.push_back({.name = key,
-                       .dtype = std::string(safetensors_name(tensor.dtype())),
-                       .shape = tensor.shape().extents()});
+    entries.push_back(
+        {.name = key, .dtype = std::string(safetensors_name(tensor.dtype())), .shape = tensor.shape().extents()});
   }
   SafetensorsWriter writer(sink, std::move(entries));
   for (const SafetensorsEntry& entry : writer.order()) {

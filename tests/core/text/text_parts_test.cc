@@ -154,6 +154,12 @@ TEST(PreTokenizer, PatternsCutAsTheirEnginesDo) {
   EXPECT_EQ(cut("gpt2", RegexDialect::kOniguruma, "a\u180Eb"), (Words{"a", "\u180E", "b"}));  // no space
 }
 
+TEST(Regex, ClassesOfPosixAreMembersOfAClass) {
+  int count = 0;
+  Regex("[[:digit:]\\s]", RegexDialect::kOniguruma, "here").for_each_match("a1 ]", [&](size_t, size_t) { ++count; });
+  EXPECT_EQ(count, 2);
+}
+
 TEST(Regex, WhiteSpaceIsThatOfUnicodeToday) {
   const auto matches = [](const std::string& pattern, std::string_view text) {
     int count = 0;

@@ -87,6 +87,60 @@ TEST(BadModel, NamesEveryKeyThatDoesNotFit) {
   EXPECT_THAT(error, HasSubstr("weights in '\"gptq\"' are not read"));
 }
 
+TEST(BadModel, SaysWhichOfTwoKeysContradict) {
+  const Copy llama("llama2"), mistral("mistral");
+  llama.set({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
+             {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}});
+  EXPECT_THAT(llama.error(), HasSubstr("rope_scaling = {\"factor\":2.0,\"type\":\"linear\"}: rope_parameters says"));
+  llama.set({{"rope_parameters", nullptr}, {"rope_scaling", {{"type", "yarn"}}}});
+  EXPECT_THAT(llama.error(), HasSubstr("rope_scaling.type = \"yarn\": supported are"));
+  mistral.set({{"layer_types", {"full_attention", "sliding_attention"}}});
+  EXPECT_THAT(mistral.error(), HasSubstr("layer_types = [\"full_attention\",\"sliding_attention\"]: with them"));
+}
+
+TEST(BadModel, NumbersThatNoModelCanHave) {
+  const Copy copy("llama3");
+  copy.set({{"rms_norm_eps", -1.0},
+            {"initializer_range", -0.02},
+            {"rope_theta", 0.0},
+            {"rope_scaling", {{"type", "llama3"}, {"factor", 0.0}, {"low_freq_factor", 4.0}}}});
+  const std::string error = copy.error();
+  EXPECT_THAT(error, HasSubstr("rms_norm_eps = -1.0: expected a number above 0"));
+  EXPECT_THAT(error, HasSubstr("initializer_range = -0.02: expected a number above 0"));
+  EXPECT_THAT(error, HasSubstr("rope_theta = 0.0: expected a number above 0"));
+  EXPECT_THAT(error, HasSubstr("rope_scaling.factor = 0.0: expected a number above 0"));
+  EXPECT_THAT(error, HasSubstr("rope_scaling.low_freq_factor = 4.0: expected less than high_freq_factor"));
+}
+
+// As transformers reads them.
+TEST(BadModel, KeysThatAnotherFamilyWouldRead) {
+  const Copy mistral("mistral"), llama("llama3");
+  const ModelConfig before = read_foreign_config(mistral.path());
+  mistral.set({{"use_sliding_window", false}});
+  EXPECT_GT(before.window, 0);
+  EXPECT_EQ(read_foreign_config(mistral.path()).window, before.window);
+  llama.set({{"original_max_position_embeddings", 5}});
+  EXPECT_EQ(read_foreign_config(llama.path()).rope.original_context, 5);
+}
+
+TEST(BadModel, ATiedHeadThatDiffers) {
+  const Copy copy("llama2");
+  copy.set({{"tie_word_embeddings", true}});
+  EXPECT_THAT(copy.error(),
+              HasSubstr("lm_head.weight is not equal to model.embed_tokens.weight, but config.json ties"));
+  std::string bytes = read_file(copy.file("model.safetensors"));
+  const auto header_size = static_cast<size_t>(bytes[0]) % 256 + static_cast<size_t>(bytes[1]) % 256 * 256;
+  const nlohmann::json header = nlohmann::json::parse(bytes.substr(8, header_size));
+  const auto place = [&](const char* tensor) {
+    const std::vector<size_t> offsets = header[tensor]["data_offsets"];
+    return std::pair(8 + header_size + offsets[0], offsets[1] - offsets[0]);
+  };
+  const auto [table, size] = place("model.embed_tokens.weight");
+  bytes.replace(place("lm_head.weight").first, size, bytes.substr(table, size));
+  copy.write("model.safetensors", bytes);
+  EXPECT_EQ(copy.error(), "");
+}
+
 TEST(BadModel, NamesTheArchitecturesThatAreSupported) {
   const Copy copy("llama2");
   copy.set({{"model_type", "mamba2"}});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/exchange/hf_reference.h"
@@ -81,8 +82,47 @@ TEST(Import, WritesTheFolderWholeOrNotAtAll) {
   EXPECT_THAT(refused({"import", hf_folder("gpt2"), "--out", folder + "/run"}, 2), HasSubstr("it is there already"));
   EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/run"}, 2), HasSubstr("it is there already"));
   EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/x", "--family", "llama"}, 2),
-              HasSubstr("the model does not fit; it is a gpt2"));
+              HasSubstr("--family llama: the model does not fit: model.norm = layer_norm, "));
+  EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/x", "--family", "llama9"}, 2),
+              HasSubstr("expected one of gpt2, llama, mistral, qwen2, qwen3, smollm3, arcee, got 'llama9'"));
   EXPECT_FALSE(fs::exists(folder + "/x"));
+}
+
+// A copy of the fixture llama2, which is in BF16, with an F32 tensor of these values in front.
+void write_mixed(const std::string& folder, const std::string& changed, const std::vector<float>& values) {
+  fs::copy(hf_folder("llama2"), folder);
+  nlohmann::json header;
+  std::string data;
+  for (const auto& [name, tensor] : open_safetensors_folder(hf_folder("llama2")).tensors) {
+    const bool is_it = name == changed;
+    const size_t begin = data.size();
+    is_it ? data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))
+          : data.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+    header[name] = {
+        {"dtype", is_it ? "F32" : tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+  }
+  const std::string text = header.dump();
+  const uint64_t size = text.size();
+  const std::string length(reinterpret_cast<const char*>(&size), sizeof size);
+  fs::remove(folder + "/model.safetensors");
+  std::ofstream(folder + "/model.safetensors", std::ios::binary) << length << text << data;
+}
+
+TEST(Export, KeepsTheDtypeOfEachTensorOfAnImportedModel) {
+  const std::string folder = fresh_folder("mixed_dtypes"), mixed = folder + "/mixed";
+  std::vector<float> norm(16, 1.0f);
+  norm[3] = 1.0f + 0x1p-20f;
+  norm[5] = 1e6f;
+  write_mixed(mixed, "model.norm.weight", norm);
+  run_well({"import", mixed, "--out", folder + "/run"});
+  run_well({"export", folder + "/run", "--out", folder + "/again"});
+  EXPECT_EQ(tensors_of(folder + "/again"), tensors_of(mixed));
+  run_well({"export", folder + "/run", "--out", folder + "/bf16", "--dtype", "bf16"});
+  EXPECT_EQ(tensors_of(folder + "/bf16").at("model.norm.weight").dtype, "BF16");
+  const Outcome fp16 = run_program(0, {"export", folder + "/run", "--out", folder + "/fp16", "--dtype", "fp16"});
+  EXPECT_EQ(fp16.exit_code, 2);
+  EXPECT_THAT(fp16.output, HasSubstr("--dtype fp16: 1 value of 'final_norm.weight' would become infinite"));
+  EXPECT_FALSE(fs::exists(folder + "/fp16"));
 }
 
 // A trained model, as llm.c reads it, and back.
