@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "core/base/log.h"
+#include "core/io/pending_output.h"
 #include "tools/convert/adapters.h"
-#include "tools/convert/output_folder.h"
 #include "tools/exchange/carried_files.h"
 #include "tools/exchange/hf_config.h"
 #include "tools/exchange/hf_names.h"
@@ -240,7 +240,7 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
     wanted = request.family;
   }
   const ModelFamily& family = family_for(weights.model(), wanted);
-  OutputFolder folder(request.out);
+  PendingOutput folder(PendingOutput::Kind::kFolder, request.out);
   if (request.format == "peft") {
     write_peft_adapters(*weights.source, family,
                         {.folder = folder.partial(),
@@ -264,24 +264,14 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
   const bool is_llama = weights.model().position == Position::kRope;
   LlmcLayout layout = is_llama ? LlmcLayout::kLlama : LlmcLayout::kGpt2;
   if (request.format == "llmc-cuda") layout = LlmcLayout::kLlamaCuda;
-  const std::filesystem::path out = request.out;
-  std::error_code error;
-  if (std::filesystem::exists(out, error)) {
-    throw ConfigError(fmt::format("--out {}: it is there already: give another name, or remove it", request.out));
-  }
-  const std::string folder = out.has_parent_path() ? out.parent_path().string() : ".";
-  const std::string partial = out.filename().string() + ".partial";
-  try {
-    CheckpointFileWriter file(folder, partial);
-    write_llmc_model(
-        {.model = weights.model(), .layout = layout, .dtype = weights.dtype},
-        [&weights](const Parameter& parameter) { return weights.bytes(parameter); }, file);
-    file.close();
-    std::filesystem::rename(folder + "/" + partial, out);
-  } catch (...) {
-    std::filesystem::remove(folder + "/" + partial, error);
-    throw;
-  }
+  PendingOutput output(PendingOutput::Kind::kFile, request.out);
+  const std::filesystem::path partial = output.partial();
+  CheckpointFileWriter file(partial.has_parent_path() ? partial.parent_path().string() : ".", partial.filename());
+  write_llmc_model(
+      {.model = weights.model(), .layout = layout, .dtype = weights.dtype},
+      [&weights](const Parameter& parameter) { return weights.bytes(parameter); }, file);
+  file.close();
+  output.finish();
   log_info("{}: a {} of llm.c, {:.2f}M parameters in {}", request.out,
            layout == LlmcLayout::kGpt2 ? "GPT-2" : "Llama 3", weights.millions(), name(weights.dtype));
 }

@@ -4,7 +4,7 @@
 
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
-#include "tools/convert/output_folder.h"
+#include "core/io/pending_output.h"
 #include "tools/exchange/carried_files.h"
 #include "tools/exchange/weights_file.h"
 #include "tools/train/checkpoint.h"
@@ -31,7 +31,7 @@ void import_model(const ImportRequest& request) {
   }
   const std::unique_ptr<ModelSource> source = open_foreign_model(request.model);
   const Config config = config_for(source->model(), request.out);
-  OutputFolder folder(request.out);
+  PendingOutput folder(PendingOutput::Kind::kFolder, request.out);
   CheckpointStore store(checkpoint_root(folder.partial()),
                         {.warn = [](const std::string& text) { log_warn("{}", text); }});
   store.begin(0);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <filesystem>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -16,14 +15,7 @@
 namespace mantissa {
 namespace {
 
-namespace fs = std::filesystem;
-
 using Header = std::array<int32_t, 256>;
-
-std::string without_slash(std::string folder) {
-  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-  return folder;
-}
 
 template <typename Token>
 void write_as(std::span<const int32_t> ids, std::ofstream& file) {
@@ -34,19 +26,7 @@ void write_as(std::span<const int32_t> ids, std::ofstream& file) {
 }  // namespace
 
 TokenShards::TokenShards(Options options)
-    : options_(std::move(options)), partial_(without_slash(options_.folder) + ".partial") {
-  std::error_code error;
-  const bool is_free = !fs::exists(options_.folder, error) || fs::is_empty(options_.folder, error);
-  require<ConfigError>(is_free, "{}: the folder is not empty; name another one, or remove it", options_.folder);
-  fs::remove_all(partial_, error);
-  fs::create_directories(partial_, error);
-  require<DataError>(!error, "{}: cannot make the folder: {}", partial_, error.message());
-}
-
-TokenShards::~TokenShards() {
-  std::error_code ignored;
-  if (!is_finished_) fs::remove_all(partial_, ignored);
-}
+    : options_(std::move(options)), output_(PendingOutput::Kind::kFolder, options_.folder) {}
 
 void TokenShards::add(std::span<const int32_t> ids, std::span<const uint8_t> counts) {
   if (options_.form == Form::kOwn) {
@@ -57,7 +37,7 @@ void TokenShards::add(std::span<const int32_t> ids, std::span<const uint8_t> cou
   }
   while (!ids.empty()) {
     if (!file_.is_open()) {
-      file_.open(fmt::format("{}/tokens_{:06}.bin", partial_, files_++), std::ios::binary);
+      file_.open(fmt::format("{}/tokens_{:06}.bin", output_.partial(), files_++), std::ios::binary);
       const Header header{};
       file_.write(reinterpret_cast<const char*>(header.data()), sizeof header);
     }
@@ -83,14 +63,14 @@ void TokenShards::close_file() {
   file_.seekp(0);
   file_.write(reinterpret_cast<const char*>(header.data()), sizeof header);
   file_.close();
-  require<DataError>(file_.good(), "{}: cannot write file {}: {}", partial_, files_ - 1,
+  require<DataError>(file_.good(), "{}: cannot write file {}: {}", output_.partial(), files_ - 1,
                      std::generic_category().message(errno));
   in_file_ = 0;
 }
 
 void TokenShards::write_shard() {
   try {
-    CheckpointFileWriter file(partial_, fmt::format("tokens_{:06}.safetensors", files_++));
+    CheckpointFileWriter file(output_.partial(), fmt::format("tokens_{:06}.safetensors", files_++));
     shard_->write(file);
     file.close();
   } catch (const CheckpointError& error) {
@@ -102,11 +82,7 @@ void TokenShards::write_shard() {
 void TokenShards::finish() {
   if (shard_) write_shard();
   if (file_.is_open()) close_file();
-  std::error_code error;
-  fs::remove(options_.folder, error);  // where it was there, and empty
-  fs::rename(partial_, options_.folder, error);
-  require<DataError>(!error, "{}: cannot rename {}: {}", options_.folder, partial_, error.message());
-  is_finished_ = true;
+  output_.finish();
 }
 
 }  // namespace mantissa

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "core/io/pending_output.h"
 #include "core/io/token_shard.h"
 
 namespace mantissa {
@@ -23,12 +24,8 @@ class TokenShards {
     int64_t shard_tokens = 0;  // in each file but the last. llm.c: a document may continue in the next file; our own: a
                                // file ends behind the document with which it has as many
   };
-  // ConfigError if the folder exists and is not empty. DataError if it cannot be written, here and later.
+  // ConfigError as PendingOutput(). The other functions throw DataError if they cannot write.
   explicit TokenShards(Options options);
-  // Removes what was written, unless finish() came first.
-  ~TokenShards();
-  TokenShards(const TokenShards&) = delete;
-  TokenShards& operator=(const TokenShards&) = delete;
 
   // A document. `counts`: of files of our own, see TokenShardWriter.
   void add(std::span<const int32_t> ids, std::span<const uint8_t> counts = {});
@@ -40,8 +37,7 @@ class TokenShards {
   void write_shard();
 
   const Options options_;
-  const std::string partial_;  // the folder until it is complete
-  bool is_finished_ = false;
+  PendingOutput output_;
   std::ofstream file_;
   std::optional<TokenShardWriter> shard_;  // that is being filled
   int64_t files_ = 0, in_file_ = 0;

@@ -130,7 +130,7 @@ TEST(Tokenize, TextAndLinesBecomeTokenFiles) {
 
   const Outcome again = run_program(0, with(command, {folder + "/one"}));
   EXPECT_EQ(again.exit_code, 2);
-  EXPECT_TRUE(has(again.output, "one: the folder is not empty")) << again.output;
+  EXPECT_TRUE(has(again.output, "one: it is there already")) << again.output;
 }
 
 TEST(Tokenize, ALargeVocabularyIsWrittenWithFourBytes) {
