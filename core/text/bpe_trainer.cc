@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/check.h"
+#include "core/base/progress_bar.h"
 #include "core/base/thread_team.h"
 #include "core/text/bpe_tokenizer.h"
 #include "core/text/utf8.h"
@@ -49,11 +50,16 @@ WordCounts count_words(std::span<const std::string_view> texts, const BpeTrainer
     WordCounts counts;
   };
   std::vector<Words> by_thread(static_cast<size_t>(threads()));
-  parallel_for(static_cast<int64_t>(chunks.size()), [&](int64_t i) {
-    std::string normalized;
-    const std::string_view text = normalizer.apply(chunks[static_cast<size_t>(i)].text, normalized);
-    pre_tokenizer.cut({text, false}, by_thread[static_cast<size_t>(current_thread())]);
-  });
+  const int64_t total = std::ssize(chunks), round = std::max<int64_t>(total / 100, 16 * threads());
+  ProgressBar progress("words: chunks of text", total);
+  for (int64_t begin = 0; begin < total; begin += round) {
+    parallel_for(std::min(round, total - begin), [&](int64_t i) {
+      std::string normalized;
+      const std::string_view text = normalizer.apply(chunks[static_cast<size_t>(begin + i)].text, normalized);
+      pre_tokenizer.cut({text, false}, by_thread[static_cast<size_t>(current_thread())]);
+    });
+    progress.reach(begin + round);
+  }
   WordCounts counts = std::move(by_thread.front().counts);
   for (size_t thread = 1; thread < by_thread.size(); ++thread) {
     for (const auto& [word, count] : by_thread[thread].counts) counts[word] += count;
@@ -103,6 +109,7 @@ class Trainer {
       for (size_t i = 0; i + 1 < symbols.size(); ++i) note(symbols[i], symbols[i + 1], word, 1);
     }
     queue_noted();
+    ProgressBar progress("tokenizer: tokens", options_.vocab);
     while (static_cast<int64_t>(trained_.tokens.size()) < options_.vocab && !queue_.empty()) {
       std::pop_heap(queue_.begin(), queue_.end());
       Candidate best = std::move(queue_.back());
@@ -114,6 +121,7 @@ class Trainer {
       }
       if (best.count < std::max<int64_t>(1, options_.min_frequency)) break;
       merge(best);
+      progress.reach(std::ssize(trained_.tokens));
     }
     // A pair that was merged twice has the later rank.
     auto& merges = trained_.merges;

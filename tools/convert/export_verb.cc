@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/base/log.h"
+#include "core/base/progress_bar.h"
 #include "core/io/pending_output.h"
 #include "tools/convert/adapters.h"
 #include "tools/exchange/carried_files.h"
@@ -157,6 +158,7 @@ class HfWriter {
       in_file += bytes;
       total += bytes;
     }
+    progress_.emplace("export: MB", static_cast<int64_t>(total / kMegabyte));
     nlohmann::json placed = nlohmann::json::object();
     for (size_t i = 0; i < files.size(); ++i) {
       const std::string name = files.size() == 1 ? "model.safetensors"
@@ -164,6 +166,7 @@ class HfWriter {
       write_file(name, files[i]);
       for (const HfTensor* const tensor : files[i]) placed[tensor->part.name] = name;
     }
+    progress_.reset();
     if (files.size() == 1) return;
     const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", placed}};
     write_text(folder_, "model.safetensors.index.json", index.dump(2) + "\n");
@@ -176,6 +179,8 @@ class HfWriter {
   }
 
  private:
+  static constexpr uint64_t kMegabyte = 1'000'000;
+
   void write_file(const std::string& name, const std::vector<const HfTensor*>& tensors) {
     std::vector<SafetensorsEntry> entries;
     for (const HfTensor* const tensor : tensors) {
@@ -186,6 +191,8 @@ class HfWriter {
     CheckpointFileWriter file(folder_, name);
     SafetensorsWriter writer(file, std::move(entries));
     for (const HfTensor* const tensor : tensors) {
+      progress_->reach(static_cast<int64_t>(done_ / kMegabyte));
+      done_ += static_cast<uint64_t>(tensor->numel() * size_bytes(weights_.dtype));
       if (held_ != tensor->parameter) {
         held_bytes_ = weights_.bytes(*tensor->parameter);
         held_ = tensor->parameter;
@@ -210,6 +217,8 @@ class HfWriter {
   const std::string folder_;
   const Parameter* held_ = nullptr;  // read last: several tensors come from one parameter
   std::vector<std::byte> held_bytes_;
+  std::optional<ProgressBar> progress_;
+  uint64_t done_ = 0;
 };
 
 nlohmann::json carried_config(const std::string& folder) {

@@ -13,6 +13,7 @@
 
 #include "core/base/check.h"
 #include "core/base/error.h"
+#include "core/base/progress_bar.h"
 #include "core/base/round_up.h"
 #include "tools/exchange/families.h"
 
@@ -340,8 +341,14 @@ void write_llmc_model(const LlmcTarget& target, const std::function<std::vector<
   std::string held;  // read last: several pieces come from one parameter
   std::vector<std::byte> bytes;
   const auto item = static_cast<size_t>(size_bytes(target.dtype));
-  const int64_t padded = round_up(target.model.vocab, kVocabStep);
-  for (const LlmcPiece& piece : llmc_pieces(target.layout, target.model, padded)) {
+  const std::vector<LlmcPiece> pieces =
+      llmc_pieces(target.layout, target.model, round_up(target.model.vocab, kVocabStep));
+  constexpr int64_t kMillion = 1'000'000;
+  ProgressBar progress("export: million numbers", numbers_of(pieces) / kMillion);
+  int64_t numbers = 0;
+  for (const LlmcPiece& piece : pieces) {
+    numbers += piece.numel();
+    progress.reach(numbers / kMillion);
     if (piece.content != LlmcPiece::Content::kWeights) {
       sink.write(std::vector<std::byte>(static_cast<size_t>(piece.numel()) * item));
       continue;

@@ -1,5 +1,7 @@
 #include "tools/exchange/weights_file.h"
 
+#include "core/base/progress_bar.h"
+
 namespace mantissa {
 
 CheckpointFile write_weights_file(const ModelSource& source, const std::string& folder, const std::string& name) {
@@ -12,10 +14,16 @@ CheckpointFile write_weights_file(const ModelSource& source, const std::string& 
   }
   CheckpointFileWriter file(folder, name);
   SafetensorsWriter writer(file, std::move(entries));
+  uint64_t total = 0, done = 0;
+  for (const SafetensorsEntry& entry : writer.order()) total += entry.size_bytes();
+  constexpr uint64_t kMegabyte = 1'000'000;
+  ProgressBar progress("weights: MB", static_cast<int64_t>(total / kMegabyte));
   for (const SafetensorsEntry& entry : writer.order()) {
     std::vector<std::byte> bytes(entry.size_bytes());
     source.read(entry.name, source.dtype(entry.name), bytes);
     writer.append(entry.name, bytes);
+    done += bytes.size();
+    progress.reach(static_cast<int64_t>(done / kMegabyte));
   }
   writer.finish();
   return file.close();

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <set>
 
+#include <unistd.h>
+
 #include "core/base/log.h"
+#include "core/base/progress_bar.h"
 #include "core/text/json_node.h"
 #include "tools/exchange/carried_files.h"
 #include "tools/generate/stop_strings.h"
@@ -15,6 +19,8 @@ namespace mantissa {
 namespace {
 
 void print(const std::string& text) {
+  std::optional<ProgressBar::Hidden> hidden;
+  if (::isatty(STDOUT_FILENO) == 1) hidden.emplace();
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
@@ -109,6 +115,7 @@ void generate(const GenerateRequest& request) {
   }
   const bool is_file = request.prompts.prompts.has_value();
   JsonLines lines(list.prompts);
+  ProgressBar progress("generate: texts", is_file ? std::ssize(prompts) : 0);
   const auto show = [&](size_t index, const std::string& text) {
     if (is_file) {
       lines.text(index) += text;
@@ -118,7 +125,9 @@ void generate(const GenerateRequest& request) {
   };
   const auto finish = [&](size_t index, const char* end) {
     show(index, texts[index].finish());
-    if (is_file) lines.finish(index, end);
+    if (!is_file) return;
+    lines.finish(index, end);
+    progress.advance();
   };
   if (!is_file && !list.prompts[0].is_chat) print(list.prompts[0].text);
   for (size_t i = 0; request.sampling.tokens == 0 && i < prompts.size(); ++i) finish(i, "length");

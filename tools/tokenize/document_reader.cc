@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include <fmt/core.h>
 
@@ -20,10 +21,11 @@ constexpr size_t kBatchBytes = size_t{1} << 24;
 // Cuts text that comes in parts into lines.
 class LineBatches {
  public:
-  explicit LineBatches(const std::function<void(std::span<const RawDocument>)>& f) : f_(f) {}
+  explicit LineBatches(const DocumentSink& f) : f_(f) {}
 
-  // Hands out the lines that end in `text`; returns how many bytes they take.
-  size_t add(std::string_view text, bool is_end) {
+  // Hands out the lines that end in `text`; returns how many bytes they take. `read_bytes`: of the file, for a text
+  // that was unpacked; else the file is the text.
+  size_t add(std::string_view text, bool is_end, std::optional<size_t> read_bytes = std::nullopt) {
     size_t begin = 0, batch = 0;
     while (begin < text.size()) {
       size_t end = text.find('\n', begin);
@@ -34,20 +36,20 @@ class LineBatches {
       if (line.find_first_not_of(" \t\r") != std::string_view::npos) documents_.push_back({line, line_});
       begin = std::min(end + 1, text.size());
       if (begin - batch < kBatchBytes) continue;
-      flush();
+      flush(read_bytes.value_or(begin));
       batch = begin;
     }
-    flush();
+    flush(read_bytes.value_or(begin));
     return begin;
   }
 
  private:
-  void flush() {
-    if (!documents_.empty()) f_(documents_);
+  void flush(size_t read_bytes) {
+    if (!documents_.empty()) f_(documents_, read_bytes);
     documents_.clear();
   }
 
-  const std::function<void(std::span<const RawDocument>)>& f_;
+  const DocumentSink& f_;
   std::vector<RawDocument> documents_;
   int64_t line_ = 0;
 };
@@ -66,22 +68,21 @@ void read_compressed_lines(const MappedFile& file, LineBatches& lines) {
     require<DataError>(ZSTD_isError(rest) == 0, "{}: damaged: {} at byte {} of {}", file.path(),
                        ZSTD_getErrorName(rest), in.pos, in.size);
     is_full = out.pos == out.size;
-    const size_t used = lines.add(std::string_view(text).substr(0, out.pos), false);
+    const size_t used = lines.add(std::string_view(text).substr(0, out.pos), false, in.pos);
     kept = out.pos - used;
     std::copy_n(text.begin() + static_cast<std::ptrdiff_t>(used), kept, text.begin());
   } while (in.pos < in.size || (is_full && rest != 0));
   require<DataError>(rest == 0, "{}: truncated: the compressed data end within a block; copy the file again",
                      file.path());
-  lines.add(std::string_view(text).substr(0, kept), true);
+  lines.add(std::string_view(text).substr(0, kept), true, in.pos);
 }
 
-void read_rows(const MappedFile& file, const std::string& column,
-               const std::function<void(std::span<const RawDocument>)>& f) {
+void read_rows(const MappedFile& file, const std::string& column, const DocumentSink& f) {
   std::vector<RawDocument> documents;
   const auto hand_out = [&](std::span<const std::string_view> texts) {
     documents.clear();
     for (const std::string_view text : texts) documents.push_back({text, 0});
-    f(documents);
+    f(documents, 0);
   };
   try {
     read_parquet_texts(file.bytes(), column, hand_out);
@@ -92,8 +93,7 @@ void read_rows(const MappedFile& file, const std::string& column,
 
 }  // namespace
 
-void read_documents(const std::string& path, const std::string& field,
-                    const std::function<void(std::span<const RawDocument>)>& f) {
+void read_documents(const std::string& path, const std::string& field, const DocumentSink& f) {
   const MappedFile file = map_file<DataError>(path);
   LineBatches lines(f);
   if (path.ends_with(".jsonl.zst")) return read_compressed_lines(file, lines);
@@ -105,7 +105,7 @@ void read_documents(const std::string& path, const std::string& field,
     lines.add(text, true);
   } else {
     const RawDocument whole{text, 0};
-    f({&whole, 1});
+    f({&whole, 1}, text.size());
   }
 }
 

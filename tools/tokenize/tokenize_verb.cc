@@ -10,6 +10,7 @@
 
 #include "core/base/check.h"
 #include "core/base/log.h"
+#include "core/base/progress_bar.h"
 #include "core/base/thread_team.h"
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
@@ -65,7 +66,7 @@ struct Document {
 
 class Run {
  public:
-  explicit Run(const TokenizeRequest& request)
+  Run(const TokenizeRequest& request, const std::vector<std::string>& files)
       : request_(request),
         tokenizer_(open_tokenizer(request.tokenizer)),
         chat_(template_of(request)),
@@ -74,12 +75,17 @@ class Run {
                  .form = chat_ ? TokenShards::Form::kOwn : TokenShards::Form::kLlmc,
                  .tokenizer = std::filesystem::path(request.tokenizer).filename().string(),
                  .vocab = tokenizer_->vocab_size(),
-                 .shard_tokens = request.shard_tokens}) {}
+                 .shard_tokens = request.shard_tokens}),
+        progress_(std::in_place, "tokenize: MB", megabytes(size_of(files))) {}
 
   void add_file(const std::string& path) {
     require<DataError>(!chat_ || path.ends_with(".jsonl") || path.ends_with(".jsonl.zst"),
                        "{}: conversations are lines of *.jsonl or *.jsonl.zst files", path);
-    read_documents(path, request_.field, [&](std::span<const RawDocument> batch) { add(path, batch); });
+    read_documents(path, request_.field, [&](std::span<const RawDocument> batch, size_t read_bytes) {
+      add(path, batch);
+      progress_->reach(megabytes(read_bytes_ + read_bytes));
+    });
+    read_bytes_ += size_of({path});
     ++files_;
   }
 
@@ -87,6 +93,7 @@ class Run {
     require<DataError>(documents_ > 0, "the {} files hold no document: {} are empty, {} lines are no JSON", files_,
                        empty_, bad_lines_);
     shards_.finish();
+    progress_.reset();
     log_info("{} tokens of {} documents, {:.1f} MB, in {:.1f} s: {} files in {}", tokens_, documents_,
              static_cast<double>(bytes_) / 1e6, seconds, shards_.files(), request_.output);
     if (chat_) {
@@ -98,6 +105,16 @@ class Run {
   }
 
  private:
+  static int64_t megabytes(uint64_t bytes) { return static_cast<int64_t>(bytes / 1'000'000); }
+  static uint64_t size_of(const std::vector<std::string>& files) {
+    uint64_t bytes = 0;
+    std::error_code error;  // then reading it will tell
+    for (const std::string& file : files) {
+      if (const uint64_t size = std::filesystem::file_size(file, error); !error) bytes += size;
+    }
+    return bytes;
+  }
+
   Document encode(const RawDocument& raw) const {
     Document document;
     std::string_view text = raw.text;
@@ -169,6 +186,8 @@ class Run {
   const std::optional<ChatTemplate> chat_;
   const int32_t end_;
   TokenShards shards_;
+  std::optional<ProgressBar> progress_;
+  uint64_t read_bytes_ = 0;  // of the files before this one
   int64_t files_ = 0, documents_ = 0, empty_ = 0, bad_lines_ = 0, tokens_ = 0, bytes_ = 0;
   int64_t targets_ = 0, longest_ = 0;  // of conversations
 };
@@ -181,7 +200,7 @@ void tokenize(const TokenizeRequest& request) {
     require<DataError>(!names.empty(), "{}: no file matches", pattern);
     files.insert(files.end(), names.begin(), names.end());
   }
-  Run run(request);
+  Run run(request, files);
   for (const std::string& file : files) run.add_file(file);
   run.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }

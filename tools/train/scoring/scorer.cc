@@ -1,5 +1,6 @@
 #include "tools/train/scoring/scorer.h"
 
+#include "core/base/progress_bar.h"
 #include "core/profile/range.h"
 
 namespace mantissa {
@@ -43,6 +44,7 @@ void Scorer::run(size_t count, const std::function<ScoredPass(size_t pass)>& mak
                  const std::function<void(size_t pass, std::span<const float> losses)>& take) {
   const size_t ranks = communicator_ != nullptr ? static_cast<size_t>(communicator_->size()) : 1;
   const size_t rank = ranks > 1 ? static_cast<size_t>(communicator_->rank()) : 0;
+  ProgressBar progress("score: passes", static_cast<int64_t>(count));
   for (size_t first = 0; first < count; first += ranks) {
     std::vector<std::vector<float>> round(1);
     if (first + rank < count) {
@@ -52,6 +54,7 @@ void Scorer::run(size_t count, const std::function<ScoredPass(size_t pass)>& mak
     if (ranks > 1) round = all_gather_arrays(*communicator_, round[0]);
     for (size_t i = 0; i < ranks && first + i < count; ++i) take(first + i, round[i]);
     const Range sign_of_progress(RangeKind::kPhase, "tokens");
+    progress.reach(static_cast<int64_t>(first + ranks));
   }
 }
 
