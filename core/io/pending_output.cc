@@ -13,11 +13,12 @@ namespace fs = std::filesystem;
 
 PendingOutput::PendingOutput(Kind kind, std::string name) : name_(std::move(name)) {
   while (name_.size() > 1 && name_.ends_with('/')) name_.pop_back();
-  partial_ = name_ + ".partial";
+  if (name_.empty()) throw ConfigError("--out: expected a name, got an empty text");
+  partial_ = name_ + kSuffix;
   std::error_code error;
   const bool may_be_empty = kind == Kind::kFolder && fs::is_directory(name_, error);
   if (fs::exists(name_, error) && !(may_be_empty && fs::is_empty(name_, error))) {
-    throw ConfigError(fmt::format("{}: it is there already: give another name, or remove it", name_));
+    throw ConfigError(fmt::format("{}: already exists; give another name, or remove it", name_));
   }
   fs::remove_all(partial_, error);
   if (kind == Kind::kFolder) fs::create_directories(partial_, error);
@@ -25,7 +26,7 @@ PendingOutput::PendingOutput(Kind kind, std::string name) : name_(std::move(name
 }
 
 PendingOutput::~PendingOutput() {
-  std::error_code error;  // what stays bears the name .partial
+  std::error_code error;  // what stays bears the suffix
   if (!is_finished_) fs::remove_all(partial_, error);
 }
 

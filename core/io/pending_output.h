@@ -10,8 +10,11 @@ class PendingOutput {
  public:
   enum class Kind : uint8_t { kFolder, kFile };
 
-  // Makes the folder NAME.partial; a file of that name is left to the caller. ConfigError if something of this name is
-  // there that is no empty folder, or if the folder cannot be made.
+  // A name that no user gives: what bears it was left by a program that was killed, and is removed.
+  static constexpr const char* kSuffix = ".mantissa-partial";
+
+  // Makes the folder NAME.mantissa-partial; a file of that name is left to the caller. ConfigError if something of this
+  // name is there that is no empty folder, if the name is empty, or if the folder cannot be made.
   PendingOutput(Kind kind, std::string name);
   // Removes what is partial unless finish() was called.
   ~PendingOutput();

@@ -30,8 +30,8 @@ void import_model(const ImportRequest& request) {
                     request.model));
   }
   const std::unique_ptr<ModelSource> source = open_foreign_model(request.model);
-  const Config config = config_for(source->model(), request.out);
   PendingOutput folder(PendingOutput::Kind::kFolder, request.out);
+  const Config config = config_for(source->model(), request.out);
   CheckpointStore store(checkpoint_root(folder.partial()),
                         {.warn = [](const std::string& text) { log_warn("{}", text); }});
   store.begin(0);

@@ -20,7 +20,7 @@ TEST(PendingOutput, AppearsWhenItIsFinished) {
   const std::string name = folder.file("deep/new");
   {
     PendingOutput output(Kind::kFolder, name + "/");
-    EXPECT_EQ(output.partial(), name + ".partial");
+    EXPECT_EQ(output.partial(), name + ".mantissa-partial");
     EXPECT_TRUE(fs::is_directory(output.partial()));
     EXPECT_FALSE(fs::exists(name));
     output.finish();
@@ -28,22 +28,22 @@ TEST(PendingOutput, AppearsWhenItIsFinished) {
   EXPECT_TRUE(fs::is_directory(name));
   PendingOutput(Kind::kFolder, name).finish();  // takes the place of an empty folder
   EXPECT_TRUE(fs::is_directory(name));
-  EXPECT_FALSE(fs::exists(name + ".partial"));
+  EXPECT_FALSE(fs::exists(name + ".mantissa-partial"));
 }
 
 TEST(PendingOutput, LeavesNothingWithoutThat) {
   const TempFolder folder;
   for (const Kind kind : {Kind::kFolder, Kind::kFile}) {
-    folder.write("x.partial", "the rest of a program that was killed");
+    folder.write("x.mantissa-partial", "the rest of a program that was killed");
     {
       const PendingOutput output(kind, folder.file("x"));
       EXPECT_EQ(fs::exists(output.partial()), kind == Kind::kFolder);
-      if (kind == Kind::kFile) folder.write("x.partial", "half");
+      if (kind == Kind::kFile) folder.write("x.mantissa-partial", "half");
     }
     EXPECT_TRUE(fs::is_empty(folder.path()));
   }
   PendingOutput output(Kind::kFile, folder.file("x"));
-  folder.write("x.partial", "whole");
+  folder.write("x.mantissa-partial", "whole");
   output.finish();
   EXPECT_EQ(fs::file_size(folder.file("x")), 5u);
 }
@@ -55,7 +55,8 @@ TEST(PendingOutput, RefusesWhatIsThereAndWhatCannotBe) {
   const auto message = [](Kind kind, const std::string& name) {
     return testing::message_of<ConfigError>([&] { const PendingOutput output(kind, name); });
   };
-  const std::string there = ": it is there already: give another name, or remove it";
+  EXPECT_EQ(message(Kind::kFolder, ""), "--out: expected a name, got an empty text");
+  const std::string there = ": already exists; give another name, or remove it";
   EXPECT_EQ(message(Kind::kFolder, file), file + there);
   EXPECT_EQ(message(Kind::kFile, file), file + there);
   EXPECT_EQ(message(Kind::kFolder, folder.path()), folder.path() + there);

@@ -77,10 +77,10 @@ TEST(Import, WritesTheFolderWholeOrNotAtAll) {
   EXPECT_THAT(refused({"import", folder + "/damaged", "--out", folder + "/run"}, 4), HasSubstr("model.safetensors"));
   EXPECT_THAT(refused({"import", folder, "--out", folder + "/run"}, 2), HasSubstr("is no model of another program"));
   EXPECT_FALSE(fs::exists(folder + "/run"));
-  EXPECT_FALSE(fs::exists(folder + "/run.partial"));
+  EXPECT_FALSE(fs::exists(folder + "/run.mantissa-partial"));
   run_well({"import", hf_folder("gpt2"), "--out", folder + "/run"});
-  EXPECT_THAT(refused({"import", hf_folder("gpt2"), "--out", folder + "/run"}, 2), HasSubstr("it is there already"));
-  EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/run"}, 2), HasSubstr("it is there already"));
+  EXPECT_THAT(refused({"import", hf_folder("gpt2"), "--out", folder + "/run"}, 2), HasSubstr("already exists"));
+  EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/run"}, 2), HasSubstr("already exists"));
   EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/x", "--family", "llama"}, 2),
               HasSubstr("--family llama: the model does not fit: model.norm = layer_norm, "));
   EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/x", "--family", "llama9"}, 2),

@@ -130,7 +130,7 @@ TEST(Tokenize, TextAndLinesBecomeTokenFiles) {
 
   const Outcome again = run_program(0, with(command, {folder + "/one"}));
   EXPECT_EQ(again.exit_code, 2);
-  EXPECT_TRUE(has(again.output, "one: it is there already")) << again.output;
+  EXPECT_TRUE(has(again.output, "one: already exists")) << again.output;
 }
 
 TEST(Tokenize, ALargeVocabularyIsWrittenWithFourBytes) {
@@ -161,7 +161,7 @@ TEST(Tokenize, BadLinesAreNamedAndNothingIsLeft) {
   EXPECT_TRUE(has(strict.output, "a.jsonl:2: no JSON: {\"text\": \"cut off")) << strict.output;
   EXPECT_TRUE(has(strict.output, "--bad-lines N passes over N of them")) << strict.output;
   EXPECT_FALSE(fs::exists(folder + "/out"));
-  EXPECT_FALSE(fs::exists(folder + "/out.partial"));
+  EXPECT_FALSE(fs::exists(folder + "/out.mantissa-partial"));
   EXPECT_EQ(run_program(0, with(command, {"--bad-lines", "3"})).exit_code, 3);
   const Outcome lenient = run_program(0, with(command, {"--bad-lines", "4"}));
   EXPECT_EQ(lenient.exit_code, 0) << lenient.output;
@@ -210,7 +210,7 @@ TEST(Tokenize, DamagedLinesNeverCrashOrLeaveHalfAnOutput) {
     const Outcome outcome = run_program(
         0, {"tokenize", file, "--tokenizer", kTokenizer, "--out", output, "--bad-lines", i % 5 == 0 ? "0" : "100"});
     ASSERT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 3) << i << ": " << outcome.output;
-    EXPECT_FALSE(fs::exists(output + ".partial")) << i;
+    EXPECT_FALSE(fs::exists(output + ".mantissa-partial")) << i;
     EXPECT_EQ(fs::exists(output), outcome.exit_code == 0) << i;
     if (outcome.exit_code == 0) {
       EXPECT_GT(tokens_in(output, 600).size(), 0u);
