@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "core/text/chat_template.h"
 #include "tools/tokenize/tokenize_verb.h"
 #include "tools/tokenize/tokenizer_verbs.h"
 #include "tools/verbs.h"
@@ -66,9 +67,12 @@ void add_tokenize(CLI::App& app, std::vector<Verb>& verbs) {
   tokenize->add_option("--tokenizer", request->tokenizer, kTokenizer)->required();
   tokenize->add_option("--out", request->output, "folder for the token files, which must not be there yet")->required();
   tokenize->add_option("--field", request->field, "of a line of JSON; the column of Parquet")->capture_default_str();
-  tokenize->add_option(
-      "--chat", request->chat,
-      "lines are conversations, {\"messages\": [...]}: chatml, qwen, llama3, or auto: the tokenizer's");
+  std::vector<std::string> templates = chat_template_names();
+  templates.emplace_back("auto");
+  tokenize
+      ->add_option("--chat", request->chat,
+                   "lines are conversations, {\"messages\": [...]}, in this template; auto: the tokenizer's")
+      ->check(CLI::IsMember(templates));
   tokenize->add_option("--end-of-text", request->end_of_text, "the token behind each text; otherwise the tokenizer's");
   tokenize->add_option("--shard-tokens", request->shard_tokens, "tokens in a file")
       ->check(CLI::Range(int64_t{1}, int64_t{2'000'000'000}))

@@ -3,6 +3,7 @@
 
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
+#include "core/text/chat_template.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
@@ -132,7 +133,8 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   generate->add_option("--messages", prompts.messages, "conversation to answer: a JSON list of role and content");
   generate->add_option("--prompts", prompts.prompts, "prompt or conversation a line; prints lines of JSON");
   generate->add_option("--system", prompts.system, "system message of conversations without one");
-  generate->add_option("--chat-template", prompts.chat_template, "chatml, qwen or llama3, in place of the model's");
+  generate->add_option("--chat-template", prompts.chat_template, "name of a template, in place of the model's")
+      ->check(CLI::IsMember(chat_template_names()));
   constexpr int64_t kMostTokens = int64_t{1} << 40, kMostAtATime = 1024;
   generate->add_option("--tokens", request->sampling.tokens, "how many tokens to add at most")
       ->check(CLI::Range(int64_t{0}, kMostTokens))

@@ -209,7 +209,11 @@ class Trainer {
 
 }  // namespace
 
-std::vector<std::string> trainable_patterns() { return {"gpt2", "cl100k", "llama3", "qwen", "qwen3_6", "o200k"}; }
+std::vector<std::string> trainable_patterns() {
+  std::vector<std::string> names;
+  for (const TextPattern& pattern : known_patterns()) names.emplace_back(pattern.name);
+  return names;
+}
 
 TrainedBpe train_bpe(std::span<const std::string_view> texts, const BpeTrainerOptions& options) {
   const auto patterns = trainable_patterns();

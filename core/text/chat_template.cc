@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <utility>
 
+#include <fmt/ranges.h>
+
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
 #include "core/text/utf8.h"
@@ -14,8 +16,14 @@ namespace {
 constexpr std::string_view kTurn = "<|im_start|>", kEndOfTurn = "<|im_end|>";
 constexpr std::string_view kHeader = "<|start_header_id|>", kEndOfHeader = "<|end_header_id|>";
 constexpr std::string_view kEndOfLlamaTurn = "<|eot_id|>";
-constexpr std::string_view kQwenSystem = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
-constexpr std::string_view kNameOne = "name one with --chat-template chatml, llama3 or qwen, if the model knows it";
+
+const std::vector<std::pair<std::string, ChatTemplate>>& named_templates() {
+  static const std::vector<std::pair<std::string, ChatTemplate>> kTemplates = {
+      {"chatml", {}},
+      {"qwen", {.default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."}},
+      {"llama3", {.format = ChatFormat::kLlama3, .begin = "<|begin_of_text|>"}}};
+  return kTemplates;
+}
 
 void require_role(std::string_view role) {
   require<DataError>(role == "system" || role == "user" || role == "assistant",
@@ -50,7 +58,7 @@ constexpr Foreign kForeign[] = {
 };
 
 // "...<|im_start|>system\nYou are ...<|im_end|>...", within one literal of the template: its default system message.
-std::string default_system_of(const std::string& where, std::string_view source) {
+std::string default_system_of(const std::string& where, std::string_view source, const std::string& advice) {
   constexpr std::string_view kSystem = "<|im_start|>system";
   for (size_t at = 0; (at = source.find(kSystem, at)) != std::string_view::npos;) {
     at += kSystem.size();
@@ -59,7 +67,7 @@ std::string default_system_of(const std::string& where, std::string_view source)
     if (rest.starts_with('\'') || rest.starts_with('"')) continue;  // the conversation's message follows
     const std::string_view message = rest.substr(0, rest.find(kEndOfTurn));
     require<DataError>(message.size() < rest.size() && message.find_first_of("'\"{}\\") == std::string::npos,
-                       "{}: the default system message of the chat template cannot be read; {}", where, kNameOne);
+                       "{}: the default system message of the chat template cannot be read; {}", where, advice);
     return std::string(message);
   }
   return "";
@@ -141,30 +149,39 @@ std::vector<ChatPiece> ChatTemplate::render(std::span<const ChatMessage> message
   return pieces;
 }
 
-ChatTemplate chat_template(std::string_view name) {
-  if (name == "chatml") return {};
-  if (name == "qwen") return {.default_system = std::string(kQwenSystem)};
-  if (name == "llama3") return {.format = ChatFormat::kLlama3, .begin = "<|begin_of_text|>"};
-  throw ConfigError(fmt::format("the chat template must be chatml, llama3 or qwen, got '{}'", name));
+std::vector<std::string> chat_template_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, found] : named_templates()) names.push_back(name);
+  return names;
 }
 
-ChatTemplate find_chat_template(const std::string& folder) {
+ChatTemplate chat_template(std::string_view name) {
+  for (const auto& [known, found] : named_templates()) {
+    if (known == name) return found;
+  }
+  throw ConfigError(
+      fmt::format("expected a chat template ({}), got '{}'", fmt::join(chat_template_names(), ", "), name));
+}
+
+ChatTemplate find_chat_template(const std::string& folder, std::string_view option) {
+  const std::string advice =
+      fmt::format("name one with {} ({}), if the model knows it", option, fmt::join(chat_template_names(), ", "));
   const Source source = source_in(folder);
   require<DataError>(!source.text.empty(),
                      "{}: there is no chat template, in chat_template.jinja or in tokenizer_config.json; {}", folder,
-                     kNameOne);
+                     advice);
   const auto foreign = std::ranges::find_if(kForeign, [&](const Foreign& it) { return has(source.text, it.marker); });
   require<DataError>(foreign == std::end(kForeign), "{}: the chat template is {}; {}", source.where,
-                     foreign == std::end(kForeign) ? "" : foreign->kind, kNameOne);
+                     foreign == std::end(kForeign) ? "" : foreign->kind, advice);
   if (has(source.text, kTurn) && has(source.text, kEndOfTurn) && !has(source.text, "trim")) {
-    return {.default_system = default_system_of(source.where, source.text)};
+    return {.default_system = default_system_of(source.where, source.text, advice)};
   }
   if (has(source.text, kHeader) && has(source.text, kEndOfHeader) && has(source.text, kEndOfLlamaTurn)) {
     return chat_template("llama3");
   }
   constexpr size_t kShown = 60;
   throw DataError(fmt::format("{}: the chat template, which begins \"{}\", is none that mantissa knows; {}",
-                              source.where, legible(std::string_view(source.text).substr(0, kShown)), kNameOne));
+                              source.where, legible(std::string_view(source.text).substr(0, kShown)), advice));
 }
 
 }  // namespace mantissa

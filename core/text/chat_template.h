@@ -52,13 +52,14 @@ struct ChatTemplate {
                                 AnswerHeader answer = AnswerHeader::kLeaveOut) const;
 };
 
-// The names of templates: "chatml" (no system message of its own), "qwen" (ChatML with Qwen2.5's) and "llama3".
+// The templates that have a name: "chatml" (no system message of its own), "qwen" (ChatML with Qwen2.5's) and "llama3".
+std::vector<std::string> chat_template_names();
 // ConfigError naming all for another.
 ChatTemplate chat_template(std::string_view name);
 
 // The template of a Hugging Face folder, or of a run that keeps such files: chat_template.jinja, else the key
-// `chat_template` of tokenizer_config.json. DataError saying what was found, and that one can be named, if the folder
-// has none or one of another kind.
-ChatTemplate find_chat_template(const std::string& folder);
+// `chat_template` of tokenizer_config.json. DataError saying what was found, and that `option` can name one, if the
+// folder has none or one of another kind.
+ChatTemplate find_chat_template(const std::string& folder, std::string_view option);
 
 }  // namespace mantissa

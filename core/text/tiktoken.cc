@@ -4,8 +4,11 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <ranges>
 #include <utility>
 #include <vector>
+
+#include <fmt/ranges.h>
 
 #include "core/base/check.h"
 #include "core/io/data_kind.h"
@@ -110,9 +113,8 @@ std::unique_ptr<Tokenizer> open_tiktoken(const std::string& path) {
   const auto family = std::find_if(all.begin(), all.end(), [&](const auto& f) { return name.starts_with(f.prefix); });
   require<DataError>(
       family != all.end(),
-      "{}: a .tiktoken file does not say how text is cut into words; its name must start with cl100k, o200k, "
-      "r50k, p50k, gpt2, qwen3_6 or qwen",
-      path);
+      "{}: a .tiktoken file does not say how text is cut into words; its name must start with one of {}", path,
+      fmt::join(all | std::views::transform(&Family::prefix), ", "));
   BpeOptions options;
   options.tokens = read_ranks(path);
   options.merges = merges_of(options.tokens);

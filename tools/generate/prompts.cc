@@ -67,7 +67,7 @@ class PromptReader {
  private:
   void find_template() {
     const std::string folder = carried_folder(model_);
-    template_ = choice_.chat_template.empty() ? find_chat_template(folder.empty() ? model_ : folder)
+    template_ = choice_.chat_template.empty() ? find_chat_template(folder.empty() ? model_ : folder, "--chat-template")
                                               : mantissa::chat_template(choice_.chat_template);
     list_.end_of_turn = template_->end_of_turn();
   }

@@ -41,7 +41,7 @@ std::optional<ChatTemplate> template_of(const TokenizeRequest& request) {
   if (request.chat != "auto") return chat_template(request.chat);
   const std::filesystem::path path = request.tokenizer;
   std::error_code error;  // then it is no folder
-  return find_chat_template(std::filesystem::is_directory(path, error) ? path.string() : path.parent_path().string());
+  return find_chat_template((std::filesystem::is_directory(path, error) ? path : path.parent_path()).string(), "--chat");
 }
 
 // A conversation: what the assistant wrote counts as targets, with the token that ends its turn.

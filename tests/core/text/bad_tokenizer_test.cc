@@ -175,7 +175,7 @@ TEST(Tiktoken, DamagedFilesAreRefusedByLine) {
     const std::string refused = refusal(folder, name, text);
     EXPECT_NE(refused.find(message), std::string::npos) << refused;
   };
-  expect("mine.tiktoken", good, "its name must start with cl100k, o200k");
+  expect("mine.tiktoken", good, "its name must start with one of cl100k, o200k");
   expect("gpt2.tiktoken", good + "YmM=\n",
          "gpt2.tiktoken:257: expected a token in base64, a space and its rank, got 'YmM='");
   expect("gpt2.tiktoken", good + "YmM 256\n", "gpt2.tiktoken:257: ");

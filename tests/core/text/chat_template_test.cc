@@ -27,7 +27,7 @@ std::string config_with(const nlohmann::json& chat_template) {
 ChatTemplate found_in(const std::string& name, const std::string& content) {
   const testing::TempFolder folder;
   folder.write(name, content);
-  return find_chat_template(folder.path());
+  return find_chat_template(folder.path(), "--chat");
 }
 
 std::string refusal_of(const std::string& source) {
@@ -92,7 +92,7 @@ TEST(ChatTemplate, TheFolderSaysWhichOne) {
   const testing::TempFolder both;
   both.write("chat_template.jinja", polite);
   both.write("tokenizer_config.json", config_with(chatml));
-  EXPECT_EQ(find_chat_template(both.path()).default_system, "Be polite.");
+  EXPECT_EQ(find_chat_template(both.path(), "--chat").default_system, "Be polite.");
 }
 
 TEST(ChatTemplate, AnotherTemplateIsRefusedByName) {
@@ -105,7 +105,7 @@ TEST(ChatTemplate, AnotherTemplateIsRefusedByName) {
   EXPECT_THAT(refusal_of(chatml + "{{ message.content | trim }}"), HasSubstr("none that mantissa knows"));
   const std::string unknown = refusal_of("{{ 'Human: ' }}");
   EXPECT_THAT(unknown, HasSubstr("chat_template.jinja: the chat template, which begins \"{{ 'Human: ' }}\""));
-  EXPECT_THAT(unknown, HasSubstr("--chat-template chatml, llama3 or qwen"));
+  EXPECT_THAT(unknown, HasSubstr("name one with --chat (chatml, qwen, llama3)"));
 
   const auto none = [](const std::string& config) {
     return testing::message_of<DataError>([&] { found_in("tokenizer_config.json", config); });

@@ -92,8 +92,8 @@ TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
   expect_refused({}, 2, "give one of --prompt, --chat, --messages and --prompts, got 0 of them");
   expect_refused({"--prompt", "a", "--chat", "b"}, 2, "got 2 of them");
   expect_refused({"--prompt", "a", "--system", "b"}, 2, "are for conversations");
-  expect_refused({"--chat", "a"}, 3, "there is no chat template");
-  expect_refused({"--chat", "a", "--chat-template", "vicuna"}, 2, "got 'vicuna'");
+  expect_refused({"--chat", "a"}, 3, "name one with --chat-template (chatml, qwen, llama3)");
+  expect_refused({"--chat", "a", "--chat-template", "vicuna"}, 2, "--chat-template: vicuna not in {chatml,qwen,llama3}");
   expect_refused({"--prompt", "a", "--top-p", "1.5"}, 2, "top-p");
   expect_refused({"--prompt", "a", "--repetition-penalty", "0"}, 2, "the repetition penalty");
   expect_refused({"--prompts", run_->folder() + "/none.txt"}, 3, "none.txt: cannot be read");
