@@ -18,7 +18,7 @@ void add_train(CLI::App* tokenizer, std::vector<Verb>& verbs) {
   train->add_option("--vocab", options.vocab, "tokens at most, with 256 bytes and special tokens")
       ->required()
       ->check(CLI::Range(int64_t{256}, int64_t{1} << 24));
-  train->add_option("--out", request->output, "folder for tokenizer.json and tokenizer_config.json")->required();
+  train->add_option("--out", request->output, "folder to make, with tokenizer.json and tokenizer_config.json")->required();
   train->add_option("--pattern", options.pattern, "how text is cut into words before")
       ->check(CLI::IsMember(trainable_patterns()))
       ->capture_default_str();
@@ -37,7 +37,7 @@ void add_encode(CLI::App* tokenizer, std::vector<Verb>& verbs) {
   encode->add_option("tokenizer", request->tokenizer, kTokenizer)->required();
   CLI::Option* const file = encode->add_option("file", request->file, "text to encode");
   encode->add_option("--text", request->text, "text to encode, instead of a file")->excludes(file);
-  encode->add_option("--output", request->output, "write the numbers to this file instead, as int32");
+  encode->add_option("--out", request->output, "write the ids to this file instead, as int32");
   encode->add_flag("--add-special-tokens", request->options.add_special_tokens,
                    "with those that the tokenizer puts around a text");
   encode->add_flag("--special-tokens-as-text", request->options.special_tokens_as_text,

@@ -131,7 +131,8 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   generate->add_option("--prompt", prompts.prompt, "text to continue");
   generate->add_option("--chat", prompts.chat, "message to answer, in the model's chat template");
   generate->add_option("--messages", prompts.messages, "conversation to answer: a JSON list of role and content");
-  generate->add_option("--prompts", prompts.prompts, "prompt or conversation a line; prints lines of JSON");
+  CLI::Option* const prompt_file =
+      generate->add_option("--prompts", prompts.prompts, "prompt or conversation a line; prints lines of JSON");
   generate->add_option("--system", prompts.system, "system message of conversations without one");
   generate->add_option("--chat-template", prompts.chat_template, "name of a template, in place of the model's")
       ->check(CLI::IsMember(chat_template_names()));
@@ -154,7 +155,8 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   generate->add_option("--seed", request->sampling.seed, "the same seed gives the same text")->capture_default_str();
   generate->add_option("--batch", request->batch, "prompts of a file that are continued at a time")
       ->check(CLI::Range(int64_t{1}, kMostAtATime))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(prompt_file);
   verbs.push_back(
       {generate, "generate runs/quickstart --prompt \"The \"", [request] { return generate_verb(*request); }});
 }
@@ -171,7 +173,7 @@ void add_import(CLI::App& app, std::vector<Verb>& verbs) {
 void add_export(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* exports = app.add_subcommand("export", "Write the weights of a run as a Hugging Face folder, or for llm.c");
   const auto request = std::make_shared<ExportRequest>();
-  exports->add_option("run", request->run, "run folder, checkpoint folder, or a model as import reads it")->required();
+  exports->add_option("run", request->run, kModelPath)->required();
   exports->add_option("--out", request->out, "folder to make; a file for llm.c")->required();
   exports
       ->add_option("--format", request->format,
@@ -190,6 +192,16 @@ void add_export(CLI::App& app, std::vector<Verb>& verbs) {
   verbs.push_back({exports, "export runs/quickstart --out quickstart-hf", [request] { return export_verb(*request); }});
 }
 
+// `sequences`: of a pass.
+void add_window_options(CLI::App* verb, int64_t& context, int64_t& sequences) {
+  verb->add_option("--context", context, "tokens in a window; 0: model.context, at most 2048")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
+  verb->add_option("--batch", sequences, "windows in a pass")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+}
+
 void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* evaluate = app.add_subcommand("evaluate", "Tell how well a model predicts texts, or answers questions");
   const auto request = std::make_shared<EvaluateRequest>();
@@ -197,14 +209,9 @@ void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
   evaluate->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
   evaluate->add_option("--text", request->texts, "files, folders or patterns: perplexity and bits a byte of each file");
   evaluate->add_option("--tasks", request->tasks, "multiple choice: JSON lines, or llm.c's hellaswag_val.bin");
-  evaluate->add_option("--context", request->context, "tokens in a window; 0: model.context, at most 2048")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
-      ->capture_default_str();
+  add_window_options(evaluate, request->context, request->sequences);
   evaluate->add_option("--stride", request->stride, "tokens from a window to the next; 0: windows do not overlap")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
-      ->capture_default_str();
-  evaluate->add_option("--batch", request->sequences, "windows in a pass")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   evaluate->add_option("--json", request->json, "also write the results to this file");
   verbs.push_back({evaluate, "evaluate runs/quickstart --text my/text", [request] { return evaluate_verb(*request); }});
@@ -216,12 +223,7 @@ void add_score(CLI::App& app, std::vector<Verb>& verbs) {
   score->add_option("model", request->model, kModelPath)->required();
   score->add_option("text", request->text, "file")->required();
   score->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
-  score->add_option("--context", request->context, "tokens in a window; 0: model.context, at most 2048")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
-      ->capture_default_str();
-  score->add_option("--batch", request->sequences, "windows in a pass")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+  add_window_options(score, request->context, request->sequences);
   verbs.push_back({score, "score runs/quickstart my/text/held-out.txt", [request] { return score_verb(*request); }});
 }
 

@@ -66,12 +66,15 @@ std::vector<std::byte> read_tokens(const TokenFile& tokens, int64_t index, int64
 }
 
 [[noreturn]] void fail_outside(const TokenFile& tokens, int64_t index, uint64_t token) {
+  std::string advice = "that of the tokenizer, or data.layout if the file is of another kind";
+  if (tokens.token_bytes == 1) advice = "256, which has all bytes";
+  if (tokens.tokenizer_vocab > 0) {
+    advice = fmt::format("{}, that of the file's tokenizer '{}'", tokens.tokenizer_vocab, tokens.tokenizer);
+  }
   throw DataError(fmt::format(
       "{}: token {} at offset {} (token number {}) is outside of the vocabulary [0, {}); set model.vocab to {}",
       tokens.file.path(), token, tokens.offset_bytes + static_cast<uint64_t>(index * tokens.token_bytes), index,
-      tokens.limit,
-      tokens.token_bytes == 1 ? "256, which has all bytes"
-                              : "that of the tokenizer, or data.layout if the file is of another kind"));
+      tokens.limit, advice));
 }
 
 bool starts_like_llmc(const InputFile& file) {
@@ -127,7 +130,8 @@ TokenFile shard_file(InputFile file) {
           .is_described = true,
           .documents = std::move(shard.starts),
           .mask_offset = shard.mask_offset,
-          .tokenizer = std::move(shard.tokenizer)};
+          .tokenizer = std::move(shard.tokenizer),
+          .tokenizer_vocab = shard.vocab};
 }
 
 TokenFile megatron_file(InputFile file) {

@@ -34,6 +34,7 @@ struct TokenFile {
   std::vector<int64_t> documents{};       // each one's first token, if the file tells; ascending, the first is 0
   std::optional<uint64_t> mask_offset{};  // of the byte that says whether the first token counts
   std::string tokenizer{};                // that made it; empty: not known
+  int64_t tokenizer_vocab = 0;            // its number of tokens; 0: not known
   int64_t first = 0;                      // index of its first token in the data
 
   // Reads tokens [index, index + out.size()). DataError naming file and offset if the file has become shorter or holds

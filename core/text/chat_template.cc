@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "core/base/check.h"
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
 #include "core/text/utf8.h"

@@ -112,6 +112,16 @@ std::vector<std::string> in_folders(const std::vector<std::string>& names, DataF
   return patterns;
 }
 
+std::vector<std::string> text_files(const std::vector<std::string>& inputs) {
+  std::vector<std::string> files;
+  for (const std::string& pattern : in_folders(inputs, DataFormat::kBytes)) {
+    const std::vector<std::string> names = expand_glob(pattern);
+    if (names.empty()) throw DataError(fmt::format("{}: no file matches this pattern", pattern));
+    files.insert(files.end(), names.begin(), names.end());
+  }
+  return files;
+}
+
 void refuse_foreign_model(const std::string& folder) {
   std::error_code error;  // then nothing is there
   if (!fs::exists(folder + "/config.json", error)) return;

@@ -14,6 +14,10 @@ namespace mantissa {
 // not mean; a pattern can name token files of another ending.
 std::vector<std::string> in_folders(const std::vector<std::string>& names, DataFormat format);
 
+// The files that names, patterns and folders of text mean, in this order. DataError as in_folders(), and for a pattern
+// that no file matches.
+std::vector<std::string> text_files(const std::vector<std::string>& inputs);
+
 // ConfigError for the folder of a model of another program.
 void refuse_foreign_model(const std::string& folder);
 

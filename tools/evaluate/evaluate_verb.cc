@@ -68,6 +68,7 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
   if (request.texts.empty() && request.tasks.empty()) {
     throw ConfigError("nothing to evaluate on: give --text FILES or --tasks FILES");
   }
+  const std::vector<std::string> files = text_files(request.texts);
   const LoadedModel model =
       load_scored({request.model, request.overrides, request.context, request.sequences}, communicator);
   const ModelConfig& config = model.config.model;
@@ -79,13 +80,11 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
   nlohmann::json results = nlohmann::json::array();
   const WindowOptions windows{
       .length = length, .stride = request.stride > 0 ? request.stride : length, .sequences = request.sequences};
-  for (const std::string& pattern : in_folders(request.texts, DataFormat::kBytes)) {
-    for (const std::string& file : expand_glob(pattern)) {
-      const TextScore score = score_text(scorer, read_scored_text(file, *model.text, config), windows);
-      print(communicator, fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(),
-                                      counted(score.tokens, "token"), length));
-      results.push_back(named("text", file, score));
-    }
+  for (const std::string& file : files) {
+    const TextScore score = score_text(scorer, read_scored_text(file, *model.text, config), windows);
+    print(communicator, fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(),
+                                    counted(score.tokens, "token"), length));
+    results.push_back(named("text", file, score));
   }
   for (const std::string& path : request.tasks) {
     const Task task = read_task(path, *model.text, config);

@@ -54,7 +54,7 @@ void require_tied_head(const StoredTensors& tensors, const ModelFamily& family, 
 }
 
 std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
-  nlohmann::json config = read_config_json(folder);
+  const nlohmann::json config = read_config_json(folder);
   const std::string file = folder + "/" + kConfigFile;
   const ModelFamily& family = family_of(config, file);
   std::vector<std::string> ignored;
@@ -73,9 +73,7 @@ std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
   for (int i = 0; i < parameters.size(); ++i) {
     parts.emplace(parameters[i].name, hf_parts(family, model, parameters[i]));
   }
-  auto source = std::make_unique<ModelSource>(folder, model, std::move(tensors), std::move(parts));
-  source->config = std::move(config);
-  return source;
+  return std::make_unique<ModelSource>(folder, model, std::move(tensors), std::move(parts));
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("({})", fmt::join(shape, ", ")); }

@@ -1,8 +1,6 @@
 // A model's weights as some other program, or a run, has stored them, by the parameters of models/.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <map>
 #include <memory>
 #include <string>
@@ -15,7 +13,7 @@ namespace mantissa {
 
 class ModelSource {
  public:
-  // `parts`: of every parameter. `folder`: see files(). CheckpointError that lists all tensors that are missing, of
+  // `parts`: of every parameter. `path`: named in errors. CheckpointError that lists all tensors that are missing, of
   // another shape or no floating-point numbers, and all that no parameter needs.
   ModelSource(std::string path, ModelConfig model, StoredTensors tensors, std::map<std::string, ParameterParts> parts);
 
@@ -28,8 +26,6 @@ class ModelSource {
   // The whole parameter in this dtype.
   void read(const std::string& parameter, DType dtype, std::span<std::byte> out) const;
   std::vector<float> values(const std::string& parameter) const;
-  // config.json of a Hugging Face folder; empty for others.
-  nlohmann::json config = nlohmann::json::object();
 
  private:
   std::string path_;

@@ -17,6 +17,7 @@ class PromptReader {
 
   void add_text(const std::string& text) { list_.prompts.push_back({.text = text, .tokens = codec_.encode(text)}); }
 
+  bool has_chats() const { return template_.has_value(); }
   void add_chat(std::vector<ChatMessage> messages) {
     require<ConfigError>(codec_.is_text(), "{}: the model has no tokenizer: it reads no conversations", model_);
     if (choice_.system && (messages.empty() || messages.front().role != "system")) {
@@ -85,8 +86,6 @@ PromptList read_prompts(const PromptChoice& choice, const std::string& model, co
   const int given = static_cast<int>(choice.prompt.has_value()) + static_cast<int>(choice.chat.has_value()) +
                     static_cast<int>(choice.messages.has_value()) + static_cast<int>(choice.prompts.has_value());
   require<ConfigError>(given == 1, "give one of --prompt, --chat, --messages and --prompts, got {} of them", given);
-  require<ConfigError>(!choice.prompt || (!choice.system && choice.chat_template.empty()),
-                       "--system and --chat-template are for conversations: give --chat, --messages or --prompts");
   PromptReader reader(choice, model, codec);
   if (choice.prompt) reader.add_text(*choice.prompt);
   if (choice.chat) reader.add_chat({{.role = "user", .content = *choice.chat}});
@@ -95,6 +94,9 @@ PromptList read_prompts(const PromptChoice& choice, const std::string& model, co
     reader.add_chat(chat_messages({json, *choice.messages}));
   }
   if (choice.prompts) reader.add_file(*choice.prompts);
+  require<ConfigError>(reader.has_chats() || (!choice.system && choice.chat_template.empty()),
+                       "--system and --chat-template are for conversations: {}",
+                       choice.prompts ? *choice.prompts + " has none" : "give --chat, --messages or --prompts");
   return reader.take();
 }
 

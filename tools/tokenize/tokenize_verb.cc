@@ -194,12 +194,7 @@ class Run {
 
 void tokenize(const TokenizeRequest& request) {
   const auto start = std::chrono::steady_clock::now();
-  std::vector<std::string> files;
-  for (const std::string& pattern : in_folders(request.inputs, DataFormat::kBytes)) {
-    const std::vector<std::string> names = expand_glob(pattern);
-    require<DataError>(!names.empty(), "{}: no file matches", pattern);
-    files.insert(files.end(), names.begin(), names.end());
-  }
+  const std::vector<std::string> files = text_files(request.inputs);
   Run run(request, files);
   for (const std::string& file : files) run.add_file(file);
   run.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());

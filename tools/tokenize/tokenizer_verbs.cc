@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <span>
 #include <system_error>
 
@@ -14,12 +13,11 @@
 #include "core/base/thread_team.h"
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
+#include "core/io/pending_output.h"
 #include "tools/config/data_paths.h"
 
 namespace mantissa {
 namespace {
-
-namespace fs = std::filesystem;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -27,23 +25,18 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-void write_whole(const fs::path& path, const std::string& text) {
-  const int error = replace_file(path.string(), text);
-  require<DataError>(error == 0, "{}: cannot write the file: {}", path.string(),
-                     std::generic_category().message(error));
+void write_whole(const std::string& path, const std::string& text) {
+  const int error = replace_file(path, text);
+  require<DataError>(error == 0, "{}: cannot write the file: {}", path, std::generic_category().message(error));
 }
 
 void train(const TokenizerTrainRequest& request) {
   std::vector<MappedFile> files;
-  for (const std::string& pattern : in_folders(request.inputs, DataFormat::kBytes)) {
-    const std::vector<std::string> names = expand_glob(pattern);
-    require<DataError>(!names.empty(), "{}: no file matches", pattern);
-    for (const std::string& name : names) {
-      files.push_back(map_file<DataError>(name));
-      const std::string packed =
-          why_packed(files.back().bytes().first(std::min<size_t>(files.back().bytes().size(), 64)));
-      require<DataError>(packed.empty(), "{}: {}", name, packed);
-    }
+  for (const std::string& name : text_files(request.inputs)) {
+    files.push_back(map_file<DataError>(name));
+    const std::string packed =
+        why_packed(files.back().bytes().first(std::min<size_t>(files.back().bytes().size(), 64)));
+    require<DataError>(packed.empty(), "{}: {}", name, packed);
   }
   std::vector<std::string_view> texts;
   size_t bytes = 0;
@@ -57,16 +50,15 @@ void train(const TokenizerTrainRequest& request) {
     }
   }
   require<DataError>(bytes > 0, "the {} files hold no text", files.size());
+  PendingOutput folder(PendingOutput::Kind::kFolder, request.output);
   const auto start = std::chrono::steady_clock::now();
   const TrainedBpe trained = train_bpe(texts, request.options);
   const double seconds = seconds_since(start);
-  std::error_code error;
-  fs::create_directories(request.output, error);
-  require<DataError>(!error, "{}: cannot make the folder: {}", request.output, error.message());
   nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
   if (!request.options.special_tokens.empty()) config["eos_token"] = request.options.special_tokens.front();
-  write_whole(fs::path(request.output) / "tokenizer_config.json", config.dump(2) + "\n");
-  write_whole(fs::path(request.output) / "tokenizer.json", to_tokenizer_json(trained, request.options));
+  write_whole(folder.partial() + "/tokenizer_config.json", config.dump(2) + "\n");
+  write_whole(folder.partial() + "/tokenizer.json", to_tokenizer_json(trained, request.options));
+  folder.finish();
   log_info("trained {} tokens with {} merges on {:.1f} MB in {:.1f} s: {}", trained.tokens.size(),
            trained.merges.size(), static_cast<double>(bytes) / 1e6, seconds, request.output);
   if (static_cast<int64_t>(trained.tokens.size()) < request.options.vocab) {

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/base/check.h"
+#include "core/io/token_data.h"
 #include "tests/core/io/shard_file.h"
 #include "tests/core/io/temp_folder.h"
 
@@ -53,6 +54,16 @@ TEST(TokenShard, KeepsTokensDocumentsAndMaskInTheNarrowestType) {
     EXPECT_EQ(text.substr(*shard.mask_offset), std::string("\1\1\0\0\1\1", 6));
     EXPECT_TRUE(starts_like_shard(InputFile(path, InputFile::Descriptor::kKept)));
   }
+}
+
+TEST(TokenShard, AnErrorNamesTheVocabularyOfItsTokenizer) {
+  const TempFolder folder;
+  TokenShardWriter writer(600, "toy");
+  writer.add(std::vector<int32_t>{1, 500});
+  const std::string path = folder.write("a.safetensors", shard_text(writer));
+  const TokenDataOptions options{.files = {path}, .layout = TokenLayout::kAuto, .vocab = 300};
+  EXPECT_THAT(message_of<DataError>([&] { TokenData{options}; }),
+              HasSubstr("outside of the vocabulary [0, 300); set model.vocab to 600, that of the file's tokenizer 'toy'"));
 }
 
 TEST(TokenShard, WriterRefusesWhatIsNoDocument) {

@@ -214,6 +214,7 @@ TEST(Evaluate, RefusesWhatItCannotRead) {
   refused({}, 2, "nothing to evaluate on");
   refused({"--text", folder + "/empty"}, 3, "expected at least 2 tokens, got 0");
   refused({"--text", folder + "/none"}, 3, "none");
+  refused({"--text", folder + "/none/*.txt"}, 3, "none/*.txt: no file matches this pattern");
   refused({"--tasks", folder + "/bad.jsonl"}, 3, "bad.jsonl:2: expected");
   refused({"--tasks", folder + "/label.jsonl"}, 3, "label.jsonl:1: label: expected 0 to 1, got 2");
   refused({"--tasks", folder + "/empty"}, 3, "it holds no questions");

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/text/json_node.h"
 #include "tools/exchange/hf_names.h"
 
 namespace mantissa::testing {
@@ -21,6 +22,7 @@ constexpr size_t kBatchTokens = 2 * 24;
 
 HfReference::HfReference(const std::string& name)
     : source_(open_foreign_model(hf_folder(name))),
+      family_(family_of(JsonNode::read(hf_folder(name) + "/config.json"), name)),
       reader_(std::make_shared<const SafetensorsReader>(hf_folder(name) + "/reference.safetensors")) {}
 
 std::vector<float> HfReference::values(const std::string& name) const { return read_all<float>(*reader_, name); }
@@ -41,7 +43,7 @@ MicroBatch HfReference::batch(int step) const { return batch("curve/", static_ca
 std::vector<float> HfReference::gradient(const Parameter& parameter) const {
   StoredTensors gradients;
   gradients.add(reader_);
-  ParameterParts parts = hf_parts(family_of(source_->config, ""), source_->model(), parameter);
+  ParameterParts parts = hf_parts(family_, source_->model(), parameter);
   for (ParameterParts::Part& part : parts.parts) part.name = "gradient/" + part.name;
   std::vector<float> values(static_cast<size_t>(parameter.numel()));
   read_parts(gradients, parts, DType::kF32, std::as_writable_bytes(std::span(values)));

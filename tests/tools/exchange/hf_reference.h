@@ -32,6 +32,7 @@ class HfReference {
   MicroBatch batch(const std::string& prefix, size_t first) const;
 
   std::unique_ptr<ModelSource> source_;
+  const ModelFamily& family_;
   std::shared_ptr<const SafetensorsReader> reader_;
 };
 

@@ -91,7 +91,9 @@ TEST_F(GenerateOptions, AConversationIsAnsweredInItsTemplate) {
 TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
   expect_refused({}, 2, "give one of --prompt, --chat, --messages and --prompts, got 0 of them");
   expect_refused({"--prompt", "a", "--chat", "b"}, 2, "got 2 of them");
-  expect_refused({"--prompt", "a", "--system", "b"}, 2, "are for conversations");
+  expect_refused({"--prompt", "a", "--system", "b"}, 2, "are for conversations: give --chat");
+  expect_refused({"--prompts", file("plain.txt", "a\n"), "--system", "b"}, 2, "plain.txt has none");
+  expect_refused({"--prompt", "a", "--batch", "2"}, 2, "--batch requires --prompts");
   expect_refused({"--chat", "a"}, 3, "name one with --chat-template (chatml, qwen, llama3)");
   expect_refused({"--chat", "a", "--chat-template", "vicuna"}, 2, "--chat-template: vicuna not in {chatml,qwen,llama3}");
   expect_refused({"--prompt", "a", "--top-p", "1.5"}, 2, "top-p");

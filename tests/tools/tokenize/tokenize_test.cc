@@ -73,7 +73,7 @@ TEST(TokenizerVerbs, ATrainedTokenizerEncodesAndDecodes) {
   EXPECT_EQ(run_program(0, words).output, "The loss \n");
 
   const std::string file = folder + "/text/a.txt", output = folder + "/ids";
-  const Outcome written = run_program(0, {"tokenizer", "encode", folder + "/made", file, "--output", output});
+  const Outcome written = run_program(0, {"tokenizer", "encode", folder + "/made", file, "--out", output});
   EXPECT_TRUE(has(written.output, " MB/s, ")) << written.output;
   std::vector<int32_t> expected;
   open_tokenizer(folder + "/made")->encode(text, expected);
@@ -92,6 +92,13 @@ TEST(TokenizerVerbs, MistakesAreNamed) {
       run_program(0, {"tokenizer", "train", folder + "/a.txt", "--vocab", "300", "--out", folder + "/made"});
   EXPECT_EQ(few.exit_code, 0);
   EXPECT_TRUE(has(few.output, "no more pairs to merge: 259 tokens instead of 300")) << few.output;
+  const std::string first = read_file(folder + "/made/tokenizer.json");
+  const Outcome again =
+      run_program(0, {"tokenizer", "train", folder + "/a.txt", "--vocab", "257", "--out", folder + "/made"});
+  EXPECT_EQ(again.exit_code, 2) << again.output;
+  EXPECT_TRUE(has(again.output, "made: ")) << again.output;
+  EXPECT_EQ(read_file(folder + "/made/tokenizer.json"), first);
+  EXPECT_FALSE(fs::exists(folder + "/made.partial"));
   const Outcome nothing = run_program(0, {"tokenizer", "encode", folder + "/made"});
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_TRUE(has(nothing.output, "name a file, or give --text")) << nothing.output;
