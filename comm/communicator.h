@@ -189,6 +189,22 @@ struct RankText {
 };
 // The first text in rank order that is not empty. Blocks.
 RankText first_text(Communicator& communicator, std::string_view mine);
+// Runs `body`, which takes part in no collective, on every rank. If it throws on one, all throw an E with the text of the
+// first that did: "PREFIXtext (rank 1)". Short memory is no matter of E: its error leaves as it is. Collective.
+template <typename E, typename Body>
+void run_on_all(Communicator& communicator, std::string_view prefix, const Body& body) {
+  std::string mine;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    if (exit_code_of(error) == ExitCode::kMemory) throw;
+    mine = error.what();
+  }
+  const RankText first = first_text(communicator, mine);
+  if (first.rank < 0) return;
+  const std::string place = communicator.size() > 1 ? fmt::format(" (rank {})", first.rank) : "";
+  throw E(fmt::format("{}{}{}", prefix, first.text, place));
+}
 // The same for a list of texts of each rank. Texts must not contain zero bytes.
 std::vector<std::vector<std::string>> all_gather_text_lists(Communicator& communicator,
                                                             const std::vector<std::string>& mine);

@@ -167,6 +167,22 @@ void check_texts(Communicator& communicator) {
   EXPECT_EQ(all_gather_text_lists(communicator, with_empty).back(), with_empty);
 }
 
+// Error of one rank, which all throw; that of short memory leaves alone.
+void check_errors_of_all(Communicator& communicator) {
+  const int last = communicator.size() - 1;
+  run_on_all<DataError>(communicator, "", [] {});
+  std::string message;
+  try {
+    run_on_all<DataError>(communicator, "reading: ", [&] {
+      if (communicator.rank() == last) throw std::runtime_error("no file");
+    });
+  } catch (const DataError& error) {
+    message = error.what();
+  }
+  EXPECT_EQ(message, last == 0 ? "reading: no file" : "reading: no file (rank " + std::to_string(last) + ")");
+  EXPECT_THROW(run_on_all<DataError>(communicator, "", [] { throw std::bad_alloc(); }), std::bad_alloc);
+}
+
 // Wrong operands are rejected before anything is sent, so that no rank hangs.
 void check_misuse(const Bench& bench) {
   Communicator& communicator = bench.communicator;
@@ -347,6 +363,7 @@ void check_communicator_contract(Communicator& communicator, TensorPlace& place)
   check_many_in_flight(bench);
   check_records(communicator);
   check_texts(communicator);
+  check_errors_of_all(communicator);
   check_misuse(bench);
   communicator.barrier();
 }

@@ -104,17 +104,13 @@ void require_same_training(const Checkpoint& checkpoint, const Config& run) {
 // Collective.
 template <typename Read>
 void read_on_all_ranks(const std::string& folder, Communicator& communicator, const Read& read) {
-  std::string mine;
-  try {
-    read_state(folder, read);
-  } catch (const CheckpointError& error) {
-    mine = error.what();
-  } catch (const ContractError& error) {  // numbers that do not go together
-    mine = fmt::format("{}: {}", folder, error.what());
-  }
-  const RankText error = first_text(communicator, mine);
-  if (error.rank < 0) return;
-  throw DamagedCheckpoint(communicator.size() > 1 ? fmt::format("{} (rank {})", error.text, error.rank) : error.text);
+  run_on_all<DamagedCheckpoint>(communicator, "", [&] {
+    try {
+      read_state(folder, read);
+    } catch (const ContractError& error) {  // numbers that do not go together
+      throw CheckpointError(fmt::format("{}: {}", folder, error.what()));
+    }
+  });
 }
 
 void load_pieces(const Checkpoint& checkpoint, Session& session) {

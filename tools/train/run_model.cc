@@ -104,37 +104,39 @@ std::unique_ptr<ModelSource> open_run(const Checkpoint& checkpoint, RunWeights w
 void load_shard(const ModelSource& source, Session& session) {
   ShardedOptimizer& optimizer = session.sharded.optimizer;
   const ParameterSet& parameters = session.runtime.parameters;
-  std::vector<float> zeros;
   for (int index = 0; index < parameters.size(); ++index) {
     const Parameter& parameter = parameters[index];
     if (!optimizer.needs(index, 0, parameter.numel())) continue;
     const auto count = static_cast<size_t>(parameter.numel());
-    if (source.parameters().find(parameter.name) == nullptr) {  // of an adapter
-      std::vector<float> values(count);
-      initial_values(parameter, session.config.train.seed, 0, parameter.numel(), values.data());
-      zeros.resize(std::max(zeros.size(), count));
-      const MomentValues none{.values = std::span(zeros).first(count)};
-      optimizer.load({.parameter = index, .weights = values, .m = none, .v = none});
-      continue;
-    }
-    if (parameter.working_dtype == DType::kF64) {
+    const bool is_new = source.parameters().find(parameter.name) == nullptr;  // of an adapter
+    if (parameter.working_dtype == DType::kF64 && !is_new) {
       std::vector<double> values(count), none(count);
       source.read(parameter.name, DType::kF64, std::as_writable_bytes(std::span(values)));
       optimizer.load({.parameter = index, .doubles = {.weights = values, .m = none, .v = none}});
       continue;
     }
-    const std::vector<float> values = source.values(parameter.name);
-    zeros.resize(std::max(zeros.size(), count));
-    const MomentValues none{.values = std::span(zeros).first(count)};
+    std::vector<float> values(count), zeros(count);
+    if (is_new) {
+      initial_values(parameter, session.config.train.seed, 0, parameter.numel(), values.data());
+    } else {
+      source.read(parameter.name, DType::kF32, std::as_writable_bytes(std::span(values)));
+    }
+    const MomentValues none{.values = zeros};
     optimizer.load({.parameter = index, .weights = values, .m = none, .v = none});
   }
+}
+
+// `path`: of a model of another program, or of a checkpoint whose bytes were read before.
+std::unique_ptr<ModelSource> open_found(const std::string& path, RunWeights weights) {
+  return is_foreign_model(path) ? open_foreign_model(path) : open_run(read_manifest(path), weights);
 }
 
 }  // namespace
 
 std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weights) {
   if (is_foreign_model(path)) return open_foreign_model(path);
-  return open_run(open_checkpoint(find_checkpoint_folder(path)), weights);
+  const std::string found = find_checkpoint_folder(path);  // where it searches, it reads every byte
+  return open_run(found == path ? open_checkpoint(found) : read_manifest(found), weights);
 }
 
 void load_weight(const ModelSource& source, Parameter& parameter, Backend& backend, Stream& stream) {
@@ -160,32 +162,29 @@ std::optional<CheckpointFile> provide_base(const Config& run, const std::optiona
   namespace fs = std::filesystem;
   const fs::path own = fs::absolute(run.train.run_dir) / kBaseFile, partial = own.string() + ".partial";
   CheckpointFile file;
-  std::string error;
-  if (communicator.rank() == 0) {
+  run_on_all<CheckpointError>(communicator, "", [&] {
+    if (communicator.rank() != 0) return;
+    std::unique_ptr<ModelSource> source;
+    if (!checkpoint) {
+      source = open_found(weights, RunWeights::kMaster);
+    } else if (const fs::path theirs = checked_base(checkpoint->folder, checkpoint->run);
+               !fs::exists(own) || !fs::equivalent(theirs, own)) {
+      source = open_weights_file(theirs.string(), without_adapters(run.model));
+    }
+    if (!source) {
+      const nlohmann::json& base = checkpoint->run.at(kBaseEntry);
+      file = {.name = kBaseFile, .size_bytes = base.at("size_bytes"), .xxh3_128 = base.at("xxh3_128")};
+      return;
+    }
     try {
-      std::unique_ptr<ModelSource> source;
-      if (!checkpoint) {
-        source = is_foreign_model(weights) ? open_foreign_model(weights)
-                                           : open_run(read_manifest(weights), RunWeights::kMaster);
-      } else if (const fs::path theirs = checked_base(checkpoint->folder, checkpoint->run);
-                 !fs::exists(own) || !fs::equivalent(theirs, own)) {
-        source = open_weights_file(theirs.string(), without_adapters(run.model));
-      }
-      if (source) {
-        file = write_weights_file(*source, run.train.run_dir, partial.filename().string());
-        fs::rename(partial, own);
-      } else {
-        file = {.name = kBaseFile,
-                .size_bytes = checkpoint->run.at(kBaseEntry).at("size_bytes"),
-                .xxh3_128 = checkpoint->run.at(kBaseEntry).at("xxh3_128")};
-      }
-    } catch (const std::exception& caught) {
-      error = caught.what();
+      file = write_weights_file(*source, run.train.run_dir, partial.filename().string());
+      fs::rename(partial, own);
+    } catch (...) {
       std::error_code ignored;
       fs::remove(partial, ignored);
+      throw;
     }
-  }
-  if (const RankText first = first_text(communicator, error); first.rank >= 0) throw CheckpointError(first.text);
+  });
   file.name = kBaseFile;
   return file;
 }
@@ -193,22 +192,16 @@ std::optional<CheckpointFile> provide_base(const Config& run, const std::optiona
 void load_frozen_weights(Session& session, const std::string& path) {
   ParameterSet& parameters = session.runtime.parameters;
   if (path.empty() || parameters.trainable_numel() == parameters.numel()) return;
-  std::string mine;
-  try {
-    const std::unique_ptr<ModelSource> source = is_foreign_model(path) ? open_foreign_model(path)
-                                                : std::filesystem::is_directory(path)
-                                                    ? open_run(read_manifest(path), RunWeights::kMaster)
-                                                    : open_weights_file(path, without_adapters(session.config.model));
+  run_on_all<CheckpointError>(session.communicator, "frozen weights: ", [&] {
+    const bool is_base = !is_foreign_model(path) && !std::filesystem::is_directory(path);
+    const auto source = is_base ? open_weights_file(path, without_adapters(session.config.model))
+                                : open_found(path, RunWeights::kMaster);
     for (int index = 0; index < parameters.size(); ++index) {
       if (parameters[index].is_trainable) continue;
       load_weight(*source, parameters[index], *session.runtime.backend, *session.runtime.stream);
     }
     session.runtime.stream->synchronize();  // it reads the values
-  } catch (const Error& error) {
-    mine = error.what();
-  }
-  const RankText error = first_text(session.communicator, mine);
-  if (error.rank >= 0) throw CheckpointError(fmt::format("frozen weights: {} (rank {})", error.text, error.rank));
+  });
 }
 
 std::string find_initial_weights(const Config& run, Communicator& communicator) {
@@ -234,14 +227,8 @@ std::string find_initial_weights(const Config& run, Communicator& communicator) 
 
 void load_initial_weights(Session& session, const std::string& found) {
   std::unique_ptr<ModelSource> source;
-  std::string mine;
-  try {
-    source = is_foreign_model(found) ? open_foreign_model(found) : open_run(read_manifest(found), RunWeights::kMaster);
-  } catch (const Error& error) {
-    mine = error.what();
-  }
-  const RankText error = first_text(session.communicator, mine);
-  if (error.rank >= 0) throw CheckpointError(fmt::format("train.init_from: {} (rank {})", error.text, error.rank));
+  run_on_all<CheckpointError>(session.communicator, "train.init_from: ",
+                              [&] { source = open_found(found, RunWeights::kMaster); });
   session.sharded.optimizer.begin_load();
   load_shard(*source, session);
   session.sharded.optimizer.end_load(0);

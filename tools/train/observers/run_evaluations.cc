@@ -28,8 +28,7 @@ RunEvaluation read_evaluation(const EvaluationConfig& wanted, const Config& run,
 RunEvaluationList read_evaluations(const Config& run, const std::string& model, Communicator& communicator) {
   const auto list = std::make_shared<std::vector<RunEvaluation>>();
   if (run.train.evaluations.empty()) return list;
-  std::string problem;
-  try {
+  run_on_all<DataError>(communicator, "train.evaluations: ", [&] {
     const TextCodec codec(model, run);
     for (const EvaluationConfig& wanted : run.train.evaluations) {
       RunEvaluation read = read_evaluation(wanted, run, codec);
@@ -37,11 +36,7 @@ RunEvaluationList read_evaluations(const Config& run, const std::string& model, 
       if (std::ranges::any_of(*list, has_name)) read.name = read.task ? wanted.tasks : wanted.text;
       list->push_back(std::move(read));
     }
-  } catch (const DataError& error) {
-    problem = error.what();
-  }
-  const RankText first = first_text(communicator, problem);
-  if (first.rank >= 0) throw DataError("train.evaluations: " + first.text);
+  });
   return list;
 }
 
