@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 
 #include "core/ops/cross_entropy.h"
@@ -198,6 +200,77 @@ TEST(Evaluate, ReadsTheHellaSwagOfLlmC) {
     write_file(file, hellaswag({stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(length)}, 1));
     EXPECT_THROW(read_task(file, *model.text, model.config.model), DataError) << length;
   }
+  // An empty completion has no length to divide by.
+  write_file(file, hellaswag({65535, 26, 0, 1, 2, 3, 't', 'h', 'e', 2, ' ', 'g', 0}, 1));
+  EXPECT_THROW(read_task(file, *model.text, model.config.model), DataError);
+  write_file(file, hellaswag(stream, 0));
+  EXPECT_THROW(read_task(file, *model.text, model.config.model), DataError);
+}
+
+// Bytes changed, cut off and put in: the task is read whole, or refused by the name of its file, and line.
+TEST(Evaluate, DamagedTasksAreWholeOrRefused) {
+  const LoadedModel model = load_trained(1, 32);
+  const std::string folder = fresh_folder("damaged_tasks");
+  std::string lines;
+  std::vector<uint16_t> stream;
+  for (uint16_t i = 0; i < 8; ++i) {
+    lines += nlohmann::json{{"context", "the scale " + std::to_string(i)},
+                            {"choices", {"grows \u00e9\n", "moves", "f\"ast"}},
+                            {"label", i % 3},
+                            {"delimiter", i % 2 == 0 ? " " : ": "}}
+                 .dump() +
+             "\n";
+    stream.insert(stream.end(), {65535, 32, i, 1, 2, 3, 't', 'h', 'e', 2, ' ', 'g', 3, 'x', 'y', 'z'});
+  }
+  std::mt19937 random(1);
+  for (const auto& [name, good] :
+       {std::pair<std::string, std::string>("tasks.jsonl", lines), {"hellaswag_val.bin", hellaswag(stream, 8)}}) {
+    const std::string file = folder + "/" + name;
+    const size_t header = name == "tasks.jsonl" ? 0 : 1024;
+    int refused = 0, taken = 0;
+    for (int trial = 0; trial < 600; ++trial) {
+      std::string bytes = good;
+      const auto place = [&] {
+        return header > 0 && trial % 8 == 0 ? random() % 12 : header + random() % (good.size() - header);
+      };
+      for (unsigned count = 1 + random() % 3; count > 0; --count) {
+        bytes[place()] = static_cast<char>(trial % 2 == 0 ? random() : header > 0 ? random() % 4 : 'a' + random() % 26);
+      }
+      if (trial % 5 == 0) bytes.resize(place());
+      if (trial % 5 == 1) bytes.insert(place(), 1 + random() % 3, static_cast<char>(random()));
+      write_file(file, bytes);
+      try {
+        const Task task = read_task(file, *model.text, model.config.model);
+        ++taken;
+        for (const Question& question : task.questions) {
+          ASSERT_LT(question.label, question.choices.size());
+          for (const Choice& choice : question.choices) {
+            ASSERT_GT(choice.length, 0.0);
+            ASSERT_GT(choice.first, 0u);
+            ASSERT_LT(choice.first, choice.tokens.size());
+            for (const int32_t token : choice.tokens) ASSERT_TRUE(token >= 0 && token < model.config.model.vocab);
+          }
+        }
+      } catch (const DataError& error) {
+        ++refused;
+        const std::string message = error.what();
+        const bool names_line = message.find(file + ":") == 0 && std::isdigit(message[file.size() + 1]) != 0;
+        // A damaged magic number, or nothing left, is no longer of this kind.
+        ASSERT_TRUE(message.starts_with(file)) << message;
+        ASSERT_TRUE(header > 0 || names_line || bytes.find_first_not_of(" \t\r\n") == std::string::npos) << message;
+      }
+    }
+    EXPECT_GT(refused, 150) << name;
+    EXPECT_GT(taken, 20) << name;
+  }
+}
+
+TEST(Evaluate, ShowsHowFarItIsInATerminal) {
+  const std::string folder = fresh_folder("evaluate_terminal");
+  write_file(folder + "/text", std::string(kText) + kText);
+  const Outcome outcome = run_in_terminal({"evaluate", trained_run().run_dir(), "--text", folder + "/text"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("score: passes [....................] 0 %, 0 of "));
 }
 
 TEST(Evaluate, RefusesWhatItCannotRead) {
@@ -217,6 +290,8 @@ TEST(Evaluate, RefusesWhatItCannotRead) {
   refused({"--text", folder + "/none/*.txt"}, 3, "none/*.txt: no file matches this pattern");
   refused({"--tasks", folder + "/bad.jsonl"}, 3, "bad.jsonl:2: expected");
   refused({"--tasks", folder + "/label.jsonl"}, 3, "label.jsonl:1: label: expected 0 to 1, got 2");
+  write_file(folder + "/number.jsonl", "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": -1}\n");
+  refused({"--tasks", folder + "/number.jsonl"}, 3, "number.jsonl:1: label: expected an index, got -1");
   refused({"--tasks", folder + "/empty"}, 3, "it holds no questions");
   refused({"--text", folder + "/label.jsonl", "--context", "33"}, 2, "the model has positions for 32 tokens");
   refused({"--text", folder + "/label.jsonl", "--stride", "33"}, 2, "expected at most the window, 32 tokens");

@@ -3,12 +3,15 @@
 
 #include <zstd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <random>
 
 #include <fmt/core.h>
 
 #include "core/io/token_data.h"
+#include "core/io/token_shard.h"
 #include "core/text/tokenizer.h"
 #include "tests/tools/train/program.h"
 
@@ -140,6 +143,18 @@ TEST(Tokenize, TextAndLinesBecomeTokenFiles) {
   EXPECT_TRUE(has(again.output, "one: already exists")) << again.output;
 }
 
+TEST(Tokenize, ShowsHowFarItIsInATerminal) {
+  const std::string folder = fresh_folder("tokenize_terminal");
+  fs::create_directories(folder + "/text");
+  std::string text;
+  while (text.size() < 1'000'000) text += "a line of text\n";
+  for (const char* const name : {"a", "b", "c"}) write_file(folder + "/text/" + name + ".txt", text);
+  const Outcome outcome =
+      run_in_terminal({"tokenize", folder + "/text", "--tokenizer", kTokenizer, "--out", folder + "/out"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "tokenize: MB [....................] 0 %, 0 of 3")) << outcome.output;
+}
+
 TEST(Tokenize, ALargeVocabularyIsWrittenWithFourBytes) {
   const std::string folder = fresh_folder("tokenize_large");
   // The end of text is token 100257.
@@ -196,11 +211,9 @@ TEST(Tokenize, BadLinesAreNamedAndNothingIsLeft) {
 }
 
 // A damaged file of lines is refused or gives whole token files: never a crash, never a part of the output.
-TEST(Tokenize, DamagedLinesNeverCrashOrLeaveHalfAnOutput) {
+void expect_damage_survived(const std::string& whole, const std::vector<std::string>& options,
+                            const std::function<int64_t(const std::string& output)>& tokens) {
   const std::string folder = fresh_folder("tokenize_mutated");
-  std::string whole;
-  for (int i = 0; i < 20; ++i)
-    whole += fmt::format("{{\"text\": \"line \\u00e9 {} \\\"of\\\" many\", \"n\": [{}]}}\n", i, i);
   std::mt19937 random(1);
   int refused = 0, taken = 0;
   for (int i = 0; i < 60; ++i) {
@@ -209,23 +222,144 @@ TEST(Tokenize, DamagedLinesNeverCrashOrLeaveHalfAnOutput) {
     for (unsigned count = 1 + random() % 6; count > 0 && !text.empty(); --count) {
       text[random() % text.size()] = static_cast<char>(random());
     }
+    if (i % 3 == 1) text.insert(random() % text.size(), 1, static_cast<char>(random()));
     const bool packs = i % 2 == 0;
     std::string bytes = packs ? compressed(text) : text;
     if (packs && i % 4 == 0) bytes[random() % bytes.size()] = static_cast<char>(random());
     const std::string file = fmt::format("{}/{}.jsonl{}", folder, i, packs ? ".zst" : ""), output = file + "_out";
     write_file(file, bytes);
-    const Outcome outcome = run_program(
-        0, {"tokenize", file, "--tokenizer", kTokenizer, "--out", output, "--bad-lines", i % 5 == 0 ? "0" : "100"});
+    const Outcome outcome =
+        run_program(0, with({"tokenize", file, "--out", output, "--bad-lines", i % 5 == 0 ? "0" : "100"}, options));
     ASSERT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 3) << i << ": " << outcome.output;
     EXPECT_FALSE(fs::exists(output + ".mantissa-partial")) << i;
     EXPECT_EQ(fs::exists(output), outcome.exit_code == 0) << i;
     if (outcome.exit_code == 0) {
-      EXPECT_GT(tokens_in(output, 600).size(), 0u);
+      EXPECT_GT(tokens(output), 0);
+    } else {
+      EXPECT_TRUE(has(outcome.output, file) || has(outcome.output, "hold no document")) << outcome.output;
     }
     ++(outcome.exit_code == 0 ? taken : refused);
   }
   EXPECT_GT(refused, 5);
   EXPECT_GT(taken, 5);
+}
+
+TEST(Tokenize, DamagedLinesNeverCrashOrLeaveHalfAnOutput) {
+  std::string whole;
+  for (int i = 0; i < 20; ++i)
+    whole += fmt::format("{{\"text\": \"line \\u00e9 {} \\\"of\\\" many\", \"n\": [{}]}}\n", i, i);
+  expect_damage_survived(whole, {"--tokenizer", kTokenizer},
+                         [](const std::string& output) { return std::ssize(tokens_in(output, 600)); });
+}
+
+struct ShardContent {
+  std::vector<uint16_t> tokens;
+  std::vector<uint8_t> counts;
+  std::vector<int64_t> starts;
+};
+
+// The only shard of a folder.
+ShardContent shard_in(const std::string& folder) {
+  const std::string path = folder + "/tokens_000000.safetensors";
+  const TokenShard shard = read_token_shard(path);
+  EXPECT_FALSE(fs::exists(folder + "/tokens_000001.safetensors"));
+  const auto count = static_cast<size_t>(shard.count);
+  ShardContent content{std::vector<uint16_t>(count), std::vector<uint8_t>(count), shard.starts};
+  const InputFile file(path, InputFile::Descriptor::kKept);
+  file.read(shard.offset_bytes, std::as_writable_bytes(std::span(content.tokens)));
+  file.read(shard.mask_offset.value(), std::as_writable_bytes(std::span(content.counts)));
+  return content;
+}
+
+// A tokenizer of bytes: special tokens, then the bytes as a byte-level BPE orders them, '!' to '~' first.
+std::string byte_tokenizer(const std::string& folder) {
+  write_file(folder + "/a.txt", "a");
+  std::vector<std::string> command = {"tokenizer", "train", folder + "/a.txt", "--vocab",
+                                      "262",       "--out", folder + "/bytes"};
+  for (const char* const special :
+       {"<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}) {
+    command.insert(command.end(), {"--special", special});
+  }
+  const Outcome outcome = run_program(0, command);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  return folder + "/bytes";
+}
+
+TEST(TokenizeChat, IdsAndTargetsOfEachTemplate) {
+  const std::string folder = fresh_folder("tokenize_chat"), tokenizer = byte_tokenizer(folder);
+  write_file(folder + "/chat.jsonl",
+             "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
+             "{\"role\": \"assistant\", \"content\": \"Yo!\"}]}\n"
+             "{\"messages\": [{\"role\": \"system\", \"content\": \"Hi\"}, "
+             "{\"role\": \"assistant\", \"content\": \"Yo!\"}, {\"role\": \"user\", \"content\": \"Hi\"}, "
+             "{\"role\": \"assistant\", \"content\": \"Yo!\"}]}\n");
+  using Ids = std::vector<uint16_t>;
+  const Ids user = {90, 88, 74, 87}, system = {88, 94, 88, 89, 74, 82}, hi = {45, 78}, yo = {62, 84, 6},
+            assistant = {70, 88, 88, 78, 88, 89, 70, 83, 89};
+  constexpr uint16_t kBreak = 204, kSpace = 226;
+  // "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+  Ids qwen;
+  for (const char c : std::string("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.")) {
+    qwen.push_back(c == ' ' ? kSpace : static_cast<uint16_t>(c - '!' + 6));
+  }
+  struct Expected {
+    Ids ids;
+    std::vector<uint8_t> counts;
+    void add(const std::vector<Ids>& parts, uint8_t count) {
+      for (const Ids& part : parts) ids.insert(ids.end(), part.begin(), part.end());
+      counts.resize(ids.size(), count);
+    }
+  };
+  for (const std::string name : {"chatml", "qwen", "llama3"}) {
+    SCOPED_TRACE(name);
+    Expected expected;
+    std::vector<int64_t> starts = {0};
+    if (name == "llama3") {
+      expected.add({{2, 3}, user, {4, kBreak, kBreak}, hi, {5, 3}, assistant, {4, kBreak, kBreak}}, 0);
+      expected.add({yo, {5}}, 1);
+      starts.push_back(std::ssize(expected.ids));
+      expected.add({{2, 3}, system, {4, kBreak, kBreak}, hi, {5, 3}, assistant, {4, kBreak, kBreak}}, 0);
+      expected.add({yo, {5}}, 1);
+      expected.add({{3}, user, {4, kBreak, kBreak}, hi, {5, 3}, assistant, {4, kBreak, kBreak}}, 0);
+      expected.add({yo, {5}}, 1);
+    } else {
+      if (name == "qwen") expected.add({{0}, system, {kBreak}, qwen, {1, kBreak}}, 0);
+      expected.add({{0}, user, {kBreak}, hi, {1, kBreak, 0}, assistant, {kBreak}}, 0);
+      expected.add({yo, {1}}, 1);
+      expected.add({{kBreak}}, 0);
+      starts.push_back(std::ssize(expected.ids));
+      expected.add({{0}, system, {kBreak}, hi, {1, kBreak, 0}, assistant, {kBreak}}, 0);
+      expected.add({yo, {1}}, 1);
+      expected.add({{kBreak, 0}, user, {kBreak}, hi, {1, kBreak, 0}, assistant, {kBreak}}, 0);
+      expected.add({yo, {1}}, 1);
+      expected.add({{kBreak}}, 0);
+    }
+    const std::string out = folder + "/" + name;
+    const Outcome outcome =
+        run_program(0, {"tokenize", folder + "/chat.jsonl", "--tokenizer", tokenizer, "--chat", name, "--out", out});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_TRUE(has(outcome.output, "12 tokens are the assistant's")) << outcome.output;
+    const ShardContent found = shard_in(out);
+    EXPECT_EQ(found.tokens, expected.ids);
+    EXPECT_EQ(found.counts, expected.counts);
+    EXPECT_EQ(found.starts, starts);
+  }
+}
+
+TEST(TokenizeChat, DamagedConversationsNeverCrashOrLeaveHalfAnOutput) {
+  const std::string tokenizer = byte_tokenizer(fresh_folder("tokenize_chat_mutated"));
+  std::string whole;
+  for (int i = 0; i < 12; ++i) {
+    whole += fmt::format(
+        "{{\"messages\": [{{\"role\": \"user\", \"content\": \"Add \\u00e9 {}\"}}, "
+        "{{\"role\": \"assistant\", \"content\": \"It is \\\"{}\\\"\"}}]}}\n",
+        i, i * i);
+  }
+  expect_damage_survived(whole, {"--tokenizer", tokenizer, "--chat", "llama3"}, [](const std::string& output) {
+    const ShardContent content = shard_in(output);
+    EXPECT_GT(std::ranges::count(content.counts, 1), 0);
+    return std::ssize(content.tokens);
+  });
 }
 
 }  // namespace

@@ -100,6 +100,12 @@ Outcome run_program(int ranks, const std::vector<std::string>& arguments) {
   return ranks > 1 ? run_under_mpirun(ranks, command) : run_shell(command);
 }
 
+Outcome run_in_terminal(const std::vector<std::string>& arguments) {
+  const std::string file = fresh_folder("in_terminal") + "/command";
+  write_file(file, command_line(program_under_test(), arguments));
+  return run_shell("script --quiet --return --command 'sh " + file + "' /dev/null </dev/null");
+}
+
 std::string fresh_folder(const std::string& name) {
   std::string folder = ::testing::TempDir() + "/" + name;
   std::filesystem::remove_all(folder);

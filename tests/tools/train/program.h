@@ -31,6 +31,8 @@ Outcome run_under_mpirun(int ranks, const std::string& command);
 std::string program_under_test();
 // Runs `mantissa ARGUMENTS`, under mpirun if there are several ranks.
 Outcome run_program(int ranks, const std::vector<std::string>& arguments);
+// The same with a terminal as standard output and error.
+Outcome run_in_terminal(const std::vector<std::string>& arguments);
 
 // A folder of this test process that is empty at first.
 std::string fresh_folder(const std::string& name);

@@ -44,7 +44,9 @@ Choice encode_choice(const TextCodec& text, std::string context, std::string con
 
 Question read_question(const json& line, const TextCodec& text) {
   const std::string context = line.at("context"), delimiter = line.value("delimiter", " ");
-  Question question{.choices = {}, .label = line.at("label").get<size_t>()};
+  const json& label = line.at("label");
+  if (!label.is_number_unsigned()) throw DataError(fmt::format("label: expected an index, got {}", label.dump()));
+  Question question{.choices = {}, .label = label.get<size_t>()};
   for (const json& one : line.at("choices")) {
     const std::string continuation = one;
     question.choices.push_back(encode_choice(text, context, delimiter + continuation));
@@ -83,6 +85,7 @@ Task read_lines(const std::string& path, std::string_view bytes, const TextCodec
 Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, const ModelConfig& model) {
   int32_t header[3];
   std::memcpy(header, bytes.data(), sizeof(header));
+  if (header[1] != 1) throw DataError(fmt::format("{}: expected version 1, got {}", path, header[1]));
   std::vector<uint16_t> stream((bytes.size() - 1024) / 2);
   std::memcpy(stream.data(), bytes.data() + 1024, stream.size() * 2);
   Task task{.name = "hellaswag", .questions = {}, .length_unit = "tokens"};
@@ -115,9 +118,14 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, c
       choice.length = static_cast<double>(choice.tokens.size() - choice.first);
       question.choices.push_back(std::move(choice));
     }
-    const bool is_whole = (at - begin) * 2 == length_bytes && question.label < choices && !context.empty();
+    const bool is_whole =
+        (at - begin) * 2 == length_bytes && question.label < choices && !context.empty() &&
+        std::ranges::none_of(question.choices, [](const Choice& choice) { return choice.length == 0.0; });
     if (!is_whole) throw DataError(fmt::format("{}: example {} is damaged", path, example));
     task.questions.push_back(std::move(question));
+  }
+  if (at != stream.size() || bytes.size() % 2 != 0) {
+    throw DataError(fmt::format("{}: it goes on behind its {} examples", path, header[2]));
   }
   return task;
 }
