@@ -343,12 +343,12 @@ void write_llmc_model(const LlmcTarget& target, const std::function<std::vector<
   const auto item = static_cast<size_t>(size_bytes(target.dtype));
   const std::vector<LlmcPiece> pieces =
       llmc_pieces(target.layout, target.model, round_up(target.model.vocab, kVocabStep));
-  constexpr int64_t kMillion = 1'000'000;
-  ProgressBar progress("export: million numbers", numbers_of(pieces) / kMillion);
+  const auto megabytes = [&target](int64_t numbers) { return numbers * size_bytes(target.dtype) / 1'000'000; };
+  ProgressBar progress("export: MB", megabytes(numbers_of(pieces)));
   int64_t numbers = 0;
   for (const LlmcPiece& piece : pieces) {
+    progress.reach(megabytes(numbers));
     numbers += piece.numel();
-    progress.reach(numbers / kMillion);
     if (piece.content != LlmcPiece::Content::kWeights) {
       sink.write(std::vector<std::byte>(static_cast<size_t>(piece.numel()) * item));
       continue;

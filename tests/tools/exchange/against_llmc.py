@@ -6,8 +6,9 @@
   MANTISSA           the program
   TRAIN_LLAMA3_PY    train_llama3.py of llm.c: that of its main branch, of its branch "llama3", or both
 
-For each script and dtype, and with scaled RoPE and without, a tiny random model: the program's log-probabilities are within
-1e-5 of the script's, and the model that it exports has every byte of the script's, but for the factor of the MLP's width.
+For each script and dtype, and with scaled RoPE and without, a tiny random model: the program's log-probabilities are
+within 1e-5 of the script's, and the model that it exports has every byte of the script's, but for the two factors of
+the MLP's width: others may give the same width.
 """
 import importlib.util
 import pathlib
@@ -41,8 +42,8 @@ def main():
         for dtype in ("float32", "bfloat16"):
             for scaled in (False, True):
                 torch.manual_seed(1)
-                settings = dict(version="3.1", block_size=64, vocab_size=VOCAB, n_layer=2, n_head=4, n_kv_head=2, n_embd=32,
-                                ffn_dim_multiplier=1.3, multiple_of=16, rope_theta=5000.0, use_scaled_rope=scaled)
+                settings = dict(version="3.1", block_size=64, vocab_size=VOCAB, n_layer=2, n_head=4, n_kv_head=2,
+                                n_embd=32, ffn_dim_multiplier=1.3, multiple_of=16, rope_theta=5000.0, use_scaled_rope=scaled)
                 if "tied_embeddings" in llmc.LlamaConfig.__annotations__:
                     settings["tied_embeddings"] = False
                 config = llmc.LlamaConfig(**settings)
@@ -56,8 +57,8 @@ def main():
                     llmc.write_model(model, str(at / "model.bin"), dtype)
                     tokens = [(i * i // 3 + 5 * i) % VOCAB for i in range(LENGTH)]
                     (at / "tokens").write_text(" ".join(map(str, tokens)))
-                    lines = subprocess.run([program, "score", at / "model.bin", at / "tokens", "precision.compute=fp32"],
-                                           check=True, capture_output=True, text=True).stdout.splitlines()
+                    command = [program, "score", at / "model.bin", at / "tokens", "precision.compute=fp32"]
+                    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
                     scored = torch.tensor([float(line.split()[2]) for line in lines])
                     with torch.no_grad():
                         logits, _ = model(torch.tensor([tokens[:-1]]), torch.tensor([tokens[1:]]))
@@ -68,9 +69,9 @@ def main():
                     subprocess.run([program, "export", at / "model.bin", "--out", at / "again.bin", "--format", target],
                                    check=True, capture_output=True)
                     again = (at / "again.bin").read_bytes()
-                    factor = 1024 if target == "llmc-cuda" else 4 * 8
+                    factors = [4 * 8, 1024] if target == "llmc-cuda" else [4 * 8, 4 * 9]
                     different = [i for i in range(max(len(original), len(again))) if original[i:i + 1] != again[i:i + 1]
-                                 and not factor <= i < factor + 4]
+                                 and not any(factor <= i < factor + 4 for factor in factors)]
                 holds = distance < 1e-5 and not different
                 failed |= not holds
                 print(f"{'ok  ' if holds else 'FAIL'}  {target} {dtype} {'scaled' if scaled else 'plain'} RoPE: "
