@@ -25,7 +25,7 @@ enum class ParameterRole : uint8_t {
   kOther,
 };
 
-// A named tensor that training changes, and its gradient.
+// A named tensor of a model, and its gradient where training changes it.
 struct Parameter {
   std::string name;  // "blocks.3.mlp.up.weight": layer path, then role
   int index = 0;     // position in its ParameterSet

@@ -78,12 +78,12 @@ int64_t windows_of(int64_t tokens, int64_t context, const char* what) {
 }
 
 // Ignores the targets that do not count; they begin with token `begin`.
-void ignore_uncounted(const TokenData& data, int64_t begin, std::span<int32_t> targets) {
-  if (!data.has_mask()) return;
-  std::vector<uint8_t> counts(targets.size());
-  data.read_counts(begin, counts);
-  for (size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] == 0) targets[i] = kIgnoredTarget;
+void mask_targets(const TokenData& data, int64_t begin, std::span<int32_t> targets) {
+  if (!data.has_loss_mask()) return;
+  std::vector<uint8_t> loss_mask(targets.size());
+  data.read_loss_mask(begin, loss_mask);
+  for (size_t i = 0; i < loss_mask.size(); ++i) {
+    if (loss_mask[i] == 0) targets[i] = kIgnoredTarget;
   }
 }
 
@@ -111,7 +111,7 @@ void fill_next_token_batch(const TokenRange& range, const Sampler& sampler, uint
                     const size_t at = row * static_cast<size_t>(context);
                     std::copy(window.begin(), window.end() - 1, tokens.begin() + static_cast<ptrdiff_t>(at));
                     std::copy(window.begin() + 1, window.end(), targets.begin() + static_cast<ptrdiff_t>(at));
-                    ignore_uncounted(*range.data, range.begin + sampler.window_begin(first_sample + row) + 1,
+                    mask_targets(*range.data, range.begin + sampler.window_begin(first_sample + row) + 1,
                                      targets.subspan(at, static_cast<size_t>(context)));
                   });
 }
@@ -135,7 +135,7 @@ void fill_packed_batch(const TokenRange& range, const PackedDocuments& packed, c
       std::copy_n(piece_tokens.begin(), count, tokens.subspan(at).begin());
       std::copy_n(piece_tokens.begin() + 1, count, targets.subspan(at).begin());
       std::ranges::fill(starts.subspan(at, count), static_cast<int32_t>(at));
-      ignore_uncounted(*range.data, piece.begin + 1, targets.subspan(at, count));
+      mask_targets(*range.data, piece.begin + 1, targets.subspan(at, count));
       at += count;
     }
     std::ranges::fill(tokens.subspan(at), 0);

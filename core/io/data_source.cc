@@ -9,7 +9,7 @@ namespace mantissa {
 
 DataSource::DataSource(TokenRange range, DataSourceOptions options)
     : range_(std::move(range)), options_(std::move(options)) {
-  require<DataError>(!options_.masking || !range_.data->has_mask(),
+  require<DataError>(!options_.masking || !range_.data->has_loss_mask(),
                      "the {} has loss masks, which belong to models that predict the next token", options_.what);
   if (!options_.packs_documents) {
     windows_.emplace(range_.size(), options_.context, options_.seed, options_.order, options_.what.c_str());

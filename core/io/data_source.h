@@ -28,7 +28,7 @@ class DataSource {
   void fill(uint64_t sample, const SequenceSpans& sequence) const;
   const TokenRange& range() const { return range_; }
   // Whether each position of each sequence has a target that counts.
-  bool counts_every_target() const { return !options_.masking && !packed_ && !range_.data->has_mask(); }
+  bool all_targets_counted() const { return !options_.masking && !packed_ && !range_.data->has_loss_mask(); }
   // "1200 training tokens in 40 windows", `kind` being "training token".
   std::string describe(const char* kind) const;
 

@@ -55,7 +55,7 @@ void TokenData::add_file(const std::string& path, const TokenDataOptions& option
                      "{}: its tokens are of the tokenizer '{}', those of the files before of '{}'", path,
                      file.tokenizer, tokenizer_);
   if (tokenizer_.empty()) tokenizer_ = file.tokenizer;
-  has_mask_ |= file.mask_offset.has_value();
+  has_loss_mask_ |= file.mask_offset.has_value();
   file.first = total_tokens_;
   if (options.documents == Documents::kSeparate) add_documents(file, options);
   file.documents = {};
@@ -116,9 +116,9 @@ void TokenData::read(int64_t begin, std::span<int32_t> out) const {
                 [](const TokenFile& file, int64_t from, std::span<int32_t> part) { file.read(from, part); });
 }
 
-void TokenData::read_counts(int64_t begin, std::span<uint8_t> out) const {
+void TokenData::read_loss_mask(int64_t begin, std::span<uint8_t> out) const {
   for_each_part(begin, out,
-                [](const TokenFile& file, int64_t from, std::span<uint8_t> part) { file.read_counts(from, part); });
+                [](const TokenFile& file, int64_t from, std::span<uint8_t> part) { file.read_loss_mask(from, part); });
 }
 
 std::vector<int64_t> TokenRange::documents() const {

@@ -56,9 +56,9 @@ class TokenData {
   // The first token of each document, ascending; the first is 0. Empty if the options do not ask.
   const std::vector<int64_t>& documents() const { return documents_; }
   // Whether some tokens do not count as targets.
-  bool has_mask() const { return has_mask_; }
+  bool has_loss_mask() const { return has_loss_mask_; }
   // 0 for each of these tokens that does not count.
-  void read_counts(int64_t begin, std::span<uint8_t> out) const;
+  void read_loss_mask(int64_t begin, std::span<uint8_t> out) const;
   // Names what made the tokens; empty: the files do not tell.
   const std::string& tokenizer() const { return tokenizer_; }
 
@@ -76,7 +76,7 @@ class TokenData {
   std::vector<std::string> skipped_empty_files_;
   std::string first_doubt_, tokenizer_;
   int64_t doubtful_files_ = 0;
-  bool has_mask_ = false;
+  bool has_loss_mask_ = false;
   int64_t total_tokens_ = 0;
   uint64_t fingerprint_ = 0;
 };

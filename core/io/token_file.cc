@@ -199,7 +199,7 @@ void TokenFile::read(int64_t index, std::span<int32_t> out) const {
   });
 }
 
-void TokenFile::read_counts(int64_t index, std::span<uint8_t> out) const {
+void TokenFile::read_loss_mask(int64_t index, std::span<uint8_t> out) const {
   if (!mask_offset) {
     std::ranges::fill(out, uint8_t{1});
     return;

@@ -41,7 +41,7 @@ struct TokenFile {
   // a token that is not below `limit`.
   void read(int64_t index, std::span<int32_t> out) const;
   // Whether each of these tokens counts as a target: 0 or not 0.
-  void read_counts(int64_t index, std::span<uint8_t> out) const;
+  void read_loss_mask(int64_t index, std::span<uint8_t> out) const;
   // Scans the file with all threads; DataError naming the first token that is not below `limit`.
   void check_vocabulary() const;
   // Where documents begin if each ends with this token. Scans the file.

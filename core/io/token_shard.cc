@@ -74,10 +74,10 @@ TokenShardWriter::TokenShardWriter(int64_t vocab, std::string tokenizer)
   MANTISSA_CHECK(vocab > 0 && vocab <= INT32_MAX, "[token_shard] expected a vocabulary in [1, 2^31), got {}", vocab);
 }
 
-void TokenShardWriter::add(std::span<const int32_t> document, std::span<const uint8_t> counts) {
-  MANTISSA_CHECK(!document.empty() && (counts.empty() || counts.size() == document.size()),
+void TokenShardWriter::add(std::span<const int32_t> document, std::span<const uint8_t> loss_mask) {
+  MANTISSA_CHECK(!document.empty() && (loss_mask.empty() || loss_mask.size() == document.size()),
                  "[token_shard] expected at least one token and a mask of its length, got {} and {}", document.size(),
-                 counts.size());
+                 loss_mask.size());
   const auto [least, largest] = std::ranges::minmax(document);
   MANTISSA_CHECK(least >= 0 && largest < vocab_, "[token_shard] tokens must be in [0, {}), got {} and {}", vocab_,
                  least, largest);
@@ -86,10 +86,10 @@ void TokenShardWriter::add(std::span<const int32_t> document, std::span<const ui
   if (token_bytes_ == 1) append_as<uint8_t>(bytes_, document);
   if (token_bytes_ == 2) append_as<uint16_t>(bytes_, document);
   if (token_bytes_ == 4) append_as<int32_t>(bytes_, document);
-  if (counts.empty() && counts_.empty()) return;
-  counts_.resize(before, 1);
-  for (const uint8_t count : counts) counts_.push_back(count != 0);
-  counts_.resize(static_cast<size_t>(tokens()), 1);
+  if (loss_mask.empty() && loss_mask_.empty()) return;
+  loss_mask_.resize(before, 1);
+  for (const uint8_t value : loss_mask) loss_mask_.push_back(value != 0);
+  loss_mask_.resize(static_cast<size_t>(tokens()), 1);
 }
 
 void TokenShardWriter::write(ByteSink& sink) const {
@@ -98,12 +98,12 @@ void TokenShardWriter::write(ByteSink& sink) const {
       {.name = "documents", .dtype = "I64", .shape = {documents()}},
       {.name = "tokens", .dtype = narrowest(vocab_).name, .shape = {tokens()}},
   };
-  if (!counts_.empty()) parts.push_back({.name = "loss_mask", .dtype = "U8", .shape = {tokens()}});
+  if (!loss_mask_.empty()) parts.push_back({.name = "loss_mask", .dtype = "U8", .shape = {tokens()}});
   SafetensorsWriter writer(sink, std::move(parts),
                            {{kVocabKey, fmt::format("{}", vocab_)}, {kTokenizerKey, tokenizer_}});
   writer.append("documents", std::as_bytes(std::span(starts_)));
   writer.append("tokens", bytes_);
-  if (!counts_.empty()) writer.append("loss_mask", std::as_bytes(std::span(counts_)));
+  if (!loss_mask_.empty()) writer.append("loss_mask", std::as_bytes(std::span(loss_mask_)));
   writer.finish();
 }
 

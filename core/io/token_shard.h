@@ -23,9 +23,9 @@ class TokenShardWriter {
   // `tokenizer` identifies what made the tokens: a name or a hash.
   TokenShardWriter(int64_t vocab, std::string tokenizer);
 
-  // Tokens in [0, vocab), at least one. `counts` has a 1 for each token that counts as a target and a 0 for each other;
-  // empty: all count.
-  void add(std::span<const int32_t> document, std::span<const uint8_t> counts = {});
+  // Tokens in [0, vocab), at least one. `loss_mask` has a 1 for each token that counts as a target and a 0 for each
+  // other; empty: all count.
+  void add(std::span<const int32_t> document, std::span<const uint8_t> loss_mask = {});
   int64_t tokens() const { return static_cast<int64_t>(bytes_.size()) / token_bytes_; }
   int64_t documents() const { return static_cast<int64_t>(starts_.size()); }
   // ContractError if there is no document.
@@ -37,7 +37,7 @@ class TokenShardWriter {
   const int token_bytes_;
   std::vector<std::byte> bytes_;
   std::vector<int64_t> starts_;
-  std::vector<uint8_t> counts_;  // empty while all tokens count
+  std::vector<uint8_t> loss_mask_;  // empty while all tokens count
 };
 
 // Where a shard keeps its parts.

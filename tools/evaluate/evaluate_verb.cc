@@ -104,8 +104,8 @@ void score(const ScoreRequest& request, Communicator& communicator) {
   const int64_t length = window_of(request.context, model.config.model);
   Scorer scorer(*model.runtime, request.sequences, length, &communicator);
   const std::vector<int32_t> tokens = read_scored_text(request.text, *model.text, model.config.model).tokens;
-  const auto decode = model.text->decoder();
-  decode(tokens[0]);
+  TextDecoder decoder(*model.text);
+  decoder.add(tokens[0]);
   score_windows(
       scorer, tokens, {.length = length, .stride = length, .sequences = request.sequences},
       [&](size_t position, float loss) {
@@ -113,7 +113,7 @@ void score(const ScoreRequest& request, Communicator& communicator) {
         print(
             communicator,
             fmt::format("{}\t{}\t{}\t{}\n", position, token, -loss,
-                        nlohmann::json(decode(token)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+                        nlohmann::json(decoder.add(token)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
       });
 }
 

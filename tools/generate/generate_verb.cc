@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <optional>
 #include <set>
 
@@ -49,22 +48,22 @@ std::set<int32_t> end_tokens(const std::string& model, const TextCodec& codec, c
 class GrowingText {
  public:
   GrowingText(const Prompt& prompt, const TextCodec& codec, std::vector<std::string> stops)
-      : text_of_(codec.decoder()), stops_(std::move(stops)) {
+      : decoder_(codec), stops_(std::move(stops)) {
     if (codec.tokenizer() == nullptr) return;
-    for (const int32_t token : prompt.tokens) text_of_(token);  // the prompt may end within a character
+    for (const int32_t token : prompt.tokens) decoder_.add(token);  // the prompt may end within a character
   }
 
   // The text to print now.
-  std::string add(int32_t token) { return stops_.add(text_of_(token)); }
+  std::string add(int32_t token) { return stops_.add(decoder_.add(token)); }
   bool has_stopped() const { return stops_.found(); }
   // The rest of the text.
   std::string finish() {
-    std::string rest = stops_.add(text_of_(-1));
+    std::string rest = stops_.add(decoder_.finish());
     return rest + stops_.finish();
   }
 
  private:
-  std::function<std::string(int32_t)> text_of_;
+  TextDecoder decoder_;
   StopStrings stops_;
 };
 

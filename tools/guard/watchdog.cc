@@ -17,6 +17,7 @@
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
+#include "core/profile/range.h"
 #include "tools/guard/stack_dump.h"
 
 namespace mantissa {
@@ -120,6 +121,8 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
   return missing + fmt::format("\n  {} wait{} in collective {} ({}), {}", list_ranks(waiting),
                                waiting.size() == 1 ? "s" : "", first.begun, first.collective, place_of(first));
 }
+
+void tell_progress() { const Range sign(RangeKind::kPhase, "tokens"); }
 
 Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::move(options)) {
   std::error_code ignored;

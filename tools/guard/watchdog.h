@@ -54,6 +54,9 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
 // "rank 3", "ranks 0, 2 and 3"; some of many.
 std::string list_ranks(const std::vector<int>& ranks);
 
+// Tells this process's watchdog that a long phase goes on: it takes the time from one such sign to the next.
+void tell_progress();
+
 class Watchdog {
  public:
   struct Options {

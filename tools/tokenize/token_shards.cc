@@ -28,10 +28,10 @@ void write_as(std::span<const int32_t> ids, std::ofstream& file) {
 TokenShards::TokenShards(Options options)
     : options_(std::move(options)), output_(PendingOutput::Kind::kFolder, options_.folder) {}
 
-void TokenShards::add(std::span<const int32_t> ids, std::span<const uint8_t> counts) {
+void TokenShards::add(std::span<const int32_t> ids, std::span<const uint8_t> loss_mask) {
   if (options_.form == Form::kOwn) {
     if (!shard_) shard_.emplace(options_.vocab, options_.tokenizer);
-    shard_->add(ids, counts);
+    shard_->add(ids, loss_mask);
     if (shard_->tokens() >= options_.shard_tokens) write_shard();
     return;
   }

@@ -27,8 +27,8 @@ class TokenShards {
   // ConfigError as PendingOutput(). The other functions throw DataError if they cannot write.
   explicit TokenShards(Options options);
 
-  // A document. `counts`: of files of our own, see TokenShardWriter.
-  void add(std::span<const int32_t> ids, std::span<const uint8_t> counts = {});
+  // A document. `loss_mask`: of files of our own, see TokenShardWriter.
+  void add(std::span<const int32_t> ids, std::span<const uint8_t> loss_mask = {});
   void finish();
   int64_t files() const { return files_; }
 

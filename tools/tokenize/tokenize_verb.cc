@@ -46,21 +46,21 @@ std::optional<ChatTemplate> template_of(const TokenizeRequest& request) {
 
 // A conversation: what the assistant wrote counts as targets, with the token that ends its turn.
 void encode_chat(const Tokenizer& tokenizer, const ChatTemplate& format, const nlohmann::json& messages,
-                 std::vector<int32_t>& ids, std::vector<uint8_t>& counts) {
+                 std::vector<int32_t>& ids, std::vector<uint8_t>& loss_mask) {
   const std::vector<ChatMessage> given = chat_messages(JsonNode(messages, "messages"));
   for (size_t i = 0; i < given.size(); ++i) {
     require<DataError>(!given[i].content.empty(), "messages[{}]: the content is empty", i);
   }
   for (const ChatPiece& piece : format.render(given)) {
     tokenizer.encode(piece.text, ids);
-    counts.resize(ids.size(), piece.part == ChatPart::kAssistant ? 1 : 0);
+    loss_mask.resize(ids.size(), piece.part == ChatPart::kAssistant ? 1 : 0);
   }
-  require<DataError>(std::ranges::count(counts, 1) > 0, "messages: none is the assistant's, so nothing is learnt");
+  require<DataError>(std::ranges::count(loss_mask, 1) > 0, "messages: none is the assistant's, so nothing is learnt");
 }
 
 struct Document {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> counts{};  // of a conversation
+  std::vector<uint8_t> loss_mask{};  // of a conversation
   std::string complaint;          // why the line is none
 };
 
@@ -131,7 +131,7 @@ class Run {
       if (!document.complaint.empty()) return document;
       if (chat_) {
         try {
-          encode_chat(*tokenizer_, *chat_, *field, document.ids, document.counts);
+          encode_chat(*tokenizer_, *chat_, *field, document.ids, document.loss_mask);
         } catch (const DataError& error) {
           document.complaint = error.what();
         }
@@ -163,8 +163,8 @@ class Run {
         continue;
       }
       if (!chat_) document.ids.push_back(end_);
-      shards_.add(document.ids, document.counts);
-      targets_ += std::ranges::count(document.counts, 1);
+      shards_.add(document.ids, document.loss_mask);
+      targets_ += std::ranges::count(document.loss_mask, 1);
       longest_ = std::max(longest_, std::ssize(document.ids));
       ++documents_;
       tokens_ += static_cast<int64_t>(document.ids.size());

@@ -89,8 +89,8 @@ class FileBatches final : public Batches {
     for (size_t row = 0; row < out.tokens.size() / context_; ++row) validation_->fill(first + row, row_of(out, row));
   }
   int64_t validation_windows() const override { return validation_ ? validation_->sequences() : 0; }
-  bool counts_every_target() const override {
-    return std::ranges::all_of(sources_, [](const DataSource& source) { return source.counts_every_target(); });
+  bool all_targets_counted() const override {
+    return std::ranges::all_of(sources_, [](const DataSource& source) { return source.all_targets_counted(); });
   }
   uint64_t fingerprint() const override {
     uint64_t print = 0;
@@ -218,7 +218,7 @@ class RandomBatches final : public Batches {
       tokens[i] = static_cast<int32_t>(vocab_ - 1);
     }
   }
-  bool counts_every_target() const override { return !is_masked_; }
+  bool all_targets_counted() const override { return !is_masked_; }
   void validation(uint64_t, const SequenceSpans&) const override {
     throw ContractError("[batches] random batches have no validation text");
   }

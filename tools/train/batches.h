@@ -24,7 +24,7 @@ class Batches {
   virtual void validation(uint64_t first, const SequenceSpans& out) const = 0;
   virtual int64_t validation_windows() const { return 0; }  // sequences of the validation text
   // Whether each position of each training sequence has a target that counts.
-  virtual bool counts_every_target() const { return true; }
+  virtual bool all_targets_counted() const { return true; }
   // Equal for equal training and validation samples.
   virtual uint64_t fingerprint() const = 0;
   // Lines for the log, all of it in the first.

@@ -80,17 +80,14 @@ std::vector<int32_t> TextCodec::encode(std::string_view text) const {
   return tokens;
 }
 
-std::function<std::string(int32_t token)> TextCodec::decoder() const {
-  if (tokenizer_) {
-    const auto decoder = std::make_shared<StreamingDecoder>(*tokenizer_);
-    return [decoder](int32_t token) { return token < 0 ? decoder->finish() : decoder->add(token); };
-  }
-  if (is_bytes_) {
-    return [](int32_t token) {
-      return token < 0 ? std::string() : token < 256 ? std::string(1, static_cast<char>(token)) : std::string("?");
-    };
-  }
-  return [](int32_t token) { return token < 0 ? std::string() : " " + std::to_string(token); };
+TextDecoder::TextDecoder(const TextCodec& codec) : is_bytes_(codec.is_bytes_) {
+  if (codec.tokenizer_) decoder_.emplace(*codec.tokenizer_);
+}
+
+std::string TextDecoder::add(int32_t token) {
+  if (decoder_) return decoder_->add(token);
+  if (is_bytes_) return token < 256 ? std::string(1, static_cast<char>(token)) : "?";
+  return " " + std::to_string(token);
 }
 
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,13 +25,27 @@ class TextCodec {
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   // DataError for text that is not numbers where it must be.
   std::vector<int32_t> encode(std::string_view text) const;
-  // Returns a function that gives the text of each further token, and holds back what is no whole character yet. The
-  // text of the end, where no token follows, is that of a negative token.
-  std::function<std::string(int32_t token)> decoder() const;
+
+ private:
+  friend class TextDecoder;
+  bool is_bytes_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+// The text of tokens that come one by one.
+class TextDecoder {
+ public:
+  // The codec must outlive the object.
+  explicit TextDecoder(const TextCodec& codec);
+
+  // The text that the token completes: what is no whole character yet is held back.
+  std::string add(int32_t token);
+  // The bytes that were held back.
+  std::string finish() { return decoder_ ? decoder_->finish() : std::string(); }
 
  private:
   bool is_bytes_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<StreamingDecoder> decoder_;  // of a tokenizer
 };
 
 struct LoadedModel {

@@ -99,7 +99,7 @@ const StepWork::Samples& StepWork::read(int64_t step) {
 
 int64_t StepWork::count_global_tokens() const {
   // There is nothing to ask the other ranks.
-  if (batches_.counts_every_target()) return config_.train.global_batch * config_.model.context;
+  if (batches_.all_targets_counted()) return config_.train.global_batch * config_.model.context;
   const int64_t mine = count_targets(samples_[static_cast<size_t>(step_) % samples_.size()].targets);
   int64_t all = 0;
   for (const int64_t tokens : all_gather_records(communicator_, mine)) all += tokens;

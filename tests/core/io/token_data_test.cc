@@ -314,10 +314,10 @@ TEST(TokenData, ReadsShardsWithTheirDocumentsAndMasks) {
   EXPECT_EQ(all_tokens(data), (std::vector<int32_t>{1, 2, 50256, 3, 4, 5}));
   EXPECT_EQ(data.documents(), (std::vector<int64_t>{0, 3, 4}));
   EXPECT_EQ(data.tokenizer(), "toy");
-  EXPECT_TRUE(data.has_mask());
-  std::vector<uint8_t> counts(6, 7);
-  data.read_counts(0, counts);
-  EXPECT_EQ(counts, (std::vector<uint8_t>{1, 1, 1, 0, 1, 1}));
+  EXPECT_TRUE(data.has_loss_mask());
+  std::vector<uint8_t> loss_mask(6, 7);
+  data.read_loss_mask(0, loss_mask);
+  EXPECT_EQ(loss_mask, (std::vector<uint8_t>{1, 1, 1, 0, 1, 1}));
   EXPECT_THAT(error_of({folder.file("1.safetensors")}, TokenLayout::kAuto, 50256), HasSubstr("token 50256 at offset"));
   folder.write("3.safetensors", testing::shard_text(other));
   EXPECT_THAT(

@@ -70,7 +70,7 @@ TEST(PackedBatches, EveryCountedTargetIsSeenOnceAnEpoch) {
   const MadeShard made(100);
   const auto batches =
       open({"data.train=" + folder.write("a.safetensors", testing::shard_text(made.writer)), "data.packing=documents"});
-  EXPECT_FALSE(batches->counts_every_target());
+  EXPECT_FALSE(batches->all_targets_counted());
   const std::string line = batches->describe().front();
   EXPECT_THAT(line, HasSubstr("training tokens of 100 documents in "));
   const auto count = static_cast<size_t>(std::stoul(line.substr(line.find("documents in ") + 13)));

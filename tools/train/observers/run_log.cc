@@ -10,6 +10,7 @@
 #include "core/io/data_kind.h"
 #include "core/profile/range.h"
 #include "tools/guard/black_box.h"
+#include "tools/guard/watchdog.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/generator.h"
@@ -273,16 +274,16 @@ void RunLog::sample(Session& session) {
   std::string text;
   int64_t count = 0;
   if (!codec_) codec_ = std::make_unique<TextCodec>(config_.train.run_dir, config_);
-  const auto text_of = codec_->decoder();
+  TextDecoder decoder(*codec_);
   Generator(session.runtime, config_.model)
       .run(codec_->encode(config_.train.sample_prompt),
            SamplingOptions{.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
-             text += text_of(token);
+             text += decoder.add(token);
              constexpr int64_t kTokensOfASign = 32;
-             if (++count % kTokensOfASign == 0) const Range sign_of_progress(RangeKind::kPhase, "tokens");
+             if (++count % kTokensOfASign == 0) tell_progress();
              return Continue::kYes;
            });
-  text += text_of(-1);
+  text += decoder.finish();
   log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, legible(text));
   records_->write({{"event", "sample"},
                    {"step", session.next_step},

@@ -69,7 +69,7 @@ class RunLog final : public TrainObserver {
   int64_t steps_ = 0;  // of this session
   bool is_unsaved_ = false;
 
-  // The phases in which a run's time is told. A rank's waits for others are in none of them.
+  // The phases in which a run's time is told. "wait": the host waits for the device. Waits for other ranks are in none.
   static constexpr std::array<std::string_view, 13> kPhases = {
       "data",     "forward", "backward",   "reduce",    "decide",    "update", "step",
       "evaluate", "sample",  "checkpoint", "integrity", "calibrate", "wait"};

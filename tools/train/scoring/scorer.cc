@@ -1,7 +1,7 @@
 #include "tools/train/scoring/scorer.h"
 
 #include "core/base/progress_bar.h"
-#include "core/profile/range.h"
+#include "tools/guard/watchdog.h"
 
 namespace mantissa {
 
@@ -53,7 +53,7 @@ void Scorer::run(size_t count, const std::function<ScoredPass(size_t pass)>& mak
     }
     if (ranks > 1) round = all_gather_arrays(*communicator_, round[0]);
     for (size_t i = 0; i < ranks && first + i < count; ++i) take(first + i, round[i]);
-    const Range sign_of_progress(RangeKind::kPhase, "tokens");
+    tell_progress();
     progress.reach(static_cast<int64_t>(first + ranks));
   }
 }
