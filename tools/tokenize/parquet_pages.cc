@@ -14,7 +14,7 @@
 namespace mantissa::parquet {
 namespace {
 
-constexpr const char* kDamaged = "a page is damaged";
+constexpr const char* kDamaged = "it is damaged; copy the file again";
 
 void require_sound(bool condition) { require<DataError>(condition, "{}", kDamaged); }
 
@@ -91,7 +91,7 @@ uint64_t take_varint(Bytes& bytes) {
     value |= (byte & 0x7F) << shift;
     if (byte < 0x80) return value;
   }
-  throw DataError("a number is damaged");
+  throw DataError("a number has more than 64 bits; copy the file again");
 }
 
 uint32_t take_u32(Bytes& bytes) {
@@ -113,7 +113,7 @@ PageBytes decompress(Codec codec, Bytes packed, size_t size) {
     return {.bytes = packed};
   }
   const bool is_known = codec == Codec::kSnappy || codec == Codec::kGzip || codec == Codec::kZstd;
-  require<DataError>(is_known, "its pages are compressed by {}; expected none, snappy, gzip or zstd", name_of(codec));
+  require<DataError>(is_known, "it is compressed by {}; expected none, snappy, gzip or zstd", name_of(codec));
   PageBytes page{.bytes = {}, .owned = std::make_unique_for_overwrite<std::byte[]>(size)};
   const std::span<std::byte> out(page.owned.get(), size);
   if (codec == Codec::kSnappy) unpack_snappy(packed, out);

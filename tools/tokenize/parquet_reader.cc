@@ -168,9 +168,9 @@ PageHeader read_page_header(ThriftReader& in) {
   constexpr int64_t kMost = int64_t{1} << 30;
   constexpr int64_t kMostValues = int64_t{1} << 24;  // few bytes can stand for many
   for (const int64_t value : {header.size, header.packed, header.definition_bytes, header.repetition_bytes}) {
-    require<DataError>(value >= 0 && value <= kMost, "the header of a page is damaged");
+    require<DataError>(value >= 0 && value <= kMost, "its header has the size {}; copy the file again", value);
   }
-  require<DataError>(header.values >= 0 && header.values <= kMostValues, "a page of {} values: expected {} at most",
+  require<DataError>(header.values >= 0 && header.values <= kMostValues, "it has {} values: expected {} at most",
                      header.values, kMostValues);
   return header;
 }
@@ -191,20 +191,32 @@ class ColumnReader {
     dictionary_.clear();
     int64_t left = chunk.values;
     while (left > 0) {
-      ThriftReader in(rest);
-      const PageHeader header = read_page_header(in);
-      rest = in.rest();
-      const Bytes packed = take_bytes(rest, static_cast<uint64_t>(header.packed));
-      if (header.type == PageType::kDictionary) read_dictionary(header, chunk.codec, packed);
-      if (header.type != PageType::kData && header.type != PageType::kDataV2) continue;
-      require<DataError>(header.values > 0 && header.values <= left, "a page has {} values, of {} that are left",
-                         header.values, left);
-      read_data(header, chunk.codec, packed);
-      left -= header.values;
+      const auto offset = rest.data() - file_.data();
+      texts_.clear();
+      try {
+        read_page(chunk.codec, left, rest);
+      } catch (const DataError& error) {
+        throw DataError(fmt::format("the page at byte {}: {}", offset, error.what()));
+      }
+      if (!texts_.empty()) f_(texts_);
+      left -= std::ssize(texts_);
     }
   }
 
  private:
+  // Takes a page off the front. Fills texts_ if it has values.
+  void read_page(Codec codec, int64_t left, Bytes& rest) {
+    ThriftReader in(rest);
+    const PageHeader header = read_page_header(in);
+    rest = in.rest();
+    const Bytes packed = take_bytes(rest, static_cast<uint64_t>(header.packed));
+    if (header.type == PageType::kDictionary) read_dictionary(header, codec, packed);
+    if (header.type != PageType::kData && header.type != PageType::kDataV2) return;
+    require<DataError>(header.values > 0 && header.values <= left, "it has {} values, of {} that are left",
+                       header.values, left);
+    read_data(header, codec, packed);
+  }
+
   static std::string_view take_text(Bytes& bytes) {
     const Bytes text = take_bytes(bytes, take_u32(bytes));
     return {reinterpret_cast<const char*>(text.data()), text.size()};
@@ -218,21 +230,21 @@ class ColumnReader {
   }
 
   void read_data(const PageHeader& header, Codec codec, Bytes packed) {
-    PageBytes page;
     Bytes levels, values;
     if (header.type == PageType::kDataV2) {  // levels are not compressed
       const int64_t behind = header.repetition_bytes + header.definition_bytes;
-      require<DataError>(behind <= header.size, "the header of a page is damaged");
+      require<DataError>(behind <= header.size, "its levels have {} of {} bytes; copy the file again", behind,
+                         header.size);
       take_bytes(packed, static_cast<uint64_t>(header.repetition_bytes));
       levels = take_bytes(packed, static_cast<uint64_t>(header.definition_bytes));
       const auto size = static_cast<size_t>(header.size - behind);
       // A page of nulls alone has no values to compress.
       const bool is_plain = !header.is_compressed || (size == 0 && packed.empty());
-      page = decompress(is_plain ? Codec::kNone : codec, packed, size);
-      values = page.bytes;
+      page_ = decompress(is_plain ? Codec::kNone : codec, packed, size);
+      values = page_.bytes;
     } else {
-      page = decompress(codec, packed, static_cast<size_t>(header.size));
-      values = page.bytes;
+      page_ = decompress(codec, packed, static_cast<size_t>(header.size));
+      values = page_.bytes;
       if (is_optional_) {
         require<DataError>(header.level_encoding == PageHeader::kRle, "levels in encoding {}: expected RLE",
                            header.level_encoding);
@@ -241,39 +253,38 @@ class ColumnReader {
     }
     std::vector<uint32_t> present(static_cast<size_t>(header.values), 1);
     if (is_optional_) HybridReader(levels, 1).read(present);
-    std::vector<std::string_view> texts(present.size());
+    texts_.resize(present.size());
     if (header.is_dictionary()) {
-      look_up(values, present, texts);
+      look_up(values, present);
     } else {
       require<DataError>(header.encoding == PageHeader::kPlain,
                          "values in encoding {}: expected PLAIN or a dictionary; write the file again without "
                          "column_encoding",
                          header.encoding);
-      for (size_t i = 0; i < texts.size(); ++i) {
-        if (present[i] != 0) texts[i] = take_text(values);
+      for (size_t i = 0; i < texts_.size(); ++i) {
+        if (present[i] != 0) texts_[i] = take_text(values);
       }
     }
-    f_(texts);
   }
 
-  void look_up(Bytes values, std::span<const uint32_t> present, std::span<std::string_view> texts) {
+  void look_up(Bytes values, std::span<const uint32_t> present) {
     std::vector<uint32_t> indices(static_cast<size_t>(std::ranges::count(present, 1u)));
     if (indices.empty()) return;
     const int width = std::to_integer<int>(take_bytes(values, 1)[0]);
     HybridReader(values, width).read(indices);
     auto next = indices.begin();
-    for (size_t i = 0; i < texts.size(); ++i) {
+    for (size_t i = 0; i < texts_.size(); ++i) {
       if (present[i] == 0) continue;
       require<DataError>(*next < dictionary_.size(), "entry {} of a dictionary of {}", *next, dictionary_.size());
-      texts[i] = dictionary_[*next++];
+      texts_[i] = dictionary_[*next++];
     }
   }
 
   const Bytes file_;
   const bool is_optional_;
   const std::function<void(std::span<const std::string_view>)>& f_;
-  PageBytes dictionary_page_;
-  std::vector<std::string_view> dictionary_;
+  PageBytes dictionary_page_, page_;  // the last ones
+  std::vector<std::string_view> dictionary_, texts_;
 };
 
 }  // namespace

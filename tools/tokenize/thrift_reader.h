@@ -61,7 +61,7 @@ class ThriftReader {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  static constexpr const char* kBadFooter = "its metadata are damaged";
+  static constexpr const char* kBadFooter = "the metadata are damaged; copy the file again";
 
  private:
   void skip(Wire type, int depth = 0) {
