@@ -15,8 +15,6 @@
 namespace mantissa {
 namespace {
 
-double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
-
 // Two users may both have a runs/one, which one Prometheus reads.
 std::string label_of_run(const std::string& run_dir) {
   std::error_code error;
@@ -36,6 +34,10 @@ bool overwrite_file(const std::string& path, const std::string& text) {
 }
 
 }  // namespace
+
+double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 std::string to_clock(double seconds) {
   const auto whole = static_cast<int64_t>(seconds > 0.0 ? std::min(seconds, 1e12) : 0.0);
@@ -74,7 +76,7 @@ void still_done(const std::string& run_dir) {
   if (!text) return;
   RunFigures figures = parse_prometheus(*text);
   figures.run = label_of_run(run_dir);
-  figures.heartbeat = unix_now();
+  figures.heartbeat = unix_time();
   replace_file(path, to_prometheus(figures));
 }
 
@@ -84,17 +86,17 @@ Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures
   figures_.host = host_name();
   figures_.job = slurm_job();
   figures_.skipped_steps = 0.0;
-  figures_.start = unix_now();
+  figures_.start = unix_time();
   write();
 }
 
 void Heartbeat::step_done(int64_t steps) {
   pace_.add(steps, elapsed());
   figures_.step = static_cast<double>(steps);
-  if (const auto left = pace_.seconds_to(end_)) figures_.estimated_end = unix_now() + *left;
+  if (const auto left = pace_.seconds_to(end_)) figures_.estimated_end = unix_time() + *left;
 }
 
-std::string Heartbeat::times() const { return time_text(unix_now(), pace_.seconds_to(end_)); }
+std::string Heartbeat::times() const { return time_text(unix_time(), pace_.seconds_to(end_)); }
 
 void Heartbeat::beat() {
   if (std::chrono::duration<double>(Clock::now() - written_).count() >= kSeconds) write();
@@ -110,7 +112,7 @@ double Heartbeat::elapsed() const { return std::chrono::duration<double>(Clock::
 
 void Heartbeat::write() {
   written_ = Clock::now();
-  figures_.heartbeat = unix_now();
+  figures_.heartbeat = unix_time();
   figures_.warnings = static_cast<double>(logged_warnings());
   const std::string text = to_prometheus(figures_);
   const int error = replace_file(path_, text);

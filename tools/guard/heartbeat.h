@@ -10,6 +10,8 @@
 
 namespace mantissa {
 
+// Seconds of Unix time, now.
+double unix_time();
 // "1:40:10": hours, minutes, seconds.
 std::string to_clock(double seconds);
 // "23.4k".

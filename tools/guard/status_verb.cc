@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -195,7 +194,7 @@ RunStatus read_status(const std::string& run_dir, double now) {
   if (!begun && !status.figures) {
     if (!std::filesystem::exists(run_dir)) throw ConfigError(fmt::format("'{}' does not exist", run_dir));
     throw ConfigError(
-        fmt::format("'{}' is no run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName));
+        fmt::format("'{}' is not a run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName));
   }
   status.health = judge(status.figures, is_held(lock), status.begun, now);
   status.checkpoint = last_checkpoint(checkpoint_root(run_dir));
@@ -264,7 +263,7 @@ nlohmann::json to_json(const RunStatus& status, double now) {
 int status_verb(const StatusRequest& request) {
   int code = 0;
   const int failed = run_reported([&] {
-    const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const double now = unix_time();
     const RunStatus status = read_status(request.run, now);
     std::string text = request.json
                            ? to_json(status, now).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"

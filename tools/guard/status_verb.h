@@ -42,7 +42,7 @@ struct RunStatus {
   static constexpr size_t kLastWarnings = 3;
 };
 
-// Looks at a run folder; changes nothing. `now`: seconds of Unix time. ConfigError if it is no run folder.
+// Looks at a run folder; changes nothing. `now`: seconds of Unix time. ConfigError if it is not a run folder.
 RunStatus read_status(const std::string& run_dir, double now);
 // For people, the verdict first, in lines of at most 120 columns.
 std::string to_text(const RunStatus& status, double now);

@@ -107,7 +107,7 @@ TEST(RunStatus, AFolderWithoutARunIsRefused) {
     return std::string();
   };
   EXPECT_EQ(message(folder + "/missing"), "'" + folder + "/missing' does not exist");
-  EXPECT_NE(message(folder).find("is no run folder"), std::string::npos) << message(folder);
+  EXPECT_NE(message(folder).find("is not a run folder"), std::string::npos) << message(folder);
   EXPECT_EQ(status_verb({.run = folder}), 2);
 }
 

@@ -1,8 +1,6 @@
 // `mantissa report`: the report as text and page.
 #include <fmt/core.h>
 
-#include <chrono>
-
 #include "core/base/log.h"
 #include "tools/config/data_paths.h"
 #include "tools/guard/heartbeat.h"
@@ -46,7 +44,7 @@ int report_verb(const RunReportRequest& request) {
     }
     require_different_files({{"--html", request.html}, {"--json", request.json}}, read);
     OutputFile html("--html", request.html), json("--json", request.json);
-    const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const double now = unix_time();
     const Json figures = examine_runs(request.runs, now);
     print(run_report_text(figures));
     json.write(figures);

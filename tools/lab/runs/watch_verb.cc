@@ -13,12 +13,11 @@
 
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
+#include "tools/guard/heartbeat.h"
 #include "tools/lab/runs/watch_frame.h"
 
 namespace mantissa {
 namespace {
-
-double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 void show(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -79,18 +78,18 @@ int watch_verb(const WatchRequest& request) {
   return run_reported([&] {
     std::vector<WatchedRun> runs(request.runs.begin(), request.runs.end());
     const auto refresh = [&runs] {
-      for (WatchedRun& run : runs) run.refresh(now_s());
+      for (WatchedRun& run : runs) run.refresh(unix_time());
     };
     refresh();
     if (!request.once && ::isatty(STDOUT_FILENO) == 1) {
       AlternateScreen screen;
       while (std::ranges::any_of(runs, &WatchedRun::is_under_way)) {
-        screen.draw(watch_frame(runs, style_of_terminal(), now_s()));
+        screen.draw(watch_frame(runs, style_of_terminal(), unix_time()));
         if (screen.wait_for_signal(request.interval_s)) break;
         refresh();
       }
     }
-    show(watch_frame(runs, style_of_terminal(), now_s()));  // stays in the terminal
+    show(watch_frame(runs, style_of_terminal(), unix_time()));  // stays in the terminal
   });
 }
 

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +17,7 @@
 #include "core/io/files.h"
 #include "core/io/tensorboard_events.h"
 #include "tools/config/config_binding.h"
+#include "tools/guard/heartbeat.h"
 
 namespace mantissa {
 namespace {
@@ -49,10 +49,6 @@ std::string prepared(const std::string& path, std::optional<int64_t> steps) {
 
 // TensorBoard takes every file for one of events that has this in its name.
 constexpr std::string_view kEvents = "tfevents", kPrevious = "previous";
-
-double unix_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // The files of another run, instead of those that were kept of an earlier one.
 void set_events_aside(const std::string& run_dir) {
