@@ -28,9 +28,9 @@ Blend::Blend(const std::vector<double>& weights) {
 double Blend::share(size_t source) const { return static_cast<double>(parts_[source]) / static_cast<double>(whole_); }
 
 size_t Blend::next(State& state) const {
-  // With w parts of the whole W, k sources and the count c before sample n: a source may come if n * w - c * W is at
-  // least W / (2k - 2), and must have come before that is more than W - W / (2k - 2). The wait for that is what is left
-  // divided by w; the smallest comes next. `behind` is n * w - c * W. All is multiplied by 2k - 2.
+  // A source has w parts of the whole W, and came c times before sample n; there are k sources.
+  // behind = n * w - c * W. It may come once behind >= W / (2k - 2). It must come before behind > W - W / (2k - 2).
+  // The rest until then, divided by w, is the wait: the smallest comes next. All is multiplied by 2k - 2.
   const auto factor = static_cast<__int128>(std::max<size_t>(2 * sources(), 3) - 2);
   size_t best = sources();
   __int128 best_left = 0;

@@ -31,9 +31,11 @@ struct TokenDataOptions {
 
 class TokenData {
  public:
-  // DataError naming file and offset if data is missing, empty, truncated, compressed, of an unknown kind, or holds a
-  // token outside [0, vocab); with kAuto also if tokens without a header are rather u32; if two tokenizers made the
-  // files; if documents are asked for and not known. Scans token files with all threads.
+  // Scans token files with all threads. DataError naming file and offset if
+  // - data is missing, empty, truncated, compressed or of an unknown kind,
+  // - it holds a token outside [0, vocab), or two tokenizers made the files,
+  // - tokens without a header seem to be u32, and the layout is kAuto,
+  // - documents are asked for and not known.
   explicit TokenData(const TokenDataOptions& options);
 
   int64_t tokens() const { return total_tokens_; }

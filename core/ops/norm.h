@@ -20,9 +20,9 @@ Var rms_norm(Tape& tape, Var x, Parameter& weight, float epsilon, DType out);
 NormedSum add_layer_norm(Tape& tape, DeferredSum x, Parameter& weight, Parameter* bias, float epsilon, DType out);
 NormedSum add_rms_norm(Tape& tape, DeferredSum x, Parameter& weight, float epsilon, DType out);
 
-// RMS norm of each query head and each key head of qkv, which is packed as for attention(): over the D values of a
-// head, with one weight (D) for all query heads and one for all key heads. Values are unchanged. The result has the
-// dtype of qkv. The backward pass needs qkv, so only a tape that records nothing works in place, if the caller moves in
+// RMS norm of each query head and each key head of qkv, which is packed as for attention(). It runs over the D values
+// of a head. One weight (D) serves all query heads, the other all key heads. Values are unchanged; the result has the
+// dtype of qkv. The backward pass needs qkv: only a tape that records nothing works in place, if the caller moves in
 // the only reference.
 Var head_norm(Tape& tape, Var qkv, const AttentionShape& shape, Parameter& query_weight, Parameter& key_weight,
               float epsilon);

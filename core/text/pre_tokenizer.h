@@ -39,9 +39,8 @@ class PreTokenizer {
   virtual ~PreTokenizer() = default;
   // Hands the parts of a piece that is not empty to `sink`.
   virtual void cut(const Piece& piece, PieceSink& sink) const = 0;
-  // If the text is cut before a space that follows a character which is no space, and the parts are handed in one by
-  // one: whether there is a border between words anyway, whether the cut alone changes the words, or whether words
-  // beside it may change.
+  // How a cut of the text before a space changes words: "a b" handed in as "a" and " b". kIsBorder: words end there
+  // anyway. kAddsBorder: the cut adds a border and changes no other. kUnknown: words beside it may change.
   enum class CutBeforeSpace : uint8_t { kIsBorder, kAddsBorder, kUnknown };
   virtual CutBeforeSpace cut_before_space() const = 0;
 };

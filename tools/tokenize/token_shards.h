@@ -1,5 +1,5 @@
-// Writes token files into a folder that appears when all of them are complete: as llm.c has them, or shards of our own
-// (core/io/token_shard.h), which say where documents begin and which tokens count as targets.
+// Writes token files into a folder that appears when all of them are complete: files of llm.c, or token shards. Shards
+// (core/io/token_shard.h) know where documents begin, and which tokens count as targets.
 #pragma once
 
 #include <cstdint>

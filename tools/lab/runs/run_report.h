@@ -13,13 +13,18 @@ struct RunReportRequest {
   std::string html{}, json{};       // files; empty: none
 };
 
-// title; verdict: kind (good, attention, bad), line, details; runs: name, path, state, verdict, steps, tokens, hours,
-// loss, validation (first, last, best), tokens_per_second and mfu (medians), skipped, memory (predicted, measured, by
-// category), phases (seconds by name), series, evaluations, skips, causes of skips, events, samples; settings: of
-// several runs those that differ, of one those that are not at their defaults, with the values by run, or `reason` why
-// there are none. `series` has for each of at most kReportPoints parts of the run: step, tokens and hours in the
-// middle, and the mean, the least and the largest value of each figure. ConfigError for a folder that is no run's.
-// `now`: seconds of Unix time.
+// The figures of runs. ConfigError for a folder that is not a run's. `now`: seconds of Unix time.
+//
+//   title     string
+//   verdict   object  kind (good, attention, bad), line, details
+//   runs      array   name, path, state, verdict; steps, tokens, hours; loss, validation (first, last, best);
+//                     tokens_per_second, mfu (medians); memory (predicted, measured, by category); phases (seconds by
+//                     name); series, evaluations, events, samples; skipped, skips, causes of skips
+//   settings  object  values by run. Several runs: the settings that differ. One run: those that are not defaults.
+//                     `reason` tells why there are none
+//
+// A series has at most kReportPoints parts. Each has step, tokens and hours of its middle, and mean, least and largest
+// value of each figure.
 nlohmann::json examine_runs(const std::vector<std::string>& folders, double now);
 inline constexpr size_t kReportPoints = 800;
 
