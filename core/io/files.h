@@ -1,6 +1,7 @@
 // Files: mapping and reading them, writing bytes to them, and finding them by patterns.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace mantissa {
@@ -94,5 +96,23 @@ std::vector<std::string> expand_glob(const std::string& pattern);
 // Replaces a file at once, for readers, but leaves it to the system when the disk has it. No link is followed. Returns
 // 0 or errno.
 int replace_file(const std::string& path, const std::string& text);
+// The same. Throws FileError naming file and reason if it cannot.
+template <typename FileError>
+void write_file(const std::string& path, const std::string& text) {
+  const int error = replace_file(path, text);
+  if (error != 0) throw FileError(path + ": cannot be written: " + std::generic_category().message(error));
+}
+
+// Calls f(number, line) for each line that is not blank, without its line break. Blank lines count, from 1 on.
+template <typename F>
+void for_each_line(std::string_view text, const F& f) {
+  for (size_t number = 1; !text.empty(); ++number) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    f(number, line);
+  }
+}
 
 }  // namespace mantissa

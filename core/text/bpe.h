@@ -45,6 +45,10 @@ class Bpe {
   std::optional<int32_t> find(std::string_view token) const { return ids_.find(token); }
   // Whether a token holds `mark` behind something else, so that merges may cross such a place.
   bool merges_across(std::string_view mark) const;
+  // A key that ascends as pairs of ids do.
+  static uint64_t pair_of(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
 
  private:
   static constexpr int32_t kNoRank = INT32_MAX;
@@ -57,9 +61,6 @@ class Bpe {
     uint64_t key = kNoPair;
     Pair pair;
   };
-  static uint64_t pair_of(int32_t left, int32_t right) {
-    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-  }
   Pair find_pair(int32_t left, int32_t right) const;
   void add_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
   void merge_few(Scratch& scratch) const;

@@ -19,11 +19,7 @@ namespace mantissa {
 namespace {
 
 using WordCounts = std::unordered_map<std::string, int64_t>;
-using PairKey = uint64_t;  // left id, then right id: ascending as pairs of ids are
-
-PairKey pair_key(int32_t left, int32_t right) {
-  return PairKey{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-}
+using PairKey = uint64_t;  // Bpe::pair_of()
 
 // tokenizer.json cannot spell cl100k's own pattern; OpenAI's earlier spelling is llama3's.
 const TextPattern& pattern_of(const BpeTrainerOptions& options) {
@@ -127,7 +123,7 @@ class Trainer {
     auto& merges = trained_.merges;
     std::unordered_set<PairKey> later;
     const auto kept = std::remove_if(merges.rbegin(), merges.rend(), [&](const auto& merge) {
-      return !later.insert(pair_key(merge.first, merge.second)).second;
+      return !later.insert(Bpe::pair_of(merge.first, merge.second)).second;
     });
     merges.erase(merges.begin(), kept.base());
     return std::move(trained_);
@@ -146,7 +142,7 @@ class Trainer {
 
   // The pair occurs `change` times more in the word.
   void note(int32_t left, int32_t right, int32_t word, int change) {
-    const PairKey pair = pair_key(left, right);
+    const PairKey pair = Bpe::pair_of(left, right);
     pair_counts_[pair] += change * counts_[static_cast<size_t>(word)];
     if (change < 0) return;
     std::vector<int32_t>& words = noted_[pair];
@@ -163,9 +159,8 @@ class Trainer {
     noted_.clear();
   }
 
-  // Candidates name the words in which they were new, and the count of a pair that was merged stays: where another
-  // merge makes an existing token, its pairs are merged in some words first and in the others later, as in the
-  // original.
+  // As in Hugging Face's trainer, a candidate names the words in which its pair was new, and the count of a merged pair
+  // stays. If a merge makes a token that exists, the token's pairs are merged in some words now, in others later.
   void merge(const Candidate& best) {
     const auto left = static_cast<int32_t>(best.pair >> 32), right = static_cast<int32_t>(best.pair & 0xFFFFFFFFu);
     const int32_t merged =

@@ -100,7 +100,7 @@ Source source_in(const std::string& folder) {
 }  // namespace
 
 std::vector<ChatMessage> chat_messages(const JsonNode& list) {
-  list.expect(!list.array().empty(), "a list of at least one message");
+  list.expect(!list.array().empty(), "an array of at least one message");
   std::vector<ChatMessage> messages;
   for (size_t i = 0; i < list.array().size(); ++i) {
     const JsonNode entry = list.at(i);
@@ -111,7 +111,7 @@ std::vector<ChatMessage> chat_messages(const JsonNode& list) {
     } catch (const DataError& error) {
       role.fail(error.what());
     }
-    content.expect(content.value().is_string(), "a text (content in parts is not supported)");
+    content.expect(content.value().is_string(), "a string (content in parts is not supported)");
     messages.push_back({.role = role.text(), .content = content.text()});
   }
   return messages;

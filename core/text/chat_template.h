@@ -17,8 +17,8 @@ struct ChatMessage {
   std::string content;
 };
 
-// A list of objects with texts `role` and `content`; other keys count for nothing. DataError naming file and key for
-// another role, content in parts, a call of a tool, or an empty list.
+// An array of objects with strings `role` and `content`; other keys count for nothing. DataError naming file and key
+// for another role, content in parts, a call of a tool, or an empty list.
 std::vector<ChatMessage> chat_messages(const JsonNode& list);
 
 // The author of a part of a conversation's text. The line break behind an assistant's turn is context.

@@ -15,7 +15,7 @@ nlohmann::json JsonNode::read(const std::string& path) {
   try {
     return nlohmann::json::parse(file.text());
   } catch (const nlohmann::json::exception& error) {  // names the line
-    throw DataError(fmt::format("{}: no JSON: {}", path, legible(error.what())));
+    throw DataError(fmt::format("{}: not valid JSON: {}", path, legible(error.what())));
   }
 }
 
@@ -25,9 +25,9 @@ void JsonNode::fail(std::string_view message) const {
 
 void JsonNode::expect(bool is_right, std::string_view expected) const {
   if (is_right) return;
-  // A list may be as deep as the stack, so that it is not printed.
+  // An array may be as deep as the stack, so that it is not printed.
   constexpr size_t kShown = 60;
-  std::string shown = value_->is_array()    ? "a list"
+  std::string shown = value_->is_array()    ? "an array"
                       : value_->is_object() ? "an object"
                                             : value_->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   if (shown.size() > kShown) shown = shown.substr(0, kShown) + "...";
@@ -43,7 +43,7 @@ std::optional<JsonNode> JsonNode::find(std::string_view key) const {
 
 JsonNode JsonNode::at(std::string_view key) const {
   if (auto member = find(key)) return *std::move(member);
-  fail(fmt::format("the key '{}' is absent", key));
+  fail(fmt::format("the key '{}' is missing", key));
 }
 
 JsonNode JsonNode::at(size_t index) const { return {(*value_)[index], fmt::format("{}[{}]", where_, index)}; }
@@ -53,16 +53,20 @@ const nlohmann::json& JsonNode::object() const {
   return *value_;
 }
 const nlohmann::json& JsonNode::array() const {
-  expect(value_->is_array(), "a list");
+  expect(value_->is_array(), "an array");
   return *value_;
 }
 const std::string& JsonNode::text() const {
-  expect(value_->is_string(), "a text");
+  expect(value_->is_string(), "a string");
   return value_->get_ref<const std::string&>();
 }
 bool JsonNode::flag() const {
   expect(value_->is_boolean(), "true or false");
   return value_->get<bool>();
+}
+bool JsonNode::flag(std::string_view key, bool otherwise) const {
+  const auto member = find(key);
+  return member ? member->flag() : otherwise;
 }
 int32_t JsonNode::id() const {
   expect(is_id(*value_), "a token's id, 0 to 4194303");

@@ -16,7 +16,7 @@ namespace mantissa {
 
 class JsonNode {
  public:
-  // DataError if the file cannot be read or is no JSON. `value` outlives the node and those below it.
+  // DataError if the file cannot be read or is not valid JSON. `value` outlives the node and those below it.
   static nlohmann::json read(const std::string& path);
   JsonNode(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {}
 
@@ -33,6 +33,8 @@ class JsonNode {
   const nlohmann::json& array() const;
   const std::string& text() const;
   bool flag() const;
+  // That of a member, or `otherwise` if it is absent.
+  bool flag(std::string_view key, bool otherwise) const;
   int32_t id() const;  // of a token
 
   static bool is_id(const nlohmann::json& value);
@@ -45,5 +47,17 @@ class JsonNode {
   const nlohmann::json* value_;
   std::string where_;
 };
+
+// The object in a JSON file. FileError naming the file if it cannot be read, is not valid JSON, or holds no object.
+template <typename FileError>
+nlohmann::json read_json_object(const std::string& path) {
+  try {
+    nlohmann::json json = JsonNode::read(path);
+    JsonNode(json, path).object();
+    return json;
+  } catch (const DataError& error) {
+    throw FileError(error.what());
+  }
+}
 
 }  // namespace mantissa

@@ -67,12 +67,8 @@ bool decode_base64(std::string_view text, std::string& bytes) {
 
 std::vector<std::pair<std::string, int32_t>> read_ranks(const std::string& path) {
   const MappedFile file = map_file<DataError>(path);
-  std::string_view rest = file.text();
   std::vector<std::pair<std::string, int32_t>> tokens;
-  for (int64_t line = 1; !rest.empty(); ++line) {
-    std::string_view text = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(text.size() + 1, rest.size()));
-    if (text.empty()) continue;
+  for_each_line(file.text(), [&](size_t line, std::string_view text) {
     const size_t space = std::min(text.find(' '), text.size());
     std::string bytes;
     int32_t rank = -1;
@@ -83,7 +79,7 @@ std::vector<std::pair<std::string, int32_t>> read_ranks(const std::string& path)
                        "{}:{}: expected a token in base64, a space and its rank, got '{}'", path, line,
                        legible(text.substr(0, 60)));
     tokens.emplace_back(std::move(bytes), rank);
-  }
+  });
   require<DataError>(!tokens.empty(), "{}: it has no tokens", path);
   return tokens;
 }
@@ -111,10 +107,9 @@ std::unique_ptr<Tokenizer> open_tiktoken(const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
   const auto& all = families();
   const auto family = std::find_if(all.begin(), all.end(), [&](const auto& f) { return name.starts_with(f.prefix); });
-  require<DataError>(
-      family != all.end(),
-      "{}: a .tiktoken file does not say how text is cut into words; its name must start with one of {}", path,
-      fmt::join(all | std::views::transform(&Family::prefix), ", "));
+  require<DataError>(family != all.end(),
+                     "{}: a .tiktoken file does not say how text is cut into words; its name must start with one of {}",
+                     path, fmt::join(all | std::views::transform(&Family::prefix), ", "));
   BpeOptions options;
   options.tokens = read_ranks(path);
   options.merges = merges_of(options.tokens);

@@ -55,17 +55,13 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& root, const Vocab& voc
   const auto list = root.find("added_tokens");
   for (size_t i = 0; list && i < list->array().size(); ++i) {
     const JsonNode entry = list->at(i);
-    const auto flag = [&entry](const char* key) {
-      const auto value = entry.find(key);
-      return value && value->flag();
-    };
     AddedToken token{.content = entry.at("content").text(),
                      .id = entry.at("id").id(),
-                     .special = flag("special"),
-                     .normalized = flag("normalized"),
-                     .single_word = flag("single_word"),
-                     .lstrip = flag("lstrip"),
-                     .rstrip = flag("rstrip")};
+                     .special = entry.flag("special", false),
+                     .normalized = entry.flag("normalized", false),
+                     .single_word = entry.flag("single_word", false),
+                     .lstrip = entry.flag("lstrip", false),
+                     .rstrip = entry.flag("rstrip", false)};
     if (const auto known = vocab.ids.find(token.content); known && *known != token.id) {
       entry.fail(fmt::format("the token '{}' has id {} here and {} in model.vocab", token.content, token.id, *known));
     }
@@ -101,13 +97,9 @@ std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Vocab& vocab, bool by
       options.tokens.emplace_back(bytes, id);
     }
   }
-  const auto flag = [&model](const char* key) {
-    const auto value = model.find(key);
-    return value && value->flag();
-  };
-  options.ignore_merges = flag("ignore_merges");
-  options.byte_fallback = flag("byte_fallback");
-  options.fuse_unknown = flag("fuse_unk");
+  options.ignore_merges = model.flag("ignore_merges", false);
+  options.byte_fallback = model.flag("byte_fallback", false);
+  options.fuse_unknown = model.flag("fuse_unk", false);
   if (const auto unknown = model.find("unk_token")) {
     options.unknown = vocab.ids.find(unknown->text());
     if (!options.unknown && !by_bytes) {  // where each byte is a token, many files name one that is not there

@@ -24,11 +24,6 @@ void for_each_part(const JsonNode& node, std::string_view list, const F& f, int 
   node.fail(fmt::format("the type '{}' is not supported; supported: {}", node.at("type").text(), supported));
 }
 
-bool flag_or(const JsonNode& node, std::string_view key, bool otherwise) {
-  const auto value = node.find(key);
-  return value ? value->flag() : otherwise;
-}
-
 // A pattern that matches the text.
 std::string escaped(std::string_view text) {
   std::string pattern;
@@ -67,7 +62,7 @@ std::unique_ptr<PreTokenizer> read_split(const JsonNode& node) {
       Regex(pattern, RegexDialect::kOniguruma, node.where()),
       SplitPreTokenizer::Options{
           .use = delimiter_use_of(node.at("behavior")),
-          .inverted = flag_or(node, "invert", false),
+          .inverted = node.flag("invert", false),
           .is_known = std::any_of(known.begin(), known.end(), [&](const auto& p) { return p.regex == pattern; })});
 }
 
@@ -75,13 +70,13 @@ std::unique_ptr<PreTokenizer> read_metaspace(const JsonNode& node) {
   using Prepend = MetaspacePreTokenizer::Prepend;
   MetaspacePreTokenizer::Options options{.replacement = node.at("replacement").text()};
   const auto scheme = node.find("prepend_scheme");
-  const std::string name = scheme ? scheme->text() : flag_or(node, "add_prefix_space", true) ? "always" : "never";
+  const std::string name = scheme ? scheme->text() : node.flag("add_prefix_space", true) ? "always" : "never";
   if (name != "always" && name != "never" && name != "first") {
     scheme->fail(fmt::format("expected always, never or first, got '{}'", name));
   }
   if (options.replacement.empty()) node.at("replacement").fail("expected a character, got an empty text");
   options.prepend = name == "always" ? Prepend::kAlways : name == "never" ? Prepend::kNever : Prepend::kFirst;
-  options.splits = flag_or(node, "split", true);
+  options.splits = node.flag("split", true);
   return std::make_unique<MetaspacePreTokenizer>(std::move(options));
 }
 
@@ -118,8 +113,8 @@ void read_pre_tokenizers(const std::optional<JsonNode>& pre_tokenizer, PreTokeni
       node.fail(fmt::format("'{}' behind ByteLevel is not supported; ByteLevel must be the last one", type));
     if (type == "ByteLevel") {
       by_bytes = true;
-      if (flag_or(node, "add_prefix_space", true)) out.add(std::make_unique<PrefixSpacePreTokenizer>());
-      if (flag_or(node, "use_regex", true)) {
+      if (node.flag("add_prefix_space", true)) out.add(std::make_unique<PrefixSpacePreTokenizer>());
+      if (node.flag("use_regex", true)) {
         out.add(std::make_unique<SplitPreTokenizer>(
             Regex(std::string(find_pattern("gpt2")->regex), RegexDialect::kOniguruma, node.where()),
             SplitPreTokenizer::Options{.is_known = true}));
@@ -127,8 +122,8 @@ void read_pre_tokenizers(const std::optional<JsonNode>& pre_tokenizer, PreTokeni
     } else if (type == "Split") {
       out.add(read_split(node));
     } else if (type == "Digits") {
-      out.add(std::make_unique<DigitsPreTokenizer>(
-          flag_or(node, "individual_digits", false) ? DelimiterUse::kIsolated : DelimiterUse::kContiguous));
+      out.add(std::make_unique<DigitsPreTokenizer>(node.flag("individual_digits", false) ? DelimiterUse::kIsolated
+                                                                                         : DelimiterUse::kContiguous));
     } else if (type == "Metaspace") {
       out.add(read_metaspace(node));
     } else {
@@ -165,7 +160,7 @@ void read_template(const std::optional<JsonNode>& post_processor, int64_t vocab_
 TokenDecoder::TokenDecoder(const std::optional<JsonNode>& decoder, bool by_bytes, const JsonNode& root) {
   if (!decoder) {  // bytes can only be meant as bytes
     if (!by_bytes)
-      root.fail("decoder: null is not supported; how are tokens joined? Metaspace, or a Sequence with Fuse");
+      root.fail("decoder: expected how tokens are joined, such as Metaspace or a Sequence with Fuse, got null");
     by_bytes_ = true;
     return;
   }
@@ -185,7 +180,7 @@ void TokenDecoder::read(const JsonNode& decoder) {
                                decoder.at("content").text());
   } else if (type == "Metaspace") {
     const auto scheme = decoder.find("prepend_scheme");
-    start_.drops_spaces = scheme ? scheme->text() != "never" : flag_or(decoder, "add_prefix_space", true);
+    start_.drops_spaces = scheme ? scheme->text() != "never" : decoder.flag("add_prefix_space", true);
     replacements_.emplace_back(
         Regex(escaped(decoder.at("replacement").text()), RegexDialect::kOniguruma, decoder.where()), " ");
   } else if (type == "Strip") {

@@ -11,6 +11,7 @@
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
 #include "core/io/pending_output.h"
+#include "core/text/json_node.h"
 #include "tools/convert/adapters.h"
 #include "tools/exchange/carried_files.h"
 #include "tools/exchange/hf_config.h"
@@ -221,10 +222,12 @@ class HfWriter {
   uint64_t done_ = 0;
 };
 
+// ConfigError for a file that is damaged: an export without its token ids would be a worse model.
 nlohmann::json carried_config(const std::string& folder) {
-  const auto text = text_of_file(folder + "/config.json");
-  nlohmann::json config = text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json::object();
-  return config.is_object() ? config : nlohmann::json::object();
+  const std::string file = folder + "/config.json";
+  std::error_code error;  // then it is not there
+  if (folder.empty() || !std::filesystem::exists(file, error)) return nlohmann::json::object();
+  return read_json_object<ConfigError>(file);
 }
 
 // The model that the run began with.

@@ -25,7 +25,7 @@ Config config_for(const ModelConfig& model, const std::string& run) {
 void import_model(const ImportRequest& request) {
   if (!is_foreign_model(request.model)) {
     throw ConfigError(
-        fmt::format("'{}' is no model of another program: expected the folder of a Hugging Face model "
+        fmt::format("'{}' is not a model of another program: expected the folder of a Hugging Face model "
                     "(config.json), or a model of llm.c (.bin)",
                     request.model));
   }
@@ -41,10 +41,7 @@ void import_model(const ImportRequest& request) {
                 {"config", to_yaml(config)},
                 {kWeightsOnly, true},
                 {"run", to_json(RunState(config))}});
-  if (const int error = replace_file(folder.partial() + "/config.yaml", to_yaml(config)); error != 0) {
-    throw CheckpointError(
-        fmt::format("{}/config.yaml: cannot be written: {}", folder.partial(), std::generic_category().message(error)));
-  }
+  write_file<CheckpointError>(folder.partial() + "/config.yaml", to_yaml(config));
   if (const std::string from = carried_folder(request.model); !from.empty()) {
     carry_files(from, folder.partial() + "/" + kCarriedFolder);
   }

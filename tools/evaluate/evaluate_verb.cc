@@ -82,8 +82,8 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
       .length = length, .stride = request.stride > 0 ? request.stride : length, .sequences = request.sequences};
   for (const std::string& file : files) {
     const TextScore score = score_text(scorer, read_scored_text(file, *model.text, config), windows);
-    print(communicator, fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(),
-                                    counted(score.tokens, "token"), length));
+    print(communicator,
+          fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(), counted(score.tokens, "token"), length));
     results.push_back(named("text", file, score));
   }
   for (const std::string& path : request.tasks) {
@@ -93,9 +93,7 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
     results.push_back(named("task", path, result));
   }
   if (request.json.empty() || communicator.rank() != 0) return;
-  if (const int error = replace_file(request.json, results.dump(2) + "\n"); error != 0) {
-    throw DataError(fmt::format("{}: cannot be written: {}", request.json, std::generic_category().message(error)));
-  }
+  write_file<DataError>(request.json, results.dump(2) + "\n");
 }
 
 void score(const ScoreRequest& request, Communicator& communicator) {
@@ -110,10 +108,10 @@ void score(const ScoreRequest& request, Communicator& communicator) {
       scorer, tokens, {.length = length, .stride = length, .sequences = request.sequences},
       [&](size_t position, float loss) {
         const int32_t token = tokens[position];
-        print(
-            communicator,
-            fmt::format("{}\t{}\t{}\t{}\n", position, token, -loss,
-                        nlohmann::json(decoder.add(token)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+        print(communicator,
+              fmt::format(
+                  "{}\t{}\t{}\t{}\n", position, token, -loss,
+                  nlohmann::json(decoder.add(token)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
       });
 }
 

@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
+#include "core/text/json_node.h"
 #include "tools/exchange/hf_config.h"
 #include "tools/exchange/hf_names.h"
 #include "tools/exchange/llmc_model.h"
@@ -17,15 +18,6 @@ namespace mantissa {
 namespace {
 
 constexpr const char* kConfigFile = "config.json";
-
-nlohmann::json read_config_json(const std::string& folder) {
-  const std::string path = folder + "/" + kConfigFile;
-  const auto text = text_of_file(path);
-  if (!text) throw ConfigError(fmt::format("{}: it cannot be read", path));
-  nlohmann::json config = nlohmann::json::parse(*text, nullptr, false);
-  if (!config.is_object()) throw ConfigError(fmt::format("{}: expected a JSON object", path));
-  return config;
-}
 
 // Files of base models lack the prefix of the tensors.
 void add_prefix(StoredTensors& tensors, const ModelFamily& family) {
@@ -54,8 +46,8 @@ void require_tied_head(const StoredTensors& tensors, const ModelFamily& family, 
 }
 
 std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
-  const nlohmann::json config = read_config_json(folder);
   const std::string file = folder + "/" + kConfigFile;
+  const nlohmann::json config = read_json_object<ConfigError>(file);
   const ModelFamily& family = family_of(config, file);
   std::vector<std::string> ignored;
   const ModelConfig model = read_hf_config(config, file, &ignored);
@@ -136,7 +128,8 @@ bool is_foreign_model(const std::string& path) {
 
 ModelConfig read_foreign_config(const std::string& path) {
   if (is_llmc_model(path)) return read_llmc_config(path);
-  return read_hf_config(read_config_json(path), path + "/" + kConfigFile);
+  const std::string file = path + "/" + kConfigFile;
+  return read_hf_config(read_json_object<ConfigError>(file), file);
 }
 
 std::unique_ptr<ModelSource> open_foreign_model(const std::string& path) {

@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/round_up.h"
 #include "core/base/thread_team.h"
+#include "core/text/json_node.h"
 
 namespace mantissa {
 namespace {
@@ -22,12 +23,10 @@ constexpr const char *kSingleFile = "model.safetensors", *kIndexFile = "model.sa
 
 // File by tensor.
 std::map<std::string, std::string> read_index(const std::string& path) {
-  const auto text = text_of_file(path);
-  if (!text) throw CheckpointError(fmt::format("{}: it cannot be read", path));
-  const json index = json::parse(*text, nullptr, false);
-  const auto map = index.is_object() ? index.find("weight_map") : index.end();
-  if (index.is_discarded() || !index.is_object() || map == index.end() || !map->is_object()) {
-    throw CheckpointError(fmt::format("{}: expected JSON with an object 'weight_map'", path));
+  const json index = read_json_object<CheckpointError>(path);
+  const auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object()) {
+    throw CheckpointError(fmt::format("{}: expected an object 'weight_map'", path));
   }
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : map->items()) {

@@ -39,7 +39,7 @@ class PromptReader {
       json = nlohmann::json::parse(line);
     } catch (const nlohmann::json::exception&) {
       throw DataError(
-          fmt::format("{}: no JSON; a line of *.jsonl is {{\"prompt\": TEXT}} or {{\"messages\": [...]}}", where));
+          fmt::format("{}: not valid JSON; expected {{\"prompt\": TEXT}} or {{\"messages\": [...]}}", where));
     }
     const JsonNode node(json, where);
     if (const auto messages = node.find("messages")) return add_chat(chat_messages(*messages));
@@ -49,17 +49,10 @@ class PromptReader {
   void add_file(const std::string& path) {
     const std::optional<std::string> content = text_of_file(path);
     require<DataError>(content.has_value(), "{}: cannot be read", path);
-    std::string_view left = *content;
-    for (size_t number = 1; !left.empty(); ++number) {
-      const std::string_view line = left.substr(0, left.find('\n'));
-      left.remove_prefix(std::min(line.size() + 1, left.size()));
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      if (path.ends_with(".jsonl")) {
-        add_line(fmt::format("{}:{}", path, number), line);
-      } else {
-        add_text(std::string(line.substr(0, line.ends_with('\r') ? line.size() - 1 : line.size())));
-      }
-    }
+    for_each_line(*content, [&](size_t number, std::string_view line) {
+      if (!path.ends_with(".jsonl")) return add_text(std::string(line));
+      add_line(fmt::format("{}:{}", path, number), line);
+    });
     require<DataError>(!list_.prompts.empty(), "{}: the file has no prompt", path);
   }
 

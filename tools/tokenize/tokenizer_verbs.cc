@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstring>
 #include <span>
-#include <system_error>
 
 #include <nlohmann/json.hpp>
 
@@ -24,11 +23,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-
-void write_whole(const std::string& path, const std::string& text) {
-  const int error = replace_file(path, text);
-  require<DataError>(error == 0, "{}: cannot write the file: {}", path, std::generic_category().message(error));
-}
 
 void train(const TokenizerTrainRequest& request) {
   std::vector<MappedFile> files;
@@ -56,8 +50,8 @@ void train(const TokenizerTrainRequest& request) {
   const double seconds = seconds_since(start);
   nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
   if (!request.options.special_tokens.empty()) config["eos_token"] = request.options.special_tokens.front();
-  write_whole(folder.partial() + "/tokenizer_config.json", config.dump(2) + "\n");
-  write_whole(folder.partial() + "/tokenizer.json", to_tokenizer_json(trained, request.options));
+  write_file<DataError>(folder.partial() + "/tokenizer_config.json", config.dump(2) + "\n");
+  write_file<DataError>(folder.partial() + "/tokenizer.json", to_tokenizer_json(trained, request.options));
   folder.finish();
   log_info("trained {} tokens with {} merges on {:.1f} MB in {:.1f} s: {}", trained.tokens.size(),
            trained.merges.size(), static_cast<double>(bytes) / 1e6, seconds, request.output);
@@ -68,7 +62,8 @@ void train(const TokenizerTrainRequest& request) {
 }
 
 void encode(const TokenizerEncodeRequest& request) {
-  require<ConfigError>(request.file || request.text, "there is nothing to encode: name a file, or give --text");
+  require<ConfigError>(request.file || request.text,
+                       "encode: expected a file or --text, got neither: name a file, or give --text");
   const auto start = std::chrono::steady_clock::now();
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(request.tokenizer);
   const double opened = seconds_since(start);
@@ -86,7 +81,7 @@ void encode(const TokenizerEncodeRequest& request) {
   }
   std::string bytes(ids.size() * sizeof(int32_t), '\0');
   std::memcpy(bytes.data(), ids.data(), bytes.size());
-  write_whole(request.output, bytes);
+  write_file<DataError>(request.output, bytes);
   const auto megabytes = static_cast<double>(text.size()) / 1e6;
   log_info("{} tokens of {:.1f} MB in {:.3f} s ({:.1f} MB/s, {} threads; the tokenizer was read in {:.3f} s): {}",
            ids.size(), megabytes, seconds, megabytes / seconds, threads(), opened, request.output);

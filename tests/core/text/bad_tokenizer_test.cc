@@ -35,11 +35,11 @@ TEST(BadTokenizer, EveryKeyIsNamed) {
     std::string message;
   };
   const std::vector<Case> cases = {
-      {"gpt2", [](Json& j) { j.erase("model"); }, "tokenizer.json: the key 'model' is absent"},
+      {"gpt2", [](Json& j) { j.erase("model"); }, "tokenizer.json: the key 'model' is missing"},
       {"gpt2", [](Json& j) { j["model"]["type"] = "Unigram"; },
        "model: the type 'Unigram' is not supported; only BPE is"},
       {"gpt2", [](Json& j) { j["model"]["type"] = "WordPiece"; }, "model: the type 'WordPiece' is not supported"},
-      {"gpt2", [](Json& j) { j["model"]["vocab"] = Json::array(); }, "model.vocab: expected an object, got a list"},
+      {"gpt2", [](Json& j) { j["model"]["vocab"] = Json::array(); }, "model.vocab: expected an object, got an array"},
       {"gpt2", [](Json& j) { j["model"]["vocab"] = Json::object(); }, "model.vocab: it has no tokens"},
       {"gpt2", [](Json& j) { j["model"]["vocab"]["!"] = -1; },
        "model.vocab.!: expected a token's id, 0 to 4194303, got -1"},
@@ -77,18 +77,18 @@ TEST(BadTokenizer, EveryKeyIsNamed) {
        "pre_tokenizer.pretokenizers[1]: 'Split' behind ByteLevel is not supported"},
       {"qwen", [](Json& j) { j["normalizer"]["type"] = "Lowercase"; },
        "normalizer: the type 'Lowercase' is not supported; supported: NFC, NFD"},
-      {"llama2", [](Json& j) { j["decoder"] = nullptr; }, "tokenizer.json: decoder: null is not supported"},
+      {"llama2", [](Json& j) { j["decoder"] = nullptr; }, "tokenizer.json: decoder: expected how tokens are joined"},
       {"llama2", [](Json& j) { j["decoder"]["decoders"][3]["stop"] = 2; },
        "decoder.decoders[3]: only spaces at the start"},
       {"gpt2", [](Json& j) { j["decoder"]["type"] = "WordPiece"; }, "decoder: the type 'WordPiece' is not supported"},
       {"llama3", [](Json& j) { j["post_processor"]["special_tokens"] = Json::object(); },
-       "post_processor.special_tokens: the key '<|endoftext|>' is absent"},
+       "post_processor.special_tokens: the key '<|endoftext|>' is missing"},
       {"llama3", [](Json& j) { j["post_processor"]["special_tokens"]["<|endoftext|>"]["ids"][0] = 99999; },
        "post_processor.special_tokens.<|endoftext|>.ids[0]: token 99999 is not in the vocabulary"},
       {"gpt2", [](Json& j) { j["added_tokens"][0]["id"] = "0"; }, "added_tokens[0].id: expected a token's id"},
       {"gpt2", [](Json& j) { j["added_tokens"][0]["id"] = 7; },
        "added_tokens[0]: the token '<|endoftext|>' has id 7 here and 0 in model.vocab"},
-      {"gpt2", [](Json& j) { j["added_tokens"] = 1; }, "added_tokens: expected a list, got 1"},
+      {"gpt2", [](Json& j) { j["added_tokens"] = 1; }, "added_tokens: expected an array, got 1"},
   };
   const testing::TempFolder folder;
   for (const Case& wrong : cases) {
@@ -103,13 +103,13 @@ TEST(BadTokenizer, EveryKeyIsNamed) {
 TEST(BadTokenizer, DeepFilesAreRefused) {
   const testing::TempFolder folder;
   const std::string many(100'000, '[');
-  EXPECT_NE(refusal(folder, "tokenizer.json", many).find("tokenizer.json: no JSON: "), std::string::npos);
+  EXPECT_NE(refusal(folder, "tokenizer.json", many).find("tokenizer.json: not valid JSON: "), std::string::npos);
   Json json = small_file("gpt2");
   json["pre_tokenizer"] = 0;
   std::string text = json.dump();
   const std::string lists = many + std::string(many.size(), ']');
   text.replace(text.find("\"pre_tokenizer\":0"), 17, "\"pre_tokenizer\":" + lists);
-  EXPECT_NE(refusal(folder, "tokenizer.json", text).find("pre_tokenizer: expected an object, got a list"),
+  EXPECT_NE(refusal(folder, "tokenizer.json", text).find("pre_tokenizer: expected an object, got an array"),
             std::string::npos);
   Json sequence = json["decoder"];
   for (int i = 0; i < 20; ++i) sequence = {{"type", "Sequence"}, {"decoders", {sequence}}};

@@ -111,7 +111,7 @@ TEST(ChatTemplate, AnotherTemplateIsRefusedByName) {
     return testing::message_of<DataError>([&] { found_in("tokenizer_config.json", config); });
   };
   EXPECT_THAT(none("{}"), HasSubstr("there is no chat template"));
-  EXPECT_THAT(none(R"({"chat_template": 3})"), HasSubstr("chat_template: expected a text, got 3"));
+  EXPECT_THAT(none(R"({"chat_template": 3})"), HasSubstr("chat_template: expected a string, got 3"));
   EXPECT_THAT(none(R"({"chat_template": []})"), HasSubstr("there is no chat template"));
   EXPECT_THAT(testing::message_of<ConfigError>([] { chat_template("vicuna"); }), HasSubstr("got 'vicuna'"));
 }
@@ -121,11 +121,11 @@ TEST(ChatTemplate, AMessageThatCannotBeWrittenIsRefused) {
     const nlohmann::json json = nlohmann::json::parse(messages);
     return testing::message_of<DataError>([&] { chat_messages({json, "FILE: messages"}); });
   };
-  EXPECT_THAT(refusal("{}"), HasSubstr("FILE: messages: expected a list"));
+  EXPECT_THAT(refusal("{}"), HasSubstr("FILE: messages: expected an array"));
   EXPECT_THAT(refusal("[]"), HasSubstr("at least one message"));
   EXPECT_THAT(refusal(R"([{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}])"),
               HasSubstr("FILE: messages[1].role: a message's role must be system, user or assistant, got 'tool'"));
-  EXPECT_THAT(refusal(R"([{"role": "user"}])"), HasSubstr("FILE: messages[0]: the key 'content' is absent"));
+  EXPECT_THAT(refusal(R"([{"role": "user"}])"), HasSubstr("FILE: messages[0]: the key 'content' is missing"));
   EXPECT_THAT(refusal(R"([{"role": "user", "content": [{"text": "a"}]}])"), HasSubstr("content in parts"));
   EXPECT_THAT(refusal(R"([{"role": "assistant", "content": "", "tool_calls": []}])"), HasSubstr("tool_calls"));
   const std::vector<ChatMessage> tool = {{"tool", "x"}};

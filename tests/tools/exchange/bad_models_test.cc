@@ -147,7 +147,7 @@ TEST(BadModel, NamesTheArchitecturesThatAreSupported) {
   EXPECT_THAT(copy.error(),
               HasSubstr("expected one of gpt2, llama, mistral, qwen2, qwen3, smollm3, arcee, got 'mamba2'"));
   copy.write("config.json", "{\"model_type\": ");
-  EXPECT_THAT(copy.error(), HasSubstr("config.json: expected a JSON object"));
+  EXPECT_THAT(copy.error(), HasSubstr("config.json: not valid JSON"));
 }
 
 TEST(BadModel, WeightsThatAreAbsentPickledOrOfNoNumbers) {
@@ -175,7 +175,9 @@ TEST(BadModel, IndexOfSeveralFiles) {
   copy.write("model.safetensors.index.json", changed.dump());
   EXPECT_THAT(copy.error(), HasSubstr("expected the name of a file in this folder"));
   copy.write("model.safetensors.index.json", "[]");
-  EXPECT_THAT(copy.error(), HasSubstr("expected JSON with an object 'weight_map'"));
+  EXPECT_THAT(copy.error(), HasSubstr("expected an object, got an array"));
+  copy.write("model.safetensors.index.json", "{}");
+  EXPECT_THAT(copy.error(), HasSubstr("expected an object 'weight_map'"));
   copy.write("model.safetensors.index.json", index);
   fs::remove(copy.file("model-00002-of-00004.safetensors"));
   fs::remove(copy.file("model-00003-of-00004.safetensors"));

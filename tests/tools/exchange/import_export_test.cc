@@ -75,7 +75,7 @@ TEST(Import, WritesTheFolderWholeOrNotAtAll) {
   fs::copy(hf_folder("gpt2"), folder + "/damaged");
   fs::resize_file(folder + "/damaged/model.safetensors", 9000);
   EXPECT_THAT(refused({"import", folder + "/damaged", "--out", folder + "/run"}, 4), HasSubstr("model.safetensors"));
-  EXPECT_THAT(refused({"import", folder, "--out", folder + "/run"}, 2), HasSubstr("is no model of another program"));
+  EXPECT_THAT(refused({"import", folder, "--out", folder + "/run"}, 2), HasSubstr("is not a model of another program"));
   EXPECT_FALSE(fs::exists(folder + "/run"));
   EXPECT_FALSE(fs::exists(folder + "/run.mantissa-partial"));
   run_well({"import", hf_folder("gpt2"), "--out", folder + "/run"});

@@ -95,13 +95,16 @@ TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
   expect_refused({"--prompts", file("plain.txt", "a\n"), "--system", "b"}, 2, "plain.txt has none");
   expect_refused({"--prompt", "a", "--batch", "2"}, 2, "--batch requires --prompts");
   expect_refused({"--chat", "a"}, 3, "name one with --chat-template (chatml, qwen, llama3)");
-  expect_refused({"--chat", "a", "--chat-template", "vicuna"}, 2, "--chat-template: vicuna not in {chatml,qwen,llama3}");
+  expect_refused({"--chat", "a", "--chat-template", "vicuna"}, 2,
+                 "--chat-template: vicuna not in {chatml,qwen,llama3}");
   expect_refused({"--prompt", "a", "--top-p", "1.5"}, 2, "top-p");
   expect_refused({"--prompt", "a", "--repetition-penalty", "0"}, 2, "the repetition penalty");
   expect_refused({"--prompts", run_->folder() + "/none.txt"}, 3, "none.txt: cannot be read");
   expect_refused({"--prompts", file("empty.txt", "\n\n")}, 3, "the file has no prompt");
-  expect_refused({"--prompts", file("bad.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\"\n")}, 3, "bad.jsonl:2: no JSON");
-  expect_refused({"--prompts", file("key.jsonl", "{\"text\": \"a\"}\n")}, 3, "key.jsonl:1: the key 'prompt' is absent");
+  expect_refused({"--prompts", file("bad.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\"\n")}, 3,
+                 "bad.jsonl:2: not valid JSON");
+  expect_refused({"--prompts", file("key.jsonl", "{\"text\": \"a\"}\n")}, 3,
+                 "key.jsonl:1: the key 'prompt' is missing");
   expect_refused({"--messages", file("role.json", R"([{"role": "tool", "content": ""}])"), "--chat-template", "chatml"},
                  3, "got 'tool'");
 }

@@ -59,16 +59,12 @@ Question read_question(const json& line, const TextCodec& text) {
   return question;
 }
 
-Task read_lines(const std::string& path, std::string_view bytes, const TextCodec& text) {
+Task read_lines(const std::string& path, std::string_view lines, const TextCodec& text) {
   if (!text.is_text()) {
     throw DataError(fmt::format("{}: the model has no tokenizer: text cannot be scored", path));
   }
   Task task{.name = std::filesystem::path(path).stem().string(), .questions = {}, .length_unit = "characters"};
-  for (size_t number = 1; !bytes.empty(); ++number) {
-    const size_t end = std::min(bytes.find('\n'), bytes.size());
-    const std::string_view line = bytes.substr(0, end);
-    bytes.remove_prefix(std::min(end + 1, bytes.size()));
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+  for_each_line(lines, [&](size_t number, std::string_view line) {
     try {
       task.questions.push_back(read_question(json::parse(line), text));
     } catch (const json::exception& error) {
@@ -78,7 +74,7 @@ Task read_lines(const std::string& path, std::string_view bytes, const TextCodec
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}:{}: {}", path, number, error.what()));
     }
-  }
+  });
   return task;
 }
 
@@ -104,8 +100,12 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, c
     }
   };
   for (int32_t example = 0; example < header[2]; ++example) {
+    const auto expect = [&](bool is_right, const std::string& problem) {
+      if (!is_right) throw DataError(fmt::format("{}: example {}: {}; copy the file again", path, example, problem));
+    };
     const size_t begin = at;
-    if (next() != 65535) throw DataError(fmt::format("{}: example {} does not begin with 65535", path, example));
+    const uint16_t start = next();
+    expect(start == 65535, fmt::format("it must begin with 65535, got {}", start));
     const size_t length_bytes = next();
     next();  // its index
     Question question{.choices = {}, .label = next()};
@@ -118,10 +118,12 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, c
       choice.length = static_cast<double>(choice.tokens.size() - choice.first);
       question.choices.push_back(std::move(choice));
     }
-    const bool is_whole =
-        (at - begin) * 2 == length_bytes && question.label < choices && !context.empty() &&
-        std::ranges::none_of(question.choices, [](const Choice& choice) { return choice.length == 0.0; });
-    if (!is_whole) throw DataError(fmt::format("{}: example {} is damaged", path, example));
+    expect((at - begin) * 2 == length_bytes,
+           fmt::format("it has {} bytes, and its header says {}", (at - begin) * 2, length_bytes));
+    expect(question.label < choices, fmt::format("the label is {} of {} choices", question.label, choices));
+    expect(!context.empty(), "its context is empty");
+    expect(std::ranges::none_of(question.choices, [](const Choice& choice) { return choice.length == 0.0; }),
+           "a choice is empty");
     task.questions.push_back(std::move(question));
   }
   if (at != stream.size() || bytes.size() % 2 != 0) {
@@ -137,9 +139,7 @@ Task read_task(const std::string& path, const TextCodec& text, const ModelConfig
   const std::span<const std::byte> bytes = file.bytes();
   int32_t magic = 0;
   if (bytes.size() >= 1024) std::memcpy(&magic, bytes.data(), sizeof(magic));
-  Task task = magic == kHellaSwagMagic
-                  ? read_hellaswag(path, bytes, model)
-                  : read_lines(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, text);
+  Task task = magic == kHellaSwagMagic ? read_hellaswag(path, bytes, model) : read_lines(path, file.text(), text);
   if (task.questions.empty()) throw DataError(fmt::format("{}: it holds no questions", path));
   return task;
 }
