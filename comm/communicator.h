@@ -189,8 +189,8 @@ struct RankText {
 };
 // The first text in rank order that is not empty. Blocks.
 RankText first_text(Communicator& communicator, std::string_view mine);
-// Runs `body`, which takes part in no collective, on every rank. If it throws on one, all throw an E with the text of the
-// first that did: "PREFIXtext (rank 1)". Short memory is no matter of E: its error leaves as it is. Collective.
+// Runs `body`, which takes part in no collective, on every rank. If it throws on one, all throw an E with the text of
+// the first that did: "PREFIXtext (rank 1)". Short memory is no matter of E: its error leaves as it is. Collective.
 template <typename E, typename Body>
 void run_on_all(Communicator& communicator, std::string_view prefix, const Body& body) {
   std::string mine;

@@ -27,7 +27,7 @@ std::string digest_of(std::string_view bytes) {
   return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
 }
 
-// The headers and compiler that the file was made with; empty if it is no plugin.
+// The headers and compiler that the file was made with; empty if it is not a plugin.
 std::string_view stamp_in(std::string_view bytes) {
   constexpr std::string_view kMark = MANTISSA_PLUGIN_MARK "headers ";
   const size_t found = bytes.find(kMark);
@@ -42,7 +42,7 @@ void require_plugin(const std::string& path, std::string_view bytes, const std::
       "ELF";
   const std::string_view stamp = bytes.starts_with(kElf) ? stamp_in(bytes) : std::string_view();
   require<ConfigError>(!stamp.empty(),
-                       "model.plugin: '{}' is no plugin: expected a shared library whose source includes "
+                       "model.plugin: '{}' is not a plugin: expected a shared library whose source includes "
                        "\"models/plugin.h\"",
                        path);
   require<ConfigError>(stamp == MANTISSA_STAMP,

@@ -18,7 +18,8 @@ void add_train(CLI::App* tokenizer, std::vector<Verb>& verbs) {
   train->add_option("--vocab", options.vocab, "tokens at most, with 256 bytes and special tokens")
       ->required()
       ->check(CLI::Range(int64_t{256}, int64_t{1} << 24));
-  train->add_option("--out", request->output, "folder to make, with tokenizer.json and tokenizer_config.json")->required();
+  train->add_option("--out", request->output, "folder to make, with tokenizer.json and tokenizer_config.json")
+      ->required();
   train->add_option("--pattern", options.pattern, "how text is cut into words before")
       ->check(CLI::IsMember(trainable_patterns()))
       ->capture_default_str();
@@ -32,7 +33,7 @@ void add_train(CLI::App* tokenizer, std::vector<Verb>& verbs) {
 }
 
 void add_encode(CLI::App* tokenizer, std::vector<Verb>& verbs) {
-  CLI::App* encode = tokenizer->add_subcommand("encode", "Print the token numbers of a text");
+  CLI::App* encode = tokenizer->add_subcommand("encode", "Print the token ids of a text");
   const auto request = std::make_shared<TokenizerEncodeRequest>();
   encode->add_option("tokenizer", request->tokenizer, kTokenizer)->required();
   CLI::Option* const file = encode->add_option("file", request->file, "text to encode");
@@ -47,10 +48,10 @@ void add_encode(CLI::App* tokenizer, std::vector<Verb>& verbs) {
 }
 
 void add_decode(CLI::App* tokenizer, std::vector<Verb>& verbs) {
-  CLI::App* decode = tokenizer->add_subcommand("decode", "Print the text of token numbers");
+  CLI::App* decode = tokenizer->add_subcommand("decode", "Print the text of token ids");
   const auto request = std::make_shared<TokenizerDecodeRequest>();
   decode->add_option("tokenizer", request->tokenizer, kTokenizer)->required();
-  decode->add_option("ids", request->ids, "token numbers")->required();
+  decode->add_option("ids", request->ids, "token ids")->required();
   decode->add_flag("--skip-special-tokens", request->options.skip_special_tokens, "leave special tokens out");
   verbs.push_back(
       {decode, "tokenizer decode my/tokenizer 464 2159", [request] { return tokenizer_decode_verb(*request); }});
@@ -77,7 +78,7 @@ void add_tokenize(CLI::App& app, std::vector<Verb>& verbs) {
   tokenize->add_option("--shard-tokens", request->shard_tokens, "tokens in a file")
       ->check(CLI::Range(int64_t{1}, int64_t{2'000'000'000}))
       ->capture_default_str();
-  tokenize->add_option("--bad-lines", request->most_bad_lines, "pass over so many lines that are no JSON")
+  tokenize->add_option("--bad-lines", request->most_bad_lines, "skip up to this many lines that are not valid")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   tokenize->add_flag("--special-tokens-as-text", request->special_tokens_as_text,

@@ -207,7 +207,8 @@ void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
   const auto request = std::make_shared<EvaluateRequest>();
   evaluate->add_option("model", request->model, kModelPath)->required();
   evaluate->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
-  evaluate->add_option("--text", request->texts, "files, folders or patterns: perplexity and bits a byte of each file");
+  evaluate->add_option("--text", request->texts,
+                       "files, folders or patterns: perplexity and bits per byte of each file");
   evaluate->add_option("--tasks", request->tasks, "multiple choice: JSON lines, or llm.c's hellaswag_val.bin");
   add_window_options(evaluate, request->context, request->sequences);
   evaluate->add_option("--stride", request->stride, "tokens from a window to the next; 0: windows do not overlap")

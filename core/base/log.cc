@@ -73,7 +73,7 @@ class LogFile {
       fail(error == ELOOP ? "it is a symbolic link" : std::generic_category().message(error));
     } else if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
       ::close(std::exchange(descriptor_, -1));
-      fail("it is no regular file");
+      fail("it is not a regular file");
     }
     const std::string kept = std::exchange(kept_, "");
     keeps_ = false;

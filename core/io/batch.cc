@@ -112,7 +112,7 @@ void fill_next_token_batch(const TokenRange& range, const Sampler& sampler, uint
                     std::copy(window.begin(), window.end() - 1, tokens.begin() + static_cast<ptrdiff_t>(at));
                     std::copy(window.begin() + 1, window.end(), targets.begin() + static_cast<ptrdiff_t>(at));
                     mask_targets(*range.data, range.begin + sampler.window_begin(first_sample + row) + 1,
-                                     targets.subspan(at, static_cast<size_t>(context)));
+                                 targets.subspan(at, static_cast<size_t>(context)));
                   });
 }
 

@@ -76,10 +76,10 @@ std::string why_no_text(std::span<const std::byte> sample) {
   const auto size = static_cast<double>(text.size());
   const auto percent = [size](size_t count) { return 100.0 * static_cast<double>(count) / size; };
   if (static_cast<double>(zeros) > kFewZeros * size) {
-    return fmt::format("{:.0f} % of its bytes are 0: it is no text, or text in UTF-16", percent(zeros));
+    return fmt::format("{:.0f} % of its bytes are 0: it is not text, or text in UTF-16", percent(zeros));
   }
   if (static_cast<double>(strange) <= kFewStrange * size) return "";
-  return fmt::format("{:.0f} % of its bytes are control characters or not UTF-8: it is no text", percent(strange));
+  return fmt::format("{:.0f} % of its bytes are control characters or not UTF-8: it is not text", percent(strange));
 }
 
 std::string legible(std::string_view text) {

@@ -186,9 +186,9 @@ void SafetensorsReader::parse_header(std::string_view text) {
           "expected the members dtype, shape and data_offsets");
     const json &dtype = value["dtype"], &shape = value["shape"], &offsets = value["data_offsets"];
     const auto unsigned_integer = [](const json& number) { return number.is_number_unsigned(); };
-    check(dtype.is_string(), "dtype is not a text");
+    check(dtype.is_string(), "dtype is not a string");
     check(shape.is_array() && std::all_of(shape.begin(), shape.end(), unsigned_integer),
-          "shape is not a list of sizes");
+          "shape is not an array of sizes");
     check(offsets.is_array() && offsets.size() == 2 && std::all_of(offsets.begin(), offsets.end(), unsigned_integer),
           "data_offsets are not two positions");
 

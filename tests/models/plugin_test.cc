@@ -35,8 +35,8 @@ TEST(Plugin, IsRefusedIfItIsMissingOrNoPlugin) {
   EXPECT_THAT(refusal("/absent/own.so"), HasSubstr("/absent/own.so"));
   EXPECT_THAT(refusal("/absent/own.so"), HasSubstr("give model.plugin=FILE if it has moved"));
   const std::string text = written("text.so", kMark + MANTISSA_STAMP), library = written("library.so", kElf + "code");
-  EXPECT_THAT(refusal(text), HasSubstr("text.so' is no plugin"));
-  EXPECT_THAT(refusal(library), HasSubstr("library.so' is no plugin"));
+  EXPECT_THAT(refusal(text), HasSubstr("text.so' is not a plugin"));
+  EXPECT_THAT(refusal(library), HasSubstr("library.so' is not a plugin"));
 }
 
 TEST(Plugin, IsRefusedIfItWasCompiledWithOthers) {

@@ -101,7 +101,7 @@ std::vector<std::string> in_folders(const std::vector<std::string>& names, DataF
   std::vector<std::string> patterns = names;
   for (std::string& name : patterns) {
     if (name.find(',') != std::string::npos && !is_there(name)) {
-      throw DataError(fmt::format("'{}' is no file and no folder; a list is written [{}]", name, name));
+      throw DataError(fmt::format("'{}' is neither a file nor a folder; a list is written [{}]", name, name));
     }
     std::error_code error;  // then it is no folder
     if (has_wildcard(name) || !fs::is_directory(name, error)) continue;

@@ -284,7 +284,7 @@ BlackBoxContent read_black_box(const std::string& path) {
   const bool has_header = file.size() >= sizeof(content.header);
   if (has_header) std::memcpy(&content.header, file.data(), sizeof(content.header));
   if (!has_header || content.header.magic != BlackBoxHeader::kMagic || content.header.capacity != BlackBox::kCapacity) {
-    throw DataError(fmt::format("'{}' is no black box of this version of the program, or cannot be read", path));
+    throw DataError(fmt::format("'{}' is not a black box of this version of the program, or cannot be read", path));
   }
   if (file.size() < kBytes) throw DataError(fmt::format("'{}' is cut off: expected {} bytes", path, kBytes));
   std::vector<BlackBoxEvent> ring(content.header.capacity);

@@ -17,8 +17,8 @@ struct Metric {
 constexpr std::array kMetrics = {
     Metric{"mantissa_step", "gauge", "Steps done, skipped ones included.", &RunFigures::step},
     Metric{"mantissa_steps_total", "gauge", "Steps of the whole run (train.steps).", &RunFigures::steps_total},
-    Metric{"mantissa_loss", "gauge", "Training loss of the last step, nats a token.", &RunFigures::loss},
-    Metric{"mantissa_validation_loss", "gauge", "Last validation loss, nats a token.", &RunFigures::validation_loss},
+    Metric{"mantissa_loss", "gauge", "Training loss of the last step, nats per token.", &RunFigures::loss},
+    Metric{"mantissa_validation_loss", "gauge", "Last validation loss, nats per token.", &RunFigures::validation_loss},
     Metric{"mantissa_gradient_norm", "gauge", "Norm of the gradient before clipping.", &RunFigures::gradient_norm},
     Metric{"mantissa_learning_rate", "gauge", "Learning rate of the last step.", &RunFigures::learning_rate},
     Metric{"mantissa_loss_scale", "gauge", "Loss scale of the last step.", &RunFigures::loss_scale},

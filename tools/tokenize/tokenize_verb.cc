@@ -41,7 +41,8 @@ std::optional<ChatTemplate> template_of(const TokenizeRequest& request) {
   if (request.chat != "auto") return chat_template(request.chat);
   const std::filesystem::path path = request.tokenizer;
   std::error_code error;  // then it is no folder
-  return find_chat_template((std::filesystem::is_directory(path, error) ? path : path.parent_path()).string(), "--chat");
+  return find_chat_template((std::filesystem::is_directory(path, error) ? path : path.parent_path()).string(),
+                            "--chat");
 }
 
 // A conversation: what the assistant wrote counts as targets, with the token that ends its turn.
@@ -61,7 +62,7 @@ void encode_chat(const Tokenizer& tokenizer, const ChatTemplate& format, const n
 struct Document {
   std::vector<int32_t> ids;
   std::vector<uint8_t> loss_mask{};  // of a conversation
-  std::string complaint;          // why the line is none
+  std::string complaint;             // why the line is none
 };
 
 class Run {
@@ -90,7 +91,7 @@ class Run {
   }
 
   void finish(double seconds) {
-    require<DataError>(documents_ > 0, "the {} files hold no document: {} are empty, {} lines are no JSON", files_,
+    require<DataError>(documents_ > 0, "the {} files hold no document: {} are empty, {} lines are not valid", files_,
                        empty_, bad_lines_);
     shards_.finish();
     progress_.reset();
@@ -101,7 +102,7 @@ class Run {
                longest_);
     }
     if (empty_ > 0) log_info("{} empty documents were left out", empty_);
-    if (bad_lines_ > 0) log_warn("{} lines were passed over", bad_lines_);
+    if (bad_lines_ > 0) log_warn("{} lines were skipped", bad_lines_);
   }
 
  private:
@@ -124,9 +125,9 @@ class Run {
       json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
       const auto field = json.is_object() ? json.find(name) : json.end();
       if (json.is_discarded()) {
-        document.complaint = "no JSON";
+        document.complaint = "not valid JSON";
       } else if (!json.is_object() || field == json.end() || !(chat_ ? field->is_array() : field->is_string())) {
-        document.complaint = fmt::format("no object with a {} '{}'", chat_ ? "list" : "text", name);
+        document.complaint = fmt::format("expected an object with the {} '{}'", chat_ ? "array" : "string", name);
       }
       if (!document.complaint.empty()) return document;
       if (chat_) {
@@ -176,7 +177,7 @@ class Run {
     constexpr int64_t kShown = 10;
     ++bad_lines_;
     require<DataError>(bad_lines_ <= request_.most_bad_lines,
-                       "{}\nmore than {} lines are bad; --bad-lines N passes over N of them", message,
+                       "{}\nmore than {} lines are bad; --bad-lines N skips up to N of them", message,
                        request_.most_bad_lines);
     if (bad_lines_ <= kShown) log_warn("{}", message);
   }

@@ -15,7 +15,7 @@ struct TokenizeRequest {
   std::string chat;  // lines are conversations: a template's name, or "auto" for the tokenizer's folder; empty: texts
   std::string end_of_text;  // the token behind each document; empty: the tokenizer's
   int64_t shard_tokens = 100'000'000;
-  int64_t most_bad_lines = 0;  // that are passed over
+  int64_t most_bad_lines = 0;  // that are skipped
   bool special_tokens_as_text = false;
 };
 

@@ -26,7 +26,7 @@ std::vector<int32_t> numbers_in(std::string_view text) {
     const auto parsed = std::from_chars(word.data(), word.data() + word.size(), token);
     if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size()) {
       throw DataError(fmt::format(
-          "this model has token numbers and no tokenizer: text must be numbers such as \"464 2159\", got '{}'", word));
+          "this model has token ids and no tokenizer: text must be numbers such as \"464 2159\", got '{}'", word));
     }
     tokens.push_back(token);
   }

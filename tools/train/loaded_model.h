@@ -13,7 +13,7 @@
 
 namespace mantissa {
 
-// Text as the tokens of a model, and back: by a tokenizer, as bytes, or as token numbers between spaces where a model
+// Text as the tokens of a model, and back: by a tokenizer, as bytes, or as token ids between spaces where a model
 // that was trained on token files has no tokenizer.
 class TextCodec {
  public:

@@ -227,8 +227,8 @@ std::string find_initial_weights(const Config& run, Communicator& communicator) 
 
 void load_initial_weights(Session& session, const std::string& found) {
   std::unique_ptr<ModelSource> source;
-  run_on_all<CheckpointError>(session.communicator, "train.init_from: ",
-                              [&] { source = open_found(found, RunWeights::kMaster); });
+  run_on_all<CheckpointError>(session.communicator,
+                              "train.init_from: ", [&] { source = open_found(found, RunWeights::kMaster); });
   session.sharded.optimizer.begin_load();
   load_shard(*source, session);
   session.sharded.optimizer.end_load(0);

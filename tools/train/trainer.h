@@ -71,7 +71,7 @@ class TrainObserver {
   virtual void before_step(Trainer&, int64_t /*step*/) {}
   // The outcome of a step is known. `probed`: the findings of the probe, if the step was due.
   virtual void after_step(Trainer&, const StepReport&, const ProbedStep* /*probed*/) {}
-  virtual void after_validation(Trainer&, double /*loss, nats a token*/) {}
+  virtual void after_validation(Trainer&, double /*loss, nats per token*/) {}
   // Whether at_pause() is due after so many steps.
   virtual bool pauses_after(int64_t /*steps*/) const { return false; }
   // No step is under way: weights and optimizer are those of session().next_step.

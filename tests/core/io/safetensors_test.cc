@@ -170,7 +170,7 @@ TEST(Safetensors, NamesTheTensorThatIsWrong) {
   EXPECT_THAT(header_error(with(R"("b":{"dtype":"F77","shape":[2],"data_offsets":[8,16]})"), 16),
               HasSubstr("tensor b: unknown dtype F77"));
   EXPECT_THAT(header_error(with(R"("b":{"dtype":"F32","shape":[-2],"data_offsets":[8,16]})"), 16),
-              HasSubstr("tensor b: shape is not a list of sizes"));
+              HasSubstr("tensor b: shape is not an array of sizes"));
   EXPECT_THAT(header_error(with(R"("b":{"dtype":"F32","shape":[2.0],"data_offsets":[8,16]})"), 16),
               HasSubstr("tensor b: shape"));
   EXPECT_THAT(header_error(with(R"("b":{"dtype":"F32","shape":[2],"data_offsets":[8]})"), 16),

@@ -184,7 +184,7 @@ TEST(TokenData, DoubtsBytesThatAreNoText) {
     cyrillic += "\xd0\xb6";
     latin1 += i % 20 == 0 ? "\xe4" : "n";
   }
-  EXPECT_THAT(doubt(utf16), HasSubstr("data.txt: 50 % of its bytes are 0: it is no text, or text in UTF-16"));
+  EXPECT_THAT(doubt(utf16), HasSubstr("data.txt: 50 % of its bytes are 0: it is not text, or text in UTF-16"));
   EXPECT_THAT(doubt(noise), HasSubstr("control characters or not UTF-8"));
   for (const std::string& text : {cyrillic, latin1, std::string(20000, '\n')}) EXPECT_EQ(doubt(text), "");
   folder.write("both/1.txt", utf16);

@@ -62,8 +62,9 @@ TEST(TokenShard, AnErrorNamesTheVocabularyOfItsTokenizer) {
   writer.add(std::vector<int32_t>{1, 500});
   const std::string path = folder.write("a.safetensors", shard_text(writer));
   const TokenDataOptions options{.files = {path}, .layout = TokenLayout::kAuto, .vocab = 300};
-  EXPECT_THAT(message_of<DataError>([&] { TokenData{options}; }),
-              HasSubstr("outside of the vocabulary [0, 300); set model.vocab to 600, that of the file's tokenizer 'toy'"));
+  EXPECT_THAT(
+      message_of<DataError>([&] { TokenData{options}; }),
+      HasSubstr("outside of the vocabulary [0, 300); set model.vocab to 600, that of the file's tokenizer 'toy'"));
 }
 
 TEST(TokenShard, WriterRefusesWhatIsNoDocument) {

@@ -31,7 +31,7 @@ for word in --hlep steps; do
   code=0
   "$room/tools/quickstart" train.steps=5 "$word" >"$room/log" 2>&1 || code=$?
   [[ $code == 2 ]] || fail "$word: exit code $code"
-  grep -q "'$word' is no setting: expected KEY=VALUE" "$room/log" || fail "$word: $(cat "$room/log")"
+  grep -q "'$word' is not a setting: expected KEY=VALUE" "$room/log" || fail "$word: $(cat "$room/log")"
 done
 [[ ! -e "$room/started" ]] || fail 'help or a wrong word started the setup'
 

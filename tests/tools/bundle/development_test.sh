@@ -70,7 +70,7 @@ plugin=own/build/own_model.so
 expect 2 "model 'parallel' has no option 'turns'; it has: rounds" "$mantissa" config $configuration "${settings[@]}" 'model.options=[turns=2]'
 expect 2 "expected rounds=NUMBER, got 'rounds=x'" "$mantissa" config $configuration "${settings[@]}" 'model.options=[rounds=x]'
 expect 2 "there are: encoder, gpt, parallel" "$mantissa" config $configuration "${settings[@]}" model.name=paralel
-expect 2 "'$room/text' is no plugin" "$mantissa" config $configuration "${settings[@]}" model.plugin=text
+expect 2 "'$room/text' is not a plugin" "$mantissa" config $configuration "${settings[@]}" model.plugin=text
 cp $plugin kept.so
 # As if the headers had changed: another stamp, in the same length.
 sed -E 's/(mantissa plugin: headers )[0-9a-f]{16}/\10123456789abcdef/' kept.so >other.so

@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"test.faults=[{kind: exit, element: 1}]"}, "goes with the kinds inf, nan and flip only"},
         Case{{"test.faults=[{kind: exit, target: wire}]"}, "goes with the kinds inf, nan and flip only"},
         Case{{"test.faults=[{kind: exit, parameter: a}]"}, "goes with the kinds inf, nan and flip only"},
-        Case{{"test.random.kinds=[flip, flop]"}, "'flop' is no kind of fault"},
+        Case{{"test.random.kinds=[flip, flop]"}, "'flop' is not a kind of fault"},
         Case{{"test.random.count=1", "test.random.kinds=[]"}, "names none"},
         Case{{"test.activations=[{step: 1}]"}, "test.activations[0].layer = \"\" (default; command line: "}));
 

@@ -127,7 +127,7 @@ TEST(Evaluate, PrintsPerplexityAndBitsAByte) {
   EXPECT_NEAR(result.at("perplexity").get<double>(), std::exp(nats / count), 1e-5);
   EXPECT_NEAR(result.at("bits_per_byte").get<double>(), nats / std::log(2.0) / (count + 1), 1e-6);
   EXPECT_EQ(result.at("tokens"), std::strlen(kText) - 1);
-  EXPECT_THAT(outcome.output, HasSubstr("nats a token"));
+  EXPECT_THAT(outcome.output, HasSubstr("nats per token"));
 }
 
 // Sums over single passes, the longest continuation last, and one that divides by characters.

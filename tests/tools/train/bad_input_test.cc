@@ -142,7 +142,7 @@ TEST(BadInput, DataThatIsSomethingElse) {
                  {"text.txt.gz: the file is compressed by gzip: unpack"});
   write_file(run.data_path(), std::string(60000, '\0'));
   const Outcome outcome = run.train(2, {"train.steps=1", "optimizer.warmup_steps=0"});
-  const std::string warning = "data.train: " + run.data_path() + ": 100 % of its bytes are 0: it is no text";
+  const std::string warning = "data.train: " + run.data_path() + ": 100 % of its bytes are 0: it is not text";
   const size_t found = outcome.output.find(warning);
   EXPECT_NE(found, std::string::npos) << outcome.output;
   EXPECT_EQ(outcome.output.find(warning, found + 1), std::string::npos) << outcome.output;

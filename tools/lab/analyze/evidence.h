@@ -16,8 +16,8 @@
 
 namespace mantissa {
 
-// A rise of the loss that matters, nats a token: a tenth of a per cent of perplexity, and less than another seed makes.
-// Unless its budget is one of loss, `advise` takes the fastest of the plans within it of the best.
+// A rise of the loss that matters, nats per token: a tenth of a per cent of perplexity, and less than another seed
+// makes. Unless its budget is one of loss, `advise` takes the fastest of the plans within it of the best.
 inline constexpr double kHarmNats = 1e-3;
 
 struct EvidenceFile {

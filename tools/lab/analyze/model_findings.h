@@ -87,7 +87,7 @@ struct CheckpointFindings {
   std::vector<TensorFindings> tensors;
   std::vector<ProductFindings> products;
   LossScaleFindings loss_scale{};
-  double loss = 0.0;  // in the first of the steps, nats a token
+  double loss = 0.0;  // in the first of the steps, nats per token
   int64_t skipped = 0;
   // If the schedule reaches 0, the steps continue with its last positive learning rate: without updates there is
   // nothing to analyse.

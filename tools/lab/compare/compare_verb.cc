@@ -55,7 +55,7 @@ std::string scale_text(const Json& scale) {
 std::string verdict_line(const Json& figures) {
   const Json& setting = figures["setting"];
   return fmt::format(
-      "Verdict: final loss against {} with the same seed, nats a token, {:g} % interval; equal within {:.2g} ({})",
+      "Verdict: final loss against {} with the same seed, nats per token, {:g} % interval; equal within {:.2g} ({})",
       figures["baseline"], 100.0 * number_of(setting["level"]), number_of(setting["margin"]), setting["margin_text"]);
 }
 

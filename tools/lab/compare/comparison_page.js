@@ -54,7 +54,7 @@ const rowOf = ({name}, value, text, more) => ({name, value, text: value === null
 const margin = numberOf(setting.margin) ?? 0;
 function verdictHow() {
   const level = numberOf(setting.level) === null ? '' : `${figure(100 * setting.level, 2)} % `;
-  return 'The final loss of each precision minus that of the baseline with the same seed, in nats a token, with its ' +
+  return 'The final loss of each precision minus that of the baseline with the same seed, in nats per token, with its ' +
       `${level}interval: to the left is better. Losses within ±${figure(margin, 2)} (shaded) count as equal: ` +
       `${textOf(setting.margin_text)}. ${textOf(setting.equal_text)} Power is the chance that so many seeds call ` +
       'precisions equal that do not differ.';
@@ -150,7 +150,7 @@ function drawCurves(body, legend) {
   const every = Math.max(1, ...losses.map((one) => one.every));
   legend.append(...lineLegend(trained), every > 1 ? word(`a point of a line: ${every} steps`) : '');
   const drawn = (series) => series.filter((one) => one.points.length);
-  const charts = [lineChart('Training loss, nats a token', losses, {xTitle: 'step'})];
+  const charts = [lineChart('Training loss, nats per token', losses, {xTitle: 'step'})];
   if (baseline && others.length) {
     const paired = drawn(others.map((precision) => curveOf(precision, pairedLosses(precision))));
     const title = `Difference to ${baseline.name} with the same seed, nats`;
@@ -158,7 +158,7 @@ function drawCurves(body, legend) {
   }
   const validation = drawn(trained.map(validationOf));
   const options = {xTitle: 'steps done', dots: 'beside'};
-  if (validation.length) charts.push(lineChart('Validation loss, nats a token', validation, options));
+  if (validation.length) charts.push(lineChart('Validation loss, nats per token', validation, options));
   facetGrid(body, 380, charts);
 }
 

@@ -58,7 +58,8 @@ size_t precision_in_turn(size_t seed, size_t turn, size_t count);
 PrecisionComparison compare_precisions(const ComparisonOptions& options, const Config& config,
                                        const std::vector<Candidate>& candidates, Communicator& communicator);
 
-// The largest difference of losses that counts as "equal", nats a token: the mean over the baseline's successful runs.
+// The largest difference of losses that counts as "equal", nats per token: the mean over the baseline's successful
+// runs.
 double margin_of(const PrecisionComparison& comparison);
 
 // The runs of a trained precision, compared with those of the baseline:

@@ -57,14 +57,14 @@ struct MeanDifference {
 // value.
 MeanDifference mean_difference(std::span<const double> differences, double level);
 
-// The margin of equal losses: nats a token, or a share of what the baseline learns in a run.
+// The margin of equal losses: nats per token, or a share of what the baseline learns in a run.
 struct LossMargin {
   // DeepSeek-V3 (arXiv 2412.19437, section 3.3) takes 0.25 % of the loss itself for less than training's randomness.
   double value = 0.0025;
   bool is_share = true;
 
   // The margin of one pair: 0, to which nothing is equal, if the baseline did not get below the loss of its first
-  // weights. Losses in nats a token, as TrainingRecord::first_loss(), final_loss().
+  // weights. Losses in nats per token, as TrainingRecord::first_loss(), final_loss().
   double of(double first_loss, double final_loss) const;
 };
 // "0.01" (nats) or "0.5%" (of what the baseline learns). ConfigError, which names `option`, for other texts.

@@ -22,7 +22,7 @@ inline constexpr double kMostLateLearning = 0.1;
 double late_learning(const TrainingRecord& run);
 
 // How much the difference candidate - baseline of training losses grew from the third to the last quarter of the runs,
-// each the mean of the quarter's steps, nats a token. NaN for fewer than 10 steps.
+// each the mean of the quarter's steps, nats per token. NaN for fewer than 10 steps.
 double late_growth(const TrainingRecord& baseline, const TrainingRecord& candidate);
 
 // Why pairs of runs are too short for "equal"; empty if they are not, and for runs whose losses are the same to the

@@ -24,7 +24,7 @@ enum class StepResult : uint8_t {
 std::string_view name(StepResult result);  // "applied", "overflow", "fault"
 
 struct TrainedStep {
-  double loss = 0.0;       // nats a token; not finite after a fault
+  double loss = 0.0;       // nats per token; not finite after a fault
   double grad_norm = 0.0;  // unscaled, before clipping; not finite where the step was skipped
   float scale = 1.0f;      // of the loss
   StepResult result = StepResult::kApplied;
@@ -34,7 +34,7 @@ struct TrainedStep {
 
 struct ValidationLoss {
   int64_t step = 0;   // steps done
-  double loss = 0.0;  // nats a token
+  double loss = 0.0;  // nats per token
 };
 
 // The same on all ranks.

@@ -218,7 +218,7 @@ RunHistory read_run_history(const std::string& run, bool previous) {
   const std::string folder = run + kBlackBoxFolder;
   const std::string suffix = previous ? ".previous.box" : ".box";
   if (!std::filesystem::is_directory(run)) {
-    throw ConfigError(fmt::format("'{}' is no folder: expected the folder of a run (train.run_dir)", run));
+    throw ConfigError(fmt::format("'{}' is not a folder: expected the folder of a run (train.run_dir)", run));
   }
   const std::set<int> found = ranks_in(folder, suffix);
   if (found.empty()) {

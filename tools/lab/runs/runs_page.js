@@ -91,10 +91,10 @@ function drawFigures(body) {
 function drawLoss(body, legend) {
   legend.append(...runLegend());
   body.append(axisChoice());
-  const charts = [lineChart('Training loss, nats a token', curvesOf('loss'), horizontal())];
+  const charts = [lineChart('Training loss, nats per token', curvesOf('loss'), horizontal())];
   const evaluated = runs.map((run) => ({...run, points: evaluationsOf(run)})).filter((run) => run.points.length);
   const dots = evaluated.every((run) => run.points.length <= 40) ? 'beside' : null;
-  if (evaluated.length) charts.push(lineChart('Validation loss, nats a token', evaluated, {...horizontal(), dots}));
+  if (evaluated.length) charts.push(lineChart('Validation loss, nats per token', evaluated, {...horizontal(), dots}));
   facetGrid(body, 420, charts);
 }
 
@@ -229,7 +229,7 @@ startPage(
       panel('verdict', 'Verdict', 'Verdict', 'How the runs stand, and what to look at first.', drawVerdict),
       panel(
           'figures-table', 'Figures', 'Figures',
-          'Losses are in nats a token; tokens per second and MFU are medians of the steps; the time is that of all steps.',
+          'Losses are in nats per token; tokens per second and MFU are medians of the steps; the time is that of all steps.',
           ifRuns(drawFigures)),
       panel('loss', 'Loss', 'Loss', kCurvesHow, ifRuns(drawLoss)),
       panel(
@@ -258,7 +258,7 @@ startPage(
       panel(
           'events', 'Events', 'Events', 'Changes of precision, returns to a checkpoint, and early stops.', ifRuns(drawEvents)),
       panel(
-          'scores', 'Scores', 'Scores', 'The newest result of each evaluation: shares of right answers, losses in nats a token.',
+          'scores', 'Scores', 'Scores', 'The newest result of each evaluation: shares of right answers, losses in nats per token.',
           ifRuns(drawScores)),
       panel('samples', 'Samples', 'Samples', 'The last texts that each run generated.', ifRuns(drawSamples)),
     ]);

@@ -16,7 +16,7 @@ struct WatchedRun {
   RunMetrics metrics;
 
   explicit WatchedRun(const std::string& run_dir) : path(run_dir), metrics(run_dir) {}
-  // ConfigError if it is no run folder. `now`: seconds of Unix time.
+  // ConfigError if it is not a run folder. `now`: seconds of Unix time.
   void refresh(double now);
   // Whether it may still change by itself.
   bool is_under_way() const;

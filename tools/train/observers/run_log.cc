@@ -211,7 +211,7 @@ void RunLog::after_validation(Trainer& trainer, double loss) {
   (first ? last_validation_loss_ : first) = loss;
   if (!trainer.is_leader()) return;
   const int64_t step = trainer.session().next_step;
-  log_info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", step, loss,
+  log_info("step {} | validation loss {:.4f} nats per token ({:.3f} bits), perplexity {:.3f}", step, loss,
            loss / std::log(2.0), std::exp(loss));
   records_->write({{"event", "validation"}, {"step", step}, {"loss", loss}});
   heartbeat_->figures().validation_loss = loss;
@@ -298,7 +298,7 @@ void RunLog::summarise(Trainer& trainer) {
   log_info("statistics:{}", wrapped(trainer.state().statistics.to_text(backend.memory_use().peak_bytes, speed_)));
   if (!memory.empty()) log_info("{}", memory);
   if (const auto& first = trainer.state().first_validation_loss; first && last_validation_loss_) {
-    log_info("validation loss {:.4f} -> {:.4f} nats a token", *first, *last_validation_loss_);
+    log_info("validation loss {:.4f} -> {:.4f} nats per token", *first, *last_validation_loss_);
   }
   if (is_unsaved_) return log_info("metrics in {}/metrics.jsonl", run_dir);
   log_info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(run_dir), run_dir);

@@ -66,8 +66,8 @@ double TextScore::perplexity() const { return std::exp(loss()); }
 double TextScore::bits_per_byte() const { return nats / std::numbers::ln2 / static_cast<double>(bytes); }
 
 std::string TextScore::describe() const {
-  std::string text = fmt::format("perplexity {:.4f}, {:.5f} nats a token", perplexity(), loss());
-  if (bytes > 0) text += fmt::format(", {:.4f} bits a byte", bits_per_byte());
+  std::string text = fmt::format("perplexity {:.4f}, {:.5f} nats per token", perplexity(), loss());
+  if (bytes > 0) text += fmt::format(", {:.4f} bits per byte", bits_per_byte());
   return text;
 }
 

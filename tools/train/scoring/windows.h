@@ -23,7 +23,7 @@ void score_windows(Scorer& scorer, std::span<const int32_t> tokens, const Window
 
 struct ScoredText {
   std::vector<int32_t> tokens;
-  int64_t bytes = 0;  // 0: the file holds token numbers
+  int64_t bytes = 0;  // 0: the file holds token ids
 };
 // DataError naming the file if it cannot be read, or has fewer than 2 tokens or one outside of the vocabulary.
 ScoredText read_scored_text(const std::string& path, const TextCodec& text, const ModelConfig& model);
@@ -36,7 +36,7 @@ struct TextScore {
   double loss() const { return nats / static_cast<double>(tokens); }
   double perplexity() const;
   double bits_per_byte() const;
-  std::string describe() const;  // "perplexity 9.0250, 2.20000 nats a token"
+  std::string describe() const;  // "perplexity 9.0250, 2.20000 nats per token"
 };
 void to_json(nlohmann::json& json, const TextScore& score);
 

@@ -107,7 +107,7 @@ TEST(Postmortem, NamesBoxesThatAreMissingOrDamaged) {
   expect_says(text, "rank-0002.box' is cut off");
   expect_says(text, "no black box of rank 3");
   write_file(cut, "no box at all");
-  expect_says(text_of(run), "rank-0002.box' is no black box");
+  expect_says(text_of(run), "rank-0002.box' is not a black box");
   BoxFile(7, 8).write(run);
   std::filesystem::rename(BlackBox::path(run + "/black_box", 7), cut);
   expect_says(text_of(run), "it says that it is of rank 7 of 8");

@@ -31,7 +31,7 @@ Recipe require_recipe(const std::string& text) {
                                 recipe ? ": delayed scaling has no scales in the few steps that damage is measured in; "
                                          "its formats are those of current"
                                 : parse_fp32_products(text)
-                                    ? ": that is no lower format but a way to multiply fp32 numbers"
+                                    ? ": that is not a lower format but a way to multiply fp32 numbers"
                                     : ""));
 }
 

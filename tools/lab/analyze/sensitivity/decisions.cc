@@ -20,7 +20,7 @@ RuleFormat require_format(const std::string& text) {
     throw ConfigError(fmt::format(
         "--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
         "(current:e5m2), got '{}'{}",
-        text, parse_fp32_products(text) ? ": that is no lower format but a way to multiply fp32 numbers" : ""));
+        text, parse_fp32_products(text) ? ": that is not a lower format but a way to multiply fp32 numbers" : ""));
   }
   if (const auto* const recipe = std::get_if<Recipe>(&*format); recipe && recipe->scaling == Scaling::kDelayed) {
     throw ConfigError(fmt::format(

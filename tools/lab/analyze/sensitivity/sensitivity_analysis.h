@@ -38,8 +38,8 @@ struct SensitivityRequest {
 struct DecisionScores {
   PrecisionDecision decision;
   std::string refusal{};  // why it could not be tried; empty: it was
-  // The change of the batch's loss when this decision is lowered, nats a token: at once if the forward pass is lowered,
-  // and for a backward product, which does not change the loss at first, after an update with its gradients.
+  // The change of the batch's loss when this decision is lowered, nats per token: at once if the forward pass is
+  // lowered, and for a backward product, which does not change the loss at first, after an update with its gradients.
   Estimate loss{}, loss_magnitude{};
   Estimate update_loss{};       // after an update with the lowered gradients, evaluated exactly
   Estimate gradient_change{};   // |g' - g| / |g| of all parameters

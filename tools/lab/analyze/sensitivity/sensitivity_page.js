@@ -124,7 +124,7 @@ startPage(
           'verdict', 'Verdict', 'Verdict', 'The effect on this training of lowering one thing at a time.', drawVerdict),
       panel(
           'effects', 'Loss', 'Effect on the loss',
-          'Each row lowers one layer or product alone, against fp32, in nats a token: to the right is worse. Bars are the 95 % ' +
+          'Each row lowers one layer or product alone, against fp32, in nats per token: to the right is worse. Bars are the 95 % ' +
               'intervals of the mean over batches; one that contains 0 tells nothing.',
           drawEffects),
       panel(

@@ -68,7 +68,7 @@ TEST(SensitivityVerb, RefusesWhatMakesNoSense) {
       {{"--formats", "delayed"}, "use current"},
       {{"--formats", "bf16,current,bf16"}, "--formats: expected each format once, got 'bf16' twice"},
       {{"--layers", "blocks.7.mlp"}, "leaves nothing to lower"},
-      {{"--formats", "bf16x6"}, "'bf16x6': that is no lower format but a way to multiply fp32 numbers"},
+      {{"--formats", "bf16x6"}, "'bf16x6': that is not a lower format but a way to multiply fp32 numbers"},
       {{"--risk-low", "0.5", "--risk-high", "0.1"}, "the second at least the first"},
       {{"--risk-low", "50%", "--risk-high", "10%"}, "got 0.5 and 0.1"},
       {{"--hessian-interval", "0%"}, "above 0%, at most 1000%"},
