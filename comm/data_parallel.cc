@@ -10,13 +10,13 @@ namespace {
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 ShardedStateOptions state_options(const ParameterSet& parameters, Communicator& communicator,
-                                  const AdamWOptions& options, DType wire) {
-  validate(options);
+                                  const DataParallelOptions& options) {
+  validate(options.adamw);
   return {.layout = BucketLayout(parameters, communicator.size(), BucketLayout::kDefaultCapacityBytes,
-                                 state_alignment(options)),
+                                 state_alignment(options.adamw)),
           .sent = {.communicator = &communicator, .gradients = true, .weights = true},
-          .reduction = {.wire = wire},
-          .adamw = options};
+          .reduction = {.wire = options.wire},
+          .adamw = options.adamw};
 }
 
 }  // namespace
@@ -26,15 +26,15 @@ Gradients join(const Gradients& a, const Gradients& b) {
 }
 
 DataParallel::DataParallel(ParameterSet& parameters, Communicator& communicator, Backend& backend, Stream& stream,
-                           const AdamWOptions& options, DType wire)
-    : options_(options),
+                           const DataParallelOptions& options)
+    : options_(options.adamw),
       backend_(backend),
       stream_(stream),
       parameters_(parameters),
-      state_(parameters, state_options(parameters, communicator, options, wire), communicator, backend, stream),
+      state_(parameters, state_options(parameters, communicator, options), communicator, backend, stream),
       verdict_(communicator, backend, stream),
       control_(backend.make_record<UpdateControl>("update control")) {
-  state_.optimizer.initialize(options.seed);
+  state_.optimizer.initialize(options_.seed);
 }
 
 void DataParallel::begin() {

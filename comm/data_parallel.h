@@ -26,13 +26,18 @@ struct Gradients {
 // Gradients of two sets of parameters under the same loss: the norm of both together, and the outcome that is worse.
 Gradients join(const Gradients& a, const Gradients& b);
 
+struct DataParallelOptions {
+  AdamWOptions adamw{};
+  DType wire = DType::kBF16;  // of gradients between ranks
+};
+
 class DataParallel {
  public:
-  // Binds weights and gradients, and sets the weights to their initial values, a function of options.seed and the names
-  // of the parameters. Everything passed by reference must outlive the object. `wire`: dtype of gradients between
-  // ranks. ConfigError for options out of range. Collective.
+  // Binds weights and gradients, and sets the weights to their initial values, a function of adamw.seed and the names
+  // of the parameters. Everything else that is passed by reference must outlive the object. ConfigError for options out
+  // of range. Collective.
   DataParallel(ParameterSet& parameters, Communicator& communicator, Backend& backend, Stream& stream,
-               const AdamWOptions& options, DType wire = DType::kBF16);
+               const DataParallelOptions& options);
 
   // Opens a step, before its first backward pass: the next gradients replace the old ones.
   void begin();

@@ -53,8 +53,8 @@ int main(int argc, char** argv) try {
   Parameter& up_bias = body.add("up.bias", {4 * kWidth}, {});
   Parameter& down = body.add("down.weight", {kWidth, 4 * kWidth}, normal);
   Parameter& out = head.add("head.weight", {kVocab, kWidth}, normal);
-  DataParallel body_optimizer(body, *ranks, *backend, *stream, {.weight_decay = 0.1f, .seed = 1});
-  DataParallel head_optimizer(head, *ranks, *backend, *stream, {.weight_decay = 0.0f, .seed = 1});
+  DataParallel body_optimizer(body, *ranks, *backend, *stream, {.adamw = {.weight_decay = 0.1f, .seed = 1}});
+  DataParallel head_optimizer(head, *ranks, *backend, *stream, {.adamw = {.weight_decay = 0.0f, .seed = 1}});
 
   GradScaler scaler(scaler_preset("pytorch"));
   const UniformPrecision defaults(unruled_precision());  // for each op the rule of PyTorch's autocast

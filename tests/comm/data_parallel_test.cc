@@ -13,7 +13,7 @@ namespace mantissa {
 namespace {
 
 constexpr double kRate = 1e-2;
-const AdamWOptions kPlain{.weight_decay = 0.0f, .seed = 11};
+const DataParallelOptions kPlain{.adamw = {.weight_decay = 0.0f, .seed = 11}, .wire = DType::kF32};
 
 // A rank with two sets of toy parameters, all in fp32.
 struct TwoSets {
@@ -21,8 +21,8 @@ struct TwoSets {
       : communicator(ranks), backend(create_backend("cpu")), stream(backend->create_stream()) {
     testing::add_toy_parameters(a, DType::kF32);
     testing::add_toy_parameters(b, DType::kF32);
-    of_a = std::make_unique<DataParallel>(a, ranks, *backend, *stream, kPlain, DType::kF32);
-    of_b = std::make_unique<DataParallel>(b, ranks, *backend, *stream, kPlain, DType::kF32);
+    of_a = std::make_unique<DataParallel>(a, ranks, *backend, *stream, kPlain);
+    of_b = std::make_unique<DataParallel>(b, ranks, *backend, *stream, kPlain);
     loss = backend->make_tensor(DType::kF32, {1}, "loss");
   }
 
