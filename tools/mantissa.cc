@@ -2,8 +2,10 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <system_error>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -44,6 +46,13 @@ int run(int argc, char** argv) {
   return named->run();
 }
 
+// A result that a full disk cut off is no success.
+int checked_output(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  log_error("standard output cannot be written to its end: {}", std::generic_category().message(errno));
+  return code == 0 ? static_cast<int>(ExitCode::kData) : code;
+}
+
 }  // namespace
 }  // namespace mantissa
 
@@ -51,5 +60,5 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit then fails the write, which is handled
   mantissa::name_program(mantissa::version_line());
   mantissa::start_logging(mantissa::launcher_rank(), 1);
-  return mantissa::run(argc, argv);
+  return mantissa::checked_output(mantissa::run(argc, argv));
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
@@ -53,6 +54,13 @@ void ProgressBar::reach(int64_t done) {
   if (drawn != this || Clock::now() - drawn_at_ < kLeastPause) return;
   drawn_at_ = Clock::now();
   draw();
+}
+
+void ProgressBar::print(std::string_view text) {
+  std::optional<Hidden> hidden;
+  if (::isatty(STDOUT_FILENO) == 1) hidden.emplace();
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
 }
 
 std::string ProgressBar::line(size_t columns) const {

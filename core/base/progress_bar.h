@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace mantissa {
 
@@ -20,6 +21,9 @@ class ProgressBar {
 
   void advance(int64_t by = 1) { reach(done_ + by); }
   void reach(int64_t done);
+
+  // Writes to standard output at once; a bar in the same terminal is hidden meanwhile.
+  static void print(std::string_view text);
 
   // While such an object lives, no bar is in the way of lines of other kinds.
   class Hidden {

@@ -93,6 +93,12 @@ TEST(CommandLine, TellsVersionAndCommit) {
   expect_fits("--version", outcome.output);
 }
 
+TEST(CommandLine, AResultThatADiskCannotHoldIsNoSuccess) {
+  const Outcome outcome = run_shell(command_line(program_under_test(), {"completion", "bash"}) + " >/dev/full");
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_TRUE(has(outcome.output, "standard output cannot be written to its end: No space left on device"));
+}
+
 TEST(CommandLine, MistypedWordsGetTheNearestOnes) {
   const auto expect = [](const std::vector<std::string>& words, const std::string& message) {
     const Outcome outcome = run_program(0, words);

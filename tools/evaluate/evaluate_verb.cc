@@ -1,11 +1,7 @@
 #include "tools/evaluate/evaluate_verb.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <optional>
-
-#include <unistd.h>
 
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
@@ -49,11 +45,7 @@ LoadedModel load_scored(const ScoredModel& wanted, Communicator& communicator) {
 
 // One rank prints.
 void print(const Communicator& communicator, const std::string& text) {
-  if (communicator.rank() != 0) return;
-  std::optional<ProgressBar::Hidden> hidden;
-  if (::isatty(STDOUT_FILENO) == 1) hidden.emplace();
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (hidden) std::fflush(stdout);
+  if (communicator.rank() == 0) ProgressBar::print(text);
 }
 
 // {first: path}, then the figures.

@@ -1,11 +1,7 @@
 #include "tools/generate/generate_verb.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <optional>
 #include <set>
-
-#include <unistd.h>
 
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
@@ -16,13 +12,6 @@
 
 namespace mantissa {
 namespace {
-
-void print(const std::string& text) {
-  std::optional<ProgressBar::Hidden> hidden;
-  if (::isatty(STDOUT_FILENO) == 1) hidden.emplace();
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
 
 // Tokens that end a text: those of the tokenizer, of Hugging Face's generation_config.json and of a chat's turns.
 std::set<int32_t> end_tokens(const std::string& model, const TextCodec& codec, const std::string& end_of_turn) {
@@ -78,7 +67,7 @@ class JsonLines {
     for (; next_ < texts_.size() && texts_[next_].end != nullptr; ++next_) {
       const nlohmann::ordered_json line = {
           {"prompt", prompts_[next_].text}, {"text", texts_[next_].text}, {"end", texts_[next_].end}};
-      print(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      ProgressBar::print(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     }
   }
 
@@ -119,7 +108,7 @@ void generate(const GenerateRequest& request) {
     if (is_file) {
       lines.text(index) += text;
     } else {
-      print(text);
+      ProgressBar::print(text);
     }
   };
   const auto finish = [&](size_t index, const char* end) {
@@ -128,7 +117,7 @@ void generate(const GenerateRequest& request) {
     lines.finish(index, end);
     progress.advance();
   };
-  if (!is_file && !list.prompts[0].is_chat) print(list.prompts[0].text);
+  if (!is_file && !list.prompts[0].is_chat) ProgressBar::print(list.prompts[0].text);
   for (size_t i = 0; request.sampling.tokens == 0 && i < prompts.size(); ++i) finish(i, "length");
   std::vector<int64_t> added(prompts.size());
   generator.run(prompts, request.sampling, [&](size_t index, int32_t token) {
@@ -145,7 +134,7 @@ void generate(const GenerateRequest& request) {
     if (++added[index] == request.sampling.tokens) finish(index, "length");
     return Continue::kYes;
   });
-  if (!is_file) print("\n");
+  if (!is_file) ProgressBar::print("\n");
 }
 
 }  // namespace
