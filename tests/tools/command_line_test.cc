@@ -94,7 +94,7 @@ TEST(CommandLine, TellsVersionAndCommit) {
 }
 
 TEST(CommandLine, AResultThatADiskCannotHoldIsNoSuccess) {
-  const Outcome outcome = run_shell(command_line(program_under_test(), {"completion", "bash"}) + " >/dev/full");
+  const Outcome outcome = run_shell("(" + command_line(program_under_test(), {"completion", "bash"}) + " >/dev/full)");
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_TRUE(has(outcome.output, "standard output cannot be written to its end: No space left on device"));
 }

@@ -10,6 +10,7 @@
 
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
+#include "core/base/wrapped_text.h"
 #include "core/io/pending_output.h"
 #include "core/text/json_node.h"
 #include "tools/convert/adapters.h"
