@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -183,7 +184,9 @@ class HfWriter {
  private:
   static constexpr uint64_t kMegabyte = 1'000'000;
 
-  void write_file(const std::string& name, const std::vector<const HfTensor*>& tensors) {
+  void write_file(const std::string& name, std::vector<const HfTensor*> tensors) {
+    const auto width = [this](const HfTensor* tensor) { return size_bytes(weights_.dtype_of(*tensor->parameter)); };
+    std::ranges::stable_sort(tensors, std::greater(), width);  // SafetensorsWriter::order()
     std::vector<SafetensorsEntry> entries;
     for (const HfTensor* const tensor : tensors) {
       entries.push_back({.name = tensor->part.name,
@@ -194,7 +197,7 @@ class HfWriter {
     SafetensorsWriter writer(file, std::move(entries));
     for (const HfTensor* const tensor : tensors) {
       progress_->reach(static_cast<int64_t>(done_ / kMegabyte));
-      done_ += static_cast<uint64_t>(tensor->numel() * size_bytes(weights_.dtype));
+      done_ += static_cast<uint64_t>(tensor->numel() * width(tensor));
       if (held_ != tensor->parameter) {
         held_bytes_ = weights_.bytes(*tensor->parameter);
         held_ = tensor->parameter;
