@@ -26,6 +26,7 @@ struct Gradients {
 // Gradients of two sets of parameters under the same loss: the norm of both together, and the outcome that is worse.
 Gradients join(const Gradients& a, const Gradients& b);
 
+// How DataParallel updates weights and sends gradients.
 struct DataParallelOptions {
   AdamWOptions adamw{};
   DType wire = DType::kBF16;  // of gradients between ranks
