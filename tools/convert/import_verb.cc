@@ -7,6 +7,7 @@
 #include "core/io/pending_output.h"
 #include "tools/exchange/carried_files.h"
 #include "tools/exchange/weights_file.h"
+#include "tools/guard/next_commands.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/run_model.h"
 
@@ -51,7 +52,7 @@ void import_model(const ImportRequest& request) {
            model.width, model.vocab, static_cast<double>(source->parameters().numel()) * 1e-6,
            name(source->dtype(source->parameters()[0].name)));
   log_info("next: mantissa generate {0} --prompt TEXT | mantissa train {0} data.train=FILES train.run_dir=RUN",
-           request.out);
+           shell_word(request.out));
 }
 
 }  // namespace
