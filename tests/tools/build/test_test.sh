@@ -14,7 +14,7 @@ stand_in() {  # stand_in PATH: its text comes from standard input
 }
 stand_in tools/setup <<<'echo "setup $*"'
 stand_in tools/build/left_out <<<'true'
-stand_in "$TEST_TMPDIR/bin/bazel" <<<'[[ $1 != test ]] || echo "//core:a_test  PASSED in 0.1s"'
+stand_in "$TEST_TMPDIR/bin/bazel" <<<'[[ $1 != test ]] || echo "//core:a_test  PASSED in 0.1s" && echo "bazel $*" >>../bazel.log'
 stand_in tests/tools/config/fuzz <<<'echo "fuzz $*"; cat fuzz_output; exit "$(cat fuzz_status)"'
 
 # expect STATUS LAST_LINE [ARGUMENT...]
@@ -37,9 +37,13 @@ has "setup --slow-tests"
 FUZZ_SECONDS=5 expect 0 "3 passed, 0 failed" --slow
 has "fuzz 5"
 
+grep -q "GTEST_ALSO_RUN_DISABLED_TESTS=1" ../bazel.log || { echo "FAILED: --slow leaves out cases" >&2 && exit 1; }
+rm ../bazel.log
+
 # Without --slow, and for some targets only, there is none.
 expect 0 "1 passed, 0 failed"
 has "setup --tests"
+! grep -q "GTEST_ALSO_RUN_DISABLED_TESTS" ../bazel.log || { echo "FAILED: without --slow all cases run" >&2 && exit 1; }
 expect 0 "1 passed, 0 failed" --slow //core/...
 
 printf '%s\n' 'config passed' 'manifest failed: build/fuzz/manifest.crash-1, build/fuzz/manifest.log' >fuzz_output
