@@ -101,24 +101,32 @@ prepare() { # a bundle and a configuration
   cat >"$work/config.yaml" <<CONFIG
 model: {layers: 2, width: 32, heads: 4, context: 32, vocab: 256}
 data: {train: [$work/text]}
-train: {steps: 3000, global_batch: 12, micro_batch: 2, log_interval: 500, eval_interval: 0, sample_tokens: 0, measure_peak: false}
+train: {steps: 100, global_batch: 12, micro_batch: 2, log_interval: 500, eval_interval: 0, sample_tokens: 0, measure_peak: false}
 optimizer: {lr: 3e-3, warmup_steps: 5}
 checkpoint: {interval: 0}
 device: cpu
 CONFIG
 }
 
-# submit SCRIPT RUN [OPTION...]: prints the job's number. The log is RUN.log.
+# linger RUN SECONDS: from step 21 on, a start of this run sleeps so long in each step. It is then not over when Slurm stops it,
+# however fast the machine is.
+linger() {
+  { cat "$work/config.yaml" && echo "test: {faults: [{kind: sleep, rank: 0, step: 21, steps: 80, seconds: $2}]}"; } >"$work/$1.yaml"
+}
+hurry() { cp "$work/config.yaml" "$work/$1.yaml"; } # its next start does not
+
+# submit SCRIPT RUN [OPTION...]: prints the job's number. The log is RUN.log. Any run but `whole` lingers.
 submit() {
   local script=$1 run=$2
   shift 2
+  if [[ $run == whole ]]; then hurry whole; elif [[ ! -e $work/$run.yaml ]]; then linger "$run" 0.3; fi
   sbatch --parsable --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 --output="$work/$run.log" --chdir="$work" "$@" \
-    "$MANTISSA_ROOT/configs/slurm/$script" "$work/config.yaml" "train.run_dir=$work/$run"
+    "$MANTISSA_ROOT/configs/slurm/$script" "$work/$run.yaml" "train.run_dir=$work/$run"
 }
 
 state_is() { scontrol --oneliner show job "$1" | grep -qE "JobState=($2) "; }
 steps_done() { [[ $(grep -c '"event":"step"' "$work/$1/metrics.jsonl") -ge 20 ]]; }
-weights_of() { (cd "$work/$1/checkpoints/step-00003000" && sha256sum -- * | grep -v manifest); }
+weights_of() { (cd "$work/$1/checkpoints/step-00000100" && sha256sum -- * | grep -v manifest); }
 
 finish() { # finish JOB RUN: it completes, with the weights of the run `whole`
   wait_for 120 "the end of job $1 ($2)" state_is "$1" "COMPLETED|FAILED|CANCELLED|NODE_FAIL|TIMEOUT"
@@ -131,7 +139,8 @@ finish() { # finish JOB RUN: it completes, with the weights of the run `whole`
 continue_requeued() { # continue_requeued JOB RUN CAUSE
   wait_for 60 "the requeue of job $1 ($2)" state_is "$1" PENDING
   grep -q "stopped after step .*: $3, on rank" "$work/$2.log" || fail "$2 does not name $3 as the cause"
-  [[ ! -e $work/$2/checkpoints/step-00003000 ]] || fail "$2 was at its end before it was stopped"
+  [[ ! -e $work/$2/checkpoints/step-00000100 ]] || fail "$2 was at its end before it was stopped"
+  hurry "$2"
   scontrol update "JobId=$1" StartTime=now+3
   finish "$1" "$2"
 }
@@ -210,33 +219,37 @@ for script in cpu mpirun; do
   echo "passed: $run"
 done
 
-# One task of an array is told to stop: it alone is requeued.
+# One task of an array is told to stop: it alone is requeued. The other lingers to its end.
+linger sweep 0.1
 job=$(submit sweep.sbatch sweep --array=0-1 --cpus-per-task=1 --output="$work/sweep-%a.log")
 second=runs/sweep-$job/lr-3e-4
 wait_for 120 "steps of task 1 of job $job" steps_done "$second"
 scancel --batch --signal=USR1 "${job}_1"
 wait_for 60 "the requeue of task 1 of job $job" grep -q "start 1: exit code 75" "$work/sweep-1.log"
 wait_for 60 "the requeue of task 1 of job $job" state_is "${job}_1" PENDING
+hurry sweep
 scontrol update "JobId=${job}_1" StartTime=now+3
 wait_for 120 "the end of the sweep" bash -c "! squeue --noheader | grep -q ."
 grep -q "start 2: exit code 0" "$work/sweep-1.log" || fail "task 1 of the sweep did not continue"
 grep -q "start 1: exit code 0" "$work/sweep-0.log" || fail "task 0 of the sweep was started more than once"
 for rate in 1e-4 3e-4; do
-  [[ -d $work/runs/sweep-$job/lr-$rate/checkpoints/step-00003000 ]] || fail "the sweep has no result for rate $rate"
+  [[ -d $work/runs/sweep-$job/lr-$rate/checkpoints/step-00000100 ]] || fail "the sweep has no result for rate $rate"
 done
 echo "passed: sweep"
 
 # By hand: Ctrl-C, then the same line again.
 by_hand() {
-  env --default-signal=INT "$MANTISSA_ROOT/configs/slurm/interactive.sh" --cpus-per-task=1 -- train "$work/config.yaml" \
+  env --default-signal=INT "$MANTISSA_ROOT/configs/slurm/interactive.sh" --cpus-per-task=1 -- train "$work/interactive.yaml" \
     "train.run_dir=$work/interactive"
 }
+linger interactive 0.3
 by_hand >"$work/interactive.log" 2>&1 &
 job=$!
 wait_for 60 "steps by hand" steps_done interactive
 pkill -INT -P "$(pgrep -P "$job" salloc)" srun || fail "no srun below interactive.sh"
 wait "$job" && code=0 || code=$?
 [[ $code == 75 ]] || fail "Ctrl-C to interactive.sh gave exit code $code: $(cat "$work/interactive.log")"
+hurry interactive
 by_hand >>"$work/interactive.log" 2>&1 || fail "interactive.sh: $(cat "$work/interactive.log")"
 [[ $(weights_of interactive) == "$(weights_of whole)" ]] || fail "the weights of interactive.sh are not those of an uninterrupted run"
 if output=$("$MANTISSA_ROOT/configs/slurm/interactive.sh" train 2>&1); then fail "interactive.sh without --: $output"; fi
