@@ -6,6 +6,7 @@
 
 #include "tests/models/tiny_models.h"
 #include "tests/models/training_pass.h"
+#include "tests/testing/every_case.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/values.h"
 
@@ -105,8 +106,12 @@ INSTANTIATE_TEST_SUITE_P(Models, PackedModel,
 
 TEST_P(PackedModel, AnotherDocumentChangesNoBit) {
   const std::vector<int32_t> starts = kLayout.starts();
+  const bool samples = host_.is_slow() && !testing::every_case();
+  // A sample is a quarter of the cases. Each model begins elsewhere, so that together they take every document.
+  size_t index = GetParam().first == std::string("Gpt") ? 0 : GetParam().first == std::string("Llama") ? 1 : 2;
   for (const Precision& precision : {Precision{}, testing::autocast(DType::kBF16)}) {
     for (const size_t chosen : {0u, 2u, 3u, 5u, 8u}) {
+      if (samples && index++ % 4 != 0) continue;
       const Layout::Document document = kLayout.documents()[chosen];
       const auto is_of_document = [&](size_t row) {
         return row >= document.begin && row < document.begin + document.length;

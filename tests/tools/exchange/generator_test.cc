@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tests/core/io/temp_folder.h"
+#include "tests/testing/every_case.h"
 #include "tests/tools/exchange/hf_reference.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/loaded_model.h"
@@ -75,6 +76,9 @@ INSTANTIATE_TEST_SUITE_P(Families, GeneratorOfFamily, ::testing::ValuesIn(testin
 // Prompts of several lengths, more than the batch has rows, so that texts end and begin beside others.
 TEST_P(GeneratorOfFamily, GreedyTextsAreThoseOfWholePasses) {
   const LoadedModel model = load(GetParam());
+  if (is_slow(model) && testing::is_left_out_on_slow_devices(GetParam())) {
+    GTEST_SKIP() << "three families on the emulated GPU";
+  }
   const SamplingOptions greedy{.tokens = is_slow(model) ? 4 : 14, .filters = {.temperature = 0.0}};
   Texts prompts, expected;
   for (const int64_t length : {1, 8, 3, 20, 5}) {
@@ -89,7 +93,9 @@ TEST_P(GeneratorOfFamily, GreedyTextsAreThoseOfWholePasses) {
 TEST_P(GeneratorOfFamily, AFullContextGoesOnWithItsSecondHalf) {
   const LoadedModel model = load(GetParam());
   const ModelConfig& config = model.config.model;
-  if (is_slow(model) && GetParam() != std::string("mistral")) GTEST_SKIP() << "one family on the emulated GPU";
+  if (is_slow(model) && !testing::every_case() && GetParam() != std::string("mistral")) {
+    GTEST_SKIP() << "one family on the emulated GPU";
+  }
   const SamplingOptions greedy{.tokens = is_slow(model) ? 5 : config.context + 5, .filters = {.temperature = 0.0}};
   Texts prompts, expected;
   for (const int64_t length : {config.context - 3, config.context, config.context + 9}) {
