@@ -49,7 +49,15 @@ LINKOPTS = ["-fopenmp"]
 
 # These take three quarters of a sanitizer run: the program above core and comm, and profiles, which handle little memory; the
 # emulated GPU, whose kernels are tested on guarded memory; and tests of numbers (tests/core/kernels sanitizes the kernels).
-_SELDOM_SANITIZED = ["tests/core/cpu", "tests/core/cuda", "tests/core/profile", "tests/core/quant", "tests/tools"]
+_SELDOM_SANITIZED = [
+    "tests/core/cpu",
+    "tests/core/cuda",
+    "tests/core/profile",
+    "tests/core/quant",
+    "tests/experiments",
+    "tests/reference",
+    "tests/tools",
+]
 
 # Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
 # dereference would make up most of a test's code, and the address sanitizer reports null pointers anyway.
