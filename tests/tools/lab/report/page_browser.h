@@ -39,10 +39,10 @@ Visit visit(const std::vector<Page>& pages);
 // fails the test and returns false.
 bool is_sound(const Visit& visit, const std::vector<Page>& pages, const std::vector<std::string>& panels);
 
-// Opens a page at 1280 and 500 px, in light and in dark, with a picture of each: NAME-1280-dark.png. Checks that it is
-// sound and legible: labels touch nothing and are neither cut nor small, words are whole, text stands out from what is
-// behind it, tables show all columns at 1280 px, the page is as bright as its scheme, and a colour stands for one
-// format. Returns the facts: 1280 px light and dark, 500 px light and dark; empty if a page reports nothing.
+// Opens a page at 1280 px in light and at 500 px in dark, with a picture of each: NAME-500-dark.png. With every_case()
+// also the other way round. Checks that it is sound and legible: labels touch nothing and are neither cut nor small,
+// words are whole, text stands out from what is behind it, tables show all columns at 1280 px, the page is as bright as
+// its scheme, and a colour stands for one format. Returns the facts of these pages; empty if one reports nothing.
 std::vector<nlohmann::json> legible_views(const std::string& name, const std::string& html,
                                           const std::vector<std::string>& panels);
 
