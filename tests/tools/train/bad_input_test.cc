@@ -101,11 +101,11 @@ TEST(BadInput, MissingAndEmptyData) {
 
 TEST(BadInput, AFirstStartThatIsRefusedMakesNoFolder) {
   const SmallRun run("no_folder");
-  for (const int ranks : {1, 2}) {
-    for (const auto& [setting, exit_code] : {std::pair("data.train=[nofile]", 3),
-                                             {"data.validation=[nofile]", 3},
-                                             {"model.context=60000", 3},
-                                             {"checkpoint.resume=nowhere", 4}}) {
+  for (const auto& [setting, exit_code, most_ranks] : {std::tuple("data.train=[nofile]", 3, 2),
+                                                       {"data.validation=[nofile]", 3, 1},
+                                                       {"model.context=60000", 3, 1},
+                                                       {"checkpoint.resume=nowhere", 4, 2}}) {
+    for (int ranks = 1; ranks <= most_ranks; ++ranks) {  // ranks agree on errors of one kind alike
       const Outcome outcome = run.try_train(ranks, {setting, "train.micro_batch=1"});
       EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
       EXPECT_FALSE(std::filesystem::exists(run.run_dir())) << setting << " on " << ranks;

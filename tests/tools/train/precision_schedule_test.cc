@@ -71,10 +71,10 @@ TEST(PrecisionScheduleOnce, ASwitchKeepsTheData) {
   const SmallRun run("keeps_data");
   const Outcome outcome = interrupt(
       run, mpirun(2), "mv '" + run.data_path() + "' '" + run.data_path() + ".away'",
-      {"train.steps=2010", "train.log_interval=1000", "precision.schedule=[{after_step: 2000, compute: bf16}]"});
+      {"train.steps=610", "train.log_interval=1000", "precision.schedule=[{after_step: 600, compute: bf16}]"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(run.records("precision").size(), 1u);
-  EXPECT_EQ(run.losses().size(), 2010u);
+  EXPECT_EQ(run.losses().size(), 610u);
 }
 
 TEST(PrecisionScheduleOnce, AnotherScheduleNeedsLeaveToChangeTheTraining) {

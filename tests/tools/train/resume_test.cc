@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 
+#include "tests/testing/every_case.h"
 #include "tests/tools/lab/report/unwrapped.h"
 #include "tests/tools/train/program.h"
 
@@ -325,7 +326,10 @@ class UnusableCheckpoint : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(UnusableCheckpoint, IsPassedOverForTheOneBefore) {
-  for (const std::string entry : {"scaler", "run", "config", "data_fingerprint", "clip_norms"}) {
+  // Several ranks differ in how they agree, not in what they find.
+  std::vector<std::string> entries = {"run"};
+  if (ranks_ == 1 || every_case()) entries = {"scaler", "run", "config", "data_fingerprint", "clip_norms"};
+  for (const std::string& entry : entries) {
     expect_the_one_before(
         "without_" + entry, [&](auto&, nlohmann::json& state) { state.erase(entry); }, "key '" + entry + "' not found");
   }
@@ -367,6 +371,8 @@ TEST_P(UnusableCheckpoint, WithForgedNumbersIsAnError) {
         Forged{"/ranks", 0, "'ranks' is damaged: expected a whole number from 1 to"},
         Forged{"/ranks", 5, "'ranks' is damaged: expected a number by which 6 micro-batches of"},
         Forged{"/run/adaptive/level", -1, "'run.adaptive.level' is damaged: expected a whole number from 0 to"}}) {
+    // Several ranks differ in how they agree, and in their number.
+    if (ranks_ > 1 && !every_case() && !std::string_view(forged.entry).starts_with("/r")) continue;
     forge(run, original,
           [&](auto&, nlohmann::json& state) { state[nlohmann::json::json_pointer(forged.entry)] = forged.value; });
     const Outcome outcome = run.try_train(ranks_, {"checkpoint.resume=" + run.checkpoint_folder(20)});

@@ -40,11 +40,16 @@ TEST_P(TrainedState, LearnsAsStateInFp32Does) {
   const auto& [ranks, index] = GetParam();
   const Format format = formats()[index];
   const std::vector<std::string> steps = with(kModel, {"train.steps=60"});
-  const SmallRun wide("wide" + std::to_string(ranks) + format.name), run(format.name + std::to_string(ranks));
-  wide.train(ranks, steps);
+  static std::map<int, std::map<int64_t, double>> losses_in_fp32;  // by ranks
+  if (!losses_in_fp32.contains(ranks)) {
+    const SmallRun wide("wide" + std::to_string(ranks));
+    wide.train(ranks, steps);
+    losses_in_fp32[ranks] = wide.losses();
+  }
+  const SmallRun run(format.name + std::to_string(ranks));
   run.train(ranks, with(steps, format.settings));
   expect_predicted_memory(run, {"weights", "gradients", "masters", "moments"});
-  const auto expected = wide.losses(), found = run.losses();
+  const auto expected = losses_in_fp32.at(ranks), found = run.losses();
   ASSERT_EQ(found.size(), 60u);
   EXPECT_LT(found.at(60), 0.6 * found.at(1)) << "it does learn";
   EXPECT_NE(found, expected) << "the format is really used";
@@ -65,12 +70,18 @@ TEST_P(TrainedState, GoesOnBitForBitFromACheckpoint) {
   EXPECT_EQ(straight.hashes(20), halves.hashes(20));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, TrainedState,
-                         ::testing::Combine(::testing::Values(1, 2), ::testing::Range(size_t{0}, size_t{9})),
-                         [](const auto& info) {
-                           return formats()[std::get<1>(info.param)].name + "_" +
-                                  std::to_string(std::get<0>(info.param)) + "_ranks";
-                         });
+std::string name_of(const ::testing::TestParamInfo<std::tuple<int, size_t>>& info) {
+  return formats()[std::get<1>(info.param)].name + "_" + std::to_string(std::get<0>(info.param)) + "_ranks";
+}
+
+// Alone, a rank has all of the state; nothing else differs from two. Masters, their absence and fp64 show that.
+constexpr size_t kAlone[] = {1, 4, 8}, kOnlyOnTwo[] = {0, 2, 3, 5, 6, 7};
+INSTANTIATE_TEST_SUITE_P(OneRank, TrainedState, ::testing::Combine(::testing::Values(1), ::testing::ValuesIn(kAlone)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(DISABLED_OneRank, TrainedState,
+                         ::testing::Combine(::testing::Values(1), ::testing::ValuesIn(kOnlyOnTwo)), name_of);
+INSTANTIATE_TEST_SUITE_P(TwoRanks, TrainedState,
+                         ::testing::Combine(::testing::Values(2), ::testing::Range(size_t{0}, size_t{9})), name_of);
 
 TEST(StateFormat, OfACheckpointIsConverted) {
   const SmallRun run("converted");
