@@ -9,6 +9,7 @@
 #include "core/base/check.h"
 #include "core/io/data_kind.h"
 #include "core/io/files.h"
+#include "core/text/jinja.h"
 #include "core/text/utf8.h"
 
 namespace mantissa {
@@ -31,19 +32,17 @@ void require_role(std::string_view role) {
                      "a message's role must be system, user or assistant, got '{}'", legible(role));
 }
 
-// Without white space at both ends, which is that of Python's str.strip().
 std::string stripped(const std::string& content) {
   std::string storage;
-  std::string_view text = as_utf8(content, storage);
-  const auto falls = [](char32_t code) { return is_space(code) || (code >= 0x1C && code <= 0x1F); };
-  while (!text.empty() && falls(first_char(text).code)) text.remove_prefix(first_char(text).bytes);
-  while (!text.empty() && falls(last_char(text).code)) text.remove_suffix(last_char(text).bytes);
-  return std::string(text);
+  return std::string(without_leading_space(without_trailing_space(as_utf8(content, storage))));
 }
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+std::string header(ChatFormat format, std::string_view role) {
+  return format == ChatFormat::kChatMl ? fmt::format("{}{}\n", kTurn, role)
+                                       : fmt::format("{}{}{}\n\n", kHeader, role, kEndOfHeader);
+}
 
-// A template does more than the formats here where it has one of these.
+// Names for templates that are none of the formats here, by a part of their source.
 struct Foreign {
   std::string_view marker, kind;
 };
@@ -58,43 +57,111 @@ constexpr Foreign kForeign[] = {
     {"<|start_of_role|>", "Granite's (<|start_of_role|>)"},
 };
 
-// "...<|im_start|>system\nYou are ...<|im_end|>...", within one literal of the template: its default system message.
-std::string default_system_of(const std::string& where, std::string_view source, const std::string& advice) {
-  constexpr std::string_view kSystem = "<|im_start|>system";
-  for (size_t at = 0; (at = source.find(kSystem, at)) != std::string_view::npos;) {
-    at += kSystem.size();
-    std::string_view rest = source.substr(at);
-    rest.remove_prefix(rest.starts_with("\\n") ? 2 : rest.starts_with("\n") ? 1 : 0);
-    if (rest.starts_with('\'') || rest.starts_with('"')) continue;  // the conversation's message follows
-    const std::string_view message = rest.substr(0, rest.find(kEndOfTurn));
-    require<DataError>(message.size() < rest.size() && message.find_first_of("'\"{}\\") == std::string::npos,
-                       "{}: the default system message of the chat template cannot be read; {}", where, advice);
-    return std::string(message);
-  }
-  return "";
+// Stands for a content, which has white space around it: some templates take that off.
+constexpr char kContentMark = '\x01';
+
+std::string shown(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == kContentMark ? "content " : std::string(1, c);
+  return excerpt(out);
 }
 
-// The text of the folder's template and where it is.
+ChatMessage probe(size_t index, std::string_view role) {
+  return {.role = std::string(role), .content = fmt::format(" {}{} ", kContentMark, index)};
+}
+
+template <typename Part>
+bool has(const std::string& text, Part part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string joined(const std::vector<ChatPiece>& pieces) {
+  std::string text;
+  for (const ChatPiece& piece : pieces) text += piece.text;
+  return text;
+}
+
+// The format, the text in front and the default system message that `source` writes; the rest is not compared yet.
+ChatTemplate candidate(const JinjaTemplate& source) {
+  const ChatMessage user = probe(0, "user"), system = probe(0, "system");
+  const std::string text = source.text({&user, 1}, AnswerHeader::kLeaveOut);
+  const std::string with_system = source.text({&system, 1}, AnswerHeader::kLeaveOut);
+  for (const ChatFormat format : {ChatFormat::kChatMl, ChatFormat::kLlama3}) {
+    const std::string begin_of_system = header(format, "system");
+    const size_t begin = with_system.find(begin_of_system);
+    if (begin == std::string::npos) continue;
+    ChatTemplate found{.format = format, .begin = with_system.substr(0, begin)};
+    if (text.find(begin_of_system) == begin) {
+      const size_t message = begin + begin_of_system.size();
+      found.default_system = text.substr(message, text.find(found.end_of_turn(), message) - message);
+    }
+    return found;
+  }
+  throw DataError(fmt::format("it writes \"{}\" for a message", shown(text)));
+}
+
+// The template that writes the text of `source` for every conversation. DataError if there is none.
+//
+// A JinjaTemplate may treat the first three messages and the last one apart, and each role; it treats all others alike.
+// So all sequences of roles up to 5 messages are compared. Four messages have none of the others, and five have one. If
+// the texts are equal for both, a further one adds the same to both texts.
+ChatTemplate recognised(const JinjaTemplate& source) {
+  constexpr size_t kMostMessages = 5;
+  constexpr std::string_view kRoles[] = {"user", "assistant", "system"};
+  const ChatTemplate found = candidate(source);
+  for (size_t count = 1, sequences = 3; count <= kMostMessages; ++count, sequences *= 3) {
+    for (size_t sequence = 0; sequence < 2 * sequences; ++sequence) {
+      const AnswerHeader answer = sequence % 2 == 0 ? AnswerHeader::kLeaveOut : AnswerHeader::kAppend;
+      std::vector<ChatMessage> messages;
+      for (size_t rest = sequence / 2; messages.size() < count; rest /= 3) {
+        messages.push_back(probe(messages.size(), kRoles[rest % 3]));
+      }
+      const std::string theirs = source.text(messages, answer), ours = joined(found.render(messages, answer));
+      if (theirs == ours) continue;
+      constexpr std::ptrdiff_t kBefore = 20;  // bytes that are equal
+      const auto at = std::max<std::ptrdiff_t>(0, std::ranges::mismatch(theirs, ours).in1 - theirs.begin() - kBefore);
+      const bool is_chatml = found.format == ChatFormat::kChatMl;
+      throw DataError(fmt::format("it writes \"{}\" where {} has \"{}\"", shown(theirs.substr(at)),
+                                  is_chatml ? "ChatML" : "Llama 3", shown(ours.substr(at))));
+    }
+  }
+  return found;
+}
+
+// The text of the folder's template, where it is, and the special tokens that the folder names.
 struct Source {
   std::string where, text;
+  SpecialTokens special_tokens{};
 };
 
 Source source_in(const std::string& folder) {
   namespace fs = std::filesystem;
+  Source source;
   const std::string jinja = (fs::path(folder) / "chat_template.jinja").string();
-  if (auto text = text_of_file(jinja)) return {.where = jinja, .text = *std::move(text)};
+  if (auto text = text_of_file(jinja)) source = {.where = jinja, .text = *std::move(text)};
   const std::string config = (fs::path(folder) / "tokenizer_config.json").string();
   std::error_code ignored;
-  if (!fs::exists(config, ignored)) return {};
+  if (!fs::exists(config, ignored)) return source;
   const nlohmann::json json = JsonNode::read(config);
-  const std::optional<JsonNode> found = JsonNode(json, config).find("chat_template");
-  if (!found) return {};
-  if (!found->value().is_array()) return {.where = found->where(), .text = found->text()};
-  for (size_t i = 0; i < found->array().size(); ++i) {  // several, by name
-    const JsonNode entry = found->at(i);
-    if (entry.at("name").text() == "default") return {.where = found->where(), .text = entry.at("template").text()};
+  const JsonNode root(json, config);
+  for (const char* name : {"bos_token", "eos_token"}) {
+    if (!root.object().contains(name)) continue;
+    const std::optional<JsonNode> token = root.find(name);
+    if (!token) {
+      source.special_tokens[name] = std::nullopt;
+    } else {
+      source.special_tokens[name] = token->value().is_object() ? token->at("content").text() : token->text();
+    }
   }
-  return {};
+  const std::optional<JsonNode> found = root.find("chat_template");
+  if (!found || !source.text.empty()) return source;
+  source.where = found->where();
+  if (!found->value().is_array()) source.text = found->text();
+  for (size_t i = 0; found->value().is_array() && i < found->array().size(); ++i) {  // several, by name
+    const JsonNode entry = found->at(i);
+    if (entry.at("name").text() == "default") source.text = entry.at("template").text();
+  }
+  return source;
 }
 
 }  // namespace
@@ -126,11 +193,8 @@ std::vector<ChatPiece> ChatTemplate::render(std::span<const ChatMessage> message
   const bool is_chatml = format == ChatFormat::kChatMl;
   std::vector<ChatPiece> pieces;
   std::string context = begin;
-  const auto add_header = [&](std::string_view role) {
-    context += is_chatml ? fmt::format("{}{}\n", kTurn, role) : fmt::format("{}{}{}\n\n", kHeader, role, kEndOfHeader);
-  };
   const auto add_turn = [&](std::string_view role, const std::string& content) {
-    add_header(role);
+    context += header(format, role);
     std::string turn = (is_chatml ? content : stripped(content)) + std::string(end_of_turn());
     if (role == "assistant") {
       pieces.push_back({.text = std::exchange(context, {}), .part = ChatPart::kContext});
@@ -145,7 +209,7 @@ std::vector<ChatPiece> ChatTemplate::render(std::span<const ChatMessage> message
     require_role(message.role);
     add_turn(message.role, message.content);
   }
-  if (answer == AnswerHeader::kAppend) add_header("assistant");
+  if (answer == AnswerHeader::kAppend) context += header(format, "assistant");
   if (!context.empty()) pieces.push_back({.text = std::move(context), .part = ChatPart::kContext});
   return pieces;
 }
@@ -171,18 +235,15 @@ ChatTemplate find_chat_template(const std::string& folder, std::string_view opti
   require<DataError>(!source.text.empty(),
                      "{}: there is no chat template, in chat_template.jinja or in tokenizer_config.json; {}", folder,
                      advice);
-  const auto foreign = std::ranges::find_if(kForeign, [&](const Foreign& it) { return has(source.text, it.marker); });
-  require<DataError>(foreign == std::end(kForeign), "{}: the chat template is {}; {}", source.where,
-                     foreign == std::end(kForeign) ? "" : foreign->kind, advice);
-  if (has(source.text, kTurn) && has(source.text, kEndOfTurn) && !has(source.text, "trim")) {
-    return {.default_system = default_system_of(source.where, source.text, advice)};
+  try {
+    require<DataError>(!has(source.text, kContentMark), "it has the character U+0001");
+    return recognised(JinjaTemplate(source.text, source.special_tokens));
+  } catch (const DataError& reason) {
+    const auto foreign = std::ranges::find_if(kForeign, [&](const Foreign& it) { return has(source.text, it.marker); });
+    const std::string kind = foreign == std::end(kForeign) ? fmt::format("none that mantissa knows: {}", reason.what())
+                                                           : std::string(foreign->kind);
+    throw DataError(fmt::format("{}: the chat template is {}; {}", source.where, kind, advice));
   }
-  if (has(source.text, kHeader) && has(source.text, kEndOfHeader) && has(source.text, kEndOfLlamaTurn)) {
-    return chat_template("llama3");
-  }
-  constexpr size_t kShown = 60;
-  throw DataError(fmt::format("{}: the chat template, which begins \"{}\", is none that mantissa knows; {}",
-                              source.where, legible(std::string_view(source.text).substr(0, kShown)), advice));
 }
 
 }  // namespace mantissa

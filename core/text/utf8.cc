@@ -110,6 +110,20 @@ size_t incomplete_tail(std::string_view text) {
   return 0;
 }
 
+namespace {
+bool is_python_space(char32_t code) { return is_space(code) || (code >= 0x1C && code <= 0x1F); }
+}  // namespace
+
+std::string_view without_leading_space(std::string_view text) {
+  while (!text.empty() && is_python_space(first_char(text).code)) text.remove_prefix(first_char(text).bytes);
+  return text;
+}
+
+std::string_view without_trailing_space(std::string_view text) {
+  while (!text.empty() && is_python_space(last_char(text).code)) text.remove_suffix(last_char(text).bytes);
+  return text;
+}
+
 bool is_space(char32_t code) {
   return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
          (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||

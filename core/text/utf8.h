@@ -24,6 +24,10 @@ std::string_view as_utf8(std::string_view text, std::string& storage);
 // Bytes at the end that begin a character which more bytes can complete: 0 to 3.
 size_t incomplete_tail(std::string_view text);
 
+// Without the white space that Python's str.strip() takes, which is also that of \s in its regular expressions.
+std::string_view without_leading_space(std::string_view text);
+std::string_view without_trailing_space(std::string_view text);
+
 bool is_space(char32_t code);    // Unicode's White_Space
 bool is_numeric(char32_t code);  // categories Nd, Nl, No
 bool is_word(char32_t code);     // \w of Rust's regular expressions: letters, marks, digits, connectors, joiners
