@@ -1,6 +1,7 @@
 // Settings of the configuration for gradients and weights on their way between ranks. Plain data.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "core/tensor/dtype.h"
@@ -17,12 +18,19 @@ enum class Accumulation : uint8_t { kFp32, kWire };
 // Whether digests watch over data (comm/corruption.h).
 enum class Digests : uint8_t { kOff, kOn };
 
+// log2 of the gradient prescale: a power of two, at most ranks * micro-batches, by which the gradients of backward
+// passes exceed those of the global mean loss. They are then near those of the mean over one micro-batch of one rank,
+// so that 16-bit gradients keep their magnitude for any number of ranks and micro-batches. Unscaling removes it
+// exactly.
+constexpr int gradient_prescale_log2(int64_t ranks, int64_t micro_batches) {
+  return std::bit_width(static_cast<uint64_t>(ranks * micro_batches)) - 1;
+}
+
 struct ReducerConfig {
   DType wire = DType::kBF16;  // fp64 beside fp64 gradients
   Accumulation accumulation = Accumulation::kFp32;
   Sharding sharding = Sharding::kSharded;
-  // Contributions arrive 2^prescale_log2 times larger than their share of the mean over the global batch. A trainer
-  // whose backward pass uses the mean over one micro-batch of one rank sets log2(ranks * micro-batches), rounded down.
+  // Contributions arrive 2^prescale_log2 times larger than their share of the mean over the global batch.
   int prescale_log2 = 0;
   Digests wire_digests = Digests::kOff;  // of contributions and sums between ranks
 

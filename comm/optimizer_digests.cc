@@ -2,6 +2,7 @@
 #include <cstddef>
 
 #include "comm/sharded_optimizer.h"
+#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {

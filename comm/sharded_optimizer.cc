@@ -1,4 +1,5 @@
 #include "comm/sharded_optimizer.h"
+#include "core/kernels/optimizer/args.h"
 
 #include <algorithm>
 

@@ -11,7 +11,7 @@
 // rounded to nearest when they are initialized and loaded.
 //
 // With digests, every update takes those of the state that it reads and writes (StateDigests in
-// core/kernels/optimizer/args.h): what one update has written, the next one must read.
+// core/kernels/optimizer/records.h): what one update has written, the next one must read.
 //
 // State is addressed by (parameter, element range), so that any other layout can load a checkpoint.
 #pragma once
@@ -19,7 +19,7 @@
 #include "comm/coded_gather.h"
 #include "comm/gradient_reducer.h"
 #include "comm/optimizer_state.h"
-#include "core/kernels/optimizer/args.h"
+#include "core/kernels/optimizer/records.h"
 
 namespace mantissa {
 

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "core/kernels/optimizer/args.h"
+#include "core/kernels/reduction/args.h"
 
 namespace mantissa {
 namespace {

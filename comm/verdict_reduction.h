@@ -9,7 +9,6 @@
 
 #include "comm/gradient_reducer.h"
 #include "core/autograd/delayed_scales.h"
-#include "core/kernels/reduction/args.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {

@@ -1,5 +1,6 @@
 #include "comm/wire_digests.h"
 
+#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {

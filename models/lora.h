@@ -10,19 +10,9 @@
 
 #include "core/autograd/tape.h"
 #include "core/ops/low_rank.h"
+#include "models/model_config.h"
 
 namespace mantissa {
-
-struct LoraConfig {
-  int64_t rank = 0;                       // 0: none, all weights are trained
-  float alpha = 16.0f;                    // adapters are multiplied by alpha / rank
-  std::vector<std::string> targets{"*"};  // patterns of linear layers in blocks: selects()
-  float dropout = 0.0f;                   // of the adapters' input
-  float factor() const { return alpha / static_cast<float>(rank); }
-  // Whether a pattern names the projection of the layer: "blocks.0.attention.qkv" and "q_proj".
-  static bool selects(std::string_view pattern, std::string_view layer, std::string_view projection);
-  bool operator==(const LoraConfig&) const = default;
-};
 
 // A projection, by its name in Hugging Face's Llama, and its rows of the weight of the layer that holds it.
 struct Projection {

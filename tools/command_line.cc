@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "core/base/wrapped_text.h"
-#include "core/io/config_reader.h"
+#include "tools/config/config_reader.h"
 
 namespace mantissa {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/verbs.h"
+#include "tools/config/verb.h"
 
 namespace mantissa {
 

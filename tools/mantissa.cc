@@ -11,8 +11,13 @@
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "tools/command_line.h"
-#include "tools/train/launch.h"
-#include "tools/verbs.h"
+#include "tools/lab/verbs.h"
+#include "tools/model/verbs.h"
+#include "tools/run/job/job.h"
+#include "tools/run/verbs.h"
+#include "tools/text/verbs.h"
+#include "tools/train/verbs.h"
+#include "tools/version.h"
 
 namespace mantissa {
 namespace {
@@ -27,10 +32,11 @@ int run(int argc, char** argv) {
       "5 numerical faults, 6 communication, 7 watchdog, 8 memory, 9 a plan of advise misses its budget,\n"
       "75 stopped early (the same command continues)");
   app.set_version_flag("--version", version_text, "Print version, commit, compilers, libraries and devices, and exit");
-  add_training_verbs(app, verbs);
+  add_train_verbs(app, verbs);
+  add_model_verbs(app, verbs);
   add_text_verbs(app, verbs);
-  add_analysis_verbs(app, verbs);
-  add_choice_verbs(app, verbs);
+  add_run_verbs(app, verbs);
+  add_lab_verbs(app, verbs);
   add_completion(app, verbs);
   try {
     app.parse(argc, argv);

@@ -1,4 +1,5 @@
-// The text of --version.
+#include "tools/version.h"
+
 #include <fmt/format.h>
 #include <spdlog/version.h>
 #include <nlohmann/json.hpp>
@@ -8,7 +9,6 @@
 #include "comm/communicator.h"
 #include "core/backend/registry.h"
 #include "core/base/error.h"
-#include "tools/verbs.h"
 
 namespace mantissa {
 

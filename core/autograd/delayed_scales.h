@@ -7,6 +7,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <tuple>
@@ -15,9 +16,11 @@
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
-#include "core/kernels/quantize/args.h"
+#include "core/kernels/quantize/records.h"
 
 namespace mantissa {
+
+struct DelayedScalesArgs;
 
 class DelayedScales {
  public:
@@ -41,6 +44,7 @@ class DelayedScales {
   // object.
   DelayedScales(const ParameterSet& parameters, const PrecisionPolicy& policy, const DelayedScalingOptions& options,
                 Backend& backend, Stream& stream);
+  ~DelayedScales();
 
   bool empty() const { return keys_.empty(); }
   // ContractError if the policy has no delayed scaling for this tensor.
@@ -50,7 +54,7 @@ class DelayedScales {
   void leave_record_of(const Parameter& weight) { left_.insert(&weight); }
 
   // (S * sizeof(QuantizeRecord)) u8: what this rank found since the last advance().
-  const Tensor& records() const { return args_.mine; }
+  const Tensor& records() const;
   // Ends a step: appends the amaxes of all ranks' records() to the histories, clears this rank's, and computes the next
   // step's scales. all_records (N, ...): in rank order. decision: bytes of an UpdateDecision that says whether the step
   // was held; undefined: not held.
@@ -89,7 +93,8 @@ class DelayedScales {
   std::vector<Key> keys_;
   std::map<Key, int64_t> slots_;
   std::set<const Parameter*> left_;
-  DelayedScalesArgs args_;  // its tensors and options; `records` and `decision` are given for each step
+  const std::unique_ptr<DelayedScalesArgs>
+      args_;  // its tensors and options; `records` and `decision` are given for each step
   uint64_t version_ = 0;
   bool calibrated_ = false;
   bool calibrating_ = false;

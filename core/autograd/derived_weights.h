@@ -10,7 +10,7 @@
 
 #include "core/autograd/parameter.h"
 #include "core/backend/backend.h"
-#include "core/kernels/quantize/args.h"
+#include "core/kernels/quantize/records.h"
 
 namespace mantissa {
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/kernels/probe/args.h"
+#include "core/kernels/reduction/args.h"
 
 namespace mantissa {
 

@@ -12,7 +12,7 @@
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
-#include "core/kernels/reduction/args.h"
+#include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 

@@ -18,6 +18,7 @@
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
 #include "core/tensor/arena.h"
+#include "core/tensor/operands.h"
 
 namespace mantissa {
 

@@ -10,11 +10,10 @@
 #include <string>
 #include <type_traits>
 
-#include "core/kernels/device_options.h"
 #include "core/kernels/fp8_gemm_support.h"
 #include "core/kernels/gemm/operand_cache.h"
 #include "core/kernels/kernel_list.h"
-#include "core/kernels/reduction/args.h"
+#include "core/tensor/device_options.h"
 #include "core/tensor/stream.h"
 #include "core/tensor/tensor.h"
 

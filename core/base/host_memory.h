@@ -7,6 +7,8 @@
 
 namespace mantissa {
 
+inline constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
 // Settings that need less memory, for a message.
 inline constexpr const char* kLessMemory =
     "Lower train.micro_batch or model sizes, give train.recompute=full, or use more ranks";

@@ -5,6 +5,17 @@
 #include <algorithm>
 
 namespace mantissa {
+namespace {
+
+// Bytes of the UTF-8 sequence that starts like this; 0: none does.
+size_t utf8_length(unsigned char lead) {
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead < 0xe0) return 2;
+  if (lead >= 0xe0 && lead < 0xf0) return 3;
+  return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
+}
+
+}  // namespace
 
 size_t columns_of(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
@@ -41,6 +52,26 @@ std::string wrapped(std::string_view text, size_t taken, Paths paths) {
     if (end != std::string_view::npos) result += "\n";
   }
   return result;
+}
+
+size_t utf8_length_at(std::string_view text, size_t at) {
+  const size_t length = utf8_length(static_cast<unsigned char>(text[at]));
+  if (at + length > text.size()) return 0;
+  for (size_t k = 1; k < length; ++k) {
+    if ((static_cast<unsigned char>(text[at + k]) & 0xc0) != 0x80) return 0;
+  }
+  return length;
+}
+
+std::string legible(std::string_view text) {
+  std::string out;
+  for (size_t i = 0, length = 0; i < text.size(); i += std::max<size_t>(1, length)) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    length = utf8_length_at(text, i);
+    const bool is_shown = lead >= 0x20 ? length > 0 && lead != 0x7f : lead == '\n' || lead == '\t';
+    out += is_shown ? std::string(text.substr(i, length)) : fmt::format("\\x{:02x}", lead);
+  }
+  return out;
 }
 
 }  // namespace mantissa

@@ -22,4 +22,11 @@ std::string counted(int64_t count, std::string_view noun);
 enum class Paths : uint8_t { kCount, kPassOver };
 std::string wrapped(std::string_view text, size_t taken = 0, Paths paths = Paths::kCount);
 
+// Bytes of the whole UTF-8 sequence at this place; 0: there is none.
+size_t utf8_length_at(std::string_view text, size_t at);
+
+// The text with "\x9f" for each byte that is a control character, except for tab and line feed, or not UTF-8. A file
+// with other bytes is no text to grep, and a terminal obeys some.
+std::string legible(std::string_view text);
+
 }  // namespace mantissa

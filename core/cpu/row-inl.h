@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "core/cpu/simd-inl.h"
-#include "core/kernels/kernel_args.h"
+#include "core/tensor/operands.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {

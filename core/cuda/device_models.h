@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "core/kernels/device_options.h"
+#include "core/tensor/device_options.h"
 #include "core/tensor/dtype.h"
 
 namespace mantissa::cuda {

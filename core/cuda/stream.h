@@ -9,7 +9,7 @@
 
 #include "core/cuda/device_memory.h"
 #include "core/cuda/runtime/runtime.h"
-#include "core/kernels/device_options.h"
+#include "core/tensor/device_options.h"
 #include "core/tensor/stream.h"
 
 namespace mantissa::cuda {

@@ -1,5 +1,5 @@
-// Common parts of all kernels' argument structs, and KernelWork: the arithmetic and memory traffic of a call, counted
-// from its arguments. Device-free. The struct of a kernel is in <family>/args.h.
+// Common parts of all kernels' argument structs, and how the KernelWork of a call is counted from them. Device-free.
+// The struct of a kernel is in <family>/args.h; plain records that others need as well are in <family>/records.h.
 //
 // Unless a struct says otherwise: "float" means fp32, bf16 or fp16; a kernel computes and accumulates in fp32 and
 // rounds once on store; results do not depend on the number of threads. On a CPU float also means fp64: then all of a
@@ -18,17 +18,10 @@
 #include <cstdint>
 #include <string>
 
-#include "core/tensor/tensor.h"
+#include "core/profile/kernel_work.h"
+#include "core/tensor/operands.h"
 
 namespace mantissa {
-
-enum class GradientMode : uint8_t { kWrite, kAccumulate };  // dx = ..., or dx += ...
-
-// A tensor seen as a matrix by its last axis.
-struct Rows {
-  int64_t rows;
-  int64_t columns;
-};
 
 namespace cuda {
 class CudaStream;
@@ -47,38 +40,6 @@ class CudaStream;
   namespace cuda {                                \
   void run(const Args& args, CudaStream& stream); \
   }
-
-// Address of an optional operand; null if it is undefined.
-template <typename T>
-T* data_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.data<T>() : nullptr;
-}
-inline std::byte* raw_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.raw() : nullptr; }
-
-// dispatch() over two or three dtypes: calls f.template operator()<A, B>() or <A, B, C>().
-template <typename F>
-void dispatch(DType a, DType b, F&& f) {
-  dispatch(a, [&]<typename A>() { dispatch(b, [&]<typename B>() { f.template operator()<A, B>(); }); });
-}
-template <typename F>
-void dispatch(DType a, DType b, DType c, F&& f) {
-  dispatch(a, b,
-           [&]<typename A, typename B>() { dispatch(c, [&]<typename C>() { f.template operator()<A, B, C>(); }); });
-}
-
-// The limit of an operation's speed: this device's arithmetic and memory, or something else (links, other ranks).
-enum class Bound : uint8_t { kDevice, kOther };
-
-// FLOP: matrix products, including the two (forward) or five (backward) products inside attention, with 2 for a
-// multiply-add. Every other kernel is bound by memory and counts 0.
-// Bytes: each operand once if it is read and once if it is written. This is the least traffic that the operation needs,
-// with cold caches and without reading anything twice.
-struct KernelWork {
-  double flops = 0.0;
-  double bytes = 0.0;
-  DType dtype = DType::kF32;  // of the products' operands; meaningless if flops is 0
-  Bound bound = Bound::kDevice;
-};
 
 inline KernelWork traffic(double bytes) { return {.bytes = bytes}; }
 

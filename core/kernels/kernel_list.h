@@ -51,10 +51,10 @@ using OptimizerKernels = KernelList<  //
 
 using ReductionKernels = KernelList<  //
     struct TensorStatsArgs,           // reduction
-    struct DigestArgs,                //
     struct SumContributionsArgs,      //
     struct RecordVerdictArgs,         //
-    struct DecideUpdateArgs           //
+    struct DecideUpdateArgs,          //
+    struct DigestArgs                 // digest
     >;
 
 using ProbeKernels = KernelList<   //

@@ -1,4 +1,5 @@
 #include "core/ops/activation.h"
+#include "core/kernels/activation/args.h"
 
 #include <type_traits>
 

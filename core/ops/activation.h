@@ -2,25 +2,11 @@
 #pragma once
 
 #include <optional>
-#include <string_view>
-#include <utility>
 
 #include "core/autograd/tape.h"
-#include "core/kernels/activation/args.h"
+#include "core/kernels/activation/records.h"
 
 namespace mantissa {
-
-enum class Activation : uint8_t { kGeluTanh, kGeluErf, kSwiglu, kReluSquared };
-
-// As written in configurations.
-inline constexpr std::pair<std::string_view, Activation> kActivationNames[] = {
-    {"gelu_tanh", Activation::kGeluTanh},
-    {"gelu_erf", Activation::kGeluErf},
-    {"swiglu", Activation::kSwiglu},
-    {"relu_squared", Activation::kReluSquared}};
-
-// Gated activations take 2*F inputs for F outputs.
-constexpr bool is_gated(Activation activation) { return activation == Activation::kSwiglu; }
 
 // The form of a gelu; nothing for other activations.
 std::optional<GeluForm> gelu_form(Activation activation);

@@ -31,9 +31,10 @@
 #include <functional>
 
 #include "core/autograd/tape.h"
-#include "core/kernels/gemm/args.h"
 
 namespace mantissa {
+
+struct GemmArgs;
 
 // The device of a product. make_part(shape) allocates a bf16 tensor for a part of an operand. Nothing else on the
 // stream may use its memory while the tensor lives.

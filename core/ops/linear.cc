@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "core/kernels/gemm/args.h"
 #include "core/kernels/loss/args.h"
+#include "core/kernels/reduction/args.h"
 #include "core/ops/activation.h"
 #include "core/ops/fp32_product.h"
 

@@ -1,6 +1,7 @@
 #include "core/ops/low_rank.h"
 
 #include "core/kernels/elementwise/args.h"
+#include "core/kernels/gemm/args.h"
 #include "core/ops/fp32_product.h"
 #include "core/ops/linear.h"
 

@@ -1,4 +1,6 @@
 // The linear layer with 8-bit or 4-bit product operands.
+#include "core/kernels/gemm/args.h"
+#include "core/kernels/reduction/args.h"
 #include "core/ops/fp32_product.h"
 #include "core/ops/linear.h"
 #include "core/ops/rounded_operand.h"

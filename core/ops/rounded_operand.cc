@@ -1,6 +1,8 @@
 #include "core/ops/rounded_operand.h"
 
 #include "core/base/error.h"
+#include "core/kernels/gemm/args.h"
+#include "core/kernels/quantize/args.h"
 #include "core/quant/narrow_format.h"
 #include "core/quant/scales.h"
 

@@ -6,9 +6,10 @@
 #include <optional>
 
 #include "core/autograd/tape.h"
-#include "core/kernels/gemm/args.h"
 
 namespace mantissa {
+
+struct GemmArgs;
 
 // A layer y (rows, outputs) = x (rows, inputs) W^T [+ bias], y in `dtype`.
 struct LayerExtents {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kernels/kernel_args.h"
+#include "core/profile/kernel_work.h"
 
 namespace mantissa {
 

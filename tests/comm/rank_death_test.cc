@@ -13,7 +13,7 @@
 #include <system_error>
 #include <thread>
 
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 
 namespace mantissa {
 namespace {

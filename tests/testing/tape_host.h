@@ -9,7 +9,6 @@
 
 #include "core/autograd/tape.h"
 #include "core/backend/registry.h"
-#include "core/kernels/elementwise/args.h"
 
 namespace mantissa::testing {
 
@@ -43,16 +42,7 @@ class TapeHost {
   }
 
   // A tensor outside of the arena, rounded to `dtype`.
-  Tensor tensor(const std::vector<float>& values, Shape shape, DType dtype = DType::kF32) {
-    Tensor wide = backend_->make_tensor(DType::kF32, shape, "test");
-    MANTISSA_CHECK(wide.numel() == static_cast<int64_t>(values.size()), "[test] {} values for {}", values.size(),
-                   shape);
-    backend_->upload(values.data(), wide, *stream_);
-    if (dtype == DType::kF32) return wide;
-    Tensor narrow = backend_->make_tensor(dtype, shape, "test");
-    backend_->run(CastArgs{.src = wide, .dst = narrow}, *stream_);
-    return narrow;
-  }
+  Tensor tensor(const std::vector<float>& values, Shape shape, DType dtype = DType::kF32);
   Tensor tensor(const std::vector<int32_t>& values) {
     Tensor result = backend_->make_tensor(DType::kI32, {static_cast<int64_t>(values.size())}, "test");
     backend_->upload(values.data(), result, *stream_);
@@ -61,13 +51,7 @@ class TapeHost {
   // The step tensor for RandomKey.
   Tensor step(int32_t number) { return tensor(std::vector<int32_t>{number}); }
   // Any float dtype, widened.
-  std::vector<float> values(const Tensor& tensor) {
-    Tensor wide = backend_->make_tensor(DType::kF32, tensor.shape(), "test");
-    backend_->run(CastArgs{.src = tensor, .dst = wide}, *stream_);
-    std::vector<float> result(static_cast<size_t>(tensor.numel()));
-    backend_->download(wide, result.data(), *stream_);
-    return result;
-  }
+  std::vector<float> values(const Tensor& tensor);
   float scalar(const Tensor& tensor) { return values(tensor).at(0); }
 
   // Zeroed weights in the working dtype and zeroed gradients, each in separate memory.
@@ -79,10 +63,7 @@ class TapeHost {
       parameter.gradient = backend_->make_tensor(wide_of(parameter.working_dtype), parameter.shape, "test gradient");
     }
   }
-  void set_weight(Parameter& parameter, const std::vector<float>& values) {
-    backend_->run(CastArgs{.src = tensor(values, parameter.shape), .dst = parameter.weight}, *stream_);
-    ++parameter.version;
-  }
+  void set_weight(Parameter& parameter, const std::vector<float>& values);
   void initialize(ParameterSet& parameters, uint64_t seed) {
     for (int i = 0; i < parameters.size(); ++i) {
       std::vector<float> values(static_cast<size_t>(parameters[i].numel()));

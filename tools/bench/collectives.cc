@@ -18,7 +18,8 @@
 #include "core/backend/registry.h"
 #include "core/base/thread_team.h"
 #include "core/kernels/elementwise/args.h"
-#include "tools/train/statistics.h"
+#include "core/kernels/reduction/args.h"
+#include "tools/run/metrics/run_statistics.h"
 
 namespace mantissa {
 namespace {

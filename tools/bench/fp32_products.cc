@@ -15,9 +15,10 @@
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/thread_team.h"
+#include "core/kernels/gemm/args.h"
 #include "core/ops/fp32_product.h"
 #include "core/tensor/philox.h"
-#include "tools/train/statistics.h"
+#include "tools/run/metrics/run_statistics.h"
 
 namespace mantissa {
 namespace {

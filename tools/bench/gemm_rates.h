@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/backend/backend.h"
-#include "tools/train/model_runtime.h"
+#include "tools/model/runtime/model_runtime.h"
 
 namespace mantissa {
 

@@ -26,10 +26,11 @@
 #include "tools/bench/gemm_rates.h"
 #include "tools/bench/step_modes.h"
 #include "tools/config/validation.h"
+#include "tools/run/job/job.h"
+#include "tools/run/job/threads.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/launch.h"
-#include "tools/train/observers/run_profile.h"
-#include "tools/train/statistics.h"
+#include "tools/train/run_profile.h"
+#include "tools/train/speed_measurement.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

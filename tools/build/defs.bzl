@@ -3,7 +3,7 @@
     load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_binary", "mantissa_cc_test", "mantissa_mpi_test")
 
 mantissa_cc_library(name, srcs, hdrs, exclude, deps, ...)
-    cc_library, one for each folder: `srcs` and `hdrs` are all *.cc and *.h of the folder unless given, less those in `exclude`.
+    cc_library, one for each package: `srcs` and `hdrs` are all *.cc and *.h of its folders unless given, less those in `exclude`.
     Its files, like those of a test, are compiled in batches (_BATCH), except in _NOT_BATCHED.
     Each package's default_visibility enforces the floors: core is seen by all; amp, comm and models by tools and tests, not by
     each other; tools by tools and tests; tools/lab by the program's verbs and tests.
@@ -77,16 +77,16 @@ _ARITHMETIC = ["tests/comm", "tests/core/cpu", "tests/core/kernels", "tests/expe
 _ARITHMETIC_COPTS = ["-O1"]
 _ARITHMETIC_SANITIZED_COPTS = ["-fno-sanitize=all"]
 
-# Files are compiled eight at a time, in a third of the time of eight compilations: all parse the same headers. They share an
-# anonymous namespace, so two helpers must not have the same name, unless each is in a namespace named after its file. Kernels and
+# Files of a folder are compiled eight at a time, in a third of the time of eight compilations: all parse the same headers. They
+# share an anonymous namespace, so two helpers must not have the same name, unless each is in a namespace named after its file. Kernels and
 # devices are compiled one by one: Highway compiles a file once per instruction set, and an edit should be quick to try.
 _BATCH = 8
 _NOT_BATCHED = ["core/cpu", "core/cuda", "core/kernels"]
 
-# The headers that most files of a kind include; those of other rooms are half of the compile time of a tool's file.
+# Headers of other projects that most files of a kind include. Our own would compile every file again when one changes.
 _INCLUDES = ["algorithm", "cmath", "functional", "map", "memory", "optional", "string", "vector", "fmt/core.h"]
 _TEST_INCLUDES = ["gtest/gtest.h"] + _INCLUDES
-_TOOL_INCLUDES = ["nlohmann/json.hpp", "models/model.h", "comm/sharded_state.h"]
+_TOOL_INCLUDES = ["nlohmann/json.hpp"]
 
 # Kernels and collectives take the time of a run, not tools: -O1 saves a fifth of their compile time.
 _TOOL_COPTS = ["-O1"]
@@ -121,25 +121,27 @@ def precompiled_headers():
             copts = _copts(kind),
             includes = (_TEST_INCLUDES if is_test else _INCLUDES) + (_TOOL_INCLUDES if is_tool else []),
             deps = ["@fmt"] + (["@gtest"] if is_test else []) + (["@nlohmann_json"] if is_tool else []),
-            headers_of = ["//comm", "//models"] if is_tool else [],
         )
 
 def _batches_impl(ctx):
-    sources = ctx.files.srcs
-    count = (len(sources) + _BATCH - 1) // _BATCH
+    folders = {}
+    for source in ctx.files.srcs:
+        folders.setdefault(source.dirname, []).append(source)
     batches = []
-    for i in range(count):
-        batch = ctx.actions.declare_file("%s_%d.cc" % (ctx.label.name, i + 1))
-        part = sources[len(sources) * i // count:len(sources) * (i + 1) // count]
-        ctx.actions.write(batch, "".join(["#include \"%s\"\n" % source.path for source in part]))
-        batches.append(batch)
-    context = cc_common.create_compilation_context(headers = depset(sources))
+    for sources in folders.values():
+        count = (len(sources) + _BATCH - 1) // _BATCH
+        for i in range(count):
+            batch = ctx.actions.declare_file("%s_%d.cc" % (ctx.label.name, len(batches) + 1))
+            part = sources[len(sources) * i // count:len(sources) * (i + 1) // count]
+            ctx.actions.write(batch, "".join(["#include \"%s\"\n" % source.path for source in part]))
+            batches.append(batch)
+    context = cc_common.create_compilation_context(headers = depset(ctx.files.srcs))
     return [DefaultInfo(files = depset(batches)), CcInfo(compilation_context = context)]
 
 _batches = rule(
     implementation = _batches_impl,
     attrs = {"srcs": attr.label_list(allow_files = [".cc"])},
-    doc = "Files that include `srcs`, at most _BATCH each.",
+    doc = "Files that include `srcs` of one folder, at most _BATCH each.",
 )
 
 def _batched(name, srcs, options):
@@ -168,9 +170,9 @@ def _options(kwargs):
 
 def mantissa_cc_library(name, srcs = None, hdrs = None, exclude = [], **kwargs):
     if srcs == None:
-        srcs = native.glob(["*.cc"], exclude = exclude)
+        srcs = native.glob(["**/*.cc"], exclude = exclude)
     if hdrs == None:
-        hdrs = native.glob(["*.h"], exclude = exclude)
+        hdrs = native.glob(["**/*.h"], exclude = exclude)
 
     # linkstatic: no shared library beside the archive. Nothing uses one, and without position-independent code (.bazelrc) it
     # could not be linked.

@@ -2,10 +2,10 @@
 
     load("//tools/build:precompiled.bzl", "precompiled_header")
 
-precompiled_header(name, includes, copts, deps, headers_of)
+precompiled_header(name, includes, copts, deps)
     Makes NAME.h, which includes `includes`, and NAME.h.gch from it. A target that depends on it and has the options
     ["-include", "PACKAGE/NAME.h"] and exactly these `copts` reads the second. GCC checks that the options agree: with
-    -Winvalid-pch a difference is a warning, and so an error here. Such targets link `deps`, but not `headers_of`.
+    -Winvalid-pch a difference is a warning, and so an error here.
     With -fpch-deps, GCC names the headers within NAME.h.gch among the files that a target has read (it knows them from -MD
     here), so that Bazel compiles the target again when one of them changes.
 """
@@ -20,7 +20,6 @@ def _precompiled_header_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
     features = cc_common.configure_features(ctx = ctx, cc_toolchain = toolchain)
     infos = [dep[CcInfo] for dep in ctx.attr.deps]
-    infos += [CcInfo(compilation_context = dep[CcInfo].compilation_context) for dep in ctx.attr.headers_of]
     context = cc_common.merge_cc_infos(cc_infos = infos).compilation_context
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
@@ -52,7 +51,6 @@ precompiled_header = rule(
     attrs = {
         "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
-        "headers_of": attr.label_list(providers = [CcInfo]),
         "includes": attr.string_list(),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },

@@ -9,11 +9,11 @@
 
 #include "amp/grad_scaler.h"
 #include "core/base/error.h"
-#include "core/io/config_reader.h"
 #include "models/plugin_loader.h"
 #include "tools/config/config_binding.h"
+#include "tools/config/config_reader.h"
 #include "tools/config/data_paths.h"
-#include "tools/config/initial_model.h"
+#include "tools/config/init_from.h"
 #include "tools/config/old_settings.h"
 #include "tools/config/precision_phases.h"
 

@@ -19,20 +19,20 @@
 #include "core/autograd/precision.h"
 #include "core/autograd/tape.h"
 #include "core/base/file_fault.h"
-#include "core/io/config_reader.h"
-#include "core/io/token_data.h"
-#include "core/kernels/device_options.h"
+#include "core/data/token_data.h"
 #include "core/optim/adamw.h"
 #include "core/optim/clip.h"
 #include "core/optim/schedule.h"
 #include "core/quant/scales.h"
+#include "core/tensor/device_options.h"
 #include "core/tensor/dtype.h"
-#include "models/model.h"
+#include "models/model_config.h"
+#include "tools/config/config_reader.h"
 
 namespace mantissa {
 
 enum class DataFormat : uint8_t { kBytes, kTokens };
-// kDocuments: sequences hold whole documents side by side, which do not see each other (core/io/packing.h).
+// kDocuments: sequences hold whole documents side by side, which do not see each other (core/data/packing.h).
 enum class Packing : uint8_t { kNone, kDocuments };
 
 // Files of training data, and their part of the samples.
@@ -174,7 +174,8 @@ struct FaultConfig {
   int max_skipped = 50;
 };
 
-// The answer to steps whose loss or gradient norm is far above that of the steps before (tools/guard/spike_detector.h).
+// The answer to steps whose loss or gradient norm is far above that of the steps before
+// (tools/run/guard/spike_detector.h).
 enum class SpikeAction : uint8_t {
   kNone,
   kWarn,      // and apply the update
@@ -192,7 +193,7 @@ struct StopRulesConfig {
   int max_rollbacks = 3;      // of a run; the next one stops it
 };
 
-// Ranks that are slower than the others (tools/guard/stragglers.h).
+// Ranks that are slower than the others (tools/run/guard/stragglers.h).
 struct StragglerConfig {
   int64_t window = 50;  // steps over which times are compared; 0: never
   double factor = 1.3;  // by which a slow rank exceeds the median of the others

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/io/config_reader.h"
 #include "tools/config/config.h"
+#include "tools/config/config_reader.h"
 
 namespace mantissa {
 

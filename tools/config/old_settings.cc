@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/io/config_reader.h"
+#include "tools/config/config_reader.h"
 
 namespace mantissa {
 namespace {

@@ -1,7 +1,7 @@
 // Settings whose names or forms have changed.
 #pragma once
 
-#include "core/io/config_node.h"
+#include "tools/config/config_node.h"
 
 namespace mantissa {
 

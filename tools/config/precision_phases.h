@@ -1,7 +1,7 @@
 // The phases of a training: precision.schedule divides its steps into stretches of one precision each. Phase 0 has the
 // settings of `precision` themselves, phase i those of precision.schedule[i - 1]. If the precision adapts, phases are
 // the levels of precision.adaptive instead, and the training's state says which of them a step has
-// (tools/train/run_state.h). Sessions work with the configuration of one phase, which has neither.
+// (tools/run/state/run_state.h). Sessions work with the configuration of one phase, which has neither.
 #pragma once
 
 #include "tools/config/config.h"

@@ -16,8 +16,8 @@
 #include "tools/lab/advise/plan/score_allocation.h"
 #include "tools/lab/advise/present_device.h"
 #include "tools/lab/advise/recommendation_report.h"
-#include "tools/lab/report/output_file.h"
-#include "tools/train/launch.h"
+#include "tools/run/job/job.h"
+#include "tools/run/report/output_file.h"
 
 namespace mantissa {
 namespace {

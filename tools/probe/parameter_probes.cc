@@ -5,6 +5,7 @@
 
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/probe/args.h"
+#include "core/kernels/reduction/args.h"
 
 namespace mantissa {
 

@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "core/io/database.h"
+#include "tools/probe/database.h"
 #include "tools/probe/probe_row.h"
 
 namespace mantissa {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/kernels/elementwise/args.h"
+#include "core/kernels/gemm/args.h"
 #include "core/kernels/probe/args.h"
 #include "core/ops/fp32_product.h"
 #include "core/ops/rounded_operand.h"

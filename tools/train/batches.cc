@@ -6,8 +6,9 @@
 
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
-#include "core/io/blend.h"
-#include "core/io/data_source.h"
+#include "core/data/blend.h"
+#include "core/data/data_source.h"
+#include "core/ops/cross_entropy.h"
 #include "core/tensor/philox.h"
 #include "tools/config/data_paths.h"
 

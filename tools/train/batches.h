@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/io/batch.h"
-#include "models/model.h"
+#include "core/data/batch.h"
+#include "models/model_config.h"
 #include "tools/config/config.h"
 
 namespace mantissa {

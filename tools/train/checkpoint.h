@@ -18,29 +18,11 @@
 #include <vector>
 
 #include "core/io/checkpoint_store.h"
-#include "tools/guard/run_folder.h"
-#include "tools/train/run_state.h"
+#include "tools/run/state/run_folder.h"
+#include "tools/run/state/run_state.h"
+#include "tools/train/session.h"
 
 namespace mantissa {
-
-inline constexpr const char* kModelFile = "model.safetensors";
-inline constexpr int kStateVersion = 1;  // of the state in a manifest
-// An entry of the manifest of weights without a state of training: an imported model.
-inline constexpr const char* kWeightsOnly = "weights_only";
-
-// Runs `read`, which reads the state in the manifest of a checkpoint folder. CheckpointError for entries that are
-// damaged, and for those that are missing or of another type, as another version of this program may write them.
-template <typename Read>
-auto read_state(const std::string& folder, const Read& read) {
-  try {
-    return read();
-  } catch (const DamagedEntry& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}", folder, kManifestName, error.what()));
-  } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}; another version of this program may have written it", folder,
-                                      kManifestName, error.what()));
-  }
-}
 
 // A checkpoint to continue from.
 struct ResumePoint {

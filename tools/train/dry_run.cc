@@ -9,8 +9,7 @@
 #include "core/base/host_memory.h"
 #include "models/model.h"
 #include "tools/config/precision_phases.h"
-#include "tools/train/generator.h"
-#include "tools/train/statistics.h"
+#include "tools/model/generate/generator.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
@@ -252,35 +251,6 @@ size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {
   if (config.train.eval_interval > 0 || !config.train.evaluations.empty()) evaluate(session);
   if (draws_samples(config, *session.runtime.model)) generate_dry(session.runtime, config.model, {});
   return session.runtime.arena->peak_bytes();
-}
-
-void generate_dry(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options) {
-  require_causal(*runtime.model, model);
-  KeyValueCache cache(*runtime.backend, options.batch, model.context);
-  const auto rows = [&](int64_t count) { return runtime.backend->make_tensor(DType::kI32, {count}, "rows"); };
-  const auto tape_options = [&](const Tensor& starts) {
-    return TapeOptions{.mode = TapeMode::kEvaluation,
-                       .document_starts = starts,
-                       .cache = &cache,
-                       .keeps_packed = options.keeps_packed};
-  };
-  // Every length that a text begins with.
-  for (int64_t length = 1; length <= model.context; length = padded_length(length, model.context) + 1) {
-    const int64_t padded = padded_length(length, model.context);
-    cache.set_rows(CachedPass::kPrompt, rows(padded), rows(padded));
-    Tape tape = runtime.make_tape(tape_options({}));
-    next_logits(tape, *runtime.model, rows(model.context), length, model);
-  }
-  for (int64_t texts = 1; texts <= options.batch; ++texts) {
-    cache.set_rows(CachedPass::kStep, rows(texts), rows(texts));
-    Tape tape = runtime.make_tape(tape_options(rows(texts)));
-    continued_logits(tape, *runtime.model, rows(texts));
-  }
-}
-
-bool draws_samples(const Config& config, const Model& model) {
-  return config.train.sample_tokens > 0 && model.objective() == Objective::kNextToken &&
-         (config.data.format == DataFormat::kBytes || !config.data.tokenizer.empty());
 }
 
 std::vector<PlacedOp> ops_of(const Config& config) {

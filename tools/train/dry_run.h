@@ -12,11 +12,10 @@
 #include "comm/sharded_optimizer.h"
 #include "core/ops/rounded_operand.h"
 #include "core/profile/range.h"
+#include "tools/train/arena_size.h"
 #include "tools/train/step_work.h"
 
 namespace mantissa {
-
-struct GeneratorOptions;
 
 struct DryRunOptions {
   int ranks = 1;
@@ -73,16 +72,6 @@ std::string to_text(const MemoryTable& table);
 std::string to_line(const MemoryTable& table);
 // Bytes by category.
 void to_json(nlohmann::json& json, const MemoryTable& table);
-
-// The size of the step arena of a training: of its steps, of evaluation and samples where the configuration has them,
-// and of the search for the op that made a loss non-finite.
-size_t training_arena_bytes(const Config& config, Fp8GemmSupport support);
-// Every pass of a program that only continues texts. ConfigError as require_causal().
-void generate_dry(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options);
-
-// Whether a training shows texts that the model continues: where the model is causal, and the data are bytes or have a
-// tokenizer.
-bool draws_samples(const Config& config, const Model& model);
 
 // ---- The ops of the model.
 

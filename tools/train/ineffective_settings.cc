@@ -10,8 +10,8 @@
 #include "comm/coded_gather.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
+#include "tools/model/runtime/model_runtime.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/model_runtime.h"
 #include "tools/train/session.h"
 
 namespace mantissa {

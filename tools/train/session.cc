@@ -7,7 +7,6 @@
 #include "comm/profiling_communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
-#include "tools/train/dry_run.h"
 #include "tools/train/precision_table.h"
 
 namespace mantissa {
@@ -132,10 +131,6 @@ std::shared_ptr<const Batches> open_common_batches(const Config& config, Communi
   return batches;
 }
 
-int gradient_prescale_log2(int64_t ranks, int64_t micro_batches) {
-  return std::bit_width(static_cast<uint64_t>(ranks * micro_batches)) - 1;
-}
-
 ContributionPath expected_path(const Config& config, const Communicator& communicator) {
   const bool one_node = communicator.size() > 1 && communicator.local_size() == communicator.size();
   const bool in_place =
@@ -153,7 +148,7 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
       profiler(make_profiler(config, device, parts)),
       runtime(
           config, parts.backend ? std::move(parts.backend) : open_device(config, device),
-          [&](Fp8GemmSupport support) { return training_arena_bytes(config, support); }, profiler.get()),
+          [&](Fp8GemmSupport support) { return parts.arena_bytes(config, support); }, profiler.get()),
       faults(config, std::move(parts.struck)),
       staged_(make_staged(given_communicator, *runtime.backend)),
       profiled_(make_profiled(outermost(given_communicator, staged_.get(), nullptr), profiler.get())),

@@ -9,10 +9,11 @@
 #include "comm/sharded_state.h"
 #include "comm/verdict_reduction.h"
 #include "core/optim/clip.h"
-#include "tools/guard/fault_injection.h"
-#include "tools/guard/spike_detector.h"
+#include "tools/model/runtime/model_runtime.h"
+#include "tools/run/guard/fault_injection.h"
+#include "tools/run/guard/spike_detector.h"
+#include "tools/train/arena_size.h"
 #include "tools/train/batches.h"
-#include "tools/train/model_runtime.h"
 
 namespace mantissa {
 
@@ -22,6 +23,8 @@ struct SessionParts {
   std::unique_ptr<StepProfiler> profiler{};  // null: none, unless config.profile
   std::function<std::shared_ptr<const Batches>(const Config&, Objective)> batches = open_batches;
   std::shared_ptr<StruckFaults> struck{};  // null: no fault has struck before
+  // Bytes of the step arena on a backend that computes.
+  std::function<size_t(const Config&, Fp8GemmSupport)> arena_bytes = training_arena_bytes;
 };
 
 // A training in one precision on one rank. Code that runs, saves or restores a training takes a Session; code that
@@ -68,12 +71,6 @@ void require_same_configuration(const Config& config, Communicator& communicator
 // The data of a training, for all of its sessions. DataError; CommError naming a rank that reads other data than rank
 // 0. Collective.
 std::shared_ptr<const Batches> open_common_batches(const Config& config, Communicator& communicator);
-
-// log2 of the gradient prescale: a power of two, at most ranks * micro-batches, by which the gradients of backward
-// passes exceed those of the global mean loss. They are then near those of the mean over one micro-batch of one rank,
-// so that 16-bit gradients keep their magnitude for any number of ranks and micro-batches. Unscaling removes it
-// exactly.
-int gradient_prescale_log2(int64_t ranks, int64_t micro_batches);
 
 // How ranks reach each other's gradients, unless the system refuses the shared memory.
 ContributionPath expected_path(const Config& config, const Communicator& communicator);

@@ -5,7 +5,9 @@
 
 #include "amp/adaptive_precision.h"
 #include "core/kernels/elementwise/args.h"
+#include "core/kernels/reduction/args.h"
 #include "core/profile/range.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 

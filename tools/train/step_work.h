@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/run/metrics/step_report.h"
 #include "tools/train/session.h"
-#include "tools/train/statistics.h"
 
 namespace mantissa {
 

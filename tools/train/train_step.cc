@@ -5,6 +5,7 @@
 
 #include "comm/state_faults.h"
 #include "core/profile/range.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 namespace {

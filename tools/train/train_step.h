@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "tools/guard/integrity.h"
-#include "tools/guard/stop_request.h"
 #include "tools/probe/run_probe.h"
-#include "tools/train/statistics.h"
+#include "tools/run/guard/integrity.h"
+#include "tools/run/guard/stop_request.h"
+#include "tools/run/metrics/step_report.h"
 #include "tools/train/step_work.h"
 
 namespace mantissa {

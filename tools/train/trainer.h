@@ -6,32 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "tools/train/run_state.h"
+#include "tools/run/state/run_state.h"
+#include "tools/train/evaluation.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
-
-// The loss on validation text.
-class Evaluation {
- public:
-  // References must outlive the object.
-  Evaluation(const Config& config, ModelRuntime& runtime, const Batches& batches, Communicator& communicator);
-
-  // Whether there is validation text and train.eval_interval asks for it.
-  bool enabled() const { return sequences_ > 0; }
-  int64_t sequences() const { return sequences_; }
-  // Mean loss over the non-ignored tokens of the first sequences of the validation text, nats: the same set in every
-  // call and for every number of ranks. DataError, alike on all ranks, if a rank cannot read its part. Collective.
-  double run();
-
- private:
-  const Config& config_;
-  ModelRuntime& runtime_;
-  const Batches& batches_;
-  Communicator& communicator_;
-  int64_t sequences_ = 0;
-  Tensor tokens_, targets_, starts_;  // (micro_batch * context) i32; starts: if the data packs documents
-};
 
 // The reason for which a new session, in another precision, continues a run.
 struct PrecisionSwitch {
@@ -50,14 +29,6 @@ struct Rollback {
   int64_t next_batch = 0;                      // global batch with which training goes on
   int count = 0;                               // rollbacks after spikes in the run, this one included
   std::optional<PrecisionSwitch> by_switch{};  // of precision.adaptive
-};
-
-// How a run ends.
-enum class Ending : uint8_t {
-  kDone,     // the last step was done
-  kStopped,  // a rank asked to stop; see StopRequest
-  kFailed,   // too many faults in a row, or data that cannot be read
-  kCorrupt,  // the state is corrupt and must not be saved
 };
 
 class Trainer;
@@ -140,27 +111,5 @@ class Trainer {
 
 // Whether something with this interval is due after so many steps; an interval of 0 never is.
 constexpr bool is_due(int64_t interval, int64_t steps) { return interval > 0 && steps % interval == 0; }
-
-// Observes a training whose precision depends on measurements: precision.fallback lifts layers that overflow,
-// precision.adaptive moves along a ladder of levels.
-class PrecisionControl final : public TrainObserver {
- public:
-  // `evaluated_at`: steps done at an evaluation that the state has seen, before a checkpoint; -1: none. `levels`: the
-  // names of the ladder's levels.
-  PrecisionControl(int64_t evaluated_at, std::vector<std::string> levels)
-      : evaluated_at_(evaluated_at), levels_(std::move(levels)) {}
-
-  void before_step(Trainer& trainer, int64_t step) override;
-  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
-  void after_validation(Trainer& trainer, double loss) override;
-
- private:
-  void lift_overflowed(Trainer& trainer, const StepReport& step);
-  void lift(Trainer& trainer, const std::string& layer, const std::string& cause);
-  void change_level(Trainer& trainer, int64_t steps);
-
-  const int64_t evaluated_at_;
-  const std::vector<std::string> levels_;
-};
 
 }  // namespace mantissa

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/kernels/kernel_args.h"
+#include "core/tensor/operands.h"
 
 namespace mantissa::cuda {
 

@@ -3,11 +3,10 @@
 
 #include <string>
 
+#include "core/kernels/activation/records.h"
 #include "core/kernels/kernel_args.h"
 
 namespace mantissa {
-
-enum class GeluForm : uint8_t { kTanh, kErf };
 
 // y = gelu(x), equal shapes, one float dtype. kTanh: Hendrycks & Gimpel's approximation; kErf: x * Phi(x).
 struct GeluForwardArgs {

@@ -1,4 +1,5 @@
 // Kernels without a form of their own in fp64: see fp64_cpu.h.
+#include "core/kernels/digest/args.h"
 #include "core/kernels/fp64/fp64_cpu.h"
 #include "core/kernels/quantize/args.h"
 

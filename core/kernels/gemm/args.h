@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "core/kernels/activation/args.h"
-#include "core/kernels/device_options.h"
+#include "core/kernels/activation/records.h"
 #include "core/kernels/gemm/operand_cache.h"
 #include "core/kernels/kernel_args.h"
 #include "core/quant/tensor_format.h"
+#include "core/tensor/device_options.h"
 #include "core/tensor/format.h"
 
 namespace mantissa {

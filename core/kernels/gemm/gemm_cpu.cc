@@ -24,8 +24,10 @@ void gemm(const GemmArgs& args, Bf16Gemm bf16) {
   // oneDNN's product would have to be divided in an extra pass, after it was rounded.
   if (scaled && own_kernel(args.a.dtype(), bf16) == nullptr) bf16 = Bf16Gemm::kWidened;
   if (const MicroKernel* const kernel = own_kernel(args.a.dtype(), bf16)) {
-    gemm_packed(args, *kernel);
-  } else if (args.bias_gradient.defined()) {
+    return gemm_packed(args, *kernel);
+  }
+  check_args(args);  // as a whole: the messages of its steps would name other kernels
+  if (args.bias_gradient.defined()) {
     gemm_then_bias_gradient(args, gemm_library, [](const auto& step) { run(step); });
   } else if (args.activation == GemmActivation::kNone) {
     gemm_library(args);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/reduction/digest.h"
+#include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 
@@ -15,38 +15,12 @@ struct ColumnSumArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.out}; }
 };
 
-// Findings of one pass over gradients. A plain record on the tensor's device.
-struct TensorStats {
-  static constexpr int64_t kNone = INT64_MAX;
-  int64_t first_bad = kNone;  // smallest index of a NaN or Inf
-  int64_t nan_count = 0;
-  int64_t inf_count = 0;
-  double sum_squares = 0.0;  // of finite and non-finite values alike
-  bool operator==(const TensorStats&) const = default;
-  constexpr TensorStats& operator+=(const TensorStats& other) {
-    if (other.first_bad < first_bad) first_bad = other.first_bad;
-    nan_count += other.nan_count;
-    inf_count += other.inf_count;
-    sum_squares += other.sum_squares;
-    return *this;
-  }
-};
-
 // Adds x (float, any shape) to the TensorStats that `record` holds; element i of x has index index_offset + i.
 struct TensorStatsArgs {
   static constexpr std::string_view kName = "tensor_stats";
   Tensor x{};
   Tensor record{};  // Backend::make_stats()
   int64_t index_offset = 0;
-
-  static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
-};
-
-// Adds the digest of x (any dtype and shape) to the Digest that `record` holds.
-struct DigestArgs {
-  static constexpr std::string_view kName = "digest";
-  Tensor x{};
-  Tensor record{};  // u8 of one Digest
 
   static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
 };
@@ -103,14 +77,12 @@ struct DecideUpdateArgs {
 
 MANTISSA_DECLARE_KERNEL(ColumnSumArgs, Rows)  // x
 MANTISSA_DECLARE_KERNEL(TensorStatsArgs, void)
-MANTISSA_DECLARE_KERNEL(DigestArgs, void)
 MANTISSA_DECLARE_KERNEL(SumContributionsArgs, Rows)  // contributions: (N, n)
 MANTISSA_DECLARE_KERNEL(RecordVerdictArgs, int64_t)  // buckets
 MANTISSA_DECLARE_KERNEL(DecideUpdateArgs, int64_t)   // ranks
 
 KernelWork work_of(const ColumnSumArgs& args);
 KernelWork work_of(const TensorStatsArgs& args);
-KernelWork work_of(const DigestArgs& args);
 KernelWork work_of(const SumContributionsArgs& args);
 
 }  // namespace mantissa

@@ -32,11 +32,6 @@ void check_args(const TensorStatsArgs& args) {
   check_record<TensorStats>("tensor_stats", "record", args.record);
 }
 
-void check_args(const DigestArgs& args) {
-  check_defined("digest", "x", args.x);
-  check_record<Digest>("digest", "record", args.record);
-}
-
 Rows check_args(const SumContributionsArgs& args) {
   constexpr const char* kOp = "sum_contributions";
   check_float(kOp, "contributions", args.contributions);
@@ -82,8 +77,6 @@ int64_t check_args(const DecideUpdateArgs& args) {
 KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) + result_bytes(args.out, args.mode)); }
 
 KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
-
-KernelWork work_of(const DigestArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
 
 KernelWork work_of(const SumContributionsArgs& args) {
   return traffic(bytes_of(args.contributions, args.out) + 2.0 * bytes_of(args.record));

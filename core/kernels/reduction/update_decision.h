@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/kernels/optimizer/args.h"
-#include "core/kernels/reduction/args.h"
+#include "core/kernels/optimizer/records.h"
+#include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 

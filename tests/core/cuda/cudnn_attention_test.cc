@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda/cudnn/attention.h"
-#include "core/cuda/cudnn/graph.h"
+#include "core/kernels/attention/attention_cudnn.h"
+#include "core/kernels/attention/graph_cudnn.h"
 #include "tests/testing/error_of.h"
 
 namespace mantissa::cuda {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda/cublaslt/gemm_library.h"
+#include "core/kernels/gemm/library_cublaslt.h"
 
 namespace mantissa::cuda::fake_cublaslt {
 

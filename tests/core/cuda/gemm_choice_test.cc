@@ -3,10 +3,10 @@
 
 #include <fstream>
 
-#include "core/cuda/cublaslt/gemm_device.h"
-#include "core/cuda/cublaslt/gemm_library.h"
-#include "core/cuda/cublaslt/gemm_problem.h"
 #include "core/cuda/emulation/stream_queue.h"
+#include "core/kernels/gemm/device_cublaslt.h"
+#include "core/kernels/gemm/library_cublaslt.h"
+#include "core/kernels/gemm/problem_cublaslt.h"
 #include "tests/core/cuda/gemm_products.h"
 
 namespace mantissa::cuda {

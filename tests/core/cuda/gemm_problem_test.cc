@@ -5,9 +5,9 @@
 #include <set>
 #include <thread>
 
-#include "core/cuda/cublaslt/gemm_cache.h"
-#include "core/cuda/cublaslt/gemm_problem.h"
 #include "core/kernels/fp8_gemm_support.h"
+#include "core/kernels/gemm/cache_cublaslt.h"
+#include "core/kernels/gemm/problem_cublaslt.h"
 #include "tests/core/io/temp_folder.h"
 
 namespace mantissa::cuda {

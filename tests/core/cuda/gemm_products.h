@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/cuda/cublaslt/gemm_device.h"
 #include "core/cuda/runtime/runtime.h"
+#include "core/kernels/gemm/device_cublaslt.h"
 #include "tests/core/cuda/fake_cublaslt.h"
 #include "tests/core/io/temp_folder.h"
 #include "tests/reference/gelu.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/backend/registry.h"
+#include "core/kernels/gemm/args.h"
 #include "core/ops/fp32_product.h"
 #include "tests/testing/values.h"
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 
 namespace mantissa::testing {
 namespace {

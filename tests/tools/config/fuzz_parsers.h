@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/data/token_data.h"
 #include "core/io/checkpoint_store.h"
 #include "core/io/safetensors.h"
-#include "core/io/token_data.h"
 #include "core/quant/exponent_histogram.h"
-#include "core/text/tokenizer.h"
 #include "tests/core/io/temp_folder.h"
 #include "tools/config/config.h"
-#include "tools/guard/black_box.h"
 #include "tools/probe/probe_log.h"
+#include "tools/run/guard/black_box.h"
+#include "tools/text/tokenizer/tokenizer.h"
 
 namespace mantissa::testing {
 

@@ -9,10 +9,10 @@
 #include <map>
 #include <sstream>
 
-#include "core/io/config_reader.h"
 #include "core/ops/activation.h"
 #include "tests/core/io/temp_folder.h"
 #include "tools/config/config_binding.h"
+#include "tools/config/config_reader.h"
 #include "tools/train/dry_run.h"
 
 namespace mantissa {

@@ -11,9 +11,9 @@
 
 #include "core/base/error.h"
 #include "core/quant/exponent_histogram.h"
+#include "tests/program/program.h"
 #include "tests/testing/error_of.h"
 #include "tests/tools/probe/probe_rows.h"
-#include "tests/tools/train/program.h"
 
 namespace mantissa {
 namespace {

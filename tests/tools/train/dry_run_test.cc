@@ -36,7 +36,8 @@ TEST(StepMemory, ARecomputedBlockAddsItsInputToThePeak) {
 
 // A configuration for a GPU is examined on machines without one.
 TEST(StepMemory, IsPredictedForADeviceThatIsNotHere) {
-  const Settings several_micro_batches = {"train.global_batch=8", "train.micro_batch=2"};
+  // fp32: a CPU with matrix units multiplies bf16 without packing.
+  const Settings several_micro_batches = {"train.global_batch=8", "train.micro_batch=2", "precision.compute=fp32"};
   EXPECT_GT(predict_memory_table(minimal_config(several_micro_batches), 1).packed, 0u);
   Settings on_gpu = several_micro_batches;
   on_gpu.emplace_back("device=cuda");

@@ -1,4 +1,3 @@
-#include "tools/train/statistics.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +5,10 @@
 
 #include "comm/local/local_communicator.h"
 #include "core/backend/registry.h"
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
+#include "tools/run/metrics/speed.h"
 #include "tools/train/session.h"
+#include "tools/train/speed_measurement.h"
 
 namespace mantissa::testing {
 namespace {

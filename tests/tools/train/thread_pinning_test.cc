@@ -1,9 +1,10 @@
-#include "tools/train/launch.h"
+#include "tools/run/job/job.h"
 
 #include <gtest/gtest.h>
 
 #include "comm/local/local_communicator.h"
 #include "core/base/thread_team.h"
+#include "tools/run/job/threads.h"
 
 namespace mantissa {
 namespace {

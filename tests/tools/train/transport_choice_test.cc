@@ -1,5 +1,5 @@
 // comm.backend: auto, for ranks whose GPUs and libraries the tests make up.
-#include "tools/train/launch.h"
+#include "tools/run/job/job.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "comm/local/local_communicator.h"
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
+#include "tools/run/metrics/step_report.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa::testing {

@@ -3,7 +3,7 @@
 
 #include "tools/lab/advise/prediction.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/lab/report/report.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 

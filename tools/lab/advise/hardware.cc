@@ -11,7 +11,7 @@
 #include "core/base/check.h"
 #include "core/base/error.h"
 #include "core/cuda/device_models.h"
-#include "core/io/config_reader.h"
+#include "tools/config/config_reader.h"
 
 namespace mantissa {
 namespace {

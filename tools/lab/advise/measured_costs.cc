@@ -12,7 +12,7 @@
 #include "core/base/round_up.h"
 #include "core/kernels/optimizer/args.h"
 #include "core/tensor/philox.h"
-#include "tools/train/statistics.h"
+#include "tools/run/metrics/run_statistics.h"
 
 namespace mantissa {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/config/config.h"
-#include "tools/lab/report/report.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 

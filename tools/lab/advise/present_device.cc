@@ -7,8 +7,10 @@
 #include "core/base/error.h"
 #include "core/base/wrapped_text.h"
 #include "tools/lab/advise/measured_costs.h"
-#include "tools/train/launch.h"
-#include "tools/train/statistics.h"
+#include "tools/run/job/job.h"
+#include "tools/run/job/threads.h"
+#include "tools/run/metrics/run_statistics.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 namespace {

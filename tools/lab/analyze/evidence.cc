@@ -13,7 +13,7 @@
 #include "core/base/log.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_names.h"
-#include "tools/lab/report/output_file.h"
+#include "tools/run/report/output_file.h"
 
 namespace mantissa {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/lab/report/report.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 

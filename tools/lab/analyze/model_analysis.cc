@@ -11,12 +11,13 @@
 #include "core/io/checkpoint_store.h"
 #include "tools/config/data_paths.h"
 #include "tools/config/precision_phases.h"
-#include "tools/guard/resume_choice.h"
+#include "tools/run/job/job.h"
+#include "tools/run/state/manifest.h"
+#include "tools/run/state/resume_choice.h"
+#include "tools/run/state/run_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/launch.h"
-#include "tools/train/observers/probe_recorder.h"
-#include "tools/train/run_state.h"
+#include "tools/train/probe_recorder.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

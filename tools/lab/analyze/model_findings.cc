@@ -9,7 +9,7 @@
 
 #include "core/autograd/linear_formats.h"
 #include "core/base/check.h"
-#include "tools/lab/report/report.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 namespace {

@@ -10,10 +10,11 @@
 #include "tools/config/validation.h"
 #include "tools/lab/analyze/model_verdict.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/lab/report/output_file.h"
-#include "tools/lab/report/report.h"
+#include "tools/run/job/job.h"
+#include "tools/run/job/threads.h"
+#include "tools/run/report/output_file.h"
+#include "tools/run/report/report.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/launch.h"
 
 namespace mantissa {
 

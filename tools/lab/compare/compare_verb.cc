@@ -14,9 +14,10 @@
 #include "tools/lab/compare/precision_comparison.h"
 #include "tools/lab/compare/utility.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/lab/report/output_file.h"
-#include "tools/lab/report/report.h"
-#include "tools/train/launch.h"
+#include "tools/run/job/job.h"
+#include "tools/run/job/threads.h"
+#include "tools/run/report/output_file.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 

@@ -11,11 +11,10 @@
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "tools/guard/heartbeat.h"
 #include "tools/lab/experiment/run_length.h"
-#include "tools/lab/report/report.h"
-#include "tools/train/model_runtime.h"
-#include "tools/train/statistics.h"
+#include "tools/model/runtime/model_runtime.h"
+#include "tools/run/metrics/heartbeat.h"
+#include "tools/run/report/report.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {

@@ -9,7 +9,7 @@
 
 #include "core/base/error.h"
 #include "tools/lab/experiment/run_length.h"
-#include "tools/lab/report/report.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 

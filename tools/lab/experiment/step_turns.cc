@@ -8,7 +8,8 @@
 #include "comm/communicator.h"
 #include "core/base/error.h"
 #include "tools/config/precision_phases.h"
-#include "tools/train/statistics.h"
+#include "tools/run/metrics/run_statistics.h"
+#include "tools/run/metrics/step_report.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

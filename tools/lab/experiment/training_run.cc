@@ -19,8 +19,7 @@
 #include "tools/config/validation.h"
 #include "tools/lab/experiment/step_walk.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/observers/probe_recorder.h"
-#include "tools/train/statistics.h"
+#include "tools/train/probe_recorder.h"
 #include "tools/train/training.h"
 
 namespace mantissa {

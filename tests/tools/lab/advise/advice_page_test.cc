@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/tools/lab/report/page_browser.h"
+#include "tests/tools/run/page_browser.h"
 #include "tools/lab/advise/advice.h"
 
 namespace mantissa::testing {

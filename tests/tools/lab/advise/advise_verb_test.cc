@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <regex>
 
+#include "tests/program/program.h"
 #include "tests/testing/every_case.h"
-#include "tests/tools/train/program.h"
 #include "tools/config/config.h"
 
 namespace mantissa::testing {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/tools/lab/advise/prepared_comparison.h"
-#include "tests/tools/lab/report/unwrapped.h"
+#include "tests/tools/run/unwrapped.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {

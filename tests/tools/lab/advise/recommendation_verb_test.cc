@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 
 namespace mantissa::testing {
 namespace recommendation_verb_test {

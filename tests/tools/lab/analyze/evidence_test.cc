@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "tests/testing/error_of.h"
 #include "tests/tools/config/minimal.h"
-#include "tests/tools/lab/report/unwrapped.h"
+#include "tests/tools/run/unwrapped.h"
 #include "tools/lab/experiment/candidates.h"
 
 namespace mantissa::testing {

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/tools/lab/report/unwrapped.h"
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
+#include "tests/tools/run/unwrapped.h"
 
 namespace mantissa::testing {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 
 namespace mantissa::testing {
 namespace {

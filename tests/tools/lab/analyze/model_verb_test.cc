@@ -8,11 +8,11 @@
 #include <filesystem>
 
 #include "core/quant/exponent_histogram.h"
+#include "tests/program/program.h"
 #include "tests/tools/lab/analyze/page_fixtures.h"
-#include "tests/tools/lab/report/page_browser.h"
-#include "tests/tools/lab/report/unwrapped.h"
 #include "tests/tools/probe/probe_rows.h"
-#include "tests/tools/train/program.h"
+#include "tests/tools/run/page_browser.h"
+#include "tests/tools/run/unwrapped.h"
 
 namespace mantissa::testing {
 namespace {

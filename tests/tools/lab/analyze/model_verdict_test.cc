@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "tests/tools/lab/report/unwrapped.h"
+#include "tests/tools/run/unwrapped.h"
 #include "tools/lab/analyze/model_verb.h"
 
 namespace mantissa {

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "tests/tools/lab/analyze/page_fixtures.h"
-#include "tests/tools/lab/report/page_browser.h"
+#include "tests/tools/run/page_browser.h"
 #include "tools/lab/analyze/formats_verb.h"
 #include "tools/lab/analyze/model_verb.h"
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 
 namespace mantissa::testing {
 namespace {

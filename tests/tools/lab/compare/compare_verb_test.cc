@@ -6,10 +6,10 @@
 #include <cmath>
 #include <filesystem>
 
+#include "tests/program/program.h"
 #include "tests/tools/lab/compare/comparison_panels.h"
-#include "tests/tools/lab/report/page_browser.h"
-#include "tests/tools/lab/report/unwrapped.h"
-#include "tests/tools/train/program.h"
+#include "tests/tools/run/page_browser.h"
+#include "tests/tools/run/unwrapped.h"
 #include "tools/lab/compare/compare_verb.h"
 
 namespace mantissa::testing {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "tests/tools/lab/compare/comparison_panels.h"
-#include "tests/tools/lab/report/page_browser.h"
+#include "tests/tools/run/page_browser.h"
 #include "tools/lab/compare/compare_verb.h"
 
 namespace mantissa::testing {

@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/lab/report/report.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 namespace {

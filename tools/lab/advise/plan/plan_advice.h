@@ -5,7 +5,7 @@
 #include "tools/lab/advise/plan/validation.h"
 #include "tools/lab/advise/prediction.h"
 #include "tools/lab/advise/search/solver.h"
-#include "tools/lab/report/report.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 

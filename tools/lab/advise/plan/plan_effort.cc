@@ -6,9 +6,9 @@
 #include <chrono>
 
 #include "core/base/error.h"
-#include "tools/guard/heartbeat.h"
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
+#include "tools/run/metrics/heartbeat.h"
 #include "tools/train/dry_run.h"
 
 namespace mantissa {

@@ -10,8 +10,9 @@
 #include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/advise/plan/plan_effort.h"
 #include "tools/lab/advise/plan/score_allocation.h"
+#include "tools/run/job/job.h"
+#include "tools/run/job/threads.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/launch.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/base/error.h"
+#include "core/kernels/quantize/args.h"
 
 namespace mantissa {
 namespace {

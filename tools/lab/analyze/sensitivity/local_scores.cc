@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/base/error.h"
+#include "core/kernels/gemm/args.h"
 #include "core/kernels/probe/args.h"
 #include "core/ops/rounded_operand.h"
 #include "core/tensor/arena.h"

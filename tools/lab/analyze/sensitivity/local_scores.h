@@ -10,7 +10,7 @@
 #include "core/quant/exponent_histogram.h"
 #include "tools/lab/analyze/sensitivity/decisions.h"
 #include "tools/lab/analyze/sensitivity/statistics.h"
-#include "tools/train/model_runtime.h"
+#include "tools/model/runtime/model_runtime.h"
 
 namespace mantissa {
 

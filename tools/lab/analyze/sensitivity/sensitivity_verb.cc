@@ -7,14 +7,15 @@
 #include <filesystem>
 
 #include "core/base/error.h"
-#include "core/io/optional_json.h"
 #include "tools/config/validation.h"
 #include "tools/lab/analyze/model_analysis.h"
 #include "tools/lab/analyze/sensitivity/verdict_lines.h"
-#include "tools/lab/report/output_file.h"
-#include "tools/lab/report/report.h"
+#include "tools/run/job/job.h"
+#include "tools/run/job/threads.h"
+#include "tools/run/report/output_file.h"
+#include "tools/run/report/report.h"
+#include "tools/run/state/optional_json.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/launch.h"
 
 namespace mantissa {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/lab/report/report.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tests/tools/lab/analyze/sensitivity/planted_model.h"
+#include "tools/train/held_state.h"
 
 namespace mantissa::testing {
 namespace {

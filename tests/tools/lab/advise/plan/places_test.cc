@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 #include "tools/lab/advise/plan/validation.h"
 #include "tools/train/dry_run.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/local/local_communicator.h"
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 #include "tools/lab/experiment/step_turns.h"
 
 namespace mantissa::testing {

@@ -12,7 +12,7 @@
 
 #include "comm/local/local_communicator.h"
 #include "core/tensor/philox.h"
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 #include "tools/lab/analyze/sensitivity/decisions.h"
 #include "tools/train/train_step.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/local/local_communicator.h"
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 #include "tools/lab/analyze/sensitivity/decisions.h"
 #include "tools/train/train_step.h"
 

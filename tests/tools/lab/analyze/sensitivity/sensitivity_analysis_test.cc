@@ -14,7 +14,7 @@
 #include "tests/testing/error_of.h"
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/lab/analyze/sensitivity/planted_model.h"
-#include "tests/tools/lab/report/unwrapped.h"
+#include "tests/tools/run/unwrapped.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
 #include "tools/lab/analyze/sensitivity/verdict_lines.h"

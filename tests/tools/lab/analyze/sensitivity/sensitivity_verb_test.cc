@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "tests/tools/train/program.h"
+#include "tests/program/program.h"
 
 namespace mantissa::testing {
 namespace {

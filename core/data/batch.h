@@ -1,0 +1,82 @@
+// Batches: which windows of the data are the samples of a run, and their tokens and targets as models read them.
+//
+// A sample is a function of (seed, sample number) only, so that any number of ranks reads the same batches and a
+// resumed run continues exactly: the data cursor is one number. The data is cut into windows of context + 1 tokens that
+// start every `context` tokens, so each token is predicted once an epoch. Each epoch visits all windows once, in its
+// own order, and shifts them by its own few tokens where the data's length leaves room. Packed documents (packing.h)
+// take the place of windows where documents are kept apart.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/data/packing.h"
+#include "core/data/token_data.h"
+
+namespace mantissa {
+
+// The order of a run that visits each of `items` once an epoch: item() says which one is number `sample`.
+class EpochOrder {
+ public:
+  EpochOrder(int64_t items, uint64_t seed, SampleOrder order);
+
+  int64_t items() const { return static_cast<int64_t>(items_); }
+  int64_t item(uint64_t sample) const;
+
+ private:
+  uint64_t items_, key_;
+  SampleOrder order_;
+};
+
+class Sampler {
+ public:
+  // DataError naming `what` if the tokens do not fill one window.
+  Sampler(int64_t tokens, int64_t context, uint64_t seed, SampleOrder order, const char* what);
+
+  int64_t windows() const { return order_.items(); }
+  // Index of the first token of sample number `sample` = step * global_batch + index in the global batch.
+  int64_t window_begin(uint64_t sample) const;
+
+ private:
+  EpochOrder order_;
+  int64_t context_, slack_;
+  uint64_t key_;
+  bool is_shifted_;
+};
+
+// A keyed permutation of [0, size): returns the place of element `index`. A Feistel network with a Philox round
+// function over the next even number of bits, followed along its cycle until the result is in [0, size) (Black &
+// Rogaway 2002).
+uint64_t permute(uint64_t index, uint64_t size, uint64_t key, uint64_t epoch);
+
+inline constexpr int32_t kIgnoredTarget = -100;
+
+// Samples [first_sample, first_sample + n) of the range, where n = tokens.size() / context. tokens, targets (n,
+// context): the target of a position is the token that follows it, or ignored if that does not count.
+void fill_next_token_batch(const TokenRange& range, const Sampler& sampler, uint64_t first_sample, int64_t context,
+                           std::span<int32_t> tokens, std::span<int32_t> targets);
+
+// Sequences as models read them, (n, context) each.
+struct SequenceSpans {
+  std::span<int32_t> tokens, targets;
+  std::span<int32_t> starts{};  // see core/kernels/documents.h; empty where documents are joined
+};
+
+// The same for packed sequences. Padding is a document of its own, with ignored targets.
+void fill_packed_batch(const TokenRange& range, const PackedDocuments& packed, const EpochOrder& order,
+                       uint64_t first_sample, int64_t context, const SequenceSpans& out);
+
+struct MaskingOptions {
+  double fraction = 0.15;  // of the positions that are predicted
+  int32_t mask_token = 0;
+  int32_t vocab = 256;  // of the random replacements: [0, vocab)
+  uint64_t seed = 0;
+};
+
+// The same windows for bidirectional models. A random choice of positions is predicted; all others are ignored. 80 % of
+// the chosen ones show the mask token, 10 % a random token, 10 % themselves (Devlin et al. 2019). The choice depends on
+// (seed, sample, position) only; a sample has at least one predicted position.
+void fill_masked_batch(const TokenRange& range, const Sampler& sampler, uint64_t first_sample, int64_t context,
+                       const MaskingOptions& options, std::span<int32_t> tokens, std::span<int32_t> targets);
+
+}  // namespace mantissa

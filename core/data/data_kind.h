@@ -1,0 +1,24 @@
+// Guesses from some of its bytes what a data file holds. The same bytes are valid text or tokens in any case, and a
+// training on the wrong ones looks like a bad model.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace mantissa {
+
+// "is compressed by gzip: unpack it first" for the start of a compressed or packed file; empty for any other. Its magic
+// is long enough that tokens do not start like it by chance.
+std::string why_packed(std::span<const std::byte> start);
+
+// "3 % of its bytes are 0: it is not text, or text in UTF-16" for bytes that are hardly text in UTF-8 or an older
+// encoding; empty if they may be.
+std::string why_no_text(std::span<const std::byte> sample);
+
+// Whether u16 tokens are rather u32 tokens: every second one, from the second on, is nearly always small, and the
+// others are not. The sample starts at a multiple of 4 bytes.
+bool looks_like_u32(std::span<const std::byte> sample);
+
+}  // namespace mantissa

@@ -1,0 +1,179 @@
+// The command line as a newcomer meets it: help, mistyped words, completion, and lines that fit a terminal.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "tests/program/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+const std::vector<std::vector<std::string>> kVerbs = {
+    {"train"},
+    {"status"},
+    {"watch"},
+    {"report"},
+    {"config"},
+    {"generate"},
+    {"evaluate"},
+    {"score"},
+    {"import"},
+    {"export"},
+    {"tokenize"},
+    {"tokenizer", "train"},
+    {"tokenizer", "encode"},
+    {"tokenizer", "decode"},
+    {"tokenizer", "show"},
+    {"analyze", "formats"},
+    {"analyze", "probes"},
+    {"analyze", "model"},
+    {"analyze", "sensitivity"},
+    {"analyze", "evidence"},
+    {"postmortem"},
+    {"advise"},
+    {"compare"},
+    {"completion"},
+};
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Columns and one more, each path counted as one: nobody can shorten those.
+size_t width_without_paths(const std::string& line) {
+  std::string kept;
+  std::istringstream words(line);
+  for (std::string word; std::getline(words, word, ' ');) kept += (has(word, "/") ? "/" : word) + " ";
+  return static_cast<size_t>(std::count_if(kept.begin(), kept.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+void expect_fits(const std::string& what, const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(width_without_paths(line), 121u) << what << ":\n" << line;
+  }
+}
+
+TEST(CommandLine, WithoutAVerbItListsThem) {
+  const Outcome outcome = run_program(0, {});
+  EXPECT_EQ(outcome.exit_code, 2);
+  for (const auto& verb : kVerbs) EXPECT_TRUE(has(outcome.output, "\n  " + joined(verb) + " ")) << joined(verb);
+  EXPECT_LE(static_cast<size_t>(std::count(outcome.output.begin(), outcome.output.end(), '\n')), kVerbs.size() + 4)
+      << outcome.output;
+  expect_fits("short help", outcome.output);
+  const Outcome analyze = run_program(0, {"analyze"});
+  EXPECT_EQ(analyze.exit_code, 2);
+  EXPECT_TRUE(has(analyze.output, "\n  analyze model ")) << analyze.output;
+  EXPECT_FALSE(has(analyze.output, "\n  train ")) << analyze.output;
+}
+
+TEST(CommandLine, HelpHasAnExampleOfEachVerb) {
+  const Outcome all = run_program(0, {"--help"});
+  EXPECT_EQ(all.exit_code, 0);
+  expect_fits("--help", all.output);
+  for (const auto& verb : kVerbs) {
+    const std::string example = "mantissa " + joined(verb) + " ";
+    EXPECT_TRUE(has(all.output, example)) << all.output;
+    const Outcome one = run_program(0, with(verb, {"--help"}));
+    EXPECT_EQ(one.exit_code, 0);
+    EXPECT_TRUE(has(one.output, "Example:\n  " + example)) << one.output;
+    expect_fits(example, one.output);
+  }
+}
+
+TEST(CommandLine, TellsVersionAndCommit) {
+  const Outcome outcome = run_program(0, {"--version"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_TRUE(outcome.output.starts_with("mantissa ") && has(outcome.output, "(commit ")) << outcome.output;
+  expect_fits("--version", outcome.output);
+}
+
+TEST(CommandLine, AResultThatADiskCannotHoldIsNoSuccess) {
+  const Outcome outcome = run_shell("(" + command_line(program_under_test(), {"completion", "bash"}) + " >/dev/full)");
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_TRUE(has(outcome.output, "standard output cannot be written to its end: No space left on device"));
+}
+
+TEST(CommandLine, MistypedWordsGetTheNearestOnes) {
+  const auto expect = [](const std::vector<std::string>& words, const std::string& message) {
+    const Outcome outcome = run_program(0, words);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_TRUE(has(outcome.output, message)) << outcome.output;
+    expect_fits(joined(words), outcome.output);
+  };
+  expect({"trian", "x.yaml"}, "there is no verb 'trian'; did you mean 'train'?");
+  expect({"cook", "x.yaml"}, "there is no verb 'cook'; the verbs are: train, ");
+  expect({"analyze", "modle", "run"}, "analyze: there is no verb 'modle'; did you mean 'model'?");
+  expect({"generate", "run", "--promt", "a"}, "generate: there is no option '--promt'; did you mean '--prompt'?");
+  expect({"analyze", "formats", "--samples", "5", "--ful"}, "'--ful'; did you mean '--full'?");
+  expect({"--versoin"}, "mantissa: there is no option '--versoin'; did you mean '--version'?");
+  expect({"-v"}, "mantissa: there is no option '-v'; there are: --help, --version");
+  expect({"analyze", "-x"}, "analyze: there is no option '-x'; there are: --help");
+  expect({"train", "x.yaml", "-optimizer.lr=3e-4"}, "settings have no dashes: optimizer.lr=3e-4");
+  expect({"train", "x.yaml", "--optimizer.lr=3e-4"}, "settings have no dashes: optimizer.lr=3e-4");
+  expect({"train"}, "train: config is required\nmantissa train --help: ");
+  expect({"generate", "run", "--prompt", "a", "--tokens", "-1"}, "generate: --tokens: ");
+}
+
+// The words that the shell offers behind these.
+std::string completed(const std::string& words, int index) {
+  return run_shell("bash -c 'source <(tools/mantissa completion bash); COMP_WORDS=(" + words +
+                   "); COMP_CWORD=" + std::to_string(index) + "; _mantissa; echo \"${COMPREPLY[@]}\"'")
+      .output;
+}
+
+TEST(Completion, KnowsVerbsAndOptions) {
+  EXPECT_EQ(completed("mantissa tr", 1), "train\n");
+  EXPECT_EQ(completed("mantissa analyze m", 2), "model\n");
+  EXPECT_EQ(completed("mantissa analyze model --ht", 3), "--html\n");
+  EXPECT_EQ(completed("mantissa generate runs/x --prompt The --tok", 5), "--tokens\n");
+  EXPECT_EQ(completed("mantissa --vers", 1), "--version\n");
+  EXPECT_EQ(completed("mantissa train conf", 2), "\n");                        // files, which the shell finds itself
+  EXPECT_EQ(completed("mantissa postmortem train --pre", 3), "--previous\n");  // a folder of a verb's name
+  EXPECT_EQ(run_program(0, {"completion", "fish"}).exit_code, 2);
+}
+
+TEST(Completion, ZshReadsItsScript) {
+  ASSERT_EQ(run_shell("command -v zsh").exit_code, 0) << "there is no zsh here: tools/setup --tests installs it";
+  const Outcome outcome = run_shell("zsh -fc 'source <(tools/mantissa completion zsh); echo ${_comps[mantissa]}'");
+  EXPECT_TRUE(has(outcome.output, "_bash_complete")) << outcome.output;
+}
+
+// Every verb on a small run, in the precisions with the longest lines.
+TEST(Lines, OfEveryVerbFitATerminal) {
+  SmallRun run("width");
+  const std::vector<std::string> settings = {
+      "train.eval_interval=10", "precision.recipe=mxfp8", "precision.compute=bf16", "comm.wire_dtype=fp16",
+      "scaler.mode=dynamic",    "train.sample_tokens=20", "probe.enabled=true",     "probe.interval=10",
+      "profile=true",           "train.measure_peak=true"};
+  expect_fits("train", run.train(2, settings).output);
+  SmallRun skipping("width_scale");  // many changes of the loss scale
+  expect_fits("train, steps skipped", skipping.train(2, with(settings, {"scaler.init_scale=16777216"})).output);
+  expect_fits("train, again", run.train(2, settings).output);
+  expect_fits("train, longer", run.train(2, with(settings, {"train.steps=22", "optimizer.lr=1e-3"})).output);
+  const std::string config = run.config_path(), folder = run.run_dir();
+  const std::vector<std::vector<std::string>> commands = {
+      {"status", folder},
+      {"config", config, "precision.recipe=mxfp8", "--memory"},
+      {"config", config, "precision.recipe=delayed", "precision.compute=fp32", "precision.fp32_products=bf16x6"},
+      {"generate", folder, "--prompt", "the", "--tokens", "10"},
+      {"analyze", "formats", "--full", "--samples", "500", "--no-products"},
+      {"analyze", "model", folder, "--batches", "2"},
+      {"analyze", "sensitivity", config, "--batches", "2", "--probes", "2", "--layers", "head"},
+      {"postmortem", folder},
+      {"compare", config, "--precisions", "fp32,bf16,mxfp8", "--seeds", "3", "--steps", "6", "--no-products"},
+  };
+  for (const auto& command : commands) {
+    const Outcome outcome = run_program(0, command);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    expect_fits(joined(command), outcome.output);
+  }
+}
+
+}  // namespace
+}  // namespace mantissa::testing

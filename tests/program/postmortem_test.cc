@@ -1,0 +1,70 @@
+// Jobs that end in different ways, and what `mantissa postmortem` says about them.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "tests/program/program.h"
+#include "tests/tools/run/unwrapped.h"
+
+namespace mantissa::testing {
+namespace {
+
+// Trains without end on two ranks; after 20 steps, rank 1 gets the signal.
+Outcome signal_rank_1(const SmallRun& run, const std::string& signal, const std::vector<std::string>& settings) {
+  return interrupt(run, mpirun(2), signal_last_rank(signal),
+                   with({"train.steps=1000000", "train.log_interval=1000"}, settings));
+}
+
+std::string postmortem(const SmallRun& run) {
+  const Outcome outcome = run_program(1, {"postmortem", run.run_dir()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  return unwrapped(outcome.output);
+}
+
+void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << "\n--- in\n" << text;
+}
+
+TEST(Postmortem, RunThatIsDone) {
+  const SmallRun run("postmortem_done");
+  run.train(2, {"train.steps=6"});
+  const std::string text = postmortem(run);
+  EXPECT_EQ(text.find("done: exit code 0 lost: no step, the last checkpoint is of step 6 "), 0u) << text;
+  expect_part(text, "step 6: the end of phase checkpoint");
+}
+
+TEST(Postmortem, StartThatFails) {
+  const SmallRun run("postmortem_refused");
+  run.train(1, {"train.steps=6"});
+  EXPECT_EQ(run.try_train(1, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
+  const std::string text = postmortem(run);
+  EXPECT_EQ(text.find("rank 0 failed at the start: "), 0u) << text;
+  expect_part(text, "/no/such/file");
+}
+
+TEST(Postmortem, RankThatIsKilled) {
+  const SmallRun run("postmortem_killed");
+  const Outcome outcome = signal_rank_1(run, "KILL", {"checkpoint.interval=100000"});
+  EXPECT_EQ(outcome.exit_code, 137) << outcome.output;
+  const std::string text = postmortem(run);
+  EXPECT_EQ(text.find("the job ended at step "), 0u) << text;
+  expect_part(text, ": rank 1 (node ");
+  expect_part(text, ") was killed (no end mark) ");
+  expect_part(text, "before the last sign of life of the others");
+  expect_part(text, " steps, there is no checkpoint (");
+}
+
+TEST(Postmortem, RankThatIsStopped) {
+  const SmallRun run("postmortem_stopped");
+  const Outcome outcome = signal_rank_1(run, "STOP", {"watchdog.deadline_s=3"});
+  EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+  const std::string text = postmortem(run);
+  EXPECT_EQ(text.find("the job ended at step "), 0u) << text;
+  expect_part(text, ": rank 1 (node ");
+  expect_part(text, ") stopped answering ");
+  expect_part(text, "; rank 0 waited for it in collective ");
+  expect_part(text, "watchdog: no progress for ");
+  expect_part(text, "stacks of rank 0: ");
+}
+
+}  // namespace
+}  // namespace mantissa::testing

@@ -1,0 +1,257 @@
+// Runs that are told to stop: they save, leave with exit code 75, and continue to the same bits.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/program/program.h"
+#include "tests/testing/every_case.h"
+
+namespace mantissa::testing {
+namespace {
+
+constexpr int kPreempted = 75;
+constexpr int64_t kSteps = 400;
+const std::vector<std::string> kLong = {fmt::format("train.steps={}", kSteps), "train.log_interval=100"};
+
+// Expects one record of a stop and a checkpoint of that step.
+void expect_stopped(const SmallRun& run, const Outcome& outcome, const std::string& cause) {
+  EXPECT_EQ(outcome.exit_code, kPreempted) << outcome.output;
+  const auto stops = run.records("stop");
+  ASSERT_EQ(stops.size(), 1u) << outcome.output;
+  EXPECT_EQ(stops[0].at("cause"), cause);
+  const int64_t step = stops[0].at("step");
+  EXPECT_LT(step, kSteps);
+  EXPECT_TRUE(run.has_checkpoint(step)) << outcome.output;
+  EXPECT_NE(outcome.output.find(fmt::format("stopped after step {} of {}: {}, on rank ", step, kSteps, cause)),
+            std::string::npos)
+      << outcome.output;
+}
+
+// Also that a second start ends with the weights of `whole`.
+void expect_continues(const SmallRun& run, int ranks, const Outcome& outcome, const std::string& cause,
+                      const SmallRun& whole) {
+  expect_stopped(run, outcome, cause);
+  run.train(ranks, kLong);
+  EXPECT_EQ(run.hashes(kSteps), whole.hashes(kSteps));
+}
+
+TEST(Preemption, ASignalSavesAndTheSameCommandContinues) {
+  SmallRun whole("preempted_whole_1");
+  whole.train(1, kLong);
+  for (const std::string name : {"TERM", "USR1", "INT", "HUP"}) {
+    SmallRun run("preempted_by_" + name);
+    // The shell starts background processes with SIGINT ignored, and the program leaves it so: env resets it.
+    const Outcome outcome = interrupt(run, "env --default-signal=INT ", "kill -" + name + " $job", kLong);
+    if (name == "TERM" || every_case()) {
+      expect_continues(run, 1, outcome, "SIG" + name, whole);
+    } else {
+      expect_stopped(run, outcome, "SIG" + name);  // the checkpoint knows no signal
+    }
+  }
+}
+
+TEST(Preemption, ASignalToOneRankStopsAllAtTheSameStep) {
+  SmallRun whole("preempted_whole_2");
+  whole.train(2, kLong);
+  SmallRun run("preempted_rank");
+  const Outcome outcome = interrupt(run, mpirun(2), signal_last_rank("USR1"), kLong);
+  expect_continues(run, 2, outcome, "SIGUSR1", whole);
+  EXPECT_EQ(run.records("stop")[0].at("rank"), 1);
+
+  SmallRun all("preempted_mpirun");
+  expect_stopped(all, interrupt(all, mpirun(2), "kill -USR1 $job", kLong), "SIGUSR1");
+}
+
+TEST(Preemption, EvaluationsAreThoseOfAnUninterruptedRun) {
+  const std::vector<std::string> settings = with(kLong, {"train.eval_interval=1"});
+  SmallRun whole("preempted_whole_evaluated"), run("preempted_evaluated");
+  whole.train(1, settings);
+  EXPECT_EQ(interrupt(run, "", "kill -TERM $job", settings).exit_code, kPreempted);
+  run.train(1, settings);
+  EXPECT_EQ(run.records("validation"), whole.records("validation"));
+}
+
+TEST(Preemption, TimeLimitsSaveAndLeaveInTime) {
+  SmallRun run("time_limit");
+  // Two seconds of these four are kept for the checkpoint.
+  Outcome outcome = run.try_train(1, {"train.steps=1000000", "train.log_interval=1000", "train.max_minutes=0.07"});
+  EXPECT_EQ(outcome.exit_code, kPreempted) << outcome.output;
+  ASSERT_EQ(run.records("stop").size(), 1u) << outcome.output;
+  EXPECT_EQ(run.records("stop")[0].at("cause"), "train.max_minutes");
+
+  SmallRun job("slurm_time_limit");
+  outcome = run_shell("SLURM_JOB_END_TIME=$(($(date +%s) + 5)) " +
+                      command_line(program_under_test(),
+                                   {"train", job.config_path(), "train.steps=1000000", "train.log_interval=1000"}));
+  EXPECT_EQ(outcome.exit_code, kPreempted) << outcome.output;
+  ASSERT_EQ(job.records("stop").size(), 1u) << outcome.output;
+  EXPECT_EQ(job.records("stop")[0].at("cause"), "the end of the Slurm job");
+  EXPECT_NE(outcome.output.find("the Slurm job ends at 20"), std::string::npos) << outcome.output;
+  outcome = run_shell("SLURM_JOB_END_TIME=1700000000 " +
+                      command_line(program_under_test(), {"train", SmallRun("slurm_time_past").config_path()}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("SLURM_JOB_END_TIME=1700000000 is ignored: it is past"), std::string::npos)
+      << outcome.output;
+}
+
+// A scheduler gives the command line of a job once more: it was meant for the first start.
+TEST(RestartedJob, DoesNotBeginAnewOnceMore) {
+  const SmallRun run("restarted_job");
+  const auto expect = [&](const std::string& part, const std::string& launcher, const std::string& resume, int stop) {
+    const std::vector<std::string> arguments = {"train", run.config_path(), "checkpoint.resume=" + resume,
+                                                fmt::format("train.stop_at_step={}", stop)};
+    const Outcome outcome = run_shell(launcher + command_line(program_under_test(), arguments));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << part << "\n" << outcome.output;
+  };
+  run.train(1, {"train.stop_at_step=3"});
+  expect("begins anew", "SLURM_RESTART_COUNT=1 ", "none", 4);  // the job's first start saved nothing
+  expect("begins anew", "SLURM_RESTART_COUNT=0 ", "none", 5);
+  expect(" at step 5 ", "SLURM_RESTART_COUNT=1 ", "none", 6);
+  expect(" at step 6 ", "MANTISSA_RESTARTED=yes " + mpirun(2), "none", 7);
+  const std::string back = run.checkpoint_folder(6);
+  expect(" at step 6 ", "", back, 8);
+  expect(" at step 8 ", "MANTISSA_RESTARTED=yes ", back, 9);
+}
+
+// ---- tools/supervise.
+
+TEST(Supervise, Help) {
+  const Outcome help = run_shell("tools/supervise --help");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_TRUE(help.output.starts_with("Starts a command again when")) << help.output;
+  EXPECT_TRUE(help.output.ends_with("The exit code is the last one of the command.\n")) << help.output;
+}
+
+constexpr const char* kSupervise = "tools/supervise --wait 0.1 ";
+
+// A command that ends with these codes in turn, and then with 0. It counts its starts in a file.
+std::string command_with_codes(const std::string& folder, const std::vector<int>& codes) {
+  std::string script = "echo >> " + folder + "/starts\ncase $(wc -l < " + folder + "/starts) in\n";
+  for (size_t i = 0; i < codes.size(); ++i) {
+    script += fmt::format("{}) {} ;;\n", i + 1,
+                          codes[i] == 137 || codes[i] == 139 ? fmt::format("kill -{} $$", codes[i] - 128)
+                                                             : fmt::format("exit {}", codes[i]));
+  }
+  write_file(folder + "/command.sh", script + "esac\n");
+  return "-- sh " + folder + "/command.sh";
+}
+
+int64_t starts_in(const std::string& folder) {
+  const std::string starts = read_file(folder + "/starts");
+  return std::count(starts.begin(), starts.end(), '\n');
+}
+
+TEST(Supervise, RestartsOnlyWhereThatHelps) {
+  struct Row {
+    int code;
+    std::string options;
+    int64_t starts;
+  };
+  for (const Row& row : {Row{6, "", 2},
+                         Row{7, "", 2},
+                         Row{8, "", 2},
+                         Row{137, "", 2},
+                         Row{139, "", 2},
+                         Row{134, "", 2},
+                         Row{205, "", 2},
+                         Row{75, "--preempted ", 2},
+                         Row{1, "--also 3,1 ", 2},
+                         Row{0, "", 1},
+                         Row{1, "", 1},
+                         Row{2, "", 1},
+                         Row{3, "", 1},
+                         Row{4, "", 1},
+                         Row{5, "", 1},
+                         Row{75, "", 1},
+                         Row{127, "", 1},
+                         Row{143, "", 1},
+                         Row{130, "", 1},
+                         Row{129, "", 1},
+                         Row{213, "", 1}}) {
+    SCOPED_TRACE(row.code);
+    const std::string folder = fresh_folder("supervised");
+    const Outcome outcome = run_shell(kSupervise + row.options + command_with_codes(folder, {row.code}));
+    EXPECT_EQ(outcome.exit_code, row.starts == 2 ? 0 : row.code) << outcome.output;
+    EXPECT_EQ(starts_in(folder), row.starts) << outcome.output;
+  }
+}
+
+TEST(Supervise, TellsARestartFromTheFirstStart) {
+  const std::string starts = fresh_folder("supervised_restart") + "/starts";
+  const std::string command =
+      fmt::format(R"(echo "${{MANTISSA_RESTARTED:-no}}" >>{0}; [ $(wc -l <{0}) -gt 2 ] || exit 6)", starts);
+  EXPECT_EQ(run_shell(fmt::format("{}--run {} -- sh -c '{}'", kSupervise, starts, command)).exit_code, 0);
+  EXPECT_EQ(read_file(starts), "no\nyes\nyes\n");
+}
+
+TEST(Supervise, GivesUpAfterRestartsWithoutACheckpoint) {
+  const std::string folder = fresh_folder("supervised_bound");
+  const std::string options = kSupervise + fmt::format("--restarts 2 --run {} ", folder);
+  Outcome outcome = run_shell(options + command_with_codes(folder, {6, 6, 7, 6}));
+  EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+  EXPECT_EQ(starts_in(folder), 3);
+  EXPECT_NE(outcome.output.find("exit code 6, last checkpoint of step 0: restart 1 of 2 in 0.1 s"), std::string::npos)
+      << outcome.output;
+  EXPECT_NE(outcome.output.find("exit code 7: given up after 2 restarts without a newer checkpoint"), std::string::npos)
+      << outcome.output;
+
+  // Each start leaves a newer checkpoint; those that are being written or removed are none.
+  const std::string saving = fresh_folder("supervised_saving");
+  const std::string command = command_with_codes(saving, {6, 6, 6, 6, 6, 6});
+  const std::string script = read_file(saving + "/command.sh");
+  const size_t line = script.find('\n') + 1;
+  write_file(saving + "/command.sh",
+             script.substr(0, line) +
+                 fmt::format("new={0}/checkpoints/step-000000$(wc -l < {0}/starts)9; mkdir -p $new $new.partial\n"
+                             "touch $new/manifest.json $new.partial/manifest.json\n",
+                             saving) +
+                 script.substr(line));
+  outcome = run_shell(kSupervise + fmt::format("--restarts 1 --run {} ", saving) + command);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(starts_in(saving), 7);
+}
+
+TEST(Supervise, PassesSignalsOnAndDoesNotRestart) {
+  const std::string folder = fresh_folder("supervised_signal");
+  write_file(folder + "/command.sh",
+             "echo >> " + folder + "/starts\ntrap 'exit 75' TERM\nwhile :; do sleep 0.05; done\n");
+  for (const std::string name : {"TERM", "INT", "HUP"}) {
+    std::filesystem::remove(folder + "/starts");
+    const Outcome outcome = run_shell(fmt::format(
+        "(env --default-signal=INT {} --preempted -- sh {}/command.sh & job=$!; while [ ! -s {}/starts ]; do sleep "
+        "0.01; done; kill -{} $job; wait $job)",
+        kSupervise, folder, folder, name));
+    EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+    EXPECT_EQ(starts_in(folder), 1) << outcome.output;
+  }
+  // While it waits for a restart, too.
+  std::filesystem::remove(folder + "/starts");
+  const Outcome outcome =
+      run_shell(fmt::format("(tools/supervise --wait 60 {} & job=$!; while [ ! -s {}/starts ]; do sleep 0.01; done; "
+                            "sleep 0.2; kill $job; wait "
+                            "$job)",
+                            command_with_codes(folder, {6, 6}), folder));
+  EXPECT_EQ(outcome.exit_code, 6) << outcome.output;
+  EXPECT_EQ(starts_in(folder), 1) << outcome.output;
+}
+
+TEST(Supervise, ARunWhoseRankIsKilledGoesOnToTheSameBits) {
+  SmallRun whole("supervised_whole");
+  const std::vector<std::string> settings = {"train.steps=120", "train.log_interval=100", "checkpoint.interval=15"};
+  whole.train(2, settings);
+  SmallRun run("supervised_run");
+  const std::string kill = "kill -9 $(pgrep -P $(pgrep -P $job mpirun) mantissa | tail -n 1)";
+  const Outcome outcome = interrupt(run, kSupervise + std::string("-- ") + mpirun(2), kill, settings);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("supervise: "), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("restart 1 of 5 in 0.1 s"), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("the run folder is not known"), std::string::npos) << outcome.output;
+  EXPECT_EQ(run.hashes(120), whole.hashes(120));
+}
+
+}  // namespace
+}  // namespace mantissa::testing

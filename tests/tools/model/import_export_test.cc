@@ -1,0 +1,296 @@
+// `mantissa import` and `mantissa export`, and trainings that begin with imported weights, as a user runs them.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/program/program.h"
+#include "tests/tools/model/hf_reference.h"
+#include "tools/model/exchange/hf_config.h"
+
+namespace mantissa::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+
+std::string run_well(const std::vector<std::string>& arguments) {
+  const Outcome outcome = run_program(0, arguments);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  return outcome.output;
+}
+
+std::map<std::string, std::string> files_of(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files[entry.path().filename().string()] = read_file(entry.path().string());
+  }
+  return files;
+}
+
+struct Bytes {
+  std::string dtype, bytes;
+  bool operator==(const Bytes&) const = default;
+};
+
+std::map<std::string, Bytes> tensors_of(const std::string& folder) {
+  std::map<std::string, Bytes> result;
+  for (const auto& [name, tensor] : open_safetensors_folder(folder).tensors) {
+    result[name] = {tensor.dtype, {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()}};
+  }
+  return result;
+}
+
+class RoundTrip : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Families, RoundTrip, ::testing::ValuesIn(kHfModels),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(RoundTrip, KeepsEveryBit) {
+  const std::string folder = fresh_folder(std::string("round_trip_") + GetParam()), original = hf_folder(GetParam());
+  run_well({"import", original, "--out", folder + "/run"});
+  run_well({"export", folder + "/run", "--out", folder + "/once"});
+  run_well({"import", folder + "/once", "--out", folder + "/again"});
+  run_well({"export", folder + "/again", "--out", folder + "/twice"});
+  EXPECT_EQ(tensors_of(folder + "/once"), tensors_of(original));
+  EXPECT_EQ(files_of(folder + "/once"), files_of(folder + "/twice"));
+  EXPECT_TRUE(files_of(folder + "/once").contains("generation_config.json"));
+  EXPECT_EQ(read_foreign_config(folder + "/once"), read_foreign_config(original));
+  // Several files, each of one tensor.
+  run_well({"export", folder + "/run", "--out", folder + "/sharded", "--max-shard-gb", "0"});
+  EXPECT_EQ(tensors_of(folder + "/sharded"), tensors_of(original));
+}
+
+TEST(Import, WritesTheFolderWholeOrNotAtAll) {
+  const std::string folder = fresh_folder("import_refused");
+  const auto refused = [&](const std::vector<std::string>& arguments, int code) {
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, code) << outcome.output;
+    return outcome.output;
+  };
+  fs::copy(hf_folder("gpt2"), folder + "/damaged");
+  fs::resize_file(folder + "/damaged/model.safetensors", 9000);
+  EXPECT_THAT(refused({"import", folder + "/damaged", "--out", folder + "/run"}, 4), HasSubstr("model.safetensors"));
+  EXPECT_THAT(refused({"import", folder, "--out", folder + "/run"}, 2), HasSubstr("is not a model of another program"));
+  EXPECT_FALSE(fs::exists(folder + "/run"));
+  EXPECT_FALSE(fs::exists(folder + "/run.mantissa-partial"));
+  run_well({"import", hf_folder("gpt2"), "--out", folder + "/run"});
+  EXPECT_THAT(refused({"import", hf_folder("gpt2"), "--out", folder + "/run"}, 2), HasSubstr("already exists"));
+  EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/run"}, 2), HasSubstr("already exists"));
+  EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/x", "--family", "llama"}, 2),
+              HasSubstr("--family llama: the model does not fit: model.norm = layer_norm, "));
+  EXPECT_THAT(refused({"export", folder + "/run", "--out", folder + "/x", "--family", "llama9"}, 2),
+              HasSubstr("expected one of gpt2, llama, mistral, qwen2, qwen3, smollm3, arcee, got 'llama9'"));
+  EXPECT_FALSE(fs::exists(folder + "/x"));
+}
+
+// A copy of the fixture llama2, which is in BF16, with an F32 tensor of these values in front.
+void write_mixed(const std::string& folder, const std::string& changed, const std::vector<float>& values) {
+  fs::copy(hf_folder("llama2"), folder);
+  nlohmann::json header;
+  std::string data;
+  for (const auto& [name, tensor] : open_safetensors_folder(hf_folder("llama2")).tensors) {
+    const bool is_it = name == changed;
+    const size_t begin = data.size();
+    is_it ? data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))
+          : data.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+    header[name] = {
+        {"dtype", is_it ? "F32" : tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+  }
+  const std::string text = header.dump();
+  const uint64_t size = text.size();
+  const std::string length(reinterpret_cast<const char*>(&size), sizeof size);
+  fs::remove(folder + "/model.safetensors");
+  std::ofstream(folder + "/model.safetensors", std::ios::binary) << length << text << data;
+}
+
+TEST(Export, KeepsTheDtypeOfEachTensorOfAnImportedModel) {
+  const std::string folder = fresh_folder("mixed_dtypes"), mixed = folder + "/mixed";
+  std::vector<float> norm(16, 1.0f);
+  norm[3] = 1.0f + 0x1p-20f;
+  norm[5] = 1e6f;
+  write_mixed(mixed, "model.norm.weight", norm);
+  run_well({"import", mixed, "--out", folder + "/run"});
+  run_well({"export", folder + "/run", "--out", folder + "/again"});
+  EXPECT_EQ(tensors_of(folder + "/again"), tensors_of(mixed));
+  run_well({"export", folder + "/run", "--out", folder + "/bf16", "--dtype", "bf16"});
+  EXPECT_EQ(tensors_of(folder + "/bf16").at("model.norm.weight").dtype, "BF16");
+  const Outcome fp16 = run_program(0, {"export", folder + "/run", "--out", folder + "/fp16", "--dtype", "fp16"});
+  EXPECT_EQ(fp16.exit_code, 2);
+  EXPECT_THAT(fp16.output, HasSubstr("--dtype fp16: 1 value of 'final_norm.weight' would become infinite"));
+  EXPECT_FALSE(fs::exists(folder + "/fp16"));
+}
+
+// A trained model, as llm.c reads it, and back.
+TEST(Export, ModelsOfLlmC) {
+  const SmallRun run("llmc");
+  run.train(1, {"train.stop_at_step=2", "precision.compute=bf16"});
+  const std::string folder = fresh_folder("llmc_models");
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    const std::string file = folder + "/" + dtype + ".bin", back = folder + "/" + dtype;
+    run_well({"export", run.run_dir(), "--out", file, "--format", "llmc", "--dtype", dtype});
+    run_well({"export", run.run_dir(), "--out", back, "--dtype", dtype});
+    run_well({"export", file, "--out", back + "_back"});
+    EXPECT_EQ(tensors_of(back + "_back"), tensors_of(back));
+    // The padding of the vocabulary, and the whole.
+    const ModelSource source = std::move(*open_foreign_model(file));
+    EXPECT_EQ(source.model().vocab, 256);
+    const auto item = static_cast<uintmax_t>(dtype == "fp32" ? 4 : 2);
+    EXPECT_EQ(fs::file_size(file), 1024 + item * static_cast<uintmax_t>(source.parameters().numel()));
+  }
+  // 40 tokens are padded to 128 rows.
+  run_well({"import", hf_folder("gpt2"), "--out", folder + "/gpt2"});
+  const Outcome other = run_program(0, {"export", folder + "/gpt2", "--out", folder + "/x.bin", "--format", "llmc"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.output, HasSubstr("model.mlp_width is in the way"));
+  EXPECT_FALSE(fs::exists(folder + "/x.bin"));
+}
+
+// Llamas of llm.c have one epsilon and one scaling of RoPE.
+std::string llama_for_llmc(const std::string& folder, const std::string& fixture) {
+  fs::copy(hf_folder(fixture), folder);
+  nlohmann::json config = nlohmann::json::parse(read_file(folder + "/config.json"));
+  config["rms_norm_eps"] = 1e-5;
+  if (config.contains("rope_scaling")) {
+    config["rope_scaling"].update({{"factor", 8.0}, {"original_max_position_embeddings", 8192}});
+  }
+  write_file(folder + "/config.json", config.dump());
+  return folder;
+}
+
+// Both layouts of a Llama, with a tied head and with one of its own: the same log-probabilities as those of the Hugging
+// Face folder, and the same bits in every tensor and file that goes back.
+TEST(Export, LlamasOfLlmC) {
+  const std::string folder = fresh_folder("llmc_llamas");
+  std::string tokens;
+  for (int i = 0; i < 60; ++i) tokens += std::to_string((i * i + 3 * i) % 40) + " ";
+  write_file(folder + "/tokens", tokens);
+  const auto scores = [&](const std::string& model) {
+    return run_well({"score", model, folder + "/tokens", "precision.compute=fp32"});
+  };
+  for (const std::string fixture : {"llama2", "llama3"}) {
+    const std::string original = llama_for_llmc(folder + "/" + fixture, fixture);
+    for (const std::string format : {"llmc", "llmc-cuda"}) {
+      for (const std::string dtype : {"fp32", "bf16"}) {
+        SCOPED_TRACE(fixture + " " + format + " " + dtype);
+        const std::string at = fmt::format("{}/{}-{}-{}", folder, fixture, format, dtype), file = at + ".bin";
+        run_well({"export", original, "--out", at, "--dtype", dtype});
+        run_well({"export", original, "--out", file, "--dtype", dtype, "--format", format});
+        ModelConfig expected = read_foreign_config(original);
+        expected.tie_head = false;
+        EXPECT_EQ(read_foreign_config(file), expected);
+        EXPECT_EQ(scores(file), scores(at));
+        run_well({"import", file, "--out", at + "_run"});
+        run_well({"export", at + "_run", "--out", at + "_hf"});
+        auto tensors = tensors_of(at);
+        tensors.try_emplace("lm_head.weight", tensors.at("model.embed_tokens.weight"));
+        EXPECT_EQ(tensors_of(at + "_hf"), tensors);
+        run_well({"export", at + "_run", "--out", at + "_again.bin", "--format", format});
+        EXPECT_EQ(read_file(at + "_again.bin"), read_file(file));
+      }
+    }
+  }
+  const auto refused = [&](const std::string& model, const std::string& format) {
+    const Outcome outcome = run_program(0, {"export", model, "--out", folder + "/x.bin", "--format", format});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_FALSE(fs::exists(folder + "/x.bin"));
+    return outcome.output;
+  };
+  EXPECT_THAT(refused(hf_folder("llama3"), "llmc"), HasSubstr("model.norm_epsilon, which is not 1e-5, is in the way"));
+  EXPECT_THAT(refused(hf_folder("qwen3"), "llmc"), HasSubstr("model.qk_norm is in the way"));
+  EXPECT_THAT(refused(hf_folder("gpt2"), "llmc-cuda"), HasSubstr("model.norm = layer_norm is in the way"));
+}
+
+// Token files for the fixtures' vocabulary.
+std::string token_file(const std::string& folder) {
+  std::string bytes;
+  for (uint32_t i = 0; i < 4000; ++i) {
+    bytes += static_cast<char>((i * i / 3 + 5 * i) % 40);
+    bytes += '\0';
+  }
+  write_file(folder + "/tokens.bin", bytes);
+  return folder + "/tokens.bin";
+}
+
+class FromWeights : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, FromWeights, ::testing::Values(1, 2, 3));
+
+// The first loss is that of the weights, on any number of ranks; what is exported are the masters, whose shards lie in
+// as many files as ranks trained, and transformers' files are carried along.
+TEST_P(FromWeights, TrainsAndExports) {
+  const int ranks = GetParam();
+  const std::string folder = fresh_folder("from_weights" + std::to_string(ranks));
+  const std::string run = folder + "/run", data = "data.train=" + token_file(folder);
+  write_file(folder + "/config.yaml", "model: {context: 16}\ndata: {format: tokens, layout: u16}\n");
+  const std::vector<std::string> settings = {data,
+                                             "train.init_from=" + hf_folder("llama3"),
+                                             "train.run_dir=" + run,
+                                             "train.steps=4",
+                                             "train.global_batch=6",
+                                             "train.micro_batch=1",
+                                             "train.eval_interval=0",
+                                             "train.sample_tokens=0",
+                                             "precision.compute=fp32",
+                                             "optimizer.warmup_steps=0",
+                                             "train.log_interval=1"};
+  const Outcome trained =
+      run_program(ranks, with({"train", folder + "/config.yaml"}, with(settings, {"train.stop_at_step=2"})));
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_THAT(trained.output, HasSubstr("weights: those of " + hf_folder("llama3")));
+  EXPECT_THAT(read_file(run + "/metrics.jsonl"), HasSubstr("\"loss\":4."));
+  run_well({"export", run, "--out", folder + "/hf"});
+  const auto exported = tensors_of(folder + "/hf");
+  const StoredTensors working = open_safetensors_folder(run + "/checkpoints/step-00000002");
+  const StoredTensor& embedding = working.tensors.at("token_embedding.weight");
+  EXPECT_EQ(exported.at("model.embed_tokens.weight"),
+            (Bytes{"F32", {reinterpret_cast<const char*>(embedding.bytes.data()), embedding.bytes.size()}}));
+  EXPECT_EQ(exported.size(), tensors_of(hf_folder("llama3")).size());
+  EXPECT_NE(exported, tensors_of(hf_folder("llama3")));
+  EXPECT_EQ(files_of(folder + "/hf").at("generation_config.json"),
+            read_file(hf_folder("llama3") + "/generation_config.json"));
+  // It goes on from its checkpoint, without the model that it began with.
+  const Outcome resumed = run_program(ranks, {"train", run, "train.stop_at_step=4", "train.init_from=removed"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_THAT(resumed.output, HasSubstr("resumed from"));
+}
+
+TEST(FromWeights, OfARunEqualThatRun) {
+  const SmallRun run("weights_of_a_run");
+  run.train(2, {"train.steps=5", "precision.compute=bf16"});
+  const SmallRun next("weights_of_a_run_next");
+  next.train(1, {"train.init_from=" + run.run_dir(), "train.stop_at_step=1", "optimizer.lr=1e-30"});
+  const std::string folder = fresh_folder("weights_of_a_run_exports");
+  for (const auto& [name, path] : {std::pair("a", run.run_dir()), {"b", next.run_dir()}}) {
+    run_well({"export", path, "--out", folder + "/" + name, "--dtype", "fp32"});
+  }
+  EXPECT_EQ(tensors_of(folder + "/a"), tensors_of(folder + "/b"));
+}
+
+TEST(FromWeights, RefusesAnotherModelAndWhatHoldsNone) {
+  const SmallRun run("weights_refused");
+  const Outcome other = run.try_train(1, {"train.init_from=" + hf_folder("gpt2")});
+  EXPECT_EQ(other.exit_code, 2) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("model.width: 32, and there 16"));
+  const Outcome none = run.try_train(1, {"train.init_from=" + run.folder()});
+  EXPECT_EQ(none.exit_code, 4) << none.output;
+  EXPECT_THAT(none.output, HasSubstr("holds no checkpoint"));
+  const Outcome nothing = run.try_train(1, {"train.init_from=nowhere"});
+  EXPECT_EQ(nothing.exit_code, 2) << nothing.output;
+  EXPECT_THAT(nothing.output, HasSubstr("'nowhere' holds no weights"));
+  EXPECT_FALSE(fs::exists(run.run_dir()));
+  // A run folder of weights alone is no place to train in.
+  const std::string folder = fresh_folder("weights_alone");
+  run_well({"import", hf_folder("llama3"), "--out", folder + "/run"});
+  const Outcome inside = run_program(1, {"train", folder + "/run", "data.train=" + token_file(folder),
+                                         "data.layout=u16", "train.run_dir=" + folder + "/run"});
+  EXPECT_EQ(inside.exit_code, 4) << inside.output;
+  EXPECT_THAT(inside.output, HasSubstr("holds weights and no state of a training"));
+}
+
+}  // namespace
+}  // namespace mantissa::testing

@@ -1,0 +1,113 @@
+// Parquet files of pyarrow (make_parquet_files.py), whole and damaged.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "core/base/error.h"
+#include "tests/program/program.h"
+#include "tools/text/parquet_reader.h"
+
+namespace mantissa::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kFolder = "tests/tools/text/reference/";
+
+std::vector<std::string> texts_of(const std::string& bytes, const std::string& column) {
+  std::vector<std::string> texts;
+  read_parquet_texts(std::as_bytes(std::span(bytes)), column, [&](std::span<const std::string_view> page) {
+    for (const std::string_view text : page) texts.emplace_back(text);
+  });
+  return texts;
+}
+
+// Texts that end in a zero byte.
+std::vector<std::string> expected_texts() {
+  std::vector<std::string> texts;
+  std::istringstream bytes(read_file(kFolder + "texts.bin"));
+  for (std::string text; std::getline(bytes, text, '\0');) texts.push_back(text);
+  return texts;
+}
+
+std::string why_refused(const std::string& bytes, const std::string& column) {
+  try {
+    texts_of(bytes, column);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ParquetReader, ReadsPagesOfBothVersionsEncodingsAndAllCodecs) {
+  const std::vector<std::string> expected = expected_texts();
+  ASSERT_EQ(expected.size(), 161u);
+  for (const char* const name : {"plain_v1", "dictionary_v1", "plain_v2", "dictionary_v2", "snappy_v2"}) {
+    const std::string file = read_file(kFolder + name + ".parquet");
+    EXPECT_EQ(texts_of(file, "text"), expected) << name;
+    EXPECT_EQ(texts_of(file, "large"), expected) << name << ": large_string";
+  }
+  EXPECT_EQ(texts_of(read_file(kFolder + "required.parquet"), "text"), expected) << "a column without nulls";
+}
+
+TEST(ParquetReader, SaysWhatItDoesNotRead) {
+  const std::string file = read_file(kFolder + "plain_v1.parquet");
+  EXPECT_THAT(why_refused(file, "nothing"), HasSubstr("no column 'nothing' of texts; it has text, large"));
+  EXPECT_THAT(why_refused(file, "id"), HasSubstr("column 'id' holds no texts; it has text, large"));
+  EXPECT_THAT(why_refused(file, "meta"), HasSubstr("column 'meta' holds no texts"));
+  EXPECT_THAT(why_refused(read_file(kFolder + "brotli.parquet"), "text"),
+              HasSubstr("the page at byte 249: it is compressed by brotli"));
+  EXPECT_THAT(why_refused(read_file(kFolder + "delta.parquet"), "text"), HasSubstr("encoding 7"));
+}
+
+TEST(ParquetReader, RefusesDamageWithoutACrash) {
+  for (const char* const name : {"plain_v1", "dictionary_v1", "plain_v2", "dictionary_v2", "snappy_v2", "required"}) {
+    const std::string whole = read_file(kFolder + name + ".parquet");
+    for (size_t length = 0; length < whole.size(); length += 7) {
+      EXPECT_NE(why_refused(whole.substr(0, length), "text"), "") << name << " " << length;
+    }
+    std::mt19937 random(1);
+    int refused = 0;
+    for (int i = 0; i < 1000; ++i) {
+      std::string file = whole;
+      for (unsigned count = 1 + random() % 4; count > 0; --count) {
+        const size_t last = i % 2 == 0 ? file.size() : std::min<size_t>(file.size(), 600);  // in the footer
+        file[file.size() - 1 - random() % last] = static_cast<char>(random());
+      }
+      refused += why_refused(file, "text").empty() ? 0 : 1;
+    }
+    EXPECT_GT(refused, 100) << name;
+  }
+}
+
+TEST(Tokenize, RowsOfParquetAreTheSameAsLinesOfJson) {
+  const std::string folder = fresh_folder("tokenize_parquet"), tokenizer = "tests/tools/text/reference/gpt2.json";
+  std::string lines;
+  for (const std::string& text : expected_texts()) {
+    std::string escaped;
+    for (const char c : text) escaped += c == '\n' ? std::string("\\n") : std::string(1, c);
+    lines += "{\"text\": \"" + escaped + "\"}\n";
+  }
+  write_file(folder + "/a.jsonl", lines);
+  const auto tokenize = [&](const std::string& file, const std::string& output, const std::string& field) {
+    return run_program(0, {"tokenize", file, "--tokenizer", tokenizer, "--out", folder + output, "--field", field});
+  };
+  const std::string file = kFolder + "dictionary_v1.parquet";
+  EXPECT_EQ(tokenize(folder + "/a.jsonl", "/lines", "text").exit_code, 0);
+  const Outcome rows = tokenize(file, "/rows", "large");
+  EXPECT_EQ(rows.exit_code, 0) << rows.output;
+  EXPECT_TRUE(read_file(folder + "/rows/tokens_000000.bin") == read_file(folder + "/lines/tokens_000000.bin"));
+  const Outcome absent = tokenize(file, "/absent", "body");
+  EXPECT_EQ(absent.exit_code, 3);
+  EXPECT_THAT(absent.output, HasSubstr("dictionary_v1.parquet: no column 'body' of texts; it has text, large"));
+  write_file(folder + "/cut.parquet", read_file(file).substr(0, 3000));
+  const Outcome cut = tokenize(folder + "/cut.parquet", "/cut", "text");
+  EXPECT_EQ(cut.exit_code, 3);
+  EXPECT_THAT(cut.output, HasSubstr("cut.parquet: expected a Parquet file"));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/cut"));
+}
+
+}  // namespace
+}  // namespace mantissa::testing

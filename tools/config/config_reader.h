@@ -1,0 +1,209 @@
+// Binds the fields of structs to settings. Each field is bound once; the same binding reads, prints and lists it.
+//
+//   void bind_train(ConfigVisitor& v, TrainConfig& c) {
+//     v.scalar("steps", integer_field<int64_t>(c.steps, 1));
+//     v.scalar("device", choice_field(c.device, kDeviceNames));
+//   }
+#pragma once
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tools/config/config_node.h"
+
+namespace mantissa {
+
+// --- fields
+
+class ConfigVisitor;
+
+// A setting that is written as one value.
+struct ScalarField {
+  std::string expected;                        // "an integer >= 1"
+  std::function<std::string()> get;            // as YAML
+  std::function<bool(const ConfigNode&)> set;  // false, and nothing changed, if the node is not what is expected
+};
+
+// A list of sections.
+struct ListField {
+  std::function<void(size_t count)> resize;  // to elements with default values
+  std::function<size_t()> size;
+  std::function<void(size_t index, ConfigVisitor&)> bind;  // the members of one element
+  std::function<void(ConfigVisitor&)> bind_default;        // the members of a default element
+};
+
+class ConfigVisitor {
+ public:
+  virtual ~ConfigVisitor() = default;
+  virtual void section(std::string_view key, const std::function<void()>& members) = 0;
+  virtual void scalar(std::string_view key, const ScalarField& field) = 0;
+  // A list of texts; a single text counts as a list of one.
+  virtual void texts(std::string_view key, std::vector<std::string>& values) = 0;
+  virtual void list(std::string_view key, const ListField& field) = 0;
+};
+
+// Binds all settings of a program; called with several visitors.
+using ConfigBinding = std::function<void(ConfigVisitor&)>;
+
+struct RealRange {
+  enum class Bound { kClosed, kOpen };
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  Bound min_bound = Bound::kClosed, max_bound = Bound::kClosed;
+
+  static constexpr RealRange above_zero() { return {.min = 0.0, .min_bound = Bound::kOpen}; }
+  static constexpr RealRange at_least_zero() { return {.min = 0.0}; }
+  static constexpr RealRange below_one() { return {.min = 0.0, .max = 1.0, .max_bound = Bound::kOpen}; }  // [0, 1)
+
+  bool contains(double value) const;
+  std::string expected() const;  // "a number in [0, 1)"
+};
+
+// The text of a plain (unquoted) scalar without a leading '+'; nothing for any other node.
+std::optional<std::string> plain_number(const ConfigNode& node);
+
+// Refuses "inf", "nan", and values that do not fit into T.
+template <typename T>
+std::optional<T> parse_number(const ConfigNode& node) {
+  const auto text = plain_number(node);
+  T value{};
+  if (!text) return std::nullopt;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;
+  if constexpr (std::is_floating_point_v<T>) {
+    if (!std::isfinite(value)) return std::nullopt;
+  }
+  return value;
+}
+
+// The field of a number for which is_allowed(value) holds.
+template <typename T, typename IsAllowed>
+ScalarField number_field(T& target, std::string expected, IsAllowed is_allowed) {
+  return {.expected = std::move(expected),
+          .get =
+              [&target] {
+                // The shortest text that reads back as the same value; a real number has a point or an exponent.
+                std::string text = fmt::format("{}", target);
+                const bool is_whole = text.find_first_not_of("-0123456789") == std::string::npos;
+                return std::is_floating_point_v<T> && is_whole ? text + ".0" : text;
+              },
+          .set =
+              [&target, is_allowed](const ConfigNode& node) {
+                const std::optional<T> value = parse_number<T>(node);
+                if (!value || !is_allowed(*value)) return false;
+                target = *value;
+                return true;
+              }};
+}
+
+template <typename T>
+ScalarField integer_field(T& target, T min = std::numeric_limits<T>::min(), T max = std::numeric_limits<T>::max()) {
+  const bool has_min = min != std::numeric_limits<T>::min() || min == 0, has_max = max != std::numeric_limits<T>::max();
+  std::string expected = "an integer";
+  if (has_min && has_max) expected = fmt::format("an integer in [{}, {}]", min, max);
+  if (has_min && !has_max) expected = fmt::format("an integer >= {}", min);
+  if (!has_min && has_max) expected = fmt::format("an integer <= {}", max);
+  return number_field(target, std::move(expected), [min, max](T value) { return value >= min && value <= max; });
+}
+
+// Finite numbers only.
+template <typename T>
+ScalarField real_field(T& target, RealRange range = {}) {
+  return number_field(target, range.expected(),
+                      [range](T value) { return range.contains(static_cast<double>(value)); });
+}
+
+ScalarField bool_field(bool& target);
+ScalarField text_field(std::string& target);
+
+// One of a fixed set of words.
+template <typename Enum, size_t kCount>
+ScalarField choice_field(Enum& target, const std::pair<std::string_view, Enum> (&names)[kCount]) {
+  std::string expected = "one of ";
+  for (size_t i = 0; i < kCount; ++i) expected += (i == 0 ? "" : ", ") + std::string(names[i].first);
+  return {.expected = expected,
+          .get =
+              [&target, &names] {
+                for (const auto& [word, value] : names) {
+                  if (value == target) return std::string(word);
+                }
+                return std::string("?");
+              },
+          .set =
+              [&target, &names](const ConfigNode& node) {
+                for (const auto& [word, value] : names) {
+                  if (node.kind != ConfigNode::Kind::kScalar || node.text != word) continue;
+                  target = value;
+                  return true;
+                }
+                return false;
+              }};
+}
+
+// A list of sections. bind(visitor, element) binds the members of one element; make() returns a default element.
+template <typename T, typename Bind, typename Make>
+ListField list_field(std::vector<T>& target, Bind bind, Make make) {
+  return {.resize = [&target, make](size_t count) { target.assign(count, make()); },
+          .size = [&target] { return target.size(); },
+          .bind = [&target, bind](size_t index, ConfigVisitor& visitor) { bind(visitor, target[index]); },
+          .bind_default =
+              [bind, make](ConfigVisitor& visitor) {
+                T element = make();
+                bind(visitor, element);
+              }};
+}
+
+template <typename T, typename Bind>
+ListField list_field(std::vector<T>& target, Bind bind) {
+  return list_field(target, bind, [] { return T{}; });
+}
+
+// --- reading and writing
+
+// The place at which each given setting was written: path ("optimizer.lr") to "gpt.yaml:12:3". Omits settings that kept
+// their defaults.
+using ConfigOrigins = std::map<std::string, std::string>;
+
+// Names that users of other programs try, and the setting that they mean: {"learning_rate", "optimizer.lr"}.
+using ConfigSynonyms = std::vector<std::pair<std::string, std::string>>;
+
+// Fields that the tree does not name keep their values. Throws one ConfigError that lists every unknown key (with the
+// section where it belongs, or a did-you-mean) and every wrong value (with what was expected and what came).
+ConfigOrigins read_config(const ConfigNode& root, const ConfigBinding& bind, const ConfigSynonyms& synonyms = {});
+
+// A text as YAML, quoted if necessary.
+std::string format_text(const std::string& text);
+
+// YAML that reads back to the same values.
+std::string write_config(const ConfigBinding& bind);
+
+// Path to value: "optimizer.lr" to "0.0003"; elements of lists are "precision.rules[0].match".
+std::map<std::string, std::string> flatten_config(const ConfigBinding& bind);
+
+// A key that the configuration knows.
+struct ConfigKey {
+  std::string section;  // "optimizer.clip"; "" at the top; "precision.rules[]" inside a list's element
+  std::string name;
+  bool is_section = false;
+};
+// All keys, in the order of the binding.
+std::vector<ConfigKey> collect_config_keys(const ConfigBinding& bind);
+
+// "a.b" and "c" to "a.b.c"; "" and "c" to "c".
+std::string join_config_path(std::string_view section, std::string_view key);
+
+// Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours.
+size_t edit_distance(std::string_view a, std::string_view b);
+
+}  // namespace mantissa

@@ -1,0 +1,128 @@
+#include "tools/model/evaluate/evaluate_verb.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/base/progress_bar.h"
+#include "core/base/wrapped_text.h"
+#include "core/io/files.h"
+#include "tools/config/data_paths.h"
+#include "tools/model/evaluate/choice_tasks.h"
+#include "tools/model/evaluate/windows.h"
+#include "tools/run/job/job.h"
+#include "tools/run/job/threads.h"
+
+namespace mantissa {
+namespace {
+
+constexpr int64_t kLongWindow = 2048;  // longer ones take more memory, and change a perplexity little
+
+int64_t window_of(int64_t wanted, const ModelConfig& model) {
+  if (wanted == 0) return std::min(model.context, kLongWindow);
+  if (wanted > model.context && model.position == Position::kLearned) {
+    throw ConfigError(fmt::format("--context {}: the model has positions for {} tokens", wanted, model.context));
+  }
+  return wanted;
+}
+
+struct ScoredModel {
+  std::string path;
+  std::vector<std::string> overrides;
+  int64_t context, sequences;
+};
+
+// Each rank loads the whole model. Collective.
+LoadedModel load_scored(const ScoredModel& wanted, Communicator& communicator) {
+  LoadedModel model = load_model(
+      wanted.path, wanted.overrides,
+      [&](ModelRuntime& runtime, const Config& config) {
+        require_causal(*runtime.model, config.model);
+        Scorer::run_dry(runtime, wanted.sequences, window_of(wanted.context, config.model));
+      },
+      communicator.local_rank());
+  if (communicator.size() > 1) set_up_threads(model.config, communicator);
+  return model;
+}
+
+// One rank prints.
+void print(const Communicator& communicator, const std::string& text) {
+  if (communicator.rank() == 0) ProgressBar::print(text);
+}
+
+// {first: path}, then the figures.
+template <typename Result>
+nlohmann::json named(const char* first, const std::string& path, const Result& result) {
+  nlohmann::json json = result;
+  json[first] = path;
+  return json;
+}
+
+void evaluate(const EvaluateRequest& request, Communicator& communicator) {
+  if (request.texts.empty() && request.tasks.empty()) {
+    throw ConfigError("nothing to evaluate on: give --text FILES or --tasks FILES");
+  }
+  const std::vector<std::string> files = text_files(request.texts);
+  const LoadedModel model =
+      load_scored({request.model, request.overrides, request.context, request.sequences}, communicator);
+  const ModelConfig& config = model.config.model;
+  const int64_t length = window_of(request.context, config);
+  if (request.stride > length) {
+    throw ConfigError(fmt::format("--stride {}: expected at most the window, {} tokens", request.stride, length));
+  }
+  Scorer scorer(*model.runtime, request.sequences, length, &communicator);
+  nlohmann::json results = nlohmann::json::array();
+  const WindowOptions windows{
+      .length = length, .stride = request.stride > 0 ? request.stride : length, .sequences = request.sequences};
+  for (const std::string& file : files) {
+    const TextScore score = score_text(scorer, read_scored_text(file, *model.text, config), windows);
+    print(communicator,
+          fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(), counted(score.tokens, "token"), length));
+    results.push_back(named("text", file, score));
+  }
+  for (const std::string& path : request.tasks) {
+    const Task task = read_task(path, *model.text, config);
+    const TaskResult result = run_task(task, scorer, request.sequences, length);
+    print(communicator, fmt::format("{}: {}\n", task.name, result.describe()));
+    results.push_back(named("task", path, result));
+  }
+  if (request.json.empty() || communicator.rank() != 0) return;
+  write_file<DataError>(request.json, results.dump(2) + "\n");
+}
+
+void score(const ScoreRequest& request, Communicator& communicator) {
+  const LoadedModel model =
+      load_scored({request.model, request.overrides, request.context, request.sequences}, communicator);
+  const int64_t length = window_of(request.context, model.config.model);
+  Scorer scorer(*model.runtime, request.sequences, length, &communicator);
+  const std::vector<int32_t> tokens = read_scored_text(request.text, *model.text, model.config.model).tokens;
+  TextDecoder decoder(*model.text);
+  decoder.add(tokens[0]);
+  score_windows(
+      scorer, tokens, {.length = length, .stride = length, .sequences = request.sequences},
+      [&](size_t position, float loss) {
+        const int32_t token = tokens[position];
+        print(communicator,
+              fmt::format(
+                  "{}\t{}\t{}\t{}\n", position, token, -loss,
+                  nlohmann::json(decoder.add(token)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+      });
+}
+
+// As one of the ranks that mpirun or srun started, or alone. Little travels between them: by MPI, also for GPUs.
+int run_scoring(const std::function<void(Communicator& communicator)>& body) {
+  Config job;
+  job.comm.backend = launcher_size() > 1 ? "mpi" : "local";
+  return run_job([&] { return job; }, [&](const Config&, Communicator& communicator) { body(communicator); });
+}
+
+}  // namespace
+
+int evaluate_verb(const EvaluateRequest& request) {
+  return run_scoring([&](Communicator& communicator) { evaluate(request, communicator); });
+}
+
+int score_verb(const ScoreRequest& request) {
+  return run_scoring([&](Communicator& communicator) { score(request, communicator); });
+}
+
+}  // namespace mantissa

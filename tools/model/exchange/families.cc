@@ -1,0 +1,91 @@
+#include "tools/model/exchange/families.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+
+#include "core/base/error.h"
+
+namespace mantissa {
+namespace {
+
+constexpr std::array<ModelFamily, 7> kFamilies = {{{"gpt2", "GPT2LMHeadModel", FamilyStyle::kGpt2},
+                                                   {"llama", "LlamaForCausalLM"},
+                                                   {"mistral", "MistralForCausalLM"},
+                                                   {"qwen2", "Qwen2ForCausalLM"},
+                                                   {"qwen3", "Qwen3ForCausalLM"},
+                                                   {"smollm3", "SmolLM3ForCausalLM"},
+                                                   {"arcee", "ArceeForCausalLM"}}};
+
+}  // namespace
+
+const ModelFamily& family_of(const nlohmann::json& config, const std::string& file) {
+  std::string named = config.is_object() && config.contains("model_type") && config["model_type"].is_string()
+                          ? config["model_type"].get<std::string>()
+                          : "";
+  for (const ModelFamily& family : kFamilies) {
+    if (named == family.model_type) return family;
+  }
+  std::vector<std::string_view> known;
+  known.reserve(kFamilies.size());
+  for (const ModelFamily& family : kFamilies) known.push_back(family.model_type);
+  throw ConfigError(fmt::format("{}: model_type: expected one of {}, got '{}'", file, fmt::join(known, ", "), named));
+}
+
+std::vector<std::string> obstacles(const ModelFamily& family, const ModelConfig& m) {
+  std::vector<std::string> found;
+  const auto require = [&found](bool fits, std::string what) {
+    if (!fits) found.push_back(std::move(what));
+  };
+  const std::string_view type = family.model_type;
+  const bool qkv = m.resolved(m.qkv_bias), out = m.resolved(m.out_bias), mlp = m.resolved(m.mlp_bias);
+  require(m.name == "gpt", "model.name = " + m.name);
+  require(m.logit_softcap == 0.0f, "model.logit_softcap");
+  if (family.style == FamilyStyle::kGpt2) {
+    require(m.norm == NormKind::kLayerNorm, "model.norm = rms_norm");
+    require(m.position == Position::kLearned, "model.position = rope");
+    require(m.activation != Activation::kSwiglu, "model.activation = swiglu");
+    require(m.bias && qkv && out && mlp, "layers without biases");
+    require(m.resolved_kv_heads() == m.heads, "model.kv_heads");
+    require(m.head_dim == 0 || m.head_dim * m.heads == m.width, "model.head_dim");
+    require(!m.qk_norm, "model.qk_norm");
+    require(m.window == 0, "model.window");
+    require(m.attention_scale == 0.0f || m.attention_scale == 1.0f, "model.attention_scale");
+    return found;
+  }
+  require(m.norm == NormKind::kRmsNorm, "model.norm = layer_norm");
+  require(m.position == Position::kRope, "model.position = learned");
+  require(m.activation == (type == "arcee" ? Activation::kReluSquared : Activation::kSwiglu), "model.activation");
+  require(m.attention_scale == 0.0f, "model.attention_scale");
+  require(m.qk_norm == (type == "qwen3"), "model.qk_norm");
+  require(type == "smollm3" || m.rope_blocks == BlockSelection::all(), "model.rope_blocks");
+  if (type == "qwen2") {
+    require(qkv && !out, "model.qkv_bias and model.out_bias");
+  } else if (type == "mistral") {
+    require(!qkv && !out, "model.qkv_bias and model.out_bias");
+  } else {
+    require(qkv == out, "model.qkv_bias and model.out_bias");
+  }
+  require(!mlp || type == "llama" || type == "smollm3" || type == "arcee", "model.mlp_bias");
+  if (type == "llama" || type == "arcee") require(m.window == 0, "model.window");
+  if (type == "mistral") {
+    require(m.window == 0 || m.window_blocks == BlockSelection::all(), "model.window_blocks");
+  }
+  return found;
+}
+
+const ModelFamily& family_for(const ModelConfig& model, std::optional<std::string_view> wanted) {
+  std::vector<std::string> why;
+  for (const ModelFamily& family : kFamilies) {
+    if (wanted == family.model_type && obstacles(family, model).empty()) return family;
+  }
+  for (const ModelFamily& family : kFamilies) {
+    const std::vector<std::string> found = obstacles(family, model);
+    if (found.empty()) return family;
+    why.push_back(fmt::format("{}: {}", family.model_type, fmt::join(found, ", ")));
+  }
+  throw ConfigError(fmt::format("no family of Hugging Face models is like this one. What each of them lacks:\n  {}",
+                                fmt::join(why, "\n  ")));
+}
+
+}  // namespace mantissa

@@ -1,0 +1,34 @@
+// Families of models as Hugging Face's transformers names them, and what sets one apart from another.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/model_config.h"
+
+namespace mantissa {
+
+// The spelling of a family's tensor names and config.json.
+enum class FamilyStyle : uint8_t { kGpt2, kLlama };
+
+struct ModelFamily {
+  std::string_view model_type;    // "llama"
+  std::string_view architecture;  // "LlamaForCausalLM"
+  FamilyStyle style = FamilyStyle::kLlama;
+};
+
+// ConfigError naming those that are supported, if config.json is of another one. `file` names it in errors.
+const ModelFamily& family_of(const nlohmann::json& config, const std::string& file);
+
+// The family in which a model can be written; ConfigError saying what none of them has. `wanted`, if given, is taken
+// if it can hold the model.
+const ModelFamily& family_for(const ModelConfig& model, std::optional<std::string_view> wanted = std::nullopt);
+
+// Why the family cannot hold the model; empty if it can.
+std::vector<std::string> obstacles(const ModelFamily& family, const ModelConfig& model);
+
+}  // namespace mantissa

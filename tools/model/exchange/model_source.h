@@ -1,0 +1,50 @@
+// A model's weights as some other program, or a run, has stored them, by the parameters of models/.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/model/exchange/families.h"
+#include "tools/model/exchange/stored_tensors.h"
+
+namespace mantissa {
+
+class ModelSource {
+ public:
+  // `parts`: of every parameter. `path`: named in errors. CheckpointError that lists all tensors that are missing, of
+  // another shape or no floating-point numbers, and all that no parameter needs.
+  ModelSource(std::string path, ModelConfig model, StoredTensors tensors, std::map<std::string, ParameterParts> parts);
+
+  const std::string& path() const { return path_; }
+  const ModelConfig& model() const { return model_; }
+  // The model's parameters, in order of use. No tensor is bound.
+  const ParameterSet& parameters() const { return parameters_; }
+  // The dtype in which the parameter is stored.
+  DType dtype(const std::string& parameter) const;
+  // The whole parameter in this dtype.
+  void read(const std::string& parameter, DType dtype, std::span<std::byte> out) const;
+  std::vector<float> values(const std::string& parameter) const;
+
+ private:
+  std::string path_;
+  ModelConfig model_;
+  ParameterSet parameters_;
+  StoredTensors tensors_;
+  std::map<std::string, ParameterParts> parts_;
+};
+
+// Whether this is the folder of a Hugging Face model (config.json), or the file of a model of llm.c.
+bool is_foreign_model(const std::string& path);
+
+// The model that such a path holds, without its weights. ConfigError naming what does not fit, or is no model.
+ModelConfig read_foreign_config(const std::string& path);
+
+// The model with its weights, mapped.
+std::unique_ptr<ModelSource> open_foreign_model(const std::string& path);
+
+// Parameters of this program: each is a tensor of its name.
+std::map<std::string, ParameterParts> own_parts(const ModelConfig& model);
+
+}  // namespace mantissa

@@ -1,0 +1,145 @@
+#include "tools/model/generate/generate_verb.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/base/log.h"
+#include "core/base/progress_bar.h"
+#include "core/io/json_node.h"
+#include "tools/config/carried_files.h"
+#include "tools/model/generate/stop_strings.h"
+
+namespace mantissa {
+namespace {
+
+// Tokens that end a text: those of the tokenizer, of Hugging Face's generation_config.json and of a chat's turns.
+std::set<int32_t> end_tokens(const std::string& model, const TextCodec& codec, const std::string& end_of_turn) {
+  std::set<int32_t> ends;
+  if (const Tokenizer* const tokenizer = codec.tokenizer()) {
+    if (const auto end = tokenizer->eos()) ends.insert(*end);
+    if (const auto end = tokenizer->id_of(end_of_turn)) ends.insert(*end);
+  }
+  const std::string file = carried_folder(model) + "/generation_config.json";
+  if (!text_of_file(file)) return ends;
+  const nlohmann::json json = JsonNode::read(file);
+  if (const auto eos = JsonNode(json, file).find("eos_token_id")) {
+    if (!eos->value().is_array()) {
+      ends.insert(eos->id());
+    } else {
+      for (size_t i = 0; i < eos->array().size(); ++i) ends.insert(eos->at(i).id());
+    }
+  }
+  return ends;
+}
+
+// A text as it grows from a prompt.
+class GrowingText {
+ public:
+  GrowingText(const Prompt& prompt, const TextCodec& codec, std::vector<std::string> stops)
+      : decoder_(codec), stops_(std::move(stops)) {
+    if (codec.tokenizer() == nullptr) return;
+    for (const int32_t token : prompt.tokens) decoder_.add(token);  // the prompt may end within a character
+  }
+
+  // The text to print now.
+  std::string add(int32_t token) { return stops_.add(decoder_.add(token)); }
+  bool has_stopped() const { return stops_.found(); }
+  // The rest of the text.
+  std::string finish() {
+    std::string rest = stops_.add(decoder_.finish());
+    return rest + stops_.finish();
+  }
+
+ private:
+  TextDecoder decoder_;
+  StopStrings stops_;
+};
+
+// Prints the texts of a file of prompts, in its order.
+class JsonLines {
+ public:
+  explicit JsonLines(const std::vector<Prompt>& prompts) : prompts_(prompts), texts_(prompts.size()) {}
+
+  std::string& text(size_t index) { return texts_[index].text; }
+  void finish(size_t index, const char* end) {
+    texts_[index].end = end;
+    for (; next_ < texts_.size() && texts_[next_].end != nullptr; ++next_) {
+      const nlohmann::ordered_json line = {
+          {"prompt", prompts_[next_].text}, {"text", texts_[next_].text}, {"end", texts_[next_].end}};
+      ProgressBar::print(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    }
+  }
+
+ private:
+  struct Text {
+    std::string text;
+    const char* end = nullptr;  // not there yet
+  };
+  const std::vector<Prompt>& prompts_;
+  std::vector<Text> texts_;
+  size_t next_ = 0;
+};
+
+void generate(const GenerateRequest& request) {
+  request.sampling.filters.require_valid();
+  const GeneratorOptions options{.batch = request.prompts.prompts ? request.batch : 1, .keeps_packed = true};
+  const LoadedModel model =
+      load_model(request.run, request.overrides,
+                 [&](ModelRuntime& runtime, const Config& config) { generate_dry(runtime, config.model, options); });
+  const TextCodec& codec = *model.text;
+  const PromptList list = read_prompts(request.prompts, request.run, codec);
+  const std::set<int32_t> ends = end_tokens(request.run, codec, list.end_of_turn);
+  std::vector<std::string> stops = request.stops;
+  stops.push_back(list.end_of_turn);  // for a tokenizer that has no such token
+
+  Generator generator(*model.runtime, model.config.model, options);
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<GrowingText> texts;
+  for (const Prompt& prompt : list.prompts) {
+    generator.require_valid(prompt.tokens, request.sampling);
+    prompts.push_back(prompt.tokens);
+    texts.emplace_back(prompt, codec, stops);
+  }
+  const bool is_file = request.prompts.prompts.has_value();
+  JsonLines lines(list.prompts);
+  ProgressBar progress("generate: texts", is_file ? std::ssize(prompts) : 0);
+  const auto show = [&](size_t index, const std::string& text) {
+    if (is_file) {
+      lines.text(index) += text;
+    } else {
+      ProgressBar::print(text);
+    }
+  };
+  const auto finish = [&](size_t index, const char* end) {
+    show(index, texts[index].finish());
+    if (!is_file) return;
+    lines.finish(index, end);
+    progress.advance();
+  };
+  if (!is_file && !list.prompts[0].is_chat) ProgressBar::print(list.prompts[0].text);
+  for (size_t i = 0; request.sampling.tokens == 0 && i < prompts.size(); ++i) finish(i, "length");
+  std::vector<int64_t> added(prompts.size());
+  generator.run(prompts, request.sampling, [&](size_t index, int32_t token) {
+    GrowingText& text = texts[index];
+    if (ends.contains(token)) {
+      finish(index, "token");
+      return Continue::kNo;
+    }
+    show(index, text.add(token));
+    if (text.has_stopped()) {
+      finish(index, "stop");
+      return Continue::kNo;
+    }
+    if (++added[index] == request.sampling.tokens) finish(index, "length");
+    return Continue::kYes;
+  });
+  if (!is_file) ProgressBar::print("\n");
+}
+
+}  // namespace
+
+int generate_verb(const GenerateRequest& request) {
+  return run_reported([&] { generate(request); });
+}
+
+}  // namespace mantissa

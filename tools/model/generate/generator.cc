@@ -1,0 +1,160 @@
+#include "tools/model/generate/generator.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/base/round_up.h"
+#include "core/tensor/philox.h"
+#include "models/model.h"
+
+namespace mantissa {
+namespace {
+
+constexpr uint32_t kSamplingStream = 0x5a3911e5u;  // keeps sampling apart from every other use of the seed
+
+}  // namespace
+
+Generator::Generator(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options)
+    : runtime_(runtime), model_(model), options_(options), rows_(std::max(model.context, options.batch)) {
+  require_causal(*runtime.model, model);
+  for (Tensor* const tensor : {&tokens_, &sequences_, &positions_, &starts_}) {
+    *tensor = runtime.backend->make_tensor(DType::kI32, {rows_}, "generation tokens");
+  }
+}
+
+void Generator::require_valid(const std::vector<int32_t>& prompt, const SamplingOptions& options) const {
+  options.filters.require_valid();
+  require<DataError>(!prompt.empty(), "the prompt must hold at least one token");
+  for (const int32_t token : prompt) {
+    require<DataError>(token >= 0 && token < model_.vocab, "the prompt holds token {}, the vocabulary has {}", token,
+                       model_.vocab);
+  }
+}
+
+void Generator::run(std::span<const std::vector<int32_t>> prompts, const SamplingOptions& options, const Emit& emit) {
+  int64_t longest = 1;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    require_valid(prompt, options);
+    longest = std::max(longest, std::ssize(prompt) + options.tokens);
+  }
+  if (options.tokens <= 0) return;
+  constexpr int64_t kGranule = 64;
+  KeyValueCache cache(*runtime_.backend, std::min(options_.batch, std::ssize(prompts)),
+                      std::min(model_.context, round_up(longest, kGranule)));
+  std::vector<std::optional<Text>> rows(static_cast<size_t>(cache.sequences()));
+  size_t next = 0;
+  while (true) {
+    std::vector<Text*> grown;
+    std::vector<int32_t> grown_rows;
+    for (size_t row = 0; row < rows.size(); ++row) {
+      std::optional<Text>& text = rows[row];
+      if (!text && next < prompts.size()) {
+        text = Text{.index = next, .tokens = prompts[next], .logits = {}};
+        text->begin = std::max<int64_t>(0, std::ssize(text->tokens) - model_.context);
+        begin_text(*text, static_cast<int64_t>(row), cache);
+        ++next;
+      }
+      if (!text) continue;
+      if (!extend(*text, options, emit)) {
+        text.reset();
+      } else if (text->seen() > model_.context) {
+        text->begin = std::ssize(text->tokens) - kept_tokens(model_.context);
+        begin_text(*text, static_cast<int64_t>(row), cache);
+      } else {
+        grown.push_back(&*text);
+        grown_rows.push_back(static_cast<int32_t>(row));
+      }
+    }
+    if (!grown.empty()) step(grown, grown_rows, cache);
+    const bool goes_on = next < prompts.size() || std::ranges::any_of(rows, [](const auto& text) { return !!text; });
+    if (!goes_on) return;
+  }
+}
+
+bool Generator::extend(Text& text, const SamplingOptions& options, const Emit& emit) const {
+  const auto position = static_cast<uint64_t>(text.added);
+  const PhiloxCounter words =
+      philox(options.seed, {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
+                            static_cast<uint32_t>(text.index), kSamplingStream});
+  const double uniform = static_cast<double>(words[0]) * 0x1p-32;
+  text.tokens.push_back(draw_token(filtered_tokens(text.logits, text.tokens, options.filters), uniform));
+  ++text.added;
+  return emit(text.index, text.tokens.back()) == Continue::kYes && text.added < options.tokens;
+}
+
+void Generator::begin_text(Text& text, int64_t row, KeyValueCache& cache) {
+  const int64_t length = text.seen(), padded = padded_length(length, model_.context);
+  std::vector<int32_t> tokens(text.tokens.begin() + text.begin, text.tokens.end()), positions(tokens.size());
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
+  tokens.resize(static_cast<size_t>(padded));
+  positions.resize(static_cast<size_t>(padded), -1);
+  upload(tokens, tokens_);
+  upload(positions, positions_);
+  upload(std::vector(static_cast<size_t>(padded), static_cast<int32_t>(row)), sequences_);
+  cache.set_rows(CachedPass::kPrompt, sequences_.slice(0, padded), positions_.slice(0, padded));
+  Tape tape =
+      runtime_.make_tape({.mode = TapeMode::kEvaluation, .cache = &cache, .keeps_packed = options_.keeps_packed});
+  fetch(next_logits(tape, *runtime_.model, tokens_, length, model_), text);
+}
+
+void Generator::step(const std::vector<Text*>& texts, const std::vector<int32_t>& rows, KeyValueCache& cache) {
+  const int64_t count = std::ssize(texts);
+  std::vector<int32_t> tokens, positions, starts;
+  for (const Text* const text : texts) {
+    tokens.push_back(text->tokens.back());
+    positions.push_back(static_cast<int32_t>(text->seen() - 1));
+    starts.push_back(-positions.back());
+  }
+  upload(tokens, tokens_);
+  upload(positions, positions_);
+  upload(starts, starts_);
+  upload(rows, sequences_);
+  cache.set_rows(CachedPass::kStep, sequences_.slice(0, count), positions_.slice(0, count));
+  Tape tape = runtime_.make_tape({.mode = TapeMode::kEvaluation,
+                                  .document_starts = starts_.slice(0, count),
+                                  .cache = &cache,
+                                  .keeps_packed = options_.keeps_packed});
+  const Tensor logits = continued_logits(tape, *runtime_.model, tokens_.slice(0, count));
+  for (int64_t i = 0; i < count; ++i) fetch(logits.rows(i, 1), *texts[static_cast<size_t>(i)]);
+}
+
+void Generator::upload(const std::vector<int32_t>& values, const Tensor& to) const {
+  runtime_.backend->upload(values.data(), to.slice(0, std::ssize(values)), *runtime_.stream);
+}
+
+void Generator::fetch(const Tensor& logits, Text& text) const {
+  text.logits.resize(static_cast<size_t>(model_.vocab));
+  runtime_.backend->download(logits, text.logits.data(), *runtime_.stream);
+  for (float& logit : text.logits) logit = model_.capped(logit);
+}
+
+void generate_dry(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options) {
+  require_causal(*runtime.model, model);
+  KeyValueCache cache(*runtime.backend, options.batch, model.context);
+  const auto rows = [&](int64_t count) { return runtime.backend->make_tensor(DType::kI32, {count}, "rows"); };
+  const auto tape_options = [&](const Tensor& starts) {
+    return TapeOptions{.mode = TapeMode::kEvaluation,
+                       .document_starts = starts,
+                       .cache = &cache,
+                       .keeps_packed = options.keeps_packed};
+  };
+  // Every length that a text begins with.
+  for (int64_t length = 1; length <= model.context; length = padded_length(length, model.context) + 1) {
+    const int64_t padded = padded_length(length, model.context);
+    cache.set_rows(CachedPass::kPrompt, rows(padded), rows(padded));
+    Tape tape = runtime.make_tape(tape_options({}));
+    next_logits(tape, *runtime.model, rows(model.context), length, model);
+  }
+  for (int64_t texts = 1; texts <= options.batch; ++texts) {
+    cache.set_rows(CachedPass::kStep, rows(texts), rows(texts));
+    Tape tape = runtime.make_tape(tape_options(rows(texts)));
+    continued_logits(tape, *runtime.model, rows(texts));
+  }
+}
+
+bool draws_samples(const Config& config, const Model& model) {
+  return config.train.sample_tokens > 0 && model.objective() == Objective::kNextToken &&
+         (config.data.format == DataFormat::kBytes || !config.data.tokenizer.empty());
+}
+
+}  // namespace mantissa

@@ -1,0 +1,89 @@
+// Texts from a causal model, a token at a time. The keys and values of earlier tokens are kept, so that each token
+// takes the same time. docs/generation.md has the rules.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/autograd/key_value_cache.h"
+#include "tools/model/generate/sampling.h"
+#include "tools/model/runtime/model_runtime.h"
+
+namespace mantissa {
+
+struct SamplingOptions {
+  int64_t tokens = 200;  // that each text grows by
+  SamplingFilters filters{};
+  uint64_t seed = 1;  // token n of text i depends on (seed, i, n) and the text before it only
+};
+
+struct GeneratorOptions {
+  int64_t batch = 1;          // texts that are continued at a time
+  bool keeps_packed = false;  // see TapeOptions: faster on a CPU, for the memory of another copy of the weights
+};
+
+enum class Continue : uint8_t { kYes, kNo };
+
+// How many tokens the model still sees of a text that has become longer than its context: computing one more token for
+// each would cost a pass over all of them.
+constexpr int64_t kept_tokens(int64_t context) { return context > 1 ? context / 2 : 1; }
+
+class Generator {
+ public:
+  // `runtime` must have weights and outlive the generator. ConfigError for a model that does not predict the next
+  // token.
+  Generator(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options = {});
+
+  // DataError if the prompt is empty or holds a token outside of the vocabulary. ConfigError for options.
+  void require_valid(const std::vector<int32_t>& prompt, const SamplingOptions& options) const;
+
+  // Continues each prompt, checked as by require_valid(), and hands every new token to emit(index of the prompt,
+  // token), which may end that text. The model sees a text from its first token on, or the last `context` tokens of a
+  // prompt. Where it has seen `context` tokens, it goes on with the last kept_tokens(). Other texts of a batch change
+  // no token of a text, except where a precision rounds all rows of an operand by one scale.
+  using Emit = std::function<Continue(size_t index, int32_t token)>;
+  void run(std::span<const std::vector<int32_t>> prompts, const SamplingOptions& options, const Emit& emit);
+  // The same for one prompt.
+  void run(const std::vector<int32_t>& prompt, const SamplingOptions& options,
+           const std::function<Continue(int32_t)>& emit) {
+    run(std::span(&prompt, 1), options, [&](size_t, int32_t token) { return emit(token); });
+  }
+
+ private:
+  // A text that is being continued, in a row of the cache.
+  struct Text {
+    size_t index = 0;
+    std::vector<int32_t> tokens;
+    int64_t added = 0;
+    int64_t begin = 0;  // the first token that the model sees
+    std::vector<float> logits;
+
+    int64_t seen() const { return std::ssize(tokens) - begin; }
+  };
+
+  // Logits after all tokens that the model sees of the text, which is `row` of the cache.
+  void begin_text(Text& text, int64_t row, KeyValueCache& cache);
+  // Logits after one more token of each text. `rows`: of the cache.
+  void step(const std::vector<Text*>& texts, const std::vector<int32_t>& rows, KeyValueCache& cache);
+  // Draws the next token and hands it over. Whether the text goes on.
+  bool extend(Text& text, const SamplingOptions& options, const Emit& emit) const;
+  void upload(const std::vector<int32_t>& values, const Tensor& to) const;
+  void fetch(const Tensor& logits, Text& text) const;
+
+  ModelRuntime& runtime_;
+  const ModelConfig& model_;
+  const GeneratorOptions options_;
+  int64_t rows_;                                    // max(context, batch)
+  Tensor tokens_, sequences_, positions_, starts_;  // (rows) i32
+};
+
+// Runs every pass of a program that only continues texts, on a backend that computes nothing. ConfigError as
+// require_causal().
+void generate_dry(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options);
+
+// Whether a training shows texts that the model continues: where the model is causal, and the data are bytes or have a
+// tokenizer.
+bool draws_samples(const Config& config, const Model& model);
+
+}  // namespace mantissa

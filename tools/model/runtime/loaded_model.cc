@@ -1,0 +1,116 @@
+#include "tools/model/runtime/loaded_model.h"
+
+#include <charconv>
+#include <sstream>
+
+#include "core/backend/dry_run_backend.h"
+#include "tools/config/init_from.h"
+#include "tools/model/runtime/open_model.h"
+#include "tools/run/state/manifest.h"
+#include "tools/run/state/resume_choice.h"
+#include "tools/run/state/run_state.h"
+
+namespace mantissa {
+namespace {
+
+// The run's copy, or what the settings name.
+std::unique_ptr<Tokenizer> tokenizer_of(const std::string& path, const Config& config) {
+  const std::string own = tokenizer_of_weights(path), &tokenizer = own.empty() ? config.data.tokenizer : own;
+  return tokenizer.empty() ? nullptr : open_tokenizer(tokenizer);
+}
+
+std::vector<int32_t> numbers_in(std::string_view text) {
+  std::vector<int32_t> tokens;
+  std::istringstream words{std::string(text)};
+  for (std::string word; words >> word;) {
+    int32_t token = 0;
+    const auto parsed = std::from_chars(word.data(), word.data() + word.size(), token);
+    if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size()) {
+      throw DataError(fmt::format(
+          "this model has token ids and no tokenizer: text must be numbers such as \"464 2159\", got '{}'", word));
+    }
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+// `path`: a model of another program, or a checkpoint folder.
+Config config_of_model(const std::string& path, const std::vector<std::string>& overrides) {
+  if (is_foreign_model(path)) {
+    read_foreign_config(path);  // errors without the name of a setting that nobody gave
+    const std::string yaml = "data: {format: tokens}\ntrain: {init_from: " + format_text(path) + "}\n";
+    return parse_config(yaml, path, overrides);
+  }
+  const Checkpoint checkpoint = read_manifest(path);
+  return read_state(checkpoint.folder, [&] {
+    const Config run = parse_config(checkpoint.state.at("config").get<std::string>(),
+                                    checkpoint.folder + "/" + kManifestName, overrides);
+    return config_of(run, checkpoint.step, checkpoint.state.at("run"));
+  });
+}
+
+void load_weights(const ModelSource& source, ModelRuntime& runtime) {
+  Backend& backend = *runtime.backend;
+  for (int index = 0; index < runtime.parameters.size(); ++index) {
+    Parameter& parameter = runtime.parameters[index];
+    parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "weight");
+    load_weight(source, parameter, backend, *runtime.stream);
+  }
+}
+
+}  // namespace
+
+TextCodec::TextCodec(const std::string& path, const Config& config)
+    : is_bytes_(config.data.format == DataFormat::kBytes),
+      tokenizer_(is_bytes_ ? nullptr : tokenizer_of(path, config)) {
+  if (tokenizer_ && tokenizer_->vocab_size() > config.model.vocab) {
+    throw DataError(fmt::format("{}: its tokenizer has {} tokens, and the model {}", path, tokenizer_->vocab_size(),
+                                config.model.vocab));
+  }
+}
+
+std::vector<int32_t> TextCodec::encode(std::string_view text) const {
+  std::vector<int32_t> tokens;
+  if (tokenizer_) {
+    tokenizer_->encode(text, tokens);
+  } else if (is_bytes_) {
+    for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
+  } else {
+    tokens = numbers_in(text);
+  }
+  return tokens;
+}
+
+TextDecoder::TextDecoder(const TextCodec& codec) : is_bytes_(codec.is_bytes_) {
+  if (codec.tokenizer_) decoder_.emplace(*codec.tokenizer_);
+}
+
+std::string TextDecoder::add(int32_t token) {
+  if (decoder_) return decoder_->add(token);
+  if (is_bytes_) return token < 256 ? std::string(1, static_cast<char>(token)) : "?";
+  return " " + std::to_string(token);
+}
+
+LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
+                       const std::function<void(ModelRuntime& runtime, const Config& config)>& passes, int local_rank) {
+  // Looked up once: this reads every byte of a run's newest checkpoint.
+  const std::string found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
+  LoadedModel model{.config = config_of_model(found, overrides), .runtime = nullptr, .text = nullptr};
+  const Config& config = model.config;
+  model.text = std::make_unique<TextCodec>(path, config);
+  const auto arena_bytes = [&](Fp8GemmSupport support) {
+    ModelRuntime dry(config, std::make_unique<DryRunBackend>(nullptr, support), nullptr);
+    for (int index = 0; index < dry.parameters.size(); ++index) {
+      Parameter& parameter = dry.parameters[index];
+      parameter.weight = dry.backend->make_tensor(parameter.working_dtype, parameter.shape, "weight");
+    }
+    passes(dry, config);
+    return dry.arena->peak_bytes();
+  };
+  model.runtime = std::make_unique<ModelRuntime>(config, open_device(config, choose_device(config.device, local_rank)),
+                                                 arena_bytes);
+  load_weights(*open_model(found, RunWeights::kWorking), *model.runtime);
+  return model;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,64 @@
+// A model with its weights, ready to compute, and its text: for verbs that use a model and train nothing.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/model/runtime/model_runtime.h"
+#include "tools/text/tokenizer/tokenizer.h"
+
+namespace mantissa {
+
+// Text as the tokens of a model, and back: by a tokenizer, as bytes, or as token ids between spaces where a model
+// that was trained on token files has no tokenizer.
+class TextCodec {
+ public:
+  // `path`: of the run or model; its tokenizer is in it. DataError for a tokenizer that cannot be read, or has more
+  // tokens than the model.
+  TextCodec(const std::string& path, const Config& config);
+
+  bool is_text() const { return tokenizer_ != nullptr || is_bytes_; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  // DataError for text that is not numbers where it must be.
+  std::vector<int32_t> encode(std::string_view text) const;
+
+ private:
+  friend class TextDecoder;
+  bool is_bytes_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+// The text of tokens that come one by one.
+class TextDecoder {
+ public:
+  // The codec must outlive the object.
+  explicit TextDecoder(const TextCodec& codec);
+
+  // The text that the token completes: what is no whole character yet is held back.
+  std::string add(int32_t token);
+  // The bytes that were held back.
+  std::string finish() { return decoder_ ? decoder_->finish() : std::string(); }
+
+ private:
+  bool is_bytes_;
+  std::optional<StreamingDecoder> decoder_;  // of a tokenizer
+};
+
+struct LoadedModel {
+  Config config;
+  std::unique_ptr<ModelRuntime> runtime;
+  std::unique_ptr<TextCodec> text;
+};
+
+// Loads the working weights of a run, checkpoint, Hugging Face folder or model of llm.c. `overrides`: settings such as
+// precision.compute=fp32. `passes` makes every pass that will be made, on a device that computes nothing, to find the
+// memory that they need. `local_rank`: among the ranks of the node, which take its devices in turns.
+LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
+                       const std::function<void(ModelRuntime& runtime, const Config& config)>& passes,
+                       int local_rank = 0);
+
+}  // namespace mantissa

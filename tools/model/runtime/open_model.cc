@@ -1,0 +1,123 @@
+#include "tools/model/runtime/open_model.h"
+
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "core/kernels/elementwise/args.h"
+#include "tools/run/state/manifest.h"
+#include "tools/run/state/resume_choice.h"
+
+namespace mantissa {
+namespace {
+
+// Adds the pieces of master weights in a file as tensors, and to the parts of their parameters.
+void add_masters(StoredTensors& tensors, const std::shared_ptr<const SafetensorsReader>& reader,
+                 std::map<std::string, std::map<int64_t, ParameterParts::Part>>& pieces) {
+  constexpr std::string_view kMaster = "/master";
+  tensors.readers.push_back(reader);
+  for (const SafetensorsEntry& entry : reader->entries()) {
+    if (!entry.name.ends_with(kMaster)) continue;
+    const std::string_view stem = std::string_view(entry.name).substr(0, entry.name.size() - kMaster.size());
+    const size_t slash = stem.rfind('/');
+    int64_t begin = -1;
+    if (slash != std::string_view::npos) std::from_chars(stem.data() + slash + 1, stem.data() + stem.size(), begin);
+    if (begin < 0) throw CheckpointError(fmt::format("{}: '{}' is not a piece of weights", reader->path(), entry.name));
+    tensors.tensors.emplace(entry.name, StoredTensor{entry.dtype, entry.shape, reader->bytes(entry)});
+    pieces[std::string(stem.substr(0, slash))].emplace(begin, ParameterParts::Part{entry.name, entry.shape});
+  }
+}
+
+std::unique_ptr<ModelSource> open_run(const Checkpoint& checkpoint, RunWeights weights) {
+  const ModelConfig model = read_state(checkpoint.folder, [&] {
+    return parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/" + kManifestName)
+        .model;
+  });
+  StoredTensors tensors;
+  std::map<std::string, std::map<int64_t, ParameterParts::Part>> pieces;
+  if (weights == RunWeights::kMaster) {
+    for (const CheckpointFile& file : checkpoint.files) {
+      if (!file.name.starts_with("optimizer-")) continue;
+      add_masters(tensors, std::make_shared<const SafetensorsReader>(checkpoint.folder + "/" + file.name), pieces);
+    }
+  }
+  auto parts = own_parts(model);
+  std::set<std::string> frozen;
+  const bool has_masters = !pieces.empty();
+  if (!has_masters) tensors = {};
+  if (model.lora.rank > 0) {
+    const auto base =
+        std::make_shared<const SafetensorsReader>(checked_base(checkpoint.folder, checkpoint.state.at("run")));
+    for (const SafetensorsEntry& entry : base->entries()) frozen.insert(entry.name);
+    tensors.add(base);
+  }
+  if (!has_masters) {
+    tensors.add(std::make_shared<const SafetensorsReader>(checkpoint.folder + "/" + kModelFile));
+    return std::make_unique<ModelSource>(checkpoint.folder, model, std::move(tensors), std::move(parts));
+  }
+  for (auto& [parameter, part] : parts) {
+    if (frozen.contains(parameter)) continue;
+    const int64_t expected = part.numel();
+    part.parts.clear();
+    int64_t next = 0;
+    for (const auto& [begin, piece] : pieces[parameter]) {
+      if (begin != next || piece.shape.size() != 1) break;
+      next += piece.shape[0];
+      part.parts.push_back(piece);
+    }
+    if (next != expected) {
+      throw CheckpointError(fmt::format("{}: it holds {} of the {} master weights of '{}' in a row", checkpoint.folder,
+                                        next, expected, parameter));
+    }
+  }
+  return std::make_unique<ModelSource>(checkpoint.folder, model, std::move(tensors), std::move(parts));
+}
+
+}  // namespace
+
+std::unique_ptr<ModelSource> open_found(const std::string& path, RunWeights weights) {
+  return is_foreign_model(path) ? open_foreign_model(path) : open_run(read_manifest(path), weights);
+}
+
+std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weights) {
+  if (is_foreign_model(path)) return open_foreign_model(path);
+  const std::string found = find_checkpoint_folder(path);  // where it searches, it reads every byte
+  return open_run(found == path ? open_checkpoint(found) : read_manifest(found), weights);
+}
+
+void load_weight(const ModelSource& source, Parameter& parameter, Backend& backend, Stream& stream) {
+  const DType stored = source.dtype(parameter.name);
+  std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(stored)));
+  source.read(parameter.name, stored, values);
+  ++parameter.version;
+  if (stored == parameter.working_dtype) return backend.upload(values.data(), parameter.weight, stream);
+  const Tensor wide = backend.make_tensor(stored, parameter.shape, "loaded weight");
+  backend.upload(values.data(), wide, stream);
+  backend.run(CastArgs{.src = wide, .dst = parameter.weight}, stream);
+}
+
+std::string base_file_of(const std::string& checkpoint_folder) {
+  std::filesystem::path folder = std::filesystem::absolute(checkpoint_folder).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();  // "step-00000010/"
+  return (folder.parent_path().parent_path() / kBaseFile).string();
+}
+
+std::string checked_base(const std::string& checkpoint_folder, const nlohmann::json& run_entry) {
+  const std::string path = base_file_of(checkpoint_folder);
+  const CheckpointFile file = read_state(checkpoint_folder, [&] {
+    const nlohmann::json& base = run_entry.at(kBaseEntry);
+    return CheckpointFile{kBaseFile, base.at("size_bytes"), base.at("xxh3_128")};
+  });
+  std::error_code error;  // then it is not there
+  if (!std::filesystem::exists(path, error)) {
+    throw CheckpointError(
+        fmt::format("{}: it holds adapters, and the weights that they adapt are missing: expected {}, which the run "
+                    "wrote when it began",
+                    checkpoint_folder, path));
+  }
+  verify_file(std::filesystem::path(path).parent_path().string(), file);
+  return path;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,39 @@
+// The weights of a run, of a checkpoint or of a model of another program, one parameter at a time.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <memory>
+#include <string>
+
+#include "core/backend/backend.h"
+#include "tools/model/exchange/model_source.h"
+
+namespace mantissa {
+
+// Weights that a run computes with may be rounded to 16 bits; its optimizer keeps others, in fp32.
+enum class RunWeights : uint8_t { kWorking, kMaster };
+
+// `path`: as for train.init_from. Master weights only where a checkpoint has them. CheckpointError for one that is
+// damaged.
+std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weights);
+
+// The same for a model of another program, or a checkpoint whose bytes were read before.
+std::unique_ptr<ModelSource> open_found(const std::string& path, RunWeights weights);
+
+// Sets the parameter's weight, whose memory is there, to that of the source, rounded to the working dtype.
+void load_weight(const ModelSource& source, Parameter& parameter, Backend& backend, Stream& stream);
+
+// ---- Frozen weights (model.lora). A run folder holds them once, as they were stored where the run began, and all its
+// checkpoints share them: they hold what is trained, and the digest of this file. So a run folder is whole without the
+// model that it began with, and a checkpoint is as small as the adapters.
+inline constexpr const char* kBaseFile = "base.safetensors";
+inline constexpr const char* kBaseEntry = "base";  // of RunState in a manifest
+
+// That file, for a checkpoint folder of the run.
+std::string base_file_of(const std::string& checkpoint_folder);
+// The same file; CheckpointError for another one than the checkpoint was trained with, or none. `run_entry`: of the
+// checkpoint's manifest.
+std::string checked_base(const std::string& checkpoint_folder, const nlohmann::json& run_entry);
+
+}  // namespace mantissa

@@ -1,0 +1,301 @@
+#include "tools/run/guard/black_box.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/process.h"
+#include "core/io/files.h"
+#include "tools/run/guard/stop_request.h"
+
+namespace mantissa {
+namespace {
+
+constexpr size_t kSignalStackBytes = 64 * 1024;
+constexpr size_t kBytes = sizeof(BlackBoxHeader) + BlackBox::kCapacity * sizeof(BlackBoxEvent);
+
+int64_t nanoseconds(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
+}
+
+template <size_t kSize>
+void assign(std::array<char, kSize>& target, std::string_view text) {
+  const size_t length = std::min(text.size(), kSize);
+  std::memcpy(target.data(), text.data(), length);
+  if (length < kSize) target[length] = '\0';
+}
+
+// ---- Signals that end the process: the box says so before it goes.
+
+struct FatalSignal {
+  int number;
+  const char* name;
+};
+constexpr std::array kFatal = {FatalSignal{SIGSEGV, "SIGSEGV"}, FatalSignal{SIGBUS, "SIGBUS"},
+                               FatalSignal{SIGABRT, "SIGABRT"}, FatalSignal{SIGFPE, "SIGFPE"},
+                               FatalSignal{SIGILL, "SIGILL"}};
+std::array<struct sigaction, kFatal.size()> g_fatal_actions_before;
+std::atomic<BlackBox*> g_box = nullptr;
+
+void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
+  const auto* const signal =
+      std::find_if(kFatal.begin(), kFatal.end(), [number](const FatalSignal& fatal) { return fatal.number == number; });
+  if (BlackBox* const box = g_box) {
+    box->failed(signal->name);
+    box->ended(128 + number);
+  }
+  // Returning repeats a fault, and the earlier action answers it. A signal that was sent does not come again.
+  sigaction(number, &g_fatal_actions_before[static_cast<size_t>(signal - kFatal.begin())], nullptr);
+  if (info->si_code <= 0) raise(number);
+}
+
+}  // namespace
+
+std::string_view name_of(const BlackBoxEvent& event) { return text_of(event.name); }
+
+std::string describe_event(const BlackBoxEvent& event) {
+  const std::string_view name = name_of(event);
+  using Kind = BlackBoxEvent::Kind;
+  switch (event.kind) {
+    case Kind::kPhaseBegins:
+      return fmt::format("the begin of phase {}", name);
+    case Kind::kPhaseEnds:
+      return fmt::format("the end of phase {}", name);
+    case Kind::kCollectiveBegins:
+      return fmt::format("the begin of collective {:.0f} ({}, {} bytes)", event.value, name, event.bytes);
+    case Kind::kCollectiveEnds:
+      return fmt::format("the end of collective {:.0f} ({})", event.value, name);
+    case Kind::kStep:
+      return fmt::format("a step with loss {:.4f}", event.value);
+    case Kind::kSkipped:
+      return fmt::format("a skipped step ({}), at scale {:g}", name, event.value);
+    case Kind::kValidation:
+      return fmt::format("a validation loss of {:.4f}", event.value);
+    case Kind::kSaved:
+      return "a checkpoint";
+    case Kind::kStopAsked:
+      return fmt::format("a request to stop ({})", StopRequest::describe(static_cast<int32_t>(event.value)));
+    case Kind::kFault:
+      return fmt::format("the fault {}", name);
+    case Kind::kNotice:
+      return fmt::format("a notice: {} {:.0f}", name, event.value);
+  }
+  return std::string(name);
+}
+
+std::string BlackBox::path(const std::string& folder, int rank) {
+  return fmt::format("{}/rank-{:04}.box", folder, rank);
+}
+
+BlackBox* BlackBox::current() { return g_box; }
+
+void BlackBox::map_file(const std::string& folder, int rank) {
+  const std::string file = path(folder, rank);
+  std::error_code ignored;
+  std::filesystem::create_directories(folder, ignored);
+  std::filesystem::rename(file, fmt::format("{}/rank-{:04}.previous.box", folder, rank), ignored);
+  const int descriptor = open(file.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
+  // Without its blocks, writing to the map of a full file system ends the process by SIGBUS.
+  int error = descriptor < 0 ? errno : posix_fallocate(descriptor, 0, kBytes);
+  void* memory = MAP_FAILED;
+  if (error == 0) {
+    memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (memory == MAP_FAILED) error = errno;
+  }
+  if (descriptor >= 0) close(descriptor);
+  if (error != 0) {
+    if (descriptor >= 0) unlink(file.c_str());
+    log_warn("no black box of this rank: '{}': {}; training goes on without it", file,
+             std::generic_category().message(error));
+    memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+  }
+  header_ = new (memory) BlackBoxHeader;
+  events_ = reinterpret_cast<BlackBoxEvent*>(header_ + 1);
+}
+
+BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stack_(kSignalStackBytes) {
+  map_file(folder, rank);
+  header_->capacity = kCapacity;
+  header_->rank = rank;
+  header_->ranks = ranks;
+  header_->pid = getpid();
+  header_->started_unix_ns = nanoseconds(CLOCK_REALTIME);
+  assign(header_->host, host_name());
+  assign(header_->job, slurm_job());
+  phases_[0].name = "start";
+  innermost_ = &phases_[0];
+  last_event_ns_ = counted_ns_ = nanoseconds(CLOCK_MONOTONIC);
+  before_ = set_range_sink(this);
+  g_box = this;
+  const stack_t stack{.ss_sp = signal_stack_.data(), .ss_flags = 0, .ss_size = signal_stack_.size()};
+  sigaltstack(&stack, nullptr);
+  for (size_t i = 0; i < kFatal.size(); ++i) {
+    struct sigaction action {};
+    action.sa_sigaction = on_fatal_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    sigaction(kFatal[i].number, &action, &g_fatal_actions_before[i]);
+  }
+}
+
+BlackBox::~BlackBox() {
+  for (size_t i = 0; i < kFatal.size(); ++i) sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
+  g_box = nullptr;
+  const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
+  sigaltstack(&none, nullptr);
+  set_range_sink(before_);
+  munmap(header_, kBytes);
+}
+
+void BlackBox::record(BlackBoxEvent::Kind kind, std::string_view name, double value, int64_t bytes) {
+  const uint64_t index = recorded_.fetch_add(1, std::memory_order_relaxed);
+  BlackBoxEvent& event = events_[index % kCapacity];
+  std::atomic_ref number(event.number);
+  number.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  event.unix_ns = nanoseconds(CLOCK_REALTIME);
+  event.step = step_.load(std::memory_order_relaxed);
+  event.value = value;
+  event.bytes = bytes;
+  event.kind = kind;
+  assign(event.name, name);
+  number.store(index + 1, std::memory_order_release);
+}
+
+BlackBox::Phase& BlackBox::phase_named(const char* name) {
+  for (Phase& phase : phases_) {
+    if (phase.name == name) return phase;
+    if (phase.name == nullptr) {
+      phase.name = name;
+      return phase;
+    }
+  }
+  return phases_.back();
+}
+
+void BlackBox::note(BlackBoxEvent::Kind kind, std::string_view name, double value, int64_t bytes) {
+  record(kind, name, value, bytes);
+  if (std::this_thread::get_id() != owner_) return;
+  const int64_t now = nanoseconds(CLOCK_MONOTONIC), quiet = now - std::exchange(last_event_ns_, now);
+  count_work(now);
+  std::atomic<int64_t>& longest = innermost_.load(std::memory_order_relaxed)->longest_quiet_ns;
+  if (quiet > longest.load(std::memory_order_relaxed)) longest.store(quiet, std::memory_order_relaxed);
+}
+
+void BlackBox::begin(RangeKind kind, const char* name) {
+  if (before_ != nullptr) before_->begin(kind, name);
+  if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_) return;
+  note(BlackBoxEvent::Kind::kPhaseBegins, name);
+  const auto depth = static_cast<size_t>(depth_++);
+  if (depth >= open_.size()) return;
+  open_[depth] = innermost_;
+  innermost_ = &phase_named(name);
+}
+
+void BlackBox::end(RangeKind kind, const char* name) {
+  if (before_ != nullptr) before_->end(kind, name);
+  if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_) return;
+  note(BlackBoxEvent::Kind::kPhaseEnds, name);
+  innermost_.load()->has_ended = true;
+  if (depth_ == 0) return;  // it began before this object
+  const auto depth = static_cast<size_t>(--depth_);
+  if (depth < open_.size()) innermost_ = open_[depth];
+}
+
+uint64_t BlackBox::begin_collective(const char* name, int64_t bytes) {
+  const uint64_t number = ++begun_;
+  collective_ = name;
+  note(BlackBoxEvent::Kind::kCollectiveBegins, name, static_cast<double>(number), bytes);
+  return number;
+}
+
+void BlackBox::end_collective(const char* name, uint64_t number) {
+  ++finished_;
+  note(BlackBoxEvent::Kind::kCollectiveEnds, name, static_cast<double>(number));
+}
+
+void BlackBox::count_work(int64_t now_ns) {
+  const int64_t time = now_ns - std::exchange(counted_ns_, now_ns);
+  if (!is_waiting_) innermost_.load(std::memory_order_relaxed)->work_ns += time;
+}
+
+void BlackBox::begin_wait() {
+  if (std::this_thread::get_id() != owner_) return;
+  count_work(nanoseconds(CLOCK_MONOTONIC));
+  is_waiting_ = true;
+}
+
+void BlackBox::end_wait() {
+  if (std::this_thread::get_id() != owner_) return;
+  count_work(nanoseconds(CLOCK_MONOTONIC));
+  is_waiting_ = false;
+}
+
+double BlackBox::work_seconds(std::string_view name) const {
+  double seconds = 0.0;
+  for (const Phase& phase : phases_) {  // one name may have several addresses
+    const char* const other = phase.name;
+    if (other != nullptr && other == name) seconds += 1e-9 * static_cast<double>(phase.work_ns);
+  }
+  return seconds;
+}
+
+void BlackBox::lives() { header_->alive_unix_ns = nanoseconds(CLOCK_REALTIME); }
+
+void BlackBox::failed(std::string_view message) {
+  if (header_->error[0] == '\0') assign(header_->error, message.substr(0, header_->error.size() - 1));
+}
+
+void BlackBox::ended(int exit_code) {
+  header_->exit_code = exit_code;
+  header_->ended_unix_ns = nanoseconds(CLOCK_REALTIME);
+}
+
+Place BlackBox::place() const {
+  const Phase& phase = *innermost_.load();
+  return {.events = recorded_,
+          .step = step_,
+          .phase = phase.name,
+          .collective = collective_,
+          .begun = begun_,
+          .ended = finished_,
+          .longest_quiet_s = phase.has_ended ? 1e-9 * static_cast<double>(phase.longest_quiet_ns) : -1.0};
+}
+
+BlackBoxContent read_black_box(const std::string& path) {
+  const std::string file = text_of_file(path).value_or("");
+  BlackBoxContent content;
+  const bool has_header = file.size() >= sizeof(content.header);
+  if (has_header) std::memcpy(&content.header, file.data(), sizeof(content.header));
+  if (!has_header || content.header.magic != BlackBoxHeader::kMagic || content.header.capacity != BlackBox::kCapacity) {
+    throw DataError(fmt::format("'{}' is not a black box of this version of the program, or cannot be read", path));
+  }
+  if (file.size() < kBytes) throw DataError(fmt::format("'{}' is cut off: expected {} bytes", path, kBytes));
+  std::vector<BlackBoxEvent> ring(content.header.capacity);
+  std::memcpy(ring.data(), file.data() + sizeof(content.header), ring.size() * sizeof(BlackBoxEvent));
+  for (size_t place = 0; place < ring.size(); ++place) {
+    const uint64_t number = ring[place].number;
+    if (number != 0 && (number - 1) % ring.size() == place) content.events.push_back(ring[place]);
+  }
+  std::sort(content.events.begin(), content.events.end(),
+            [](const BlackBoxEvent& a, const BlackBoxEvent& b) { return a.number < b.number; });
+  return content;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,336 @@
+#include "tools/run/guard/watchdog.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/launcher.h"
+#include "core/base/log.h"
+#include "core/base/process.h"
+#include "core/base/wrapped_text.h"
+#include "core/io/files.h"
+#include "core/profile/range.h"
+#include "tools/run/guard/stack_dump.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kLearnedFactor = 10.0;
+constexpr double kFirstFactor = 6.0;
+constexpr int kLooksUntilUneasy = 10;  // before that, a rank that stands still looks at no file
+constexpr int kLooksForAnswers = 14;   // of the other ranks, at a deadline
+constexpr int kLooksForEnd = 60;       // after a deadline: then the process ends, whatever its state
+constexpr int kLooksForMessage = 6;    // in which the rank that speaks ends the job
+
+double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+bool is_waiting(const RankReport& report) { return report.begun > report.ended; }
+
+std::string place_of(const RankReport& report) { return fmt::format("phase {} of step {}", report.phase, report.step); }
+
+bool has_several_nodes(const RankReports& reports) {
+  return std::ranges::any_of(reports,
+                             [&](const auto& entry) { return entry.second.host != reports.begin()->second.host; });
+}
+
+// The ranks that wait in the oldest of several collectives, where all ranks wait and there are several nodes: all ranks
+// have begun it, so what was sent did not arrive. On one node, a rank that others have passed stands still itself.
+std::vector<int> ranks_cut_off(const RankReports& reports, uint64_t newest, bool all_answer) {
+  uint64_t oldest = newest;
+  bool all_wait = all_answer;
+  for (const auto& [rank, report] : reports) {
+    oldest = std::min(oldest, report.begun);
+    all_wait = all_wait && is_waiting(report);
+  }
+  std::vector<int> ranks;
+  if (!all_wait || !has_several_nodes(reports) || oldest == newest) return ranks;
+  for (const auto& [rank, report] : reports) {
+    if (report.begun == oldest) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Without waiting for somebody to read.
+void say_if_it_can_be_read(std::string_view text) {
+  pollfd error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (poll(&error, 1, 0) == 1 && write(STDERR_FILENO, text.data(), text.size()) < 0) return;
+}
+
+[[noreturn]] void end_process() {
+  flush_log();
+  end_launcher_that_hangs();
+  _exit(static_cast<int>(ExitCode::kHang));
+}
+
+}  // namespace
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  constexpr size_t kListed = 8;
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < std::min(ranks.size(), kListed); ++i) {
+    text += fmt::format("{} {}", i == 0 ? "" : i + 1 == ranks.size() ? " and" : ",", ranks[i]);
+  }
+  if (ranks.size() > kListed) text += " and " + counted(std::ssize(ranks) - static_cast<int64_t>(kListed), "other");
+  return text;
+}
+
+double deadline_at(const Place& place, const WatchdogDeadline& deadline) {
+  if (deadline.fixed_s > 0.0) return deadline.fixed_s;
+  if (place.longest_quiet_s < 0.0) return kFirstFactor * deadline.least_s;
+  return std::max(deadline.least_s, kLearnedFactor * place.longest_quiet_s);
+}
+
+std::string who_is_missing(const RankReports& reports, int ranks, const std::function<std::string(int)>& last_seen) {
+  std::string missing;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (!reports.contains(rank)) missing += fmt::format("\n  rank {} does not answer{}", rank, last_seen(rank));
+  }
+  uint64_t newest = 0;
+  for (const auto& [rank, report] : reports) newest = std::max(newest, report.begun);
+  const std::vector<int> cut_off = ranks_cut_off(reports, newest, missing.empty());
+  if (!cut_off.empty()) {
+    const RankReport& first = reports.at(cut_off[0]);
+    missing = fmt::format(
+        "\n  no rank is missing: the network between the nodes hangs; {} still wait{} in collective {} ({}), which all "
+        "ranks have begun",
+        list_ranks(cut_off), cut_off.size() == 1 ? "s" : "", first.begun, first.collective);
+  }
+  std::vector<int> waiting;
+  for (const auto& [rank, report] : reports) {
+    if (is_waiting(report) && report.begun == newest) {
+      waiting.push_back(rank);
+    } else if (cut_off.empty()) {
+      missing += fmt::format("\n  rank {} (node {}, process {}) stands still in {}, after {} collectives", rank,
+                             report.host, report.pid, place_of(report), report.begun);
+    }
+  }
+  if (waiting.empty()) return missing;
+  if (missing.empty()) {
+    missing = fmt::format("\n  no rank is missing: the {} hangs",
+                          has_several_nodes(reports) ? "network between the nodes" : "transport");
+  }
+  const RankReport& first = reports.at(waiting[0]);
+  return missing + fmt::format("\n  {} wait{} in collective {} ({}), {}", list_ranks(waiting),
+                               waiting.size() == 1 ? "s" : "", first.begun, first.collective, place_of(first));
+}
+
+void tell_progress() { const Range sign(RangeKind::kPhase, "tokens"); }
+
+Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::move(options)) {
+  std::error_code ignored;
+  std::filesystem::create_directories(options_.folder, ignored);
+  // Files of an earlier start.
+  for (const std::string& file :
+       {report_path(options_.folder, options_.rank), stacks_path(options_.folder, options_.rank), alarm()}) {
+    std::filesystem::remove(file, ignored);
+  }
+  last_resort_ = std::jthread([this](const std::stop_token& stop) { end_at_last(stop); });
+  thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+}
+
+Watchdog::~Watchdog() {
+  thread_.request_stop();
+  thread_.join();
+  last_resort_.request_stop();
+  last_resort_.join();
+  forget_alarm();
+}
+
+void Watchdog::forget_alarm() {
+  if (beat_ == 0) return;
+  std::error_code ignored;
+  for (const std::string& file : {report_path(options_.folder, options_.rank), alarm()})
+    std::filesystem::remove(file, ignored);
+  beat_ = 0;
+}
+
+std::string Watchdog::report_path(const std::string& folder, int rank) {
+  return fmt::format("{}/report-rank-{:04}.json", folder, rank);
+}
+
+std::string Watchdog::stacks_path(const std::string& folder, int rank) {
+  return fmt::format("{}/stacks-rank-{:04}.txt", folder, rank);
+}
+
+std::string Watchdog::alarm() const { return options_.folder + "/alarm"; }
+
+void Watchdog::pause(const std::stop_token& stop, std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  wake_.wait_for(lock, stop, time, [] { return false; });
+}
+
+Watchdog::Quiet::Quiet(const BlackBox& box, std::chrono::milliseconds interval)
+    : box_(box), interval_(interval), place_(box.place()) {}
+
+bool Watchdog::Quiet::look() {
+  const Clock::time_point now = Clock::now();
+  seconds_ += mantissa::seconds(std::min<Clock::duration>(now - std::exchange(before_, now), 2 * interval_));
+  const Place place = box_.place();
+  if (place.events == place_.events) return false;
+  place_ = place;
+  seconds_ = 0.0;
+  return true;
+}
+
+void Watchdog::watch(const std::stop_token& stop) {
+  Quiet quiet(box_, options_.interval);
+  box_.lives();
+  while (pause(stop, options_.interval), !stop.stop_requested()) {
+    box_.lives();
+    const double before_s = quiet.seconds();
+    if (quiet.look()) {
+      if (has_warned_) log_warn("watchdog: the run goes on after {:.0f} s without progress", before_s);
+      forget_alarm();
+      has_warned_ = false;
+      granted_s_ = 0.0;
+      continue;
+    }
+    try {
+      look(quiet.place(), quiet.seconds(), stop);
+    } catch (const std::exception& error) {
+      log_warn("watchdog: {}", error.what());
+    }
+  }
+}
+
+void Watchdog::end_at_last(const std::stop_token& stop) {
+  Quiet quiet(box_, options_.interval);
+  while (pause(stop, options_.interval), !stop.stop_requested()) {
+    quiet.look();
+    const double limit = std::max(deadline_at(quiet.place(), options_.deadline), granted_s_.load());
+    if (quiet.seconds() < limit + kLooksForEnd * seconds(options_.interval)) continue;
+    say_if_it_can_be_read(fmt::format(
+        "mantissa: error: watchdog: rank {} stands still in phase {} of step {}, and so does its watchdog:\n"
+        "  does the file system of the run folder or of the log respond?\n",
+        options_.rank, quiet.place().phase, quiet.place().step));
+    _exit(static_cast<int>(ExitCode::kHang));
+  }
+}
+
+void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& stop) {
+  double limit = deadline_at(place, options_.deadline);
+  const double half = 0.5 * limit;
+  if (quiet_s < std::min(half, kLooksUntilUneasy * seconds(options_.interval))) return;
+  const bool is_alarmed = quiet_s >= half;
+  if (!is_alarmed && !std::filesystem::exists(alarm())) return;
+  if (is_alarmed) replace_file(alarm(), "");
+  const RankReport mine = report(place, false);
+  RankReports reports = read_reports();
+  reports[options_.rank] = mine;  // also where no file can be written
+  // A rank that is in its first, long checkpoint may take longer than those that wait for it.
+  for (const auto& [rank, report] : reports) limit = std::max(limit, report.limit_s);
+  granted_s_ = limit;
+  const bool others_give_up =
+      std::any_of(reports.begin(), reports.end(), [](const auto& entry) { return entry.second.gives_up; });
+  if (quiet_s >= limit || others_give_up) {
+    end_job(place, quiet_s, stop);
+    return;
+  }
+  // By now the others that stand still have written their reports.
+  const bool speaks = reports.begin()->first == options_.rank;
+  if (is_alarmed && speaks && !has_warned_ && quiet_s >= half + 3 * seconds(options_.interval)) {
+    has_warned_ = true;
+    log_warn("watchdog: no progress for {:.0f} s; the job ends in {:.0f} s with exit code {} unless it goes on{}",
+             quiet_s, limit - quiet_s, static_cast<int>(ExitCode::kHang), describe(reports));
+  }
+}
+
+RankReport Watchdog::report(const Place& place, bool gives_up) {
+  RankReport mine{.host = host_name(),
+                  .pid = getpid(),
+                  .beat = ++beat_,
+                  .gives_up = gives_up,
+                  .limit_s = deadline_at(place, options_.deadline),
+                  .step = place.step,
+                  .phase = place.phase,
+                  .collective = place.collective,
+                  .begun = place.begun,
+                  .ended = place.ended};
+  const nlohmann::json line = {{"host", mine.host},         {"pid", mine.pid},         {"beat", mine.beat},
+                               {"gives_up", mine.gives_up}, {"limit_s", mine.limit_s}, {"step", mine.step},
+                               {"phase", mine.phase},       {"begun", mine.begun},     {"collective", mine.collective},
+                               {"ended", mine.ended}};
+  // To the others, a rank that cannot write its report is missing.
+  replace_file(report_path(options_.folder, options_.rank), line.dump() + "\n");
+  return mine;
+}
+
+std::optional<RankReport> read_report(const std::string& path) {
+  const nlohmann::json line = nlohmann::json::parse(text_of_file(path).value_or(""), nullptr, false);
+  if (!line.is_object()) return std::nullopt;
+  try {
+    return RankReport{.host = line.value("host", ""),
+                      .pid = line.value("pid", int64_t{0}),
+                      .beat = line.value("beat", int64_t{0}),
+                      .gives_up = line.value("gives_up", false),
+                      .limit_s = line.value("limit_s", 0.0),
+                      .step = line.value("step", int64_t{0}),
+                      .phase = line.value("phase", ""),
+                      .collective = line.value("collective", ""),
+                      .begun = line.value("begun", uint64_t{0}),
+                      .ended = line.value("ended", uint64_t{0})};
+  } catch (const nlohmann::json::exception&) {  // not a file of this version
+    return std::nullopt;
+  }
+}
+
+RankReports Watchdog::read_reports() const {
+  RankReports reports;
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    if (auto report = read_report(report_path(options_.folder, rank))) reports.emplace(rank, std::move(*report));
+  }
+  return reports;
+}
+
+std::string Watchdog::describe(const RankReports& reports) const {
+  return who_is_missing(reports, options_.ranks, [this](int rank) -> std::string {
+    try {
+      const BlackBoxContent box = read_black_box(BlackBox::path(options_.box_folder, rank));
+      std::string who = fmt::format(" (node {}, process {})", text_of(box.header.host), box.header.pid);
+      if (box.events.empty()) return who;
+      const BlackBoxEvent& event = box.events.back();
+      return fmt::format("{}; last event: {}, step {}", who, describe_event(event), event.step);
+    } catch (const std::exception&) {
+      return "";
+    }
+  });
+}
+
+void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token& stop) {
+  replace_file(stacks_path(options_.folder, options_.rank), stacks_of_all_threads());
+  const RankReport mine = report(place, true);
+  const RankReports at_first = read_reports();
+  const Clock::time_point end = Clock::now() + kLooksForAnswers * options_.interval;
+  RankReports living;
+  do {
+    pause(stop, options_.interval);
+    if (stop.stop_requested() || box_.place().events != place.events) return;
+    living = {{options_.rank, mine}};
+    for (auto& [rank, report] : read_reports()) {
+      const auto first = at_first.find(rank);
+      const bool is_new = first == at_first.end() || first->second.beat != report.beat;
+      if (report.gives_up || is_new) living.emplace(rank, std::move(report));
+    }
+  } while (static_cast<int>(living.size()) < options_.ranks && Clock::now() < end);
+  const std::string message = fmt::format(
+      "watchdog: no progress for {:.0f} s{}\n  stacks are in {}; `mantissa postmortem` shows what each rank did last",
+      quiet_s, describe(living), options_.folder);
+  box_.failed(message);
+  box_.ended(static_cast<int>(ExitCode::kHang));
+  // The end of the first process ends the job: the others leave it the time to say why.
+  const bool speaks = living.begin()->first == options_.rank;
+  if (!speaks) pause(stop, kLooksForMessage * options_.interval);
+  if (options_.give_up) return options_.give_up(message, speaks);
+  if (speaks) log_error("{}", message);
+  end_process();
+}
+
+}  // namespace mantissa

@@ -1,0 +1,131 @@
+// Watchdog: a thread of each rank that notices when the run stands still, names the rank that is missing, and ends the
+// job with exit code 7.
+//
+// Ranks tell each other where they are by files in the run folder, since a transport that hangs carries no messages.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tools/run/guard/black_box.h"
+
+namespace mantissa {
+
+inline constexpr const char* kWatchdogFolder = "/watchdog";  // of the run folder
+
+struct WatchdogDeadline {
+  double fixed_s = 0.0;    // 0: learned
+  double least_s = 300.0;  // of learned ones
+};
+
+// Seconds that a rank may stay at a place. Learned: ten times the longest time that this phase took from one event to
+// the next. A phase that has not ended yet, such as the first evaluation, has six times the least deadline.
+double deadline_at(const Place& place, const WatchdogDeadline& deadline);
+
+// A rank as it describes itself in its file.
+struct RankReport {
+  std::string host{};
+  int64_t pid = 0;
+  int64_t beat = 0;  // counts the writes of the file: a rank that lives goes on counting
+  bool gives_up = false;
+  double limit_s = 0.0;  // how long it may stay where it is
+  int64_t step = 0;
+  std::string phase{}, collective{};
+  uint64_t begun = 0, ended = 0;
+};
+// Nothing if there is no such file, or none that is whole.
+std::optional<RankReport> read_report(const std::string& path);
+using RankReports = std::map<int, RankReport>;  // by rank
+
+// A line for each rank that is missing or in another place than the others, and one for those that wait:
+// "\n  rank 1 does not answer" and what `last_seen` adds,
+// "\n  ranks 0 and 2 wait in collective 212 (all_to_all), phase reduce of step 41".
+std::string who_is_missing(const RankReports& reports, int ranks, const std::function<std::string(int)>& last_seen);
+
+// "rank 3", "ranks 0, 2 and 3"; some of many.
+std::string list_ranks(const std::vector<int>& ranks);
+
+// Tells this process's watchdog that a long phase goes on: it takes the time from one such sign to the next.
+void tell_progress();
+
+class Watchdog {
+ public:
+  struct Options {
+    WatchdogDeadline deadline{};
+    std::string folder;      // of the reports, and of stacks-rank-0003.txt
+    std::string box_folder;  // of the black boxes
+    int rank = 0, ranks = 1;
+    std::chrono::milliseconds interval{500};
+    // Called once at a deadline; `speaks`: on the one rank that logs the message. The default ends the process with
+    // ExitCode::kHang, without destructors and exit handlers, which would wait for other ranks.
+    std::function<void(const std::string& message, bool speaks)> give_up{};
+  };
+
+  // Watches the progress of `box`, which must outlive it, until it is destroyed. Writes signs of life and the end into
+  // it.
+  Watchdog(BlackBox& box, Options options);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  static std::string report_path(const std::string& folder, int rank);
+  static std::string stacks_path(const std::string& folder, int rank);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Counts how long the rank stands still. A process that was stopped for an hour, as by Ctrl-Z, has not stood still
+  // for an hour.
+  class Quiet {
+   public:
+    Quiet(const BlackBox& box, std::chrono::milliseconds interval);
+    // Once an interval. Returns whether there was progress since the last call.
+    bool look();
+    const Place& place() const { return place_; }
+    double seconds() const { return seconds_; }
+
+   private:
+    const BlackBox& box_;
+    const std::chrono::milliseconds interval_;
+    Place place_;
+    Clock::time_point before_ = Clock::now();
+    double seconds_ = 0.0;
+  };
+
+  void watch(const std::stop_token& stop);
+  // Ends the process where watch() cannot, because it is blocked itself: where it logs, or in the file system of the
+  // run. Touches no file.
+  void end_at_last(const std::stop_token& stop);
+  // The rank has stood still for `quiet_s`.
+  void look(const Place& place, double quiet_s, const std::stop_token& stop);
+  // Writes this rank's file. Returns what it says.
+  RankReport report(const Place& place, bool gives_up);
+  void forget_alarm();
+  RankReports read_reports() const;
+  std::string describe(const RankReports& reports) const;
+  // Waits for the other living ranks to give up, too. Returns if the run goes on meanwhile, or ends.
+  void end_job(const Place& place, double quiet_s, const std::stop_token& stop);
+  // A file that tells ranks to write reports.
+  std::string alarm() const;
+  void pause(const std::stop_token& stop, std::chrono::milliseconds time);
+
+  BlackBox& box_;
+  const Options options_;
+  int64_t beat_ = 0;
+  bool has_warned_ = false;
+  std::atomic<double> granted_s_ = 0.0;  // the deadline of the rank that this one waits for, if it is longer
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::jthread last_resort_, thread_;
+};
+
+}  // namespace mantissa

@@ -1,0 +1,196 @@
+#include "tools/run/job/job.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <thread>
+
+#include "comm/communicator.h"
+#include "comm/gpu_claim.h"
+#include "core/backend/registry.h"
+#include "core/base/host_memory.h"
+#include "core/base/log.h"
+#include "models/model.h"
+#include "models/plugin_loader.h"
+#include "tools/config/validation.h"
+#include "tools/run/job/device_choice.h"
+
+namespace mantissa {
+namespace {
+
+constexpr const char* kNccl = "nccl";
+
+// OpenMPI's mpirun, PMIx (srun --mpi=pmix) and PMI-2, in this order.
+constexpr const char* kRankVariables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+
+const char* launcher_rank_text() {
+  for (const char* variable : kRankVariables) {
+    if (const char* text = std::getenv(variable)) return text;
+  }
+  return nullptr;
+}
+
+void require_name(const char* key, const std::string& name, std::vector<std::string> known,
+                  const std::string& hint = "") {
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  throw ConfigError(
+      fmt::format("{}: nothing is named '{}' here; there are: {}{}", key, name, fmt::join(known, ", "), hint));
+}
+
+// For names of models elsewhere.
+std::string model_hint(const std::string& name) {
+  const auto is_one_of = [&name](std::initializer_list<std::string_view> families) {
+    return std::ranges::any_of(families, [&name](std::string_view family) { return name.starts_with(family); });
+  };
+  if (is_one_of({"llama", "mistral", "qwen", "gemma"})) {
+    return "; gpt with norm: rms_norm, activation: swiglu, position: rope, bias: false is built alike";
+  }
+  return is_one_of({"bert", "roberta"}) ? "; encoder is trained on masked tokens, as these are" : "";
+}
+
+// Why the ranks cannot use NCCL; empty if they can. All ranks get the same facts and decide alike.
+std::string why_no_nccl(const std::vector<GpuClaim>& claims, const std::vector<int32_t>& have_nccl,
+                        const std::string& my_reason) {
+  for (size_t rank = 0; rank < claims.size(); ++rank) {
+    if (have_nccl[rank]) continue;
+    return fmt::format("rank {} (node {}) cannot use NCCL{}{}", rank, claims[rank].node.name,
+                       my_reason.empty() ? "" : ": ", my_reason);
+  }
+  if (const auto sharing = ranks_that_share(claims)) {
+    return fmt::format("ranks {} and {} share a GPU of node {}", sharing->first, sharing->second,
+                       claims[sharing->first].node.name);
+  }
+  return "";
+}
+
+std::string nccl_unusable_reason() {
+  const std::vector<std::string> names = communicator_names();
+  if (std::find(names.begin(), names.end(), kNccl) == names.end()) return "this program was built without NCCL";
+  return find_communicator(kNccl).unusable_reason();
+}
+
+// Every rank's claim. A rank whose device cannot be used must not leave the others waiting: all throw.
+std::vector<GpuClaim> gather_claims(Communicator& host, const std::string& device) {
+  GpuClaim mine{.node = this_node(), .gpu = {}};
+  std::string error;
+  try {
+    mine = claim_of(choose_device(device, host.local_rank()));
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+  }
+  std::vector<GpuClaim> claims = all_gather_claims(host, mine);
+  const RankText first = first_text(host, error);
+  if (first.rank < 0) return claims;
+  const std::string& node = claims[static_cast<size_t>(first.rank)].node.name;
+  throw ConfigError(fmt::format("rank {} (node {}): {}", first.rank, node, first.text));
+}
+
+// Thrown after an error was logged.
+struct Reported {
+  int exit_code;
+};
+
+// Logs an error and returns its exit code. Several ranks do not return from here. OpenMPI's MPI_Abort writes eight
+// lines of its own behind the error, which none of its settings turns off.
+int report(const std::exception& exception, Communicator* communicator, const ConfigOrigins& origins) {
+  const int code = static_cast<int>(exit_code_of(exception));
+  // An error of all ranks is logged once: the others give rank 0 the time to end the job, and more where the ranks may
+  // still be starting one after the other. mpirun kills them two seconds after rank 0 has ended.
+  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(communicator == nullptr ? 10 : 5));
+  log_error("{}", located(message_of(exception), origins));
+  if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
+  return code;
+}
+
+}  // namespace
+
+void require_known_names(const Config& config) {
+  const auto with_auto = [](std::vector<std::string> names) {
+    names.insert(names.begin(), "auto");
+    return names;
+  };
+  require_known_device(config.device);
+  require_name("comm.backend", config.comm.backend, with_auto(communicator_names()));
+  if (!config.model.plugin.empty()) load_plugin(config.model.plugin, config.model.plugin_digest);
+  require_name("model.name", config.model.name, model_names(), model_hint(config.model.name));
+}
+
+int launcher_rank() {
+  const char* text = launcher_rank_text();
+  return text ? std::atoi(text) : 0;
+}
+
+int launcher_size() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    if (const char* text = std::getenv(variable)) return std::atoi(text);
+  }
+  return 1;
+}
+
+std::unique_ptr<Communicator> start_communicator(const std::string& backend, const std::string& device) {
+  const bool launched = launcher_rank_text() != nullptr;
+  if (backend != "local" && !launched && launcher_size() > 1) {
+    throw ConfigError(
+        fmt::format("this is one of {} processes that srun started, but MPI was told nothing to find the others by: "
+                    "give srun --mpi=pmix (`srun --mpi=list` shows what there is), or start the job with "
+                    "mpirun",
+                    launcher_size()));
+  }
+  if (backend == "local" && launcher_size() > 1) {
+    throw ConfigError(
+        fmt::format("comm.backend: local, but this is one of {} processes of a job, which would train {} models into "
+                    "one folder: give auto or mpi, or start one process",
+                    launcher_size(), launcher_size()));
+  }
+  if (backend == "local" || (backend == "auto" && !launched)) return create_communicator("local");
+  std::unique_ptr<Communicator> communicator = create_communicator(backend == "auto" ? "mpi" : backend);
+  if (communicator->size() == 1 && launcher_size() > 1) {
+    throw ConfigError(fmt::format(
+        "this is one of {} processes of a job, but MPI found no other: the launcher and the OpenMPI of this "
+        "program do not match. Start the job with this program's own mpirun, or with srun --mpi=pmix",
+        launcher_size()));
+  }
+  return backend == "auto" ? choose_transport(std::move(communicator), device) : std::move(communicator);
+}
+
+std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> host, const std::string& device) {
+  const std::string reason = nccl_unusable_reason();
+  const std::vector<GpuClaim> claims = gather_claims(*host, device);
+  const auto have_nccl = all_gather_records(*host, int32_t{reason.empty()});
+  const auto on_gpu = [](const GpuClaim& claim) { return !claim.gpu.pci_bus_id.empty(); };
+  if (!std::all_of(claims.begin(), claims.end(), on_gpu)) return host;  // ranks on different devices are refused later
+  const std::string obstacle = why_no_nccl(claims, have_nccl, reason);
+  if (obstacle.empty()) return create_communicator(kNccl);
+  if (host->rank() == 0) {
+    log_warn("comm.backend: auto takes {}, which is slower, because gradients go through host memory: {}", host->name(),
+             obstacle);
+  }
+  return host;
+}
+
+void leave_job(const std::exception& error, Communicator& communicator, const ConfigOrigins& origins) {
+  throw Reported{report(error, &communicator, origins)};
+}
+
+int run_job(const std::function<Config()>& configure,
+            const std::function<void(const Config& config, Communicator& communicator)>& body,
+            const ConfigOrigins& origins) {
+  std::unique_ptr<Communicator> communicator;
+  try {
+    const Config config = configure();
+    require_known_names(config);
+    communicator = start_communicator(config.comm.backend, config.device);
+    start_logging(communicator->rank(), communicator->size());
+    body(config, *communicator);
+    return static_cast<int>(ExitCode::kOk);
+  } catch (const Reported& reported) {
+    return reported.exit_code;
+  } catch (const std::exception& exception) {
+    return report(exception, communicator.get(), origins);
+  }
+}
+
+}  // namespace mantissa

@@ -1,0 +1,126 @@
+#include "tools/run/metrics/heartbeat.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "core/base/log.h"
+#include "core/base/process.h"
+#include "core/io/files.h"
+
+namespace mantissa {
+namespace {
+
+// Two users may both have a runs/one, which one Prometheus reads.
+std::string label_of_run(const std::string& run_dir) {
+  std::error_code error;
+  const auto path = std::filesystem::absolute(run_dir, error).lexically_normal();
+  return error ? run_dir : (path.has_filename() ? path : path.parent_path()).string();
+}
+
+// Into the file as it is: on a full disk, the blocks that it has already can still be written. A reader may see a half
+// of the new text; that is better than the state of long ago.
+bool overwrite_file(const std::string& path, const std::string& text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (file < 0) return false;
+  const auto size = static_cast<ssize_t>(text.size());
+  const bool is_written = ::write(file, text.data(), text.size()) == size && ::ftruncate(file, size) == 0;
+  ::close(file);
+  return is_written;
+}
+
+}  // namespace
+
+double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string to_clock(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds > 0.0 ? std::min(seconds, 1e12) : 0.0);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+std::string in_thousands(double value) {
+  if (value >= 1e6) return fmt::format("{:.2f}M", 1e-6 * value);
+  return value >= 1e3 ? fmt::format("{:.1f}k", 1e-3 * value) : fmt::format("{:.0f}", value);
+}
+
+std::string time_text(double now, std::optional<double> seconds_left) {
+  const std::tm today = fmt::localtime(static_cast<std::time_t>(now));
+  std::string text = fmt::format("{:%H:%M}", today);
+  constexpr double kMostSeconds = 1e10;  // 300 years; a clock beyond has no name
+  if (!seconds_left || !(*seconds_left > 0.0 && *seconds_left < kMostSeconds)) return text;
+  const std::tm end = fmt::localtime(static_cast<std::time_t>(now + *seconds_left));
+  const bool is_today = end.tm_yday == today.tm_yday && end.tm_year == today.tm_year;
+  return text + ", ends " + (is_today ? fmt::format("{:%H:%M}", end) : fmt::format("{:%b %d %H:%M}", end));
+}
+
+void Pace::add(int64_t steps, double seconds) {
+  last_ = Point{.steps = steps, .seconds = seconds};
+  if (!first_) first_ = last_;
+}
+
+std::optional<double> Pace::seconds_to(int64_t end) const {
+  if (!last_ || last_->steps <= first_->steps) return std::nullopt;
+  const double of_step = (last_->seconds - first_->seconds) / static_cast<double>(last_->steps - first_->steps);
+  return of_step * static_cast<double>(end - last_->steps);
+}
+
+void still_done(const std::string& run_dir) {
+  const std::string path = run_dir + "/" + kMetricsPromName;
+  const auto text = text_of_file(path);
+  if (!text) return;
+  RunFigures figures = parse_prometheus(*text);
+  figures.run = label_of_run(run_dir);
+  figures.heartbeat = unix_time();
+  replace_file(path, to_prometheus(figures));
+}
+
+Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures)
+    : path_(run_dir + "/" + kMetricsPromName), end_(end), figures_(std::move(figures)) {
+  figures_.run = label_of_run(run_dir);
+  figures_.host = host_name();
+  figures_.job = slurm_job();
+  figures_.skipped_steps = 0.0;
+  figures_.start = unix_time();
+  write();
+}
+
+void Heartbeat::step_done(int64_t steps) {
+  pace_.add(steps, elapsed());
+  figures_.step = static_cast<double>(steps);
+  if (const auto left = pace_.seconds_to(end_)) figures_.estimated_end = unix_time() + *left;
+}
+
+std::string Heartbeat::times() const { return time_text(unix_time(), pace_.seconds_to(end_)); }
+
+void Heartbeat::beat() {
+  if (std::chrono::duration<double>(Clock::now() - written_).count() >= kSeconds) write();
+}
+
+void Heartbeat::end(RunProgress progress) {
+  figures_.progress = progress;
+  figures_.estimated_end.reset();
+  write();
+}
+
+double Heartbeat::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+void Heartbeat::write() {
+  written_ = Clock::now();
+  figures_.heartbeat = unix_time();
+  figures_.warnings = static_cast<double>(logged_warnings());
+  const std::string text = to_prometheus(figures_);
+  const int error = replace_file(path_, text);
+  if (error == 0) return;
+  const bool is_written = overwrite_file(path_, text);
+  if (std::exchange(has_warned_, true)) return;
+  log_warn("{} cannot be {}: {}: training goes on{}", path_, is_written ? "replaced" : "written",
+           std::generic_category().message(error), is_written ? ", and writes into the old file" : " without it");
+}
+
+}  // namespace mantissa

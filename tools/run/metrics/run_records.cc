@@ -1,0 +1,223 @@
+#include "tools/run/metrics/run_records.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "core/base/log.h"
+#include "core/base/process.h"
+#include "core/base/wrapped_text.h"
+#include "core/io/files.h"
+#include "tools/config/config_binding.h"
+#include "tools/run/metrics/heartbeat.h"
+#include "tools/run/metrics/tensorboard_events.h"
+
+namespace mantissa {
+namespace {
+
+// Removes the records after `last_step`, and a line that a crash cut off. The first weights are evaluated anew.
+void keep_records(const std::string& path, int64_t last_step) {
+  std::ifstream old(path);
+  std::string kept;
+  for (std::string line; std::getline(old, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    if (!record.is_object() || record.value("step", int64_t{0}) > last_step) continue;
+    const std::string event = record.value("event", "");
+    if (last_step > 0 || (event != "validation" && event != "evaluation")) kept += line + '\n';
+  }
+  replace_file(path, kept);
+}
+
+std::string prepared(const std::string& path, std::optional<int64_t> steps) {
+  std::error_code ignored;  // a failure to write shows later
+  if (!steps) {
+    std::filesystem::rename(path, path + ".previous", ignored);
+  } else if (std::filesystem::exists(path, ignored)) {
+    keep_records(path, *steps);
+  }
+  return path;
+}
+
+// ---- TensorBoard
+
+// TensorBoard takes every file for one of events that has this in its name.
+constexpr std::string_view kEvents = "tfevents", kPrevious = "previous";
+
+// The files of another run, instead of those that were kept of an earlier one.
+void set_events_aside(const std::string& run_dir) {
+  std::vector<std::filesystem::path> files, kept;
+  std::error_code ignored;  // a folder that cannot be read has no files that could be moved
+  for (const auto& entry : std::filesystem::directory_iterator(run_dir, ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(fmt::format("events.out.{}.", kEvents))) files.push_back(entry.path());
+    if (name.starts_with(fmt::format("events.out.{}.", kPrevious))) kept.push_back(entry.path());
+  }
+  if (files.empty()) return;
+  for (const auto& file : kept) std::filesystem::remove(file, ignored);
+  for (const auto& file : files) {
+    std::string name = file.filename();
+    name.replace(name.find(kEvents), kEvents.size(), kPrevious);
+    std::filesystem::rename(file, file.parent_path() / name, ignored);
+  }
+}
+
+// Readers take the files of a folder in the order of their names.
+std::string new_events_path(const std::string& run_dir, double time) {
+  std::string path;
+  std::error_code ignored;
+  for (int number = 0; path.empty() || std::filesystem::exists(path, ignored); ++number) {
+    path = fmt::format("{}/events.out.{}.{:010.0f}.{:03}.{}.{}", run_dir, kEvents, std::floor(time), number,
+                       host_name(), getpid());
+  }
+  return path;
+}
+
+// Fields of a record, and their tags.
+constexpr std::pair<const char*, const char*> kStepTags[] = {{"loss", "train/loss"},
+                                                             {"grad_norm", "train/grad_norm"},
+                                                             {"lr", "train/learning_rate"},
+                                                             {"scale", "train/loss_scale"},
+                                                             {"curvature", "train/curvature"},
+                                                             {"gradient_noise", "train/gradient_noise"},
+                                                             {"tokens_per_second", "throughput/tokens_per_second"},
+                                                             {"ms", "throughput/step_ms"},
+                                                             {"mfu_of_gemm_peak", "throughput/mfu"},
+                                                             {"mfu_of_datasheet", "throughput/mfu_of_datasheet"},
+                                                             {"memory_bytes", "memory/bytes"}};
+constexpr const char* kValidationTag = "validation/loss";
+// Figures of train.evaluations. The tag is evaluation/NAME/FIELD.
+constexpr const char* kScores[] = {"acc", "acc_norm", "loss", "bits_per_byte"};
+
+// Indented, so that Markdown leaves it as it is.
+std::string as_code(const std::string& text) {
+  std::string code = "    ";
+  for (const char c : text) {
+    code += c;
+    if (c == '\n') code += "    ";
+  }
+  return code;
+}
+
+}  // namespace
+
+AppendedFile::AppendedFile(std::string what, std::string path)
+    : what_(std::move(what)),
+      path_(std::move(path)),
+      descriptor_(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666)) {}
+
+AppendedFile::~AppendedFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void AppendedFile::append(std::string_view bytes) {
+  struct stat before {};
+  const bool is_open = descriptor_ >= 0 && ::fstat(descriptor_, &before) == 0;
+  const ssize_t written = is_open ? ::write(descriptor_, bytes.data(), bytes.size()) : -1;
+  if (written == static_cast<ssize_t>(bytes.size())) return;
+  // Part of a record would make the next one unreadable.
+  const bool is_repaired = written <= 0 || ::ftruncate(descriptor_, before.st_size) == 0;
+  if (!is_repaired) {
+    ::close(descriptor_);
+    descriptor_ = -1;
+  }
+  if (has_warned_) return;
+  has_warned_ = true;
+  log_warn("{} cannot be written to {}: training goes on without them", what_, path_);
+}
+
+MetricsFile::MetricsFile(const std::string& path, std::optional<int64_t> steps)
+    : file_("metrics", prepared(path, steps)) {}
+
+void MetricsFile::write(const nlohmann::json& record) { file_.append(record.dump() + '\n'); }
+
+TensorboardFile::TensorboardFile(const std::string& run_dir, std::optional<int64_t> steps,
+                                 const std::map<std::string, std::string>& settings) {
+  if (!steps) set_events_aside(run_dir);
+  const double now = unix_time();
+  file_.emplace("TensorBoard's events", new_events_path(run_dir, now));
+  file_->append(TensorboardEvent::file_version(now));
+  // The first weights are evaluated anew.
+  if (steps) file_->append(TensorboardEvent::restart(now, *steps > 0 ? *steps + 1 : 0));
+  std::map<std::string, std::string> readable;
+  for (const auto& [name, value] : settings) readable[name] = legible(value);
+  file_->append(TensorboardEvent(now, 0).session_start(readable, {kStepTags[0].second, kValidationTag}).record());
+}
+
+void TensorboardFile::write(const nlohmann::json& record) {
+  const auto kind = record.at("event").get<std::string>();
+  TensorboardEvent event(unix_time(), record.value("step", int64_t{0}));
+  if (kind == "step") {
+    for (const auto& [field, tag] : kStepTags) {
+      const auto figure = record.find(field);
+      if (figure != record.end() && figure->is_number()) event.scalar(tag, *figure);
+    }
+    event.scalar("train/skipped", record.at("applied") ? 0.0 : 1.0);
+  } else if (kind == "validation") {
+    event.scalar(kValidationTag, record.at("loss"));
+  } else if (kind == "evaluation") {
+    for (const char* const field : kScores) {
+      const auto figure = record.find(field);
+      if (figure == record.end() || !figure->is_number()) continue;
+      event.scalar(fmt::format("evaluation/{}/{}", record.at("name").get<std::string>(), field), *figure);
+    }
+  } else if (kind == "sample") {
+    event.text("samples", as_code(record.at("text")));
+  } else if (kind == "precision" || kind == "rollback" || kind == "stop") {
+    event.text("events", kind + ": " + record.at("cause").get<std::string>());
+  }
+  if (!event.is_empty()) file_->append(event.record());
+}
+
+void TensorboardFile::write(const ProbedStep& step) {
+  TensorboardEvent event(unix_time(), step.step + 1);
+  for (const ProbeRow& row : step.rows) {
+    std::vector<int64_t> counts;  // by exponent, from the first that occurs to the last
+    int64_t least = 0;
+    size_t used = 0;
+    for (int exponent = kMinExponent; exponent <= kMaxExponent; ++exponent) {
+      const int64_t* const bins = row.histogram.counts + (exponent - kMinExponent) * kBinsPerExponent;
+      const int64_t count = std::accumulate(bins, bins + kBinsPerExponent, int64_t{0});
+      if (counts.empty() && count == 0) continue;
+      if (counts.empty()) least = exponent;
+      counts.push_back(count);
+      if (count > 0) used = counts.size();
+    }
+    counts.resize(used);
+    if (!counts.empty()) event.histogram(fmt::format("log2 of {}/{}", row.role, row.tensor), least, counts);
+  }
+  if (!event.is_empty()) file_->append(event.record());
+}
+
+void TensorboardFile::write(Ending ending) {
+  const auto end = ending == Ending::kDone      ? TensorboardEvent::SessionEnd::kSuccess
+                   : ending == Ending::kStopped ? TensorboardEvent::SessionEnd::kUnknown
+                                                : TensorboardEvent::SessionEnd::kFailure;
+  file_->append(TensorboardEvent(unix_time(), 0).session_end(end).record());
+}
+
+RunRecords::RunRecords(const Config& config, std::optional<int64_t> steps)
+    : metrics_(config.train.run_dir + "/metrics.jsonl", steps) {
+  if (config.train.tensorboard) tensorboard_.emplace(config.train.run_dir, steps, flatten(config));
+}
+
+void RunRecords::write(const nlohmann::json& record) {
+  metrics_.write(record);
+  if (tensorboard_) tensorboard_->write(record);
+}
+
+void RunRecords::write(const ProbedStep& step) {
+  if (tensorboard_) tensorboard_->write(step);
+}
+
+void RunRecords::write(Ending ending) {
+  if (tensorboard_) tensorboard_->write(ending);
+}
+
+}  // namespace mantissa

@@ -1,0 +1,293 @@
+#include "tools/run/postmortem/first_cause.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <ctime>
+#include <iterator>
+
+#include "core/base/error.h"
+#include "tools/run/guard/watchdog.h"
+
+namespace mantissa {
+namespace {
+
+using Kind = FirstCause::Kind;
+using Ranks = std::vector<int>;
+
+// Watchdogs give a sign of life twice a second. Ranks whose last ones are further apart did not die together.
+constexpr int64_t kApartNs = 1'000'000'000;
+
+double to_seconds(int64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
+
+const RankHistory& of(const RunHistory& run, int rank) { return run.ranks[static_cast<size_t>(rank)]; }
+
+template <typename Condition>
+Ranks filtered(const RunHistory& run, const Ranks& ranks, Condition condition) {
+  Ranks kept;
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(kept),
+               [&](int rank) { return condition(of(run, rank)); });
+  return kept;
+}
+
+template <typename Time>
+int earliest(const RunHistory& run, const Ranks& ranks, Time time) {
+  return *std::min_element(ranks.begin(), ranks.end(),
+                           [&](int a, int b) { return time(of(run, a)) < time(of(run, b)); });
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// "rank 1 (node b, process 77)"
+std::string name_rank(const RunHistory& run, int rank) {
+  const RankHistory& history = of(run, rank);
+  if (history.end == RankEnd::kUnknown) return fmt::format("rank {} ({})", rank, history.problem);
+  return fmt::format("rank {} (node {}, process {})", rank, history.host, history.pid);
+}
+
+std::string name_ranks(const RunHistory& run, const Ranks& ranks) {
+  return ranks.size() == 1 ? name_rank(run, ranks[0]) : list_ranks(ranks);
+}
+
+// "in phase backward of step 41"
+std::string where(const RankHistory& rank) {
+  const bool has_phase = rank.phase != "start" && rank.phase != "between phases";
+  const std::string place = has_phase ? "in phase " + rank.phase : rank.phase == "start" ? "at the start" : rank.phase;
+  return rank.step == 0 ? place : fmt::format("{} of step {}", place, rank.step);
+}
+
+std::string error_of(const RankHistory& rank) {
+  return rank.error.empty() ? fmt::format("exit code {}", rank.exit_code) : first_line(rank.error);
+}
+
+int64_t last_step(const RunHistory& run) {
+  int64_t step = 0;
+  for (const RankHistory& rank : run.ranks) step = std::max(step, rank.step);
+  return step;
+}
+
+std::string ended_at(const RunHistory& run) {
+  const int64_t step = last_step(run);
+  return step == 0 ? "the job ended before its first step: " : fmt::format("the job ended at step {}: ", step);
+}
+
+// Ranks in a collective that `cause` has not begun; else all in the newest one.
+Ranks ranks_waiting_for(const RunHistory& run, const Ranks& cause) {
+  uint64_t newest = 0;
+  Ranks others;
+  for (const RankHistory& rank : run.ranks) {
+    if (!rank.waits_in || std::find(cause.begin(), cause.end(), rank.rank) != cause.end()) continue;
+    others.push_back(rank.rank);
+    newest = std::max(newest, static_cast<uint64_t>(rank.waits_in->value));
+  }
+  return filtered(run, others,
+                  [&](const RankHistory& rank) { return static_cast<uint64_t>(rank.waits_in->value) == newest; });
+}
+
+// "; rank 0 waited for it in collective 15342 (node_barrier)"
+std::string who_waited(const RunHistory& run, const FirstCause& cause) {
+  if (cause.waiting.empty()) return "";
+  const BlackBoxEvent& collective = *of(run, cause.waiting[0]).waits_in;
+  return fmt::format("; {} waited for {} in collective {:.0f} ({})", list_ranks(cause.waiting),
+                     cause.ranks.size() == 1 ? "it" : "them", collective.value, printable(name_of(collective)));
+}
+
+std::string by_the_clocks(const RunHistory& run) {
+  return run.has_several_hosts() ? ", by the clocks of the nodes" : "";
+}
+
+// Ranks that hold up `others`: those that have not begun the collective in which a rank waits.
+Ranks ranks_behind(const RunHistory& run, const Ranks& ranks) {
+  uint64_t awaited = 0;
+  for (const RankHistory& rank : run.ranks) {
+    if (rank.waits_in) awaited = std::max(awaited, static_cast<uint64_t>(rank.waits_in->value));
+  }
+  return filtered(run, ranks, [&](const RankHistory& rank) { return rank.begun < awaited; });
+}
+
+FirstCause failure(const RunHistory& run, int first) {
+  const RankHistory& failed = of(run, first);
+  // An error of communication may be the echo of a rank that died. Ranks that waited for the failed one are its echo.
+  if (failed.exit_code == static_cast<int>(ExitCode::kComm)) {
+    const Ranks silent = filtered(run, run.with(RankEnd::kGone), [&](const RankHistory& rank) {
+      const bool waited = rank.waits_in && static_cast<uint64_t>(rank.waits_in->value) >= failed.begun;
+      return rank.seen_ns < failed.ended_ns && !waited;
+    });
+    if (!silent.empty()) {
+      const int rank = earliest(run, silent, [](const RankHistory& one) { return one.seen_ns; });
+      const RankHistory& gone = of(run, rank);
+      FirstCause cause{.kind = Kind::kGone, .ranks = {rank}, .waiting = {}, .unix_ns = gone.seen_ns, .line = ""};
+      cause.waiting = ranks_waiting_for(run, cause.ranks);
+      cause.line = fmt::format("{} was killed (no end mark) {}, {:.1f} s before rank {} failed{}: {}",
+                               name_rank(run, rank), where(gone), to_seconds(failed.ended_ns - gone.seen_ns), first,
+                               by_the_clocks(run), error_of(failed));
+      return cause;
+    }
+  }
+  FirstCause cause{.kind = Kind::kFailed, .ranks = {first}, .waiting = {}, .unix_ns = failed.ended_ns, .line = ""};
+  cause.waiting = ranks_waiting_for(run, cause.ranks);
+  const bool is_alone = run.ranks.size() == 1;
+  const auto decided_with_it = [&](const RankHistory& rank) {
+    return rank.end == RankEnd::kFailed && rank.step == failed.step && rank.error == failed.error;
+  };
+  if (!is_alone && std::ranges::all_of(run.ranks, decided_with_it)) {
+    cause.ranks = run.with(RankEnd::kFailed);
+    cause.waiting = {};
+    cause.line = fmt::format("all ranks ended together in step {}: {}", failed.step, error_of(failed));
+    return cause;
+  }
+  cause.line = fmt::format("rank {} failed{} {}{}: {}", first, is_alone ? "" : " first", where(failed),
+                           is_alone ? "" : by_the_clocks(run), error_of(failed));
+  return cause;
+}
+
+// The ranks that wait in a collective which all ranks have begun, while another rank has passed it. Between nodes, what
+// was sent there did not arrive; on one node, such a rank stands still itself.
+Ranks ranks_cut_off(const RunHistory& run, const Ranks& behind) {
+  const auto begun_by_all = [&](const RankHistory& waiting) {
+    return waiting.waits_in && std::ranges::all_of(run.ranks, [&](const RankHistory& rank) {
+             return rank.waits_in && rank.begun >= static_cast<uint64_t>(waiting.waits_in->value);
+           });
+  };
+  return run.has_several_hosts() ? filtered(run, behind, begun_by_all) : Ranks();
+}
+
+FirstCause hang(const RunHistory& run, int64_t ended_ns) {
+  const Ranks ended = run.with(RankEnd::kHang);
+  FirstCause cause{.kind = Kind::kHang, .ranks = run.with(RankEnd::kGone)};
+  const Ranks stopped = run.with(RankEnd::kRunning);  // as by SIGSTOP
+  cause.ranks.insert(cause.ranks.end(), stopped.begin(), stopped.end());
+  const bool has_answered = cause.ranks.empty();
+  if (cause.ranks.empty()) cause.ranks = ranks_behind(run, ended);
+  if (const Ranks cut_off = ranks_cut_off(run, cause.ranks); has_answered && !cut_off.empty()) {
+    const BlackBoxEvent& collective = *of(run, cut_off[0]).waits_in;
+    cause.ranks = {};
+    cause.waiting = cut_off;
+    cause.unix_ns = ended_ns;
+    cause.line = fmt::format(
+        "{}the network between the nodes hung, no rank was missing: {} waited in collective {:.0f} ({}), which all "
+        "ranks had begun",
+        ended_at(run), name_ranks(run, cut_off), collective.value, printable(name_of(collective)));
+    return cause;
+  }
+  if (cause.ranks.empty()) cause.ranks = run.with(RankEnd::kUnknown);
+  if (cause.ranks.empty()) cause.ranks = filtered(run, ended, [](const RankHistory& rank) { return !rank.waits_in; });
+  cause.waiting = ranks_waiting_for(run, cause.ranks);
+  cause.unix_ns = ended_ns;
+  if (cause.ranks.empty()) {
+    const BlackBoxEvent& collective = *of(run, ended[0]).waits_in;
+    cause.line = fmt::format("{}all ranks waited in collective {:.0f} ({}), none was missing: the {} hung",
+                             ended_at(run), collective.value, printable(name_of(collective)),
+                             run.has_several_hosts() ? "network between the nodes" : "transport");
+    return cause;
+  }
+  const int first = earliest(run, cause.ranks, [](const RankHistory& rank) { return rank.last_event_ns; });
+  const RankHistory& history = of(run, first);
+  if (history.last_event_ns > 0) cause.unix_ns = history.last_event_ns;
+  const std::string place = history.end == RankEnd::kUnknown ? "" : " " + where(history);
+  cause.line =
+      fmt::format("{}{} {}{}{}", ended_at(run), name_ranks(run, cause.ranks),
+                  has_answered && !place.empty() ? "stood still" : "stopped answering", place, who_waited(run, cause));
+  return cause;
+}
+
+// No rank says why it ended.
+FirstCause silence(const RunHistory& run) {
+  const Ranks gone = run.with(RankEnd::kGone);
+  int64_t last_ns = 0;
+  for (const RankHistory& rank : run.ranks) last_ns = std::max(last_ns, rank.seen_ns);
+  const Ranks before = filtered(
+      run, gone, [&](const RankHistory& rank) { return rank.beat_ns > 0 && rank.seen_ns + kApartNs < last_ns; });
+  const bool is_alone = run.ranks.size() == 1;
+  if (!before.empty() || is_alone) {
+    const int first = is_alone ? 0 : earliest(run, before, [](const RankHistory& rank) { return rank.seen_ns; });
+    const int64_t seen_ns = of(run, first).seen_ns;
+    FirstCause cause{.kind = Kind::kGone, .ranks = {first}, .waiting = {}, .unix_ns = seen_ns, .line = ""};
+    if (!is_alone) {  // a node takes all its ranks along
+      cause.ranks = filtered(run, before, [&](const RankHistory& rank) { return rank.seen_ns < seen_ns + kApartNs; });
+    }
+    cause.waiting = ranks_waiting_for(run, cause.ranks);
+    const std::string lead = is_alone ? fmt::format("; its last sign of life was at {}", time_text(seen_ns))
+                                      : fmt::format(", {:.1f} s before the last sign of life of the others{}",
+                                                    to_seconds(last_ns - seen_ns), by_the_clocks(run));
+    cause.line =
+        fmt::format("{}{} {} killed (no end mark) {}{}{}", ended_at(run), name_ranks(run, cause.ranks),
+                    cause.ranks.size() == 1 ? "was" : "were", where(of(run, first)), lead, who_waited(run, cause));
+    return cause;
+  }
+  FirstCause cause{.kind = Kind::kUnclear, .unix_ns = last_ns};
+  const bool is_all = gone.size() + run.with(RankEnd::kUnknown).size() == run.ranks.size();
+  cause.line = fmt::format("{}{} {} killed at once (no end mark), as the end of a job or of mpirun does; {}{}",
+                           ended_at(run), is_all ? "all ranks" : list_ranks(gone),
+                           is_all || gone.size() > 1 ? "were" : "was", "last sign of life: ", time_text(last_ns));
+  return cause;
+}
+
+std::string stop_line(const RunHistory& run) {
+  const std::string& by = of(run, run.with(RankEnd::kPreempted)[0]).stopped_by;  // all ranks know it
+  return fmt::format("stopped {}, with a checkpoint (exit code {})", by.empty() ? "early" : "by " + by,
+                     static_cast<int>(ExitCode::kPreempted));
+}
+
+}  // namespace
+
+const char* name(FirstCause::Kind kind) {
+  switch (kind) {
+    case FirstCause::Kind::kDone:
+      return "done";
+    case FirstCause::Kind::kStopped:
+      return "stopped";
+    case FirstCause::Kind::kRunning:
+      return "running";
+    case FirstCause::Kind::kFailed:
+      return "failed";
+    case FirstCause::Kind::kGone:
+      return "gone";
+    case FirstCause::Kind::kHang:
+      return "hang";
+    case FirstCause::Kind::kUnclear:
+      break;
+  }
+  return "unclear";
+}
+
+std::string time_text(int64_t unix_ns) {
+  const auto seconds = static_cast<std::time_t>(unix_ns / 1'000'000'000);
+  std::tm parts{};
+  localtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02} {}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                     parts.tm_hour, parts.tm_min, parts.tm_sec, parts.tm_zone);
+}
+
+FirstCause find_first_cause(const RunHistory& run) {
+  const auto count = [&](RankEnd end) { return run.with(end).size(); };
+  const size_t known = run.ranks.size() - count(RankEnd::kUnknown);
+  FirstCause cause;
+  for (const RankHistory& rank : run.ranks) cause.unix_ns = std::max(cause.unix_ns, rank.seen_ns);
+  if (known == 0) {
+    cause.line = "no black box of this run can be read";
+    return cause;
+  }
+  const auto ended = [](const RankHistory& rank) { return rank.ended_ns > 0 ? rank.ended_ns : rank.seen_ns; };
+  const Ranks failed = run.with(RankEnd::kFailed), hung = run.with(RankEnd::kHang);
+  if (!failed.empty() || !hung.empty()) {
+    const int failure_rank = failed.empty() ? -1 : earliest(run, failed, ended);
+    const int64_t hang_ns = hung.empty() ? 0 : ended(of(run, earliest(run, hung, ended)));
+    const bool failed_first = hung.empty() || (failure_rank >= 0 && ended(of(run, failure_rank)) <= hang_ns);
+    return failed_first ? failure(run, failure_rank) : hang(run, hang_ns);
+  }
+  if (count(RankEnd::kGone) > 0) return silence(run);
+  if (count(RankEnd::kRunning) > 0) {
+    cause.kind = Kind::kRunning;
+    cause.line = fmt::format("still running, in step {}", last_step(run));
+  } else if (count(RankEnd::kPreempted) > 0) {
+    cause.kind = Kind::kStopped;
+    cause.line = stop_line(run);
+  } else {
+    cause.kind = Kind::kDone;
+    cause.line = "done: exit code 0";
+  }
+  return cause;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,260 @@
+#include "tools/run/postmortem/run_history.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "core/base/process.h"
+#include "tools/run/guard/stop_request.h"
+#include "tools/run/guard/watchdog.h"
+
+namespace mantissa {
+namespace {
+
+constexpr size_t kKept = 1000;  // events of a rank: a run of a thousand ranks must fit into memory
+constexpr const char* kNoPhase = "between phases";
+constexpr int kMostRanks = 1 << 16;
+// Clocks of different nodes differ by less than this.
+constexpr int64_t kClocksDifferNs = 5'000'000'000;
+// A rank of another node counts as running for as long as this after its last sign of life.
+constexpr int64_t kRecentNs = 60'000'000'000;
+
+template <size_t kSize>
+std::string field(const std::array<char, kSize>& array) {
+  return printable(text_of(array));
+}
+
+// Whether the process has the box of the rank mapped: another one may have got the number.
+bool is_process(int64_t pid, int rank) {
+  if (kill(static_cast<pid_t>(pid), 0) != 0 && errno != EPERM) return false;
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  if (!maps) return true;
+  const std::string box = BlackBox::path(kBlackBoxFolder, rank);
+  for (std::string line; std::getline(maps, line);) {
+    if (line.ends_with(box)) return true;
+  }
+  return false;
+}
+
+void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) {
+  std::vector<std::string_view> open;
+  std::map<uint64_t, const BlackBoxEvent*> collectives;
+  for (const BlackBoxEvent& event : events) {
+    const auto number = static_cast<uint64_t>(std::max(event.value, 0.0));
+    switch (event.kind) {
+      case BlackBoxEvent::Kind::kPhaseBegins:
+        open.push_back(name_of(event));
+        break;
+      case BlackBoxEvent::Kind::kPhaseEnds:
+        if (!open.empty()) open.pop_back();  // the ring may have lost its begin
+        break;
+      case BlackBoxEvent::Kind::kCollectiveBegins:
+        collectives[number] = &event;
+        rank.begun = std::max(rank.begun, number);
+        break;
+      case BlackBoxEvent::Kind::kCollectiveEnds:
+        collectives.erase(number);
+        rank.begun = std::max(rank.begun, number);
+        break;
+      case BlackBoxEvent::Kind::kStep:
+      case BlackBoxEvent::Kind::kSkipped:
+        rank.steps_done = event.step;
+        break;
+      case BlackBoxEvent::Kind::kSaved:
+        rank.saved_step = event.step;
+        rank.saved_ns = event.unix_ns;
+        break;
+      case BlackBoxEvent::Kind::kStopAsked:
+        rank.stopped_by = StopRequest::describe(static_cast<int32_t>(event.value));
+        break;
+      case BlackBoxEvent::Kind::kValidation:
+      case BlackBoxEvent::Kind::kFault:
+      case BlackBoxEvent::Kind::kNotice:
+        break;
+    }
+  }
+  if (!collectives.empty()) rank.waits_in = *collectives.rbegin()->second;
+  if (events.empty()) return;
+  rank.step = events.back().step;
+  if (rank.step > 0) rank.phase = kNoPhase;
+  if (!open.empty()) rank.phase = printable(open.back());
+  rank.last_event_ns = events.back().unix_ns;
+  const bool has_ring_lost_steps = events.front().number > 1 && rank.steps_done == 0;
+  if (has_ring_lost_steps) rank.steps_done = std::max<int64_t>(0, rank.step - 1);
+}
+
+// mpirun wakes a stopped rank before it kills it: what the rank did then is not how it came to stand still. A watchdog
+// gives no sign of life once it has given up, so that one after the first end is that of a rank that was woken.
+void leave_out_after_hang(RunHistory& run) {
+  int64_t hang_ns = 0;
+  std::string hang_host;
+  for (const int rank : run.with(RankEnd::kHang)) {
+    const RankHistory& history = run.ranks[static_cast<size_t>(rank)];
+    if (history.ended_ns == 0 || (hang_ns > 0 && history.ended_ns >= hang_ns)) continue;
+    hang_ns = history.ended_ns;
+    hang_host = history.host;
+  }
+  if (hang_ns == 0) return;
+  for (RankHistory& rank : run.ranks) {
+    const int64_t slack_ns = rank.host == hang_host ? 0 : kClocksDifferNs;
+    if (rank.end == RankEnd::kHang && rank.beat_ns > hang_ns + slack_ns) rank.end = RankEnd::kGone;
+    const bool was_silent = rank.end == RankEnd::kGone || rank.end == RankEnd::kRunning;
+    if (!was_silent || rank.seen_ns <= hang_ns) continue;
+    std::erase_if(rank.events, [&](const BlackBoxEvent& event) { return event.unix_ns > hang_ns; });
+    rank.begun = 0;
+    rank.waits_in.reset();
+    rank.step = rank.steps_done = rank.last_event_ns = 0;
+    follow_events(rank.events, rank);
+    rank.seen_ns = std::max(rank.started_ns, rank.last_event_ns);
+  }
+}
+
+// Whether the report that the watchdog of this process left says that it gave up.
+bool gave_up(const std::string& run, const RankHistory& rank) {
+  const auto report = read_report(Watchdog::report_path(run + kWatchdogFolder, rank.rank));
+  return report && report->pid == rank.pid && report->gives_up;
+}
+
+RankEnd end_of(const std::string& run, const RankHistory& rank, bool previous) {
+  if (rank.exit_code == static_cast<int>(ExitCode::kOk)) return RankEnd::kDone;
+  if (rank.exit_code == static_cast<int>(ExitCode::kPreempted)) return RankEnd::kPreempted;
+  if (rank.exit_code == static_cast<int>(ExitCode::kHang)) return RankEnd::kHang;
+  if (rank.exit_code != BlackBoxHeader::kRunning) return RankEnd::kFailed;
+  if (previous) return RankEnd::kGone;
+  if (gave_up(run, rank)) return RankEnd::kHang;
+  if (rank.host == host_name()) return is_process(rank.pid, rank.rank) ? RankEnd::kRunning : RankEnd::kGone;
+  const int64_t now =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return now - rank.seen_ns < kRecentNs ? RankEnd::kRunning : RankEnd::kGone;
+}
+
+// `ranks`: of its job.
+RankHistory read_rank(const std::string& run, const std::string& path, int number, bool previous, int& ranks) {
+  RankHistory rank{.rank = number};
+  try {
+    BlackBoxContent box = read_black_box(path);
+    const BlackBoxHeader& header = box.header;
+    if (header.rank != number || header.ranks <= number || header.ranks > kMostRanks) {
+      throw DataError(
+          fmt::format("'{}' is damaged: it says that it is of rank {} of {}", path, header.rank, header.ranks));
+    }
+    ranks = header.ranks;
+    rank.host = field(header.host);
+    rank.job = field(header.job);
+    rank.pid = header.pid;
+    rank.exit_code = header.exit_code;
+    rank.error = field(header.error);
+    rank.started_ns = header.started_unix_ns;
+    rank.ended_ns = header.ended_unix_ns;
+    rank.beat_ns = header.alive_unix_ns;
+    follow_events(box.events, rank);
+    rank.seen_ns = std::max({rank.started_ns, rank.ended_ns, rank.beat_ns, rank.last_event_ns});
+    rank.end = end_of(run, rank, previous);
+    const size_t lost = box.events.size() - std::min(box.events.size(), kKept);
+    rank.events.assign(box.events.begin() + static_cast<ptrdiff_t>(lost), box.events.end());
+  } catch (const DataError& error) {
+    rank.is_damaged = true;
+    rank.problem = error.what();
+  }
+  return rank;
+}
+
+// Numbers of the ranks that have a box.
+std::set<int> ranks_in(const std::string& folder, std::string_view suffix) {
+  std::set<int> ranks;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename();
+    constexpr std::string_view kPrefix = "rank-";
+    if (!name.starts_with(kPrefix) || !name.ends_with(suffix)) continue;
+    int rank = -1;
+    const char* const end = name.data() + name.size() - suffix.size();
+    const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, rank);
+    if (error == std::errc() && stop == end && rank >= 0 && rank < kMostRanks) ranks.insert(rank);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n') || byte == 0x7F) c = '?';
+  }
+  return result;
+}
+
+std::vector<int> RunHistory::with(RankEnd end) const {
+  std::vector<int> found;
+  for (const RankHistory& rank : ranks) {
+    if (rank.end == end) found.push_back(rank.rank);
+  }
+  return found;
+}
+
+bool RunHistory::has_several_hosts() const {
+  std::set<std::string> hosts;
+  for (const RankHistory& rank : ranks) {
+    if (rank.end != RankEnd::kUnknown) hosts.insert(rank.host);
+  }
+  return hosts.size() > 1;
+}
+
+RunHistory read_run_history(const std::string& run, bool previous) {
+  const std::string folder = run + kBlackBoxFolder;
+  const std::string suffix = previous ? ".previous.box" : ".box";
+  if (!std::filesystem::is_directory(run)) {
+    throw ConfigError(fmt::format("'{}' is not a folder: expected the folder of a run (train.run_dir)", run));
+  }
+  const std::set<int> found = ranks_in(folder, suffix);
+  if (found.empty()) {
+    throw ConfigError(fmt::format(
+        "no black boxes ({}/rank-*{}): {}", folder, suffix,
+        previous ? "this run was started only once" : "expected the folder of a run that `mantissa train` started"));
+  }
+  std::vector<RankHistory> read;
+  int64_t newest_ns = 0;
+  std::string newest_host;
+  int ranks = *found.rbegin() + 1;
+  read.reserve(found.size());
+  for (const int number : found) {
+    int of_job = 0;
+    read.push_back(read_rank(run, fmt::format("{}/rank-{:04}{}", folder, number, suffix), number, previous, of_job));
+    const RankHistory& rank = read.back();
+    if (rank.is_damaged || newest_ns >= rank.started_ns) continue;
+    newest_ns = rank.started_ns;
+    newest_host = rank.host;
+    ranks = of_job;
+  }
+  RunHistory history{.run = run, .ranks = {}, .left_over = {}};
+  for (int number = 0; number < ranks; ++number) {
+    history.ranks.push_back({.rank = number, .end = RankEnd::kUnknown, .problem = "it left no black box"});
+  }
+  for (RankHistory& rank : read) {
+    const int64_t slack_ns = rank.host == newest_host ? 0 : kClocksDifferNs;
+    const bool is_older = !rank.is_damaged && rank.seen_ns + slack_ns < newest_ns;
+    if (is_older || rank.rank >= ranks) {
+      history.left_over.push_back(fmt::format("rank-{:04}{}", rank.rank, suffix));
+    } else {
+      history.ranks[static_cast<size_t>(rank.rank)] = std::move(rank);
+    }
+  }
+  leave_out_after_hang(history);
+  return history;
+}
+
+}  // namespace mantissa

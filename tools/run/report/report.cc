@@ -1,0 +1,187 @@
+#include "tools/run/report/report.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "core/base/check.h"
+#include "tools/config/config.h"
+#include "tools/config/config_binding.h"
+
+fmt::appender fmt::formatter<nlohmann::json>::format(const nlohmann::json& figure, format_context& context) const {
+  const double number = mantissa::number_of(figure);
+  if (figure.is_string()) return fmt::format_to(context.out(), "{}", figure.get<std::string>());
+  if (figure.is_number_integer() && specification.empty()) return fmt::format_to(context.out(), "{}", figure.dump());
+  if (std::isnan(number)) return fmt::format_to(context.out(), "-");
+  return fmt::format_to(context.out(), fmt::runtime(fmt::format("{{:{}}}", specification)), number);
+}
+
+namespace mantissa {
+
+extern const std::string_view kPageHtml, kPageStyle, kPageScript;  // written by embedded_text()
+
+namespace {
+
+using Cells = std::vector<std::string>;
+
+Cells split(std::string_view text, char separator) {
+  Cells parts;
+  for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+    end = text.find(separator, begin);
+    parts.emplace_back(text.substr(begin, end - begin));
+  }
+  return parts;
+}
+
+const Json& at_key(const Json& row, const std::string& key) {
+  static const Json kMissing;
+  if (key.empty()) return row;
+  const Json::json_pointer place("/" + key);
+  return row.contains(place) ? row.at(place) : kMissing;
+}
+
+// The lines of one column from top to bottom, those of its heading first.
+Cells cells_of(const Column& column, size_t heading_lines, const Json& rows) {
+  Cells cells;
+  if (heading_lines > 0) cells = split(column.heading, '\n');
+  cells.insert(cells.begin(), heading_lines - cells.size(), "");
+  for (const Json& row : rows) cells.push_back(column.text(at_key(row, column.key)));
+  return cells;
+}
+
+void add_block(std::span<const Cells* const> columns, std::span<const size_t> widths, std::string& text) {
+  for (size_t row = 0; row < columns.front()->size(); ++row) {
+    std::string line;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const std::string& cell = (*columns[i])[row];
+      const std::string padding(widths[i] - columns_of(cell), ' ');
+      line += "  " + (i == 0 ? cell + padding : padding + cell);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+}
+
+}  // namespace
+
+double number_of(const Json& value) {
+  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+Json share_of(int64_t part, int64_t whole) {
+  return whole <= 0 ? Json() : Json(static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string describe_model(const ModelConfig& model) {
+  return fmt::format("{}: {}, width {}, context {}", model.name, counted(model.layers, "layer"), model.width,
+                     model.context);
+}
+
+Json training_settings(const Config& config) {
+  constexpr std::string_view kOfPrecision[] = {"optimizer.first_moment", "optimizer.second_moment", "optimizer.master",
+                                               "optimizer.weight_rounding", "optimizer.sharding"};
+  Json settings = Json::object();
+  for (const auto& [path, value] : flatten(config)) {
+    const bool shapes_training = path.starts_with("model.") || path.starts_with("data.") ||
+                                 path.starts_with("optimizer.") || path == "train.global_batch";
+    if (shapes_training && std::ranges::count(kOfPrecision, path) == 0) settings[path] = value;
+  }
+  return settings;
+}
+
+CellText in_format(std::string format, double unit) {
+  return [format = std::move(format), unit](const Json& value) {
+    return fmt::format(fmt::runtime(format), unit == 1.0 ? value : Json(unit * number_of(value)));
+  };
+}
+
+std::string per_cent(const Json& share) { return in_format("{:.3g}", 100.0)(share); }
+
+CellText with_range(std::string format, double unit) {
+  return [text = in_format(std::move(format), unit)](const Json& value) {
+    if (value.is_null()) return std::string("-");
+    return fmt::format("{} ({} to {})", text(value.at("mean")), text(value.at("low")), text(value.at("high")));
+  };
+}
+
+CellText with_error(std::string sign) {
+  static constexpr int kUsualDecimals = 4, kMostDecimals = 5;
+  static constexpr double kNone = 1e-9, kSmall = 1e-4;  // smaller ones have no two digits in kMostDecimals
+  return [sign = std::move(sign)](const Json& value) {
+    if (value.is_null()) return std::string("-");
+    const Json& interval = value.at("interval");
+    const double half =
+        interval.is_null() ? 0.0 : (number_of(interval.at("high")) - number_of(interval.at("low"))) / 2.0;
+    const int decimals = half >= kNone
+                             ? std::clamp(1 - static_cast<int>(std::floor(std::log10(half))), 0, kMostDecimals)
+                             : kUsualDecimals;
+    const bool is_small = half >= kNone && half < kSmall;
+    const std::string fixed = fmt::format(".{}f", decimals), of_error = is_small ? ".1e" : fixed;
+    const std::string of_mean = is_small && std::abs(number_of(value.at("mean"))) < kSmall ? ".1e" : fixed;
+    const std::string text = in_format("{:" + sign + of_mean + "}")(value.at("mean"));
+    return interval.is_null() ? text : text + " ±" + in_format("{:" + of_error + "}")(half);
+  };
+}
+
+ReportText& ReportText::paragraph(std::string_view text) {
+  text_ += wrapped(text) + "\n";
+  return *this;
+}
+
+ReportText& ReportText::table(const Json& rows, const std::vector<Column>& columns) {
+  size_t heading_lines = 0;
+  for (const Column& column : columns) {
+    if (!column.heading.empty()) heading_lines = std::max(heading_lines, split(column.heading, '\n').size());
+  }
+  std::vector<Cells> cells;
+  std::vector<size_t> widths;
+  for (const Column& column : columns) {
+    cells.push_back(cells_of(column, heading_lines, rows));
+    widths.push_back(0);
+    for (const std::string& cell : cells.back()) widths.back() = std::max(widths.back(), columns_of(cell));
+  }
+  for (size_t begin = 1, end = begin; begin < std::max<size_t>(2, columns.size()); begin = end) {
+    std::vector<const Cells*> block = {&cells.front()};
+    std::vector<size_t> block_widths = {widths.front()};
+    size_t width = 2 + widths.front();
+    for (; end < columns.size() && (end == begin || width + 2 + widths[end] <= kWidth); ++end) {
+      width += 2 + widths[end];
+      block.push_back(&cells[end]);
+      block_widths.push_back(widths[end]);
+    }
+    if (begin > 1) text_ += "\n";
+    add_block(block, block_widths, text_);
+    if (columns.size() == 1) break;
+  }
+  return *this;
+}
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string page_document(std::string_view script, const Json& figures) {
+  std::string data;  // without "<" nothing in it closes the script element or opens a comment
+  for (const char c : figures.dump(-1, ' ', false, Json::error_handler_t::replace)) {
+    c == '<' ? data += "\\u003c" : data += c;
+  }
+  const std::string scripts = std::string(kPageScript).append(script);
+  std::string page;
+  std::string_view rest = kPageHtml;  // inserted text is not searched again
+  for (const auto& [place, text] : {std::pair<std::string_view, std::string_view>{"{{style}}", kPageStyle},
+                                    {"{{figures}}", data},
+                                    {"{{script}}", scripts}}) {
+    const size_t at = rest.find(place);
+    MANTISSA_CHECK(at != std::string_view::npos, "[page_document] expected {} in page.html", place);
+    page.append(rest.substr(0, at)).append(text);
+    rest.remove_prefix(at + place.size());
+  }
+  return page.append(rest);
+}
+
+}  // namespace mantissa

@@ -1,0 +1,99 @@
+// Reports: figures as JSON, and a text and a page that are views of them.
+//
+// A verb describes its findings once, in a to_json(). Its text and its HTML page are views of that JSON: a table of the
+// text names the figures to print by their keys, so no view shows a figure that programs cannot get.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/wrapped_text.h"
+#include "tools/run/state/optional_json.h"
+
+// "{}" and "{:.3g}" for a figure: a text as it is, a number by its format, "-" if it is missing or NaN.
+template <>
+struct fmt::formatter<nlohmann::json> {
+  std::string_view specification{};
+
+  constexpr auto parse(format_parse_context& context) {
+    auto end = context.begin();
+    while (end != context.end() && *end != '}') ++end;
+    specification = {context.begin(), static_cast<size_t>(end - context.begin())};
+    return end;
+  }
+  fmt::appender format(const nlohmann::json& figure, format_context& context) const;
+};
+
+namespace mantissa {
+
+struct Config;
+struct ModelConfig;
+
+using Json = nlohmann::json;
+
+// The number as a double; NaN if there is none.
+double number_of(const Json& value);
+// A share of a count; null where the count is 0.
+Json share_of(int64_t part, int64_t whole);
+
+// "gpt: 4 layers, width 320, context 256".
+std::string describe_model(const ModelConfig& model);
+
+// The settings that tell a training from others, whatever its precision and length: "model.width": "128". Figures of
+// verbs have them as "training", so that those of different trainings are not taken for one.
+Json training_settings(const Config& config);
+
+// How a table's column prints a value.
+using CellText = std::function<std::string(const Json&)>;
+// By a format as above, after multiplication by `unit`.
+CellText in_format(std::string format, double unit = 1.0);
+// A share in per cent, with three significant digits.
+std::string per_cent(const Json& share);
+// The mean of {mean, low, high} with its range: "1.25 (1.20 to 1.30)".
+CellText with_range(std::string format, double unit = 1.0);
+// The mean of {mean, interval: {low, high} or null} and half of the interval in two digits: "0.0003 ±0.0017", "0.33259
+// ±2.7e-07", "1.3e-08 ±6.4e-08". `sign` as in formats: "+" also shows that of positive means.
+CellText with_error(std::string sign = "");
+
+struct Column {
+  std::string heading;  // each '\n' begins another line of it
+  std::string key;      // of the figure in a row: "amax", "range/max"; empty: the row itself
+  CellText text = in_format("{}");
+};
+
+// Prints to standard output at once.
+void print(const std::string& text);
+
+// Text of at most kWidth columns, unless one name is longer than that.
+class ReportText {
+ public:
+  static constexpr size_t kWidth = kTextColumns;
+
+  // Lines, wrapped between words; what follows a break is indented.
+  ReportText& paragraph(std::string_view text);
+  template <typename... Args>
+  ReportText& line(fmt::format_string<Args...> format, Args&&... args) {
+    return paragraph(fmt::format(format, std::forward<Args>(args)...));
+  }
+  ReportText& blank_line() { return paragraph(""); }
+  // One row for each element of an array. The first column is aligned to the left, the others to the right. Columns
+  // that do not fit follow below, with the first column repeated. Without any heading the table has no line for them.
+  ReportText& table(const Json& rows, const std::vector<Column>& columns);
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// A page: one HTML file with style, script and figures in it, which loads nothing. `script` follows the scripts that
+// all pages share (page/*.js). Text in the figures stays text; bytes that are not UTF-8 become U+FFFD.
+std::string page_document(std::string_view script, const Json& figures);
+
+}  // namespace mantissa

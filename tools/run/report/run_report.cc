@@ -1,0 +1,368 @@
+#include "tools/run/report/run_report.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "core/base/error.h"
+#include "core/base/wrapped_text.h"
+#include "core/io/files.h"
+#include "tools/config/config_binding.h"
+#include "tools/config/data_paths.h"
+#include "tools/run/metrics/heartbeat.h"
+#include "tools/run/metrics/run_metrics.h"
+#include "tools/run/report/report.h"
+#include "tools/run/watch/status_verb.h"
+
+namespace mantissa {
+namespace {
+
+// Six digits are enough for a picture, and make the page a third as large.
+Json rounded(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
+}
+
+// ---- Curves
+
+// Parts of equal numbers of steps.
+class Parts {
+ public:
+  Parts(const std::vector<RunStep>& steps, size_t most) : steps_(steps), count_(std::min(steps.size(), most)) {}
+
+  // The figure that `value` takes from each step: {mean, low, high}, each a list over the parts. Steps without a finite
+  // value do not count.
+  template <typename Value>
+  Json spread(Value value) const {
+    Json mean = Json::array(), low = Json::array(), high = Json::array();
+    for (size_t part = 0; part < count_; ++part) {
+      double sum = 0.0, least = INFINITY, most = -INFINITY;
+      int64_t known = 0;
+      for (size_t i = begin_of(part); i < begin_of(part + 1); ++i) {
+        const double one = value(steps_[i]);
+        if (!std::isfinite(one)) continue;
+        ++known;
+        sum += one;
+        least = std::min(least, one);
+        most = std::max(most, one);
+      }
+      mean.push_back(rounded(sum / static_cast<double>(known)));
+      low.push_back(rounded(least));
+      high.push_back(rounded(most));
+    }
+    return {{"mean", mean}, {"low", low}, {"high", high}};
+  }
+  template <typename Value>
+  Json middle(Value value) const {
+    Json middles = Json::array();
+    for (size_t part = 0; part < count_; ++part) {
+      middles.push_back(rounded(0.5 * (value(steps_[begin_of(part)]) + value(steps_[begin_of(part + 1) - 1]))));
+    }
+    return middles;
+  }
+
+ private:
+  size_t begin_of(size_t part) const { return part * steps_.size() / count_; }
+
+  const std::vector<RunStep>& steps_;
+  const size_t count_;
+};
+
+Json series_of(const std::vector<RunStep>& steps, size_t most) {
+  const Parts parts(steps, most);
+  return {{"step", parts.middle([](const RunStep& step) { return static_cast<double>(step.step); })},
+          {"tokens", parts.middle([](const RunStep& step) { return step.tokens_so_far; })},
+          {"hours", parts.middle([](const RunStep& step) { return step.hours_so_far; })},
+          {"loss", parts.spread([](const RunStep& step) { return step.loss; })},
+          {"grad_norm", parts.spread([](const RunStep& step) { return step.grad_norm; })},
+          {"lr", parts.spread([](const RunStep& step) { return step.learning_rate; })},
+          {"scale", parts.spread([](const RunStep& step) { return step.scale; })},
+          {"tokens_per_second", parts.spread([](const RunStep& step) { return step.tokens_per_second; })},
+          {"mfu", parts.spread([](const RunStep& step) { return step.mfu; })}};
+}
+
+// The place of an event on each axis.
+Json placed(const std::vector<RunStep>& steps, int64_t step, Json event) {
+  const auto after = std::ranges::upper_bound(steps, step, {}, &RunStep::step);
+  const RunStep none;
+  const RunStep& last = after == steps.begin() ? none : *(after - 1);
+  event["step"] = step;
+  event["tokens"] = last.tokens_so_far;
+  event["hours"] = rounded(last.hours_so_far);
+  return event;
+}
+int64_t step_of(const Json& record) {
+  const double step = record.contains("step") ? number_of(record["step"]) : 0.0;
+  return step > 0.0 && step < 1e15 ? static_cast<int64_t>(step) : 0;
+}
+
+template <typename Value>
+double median_of(const std::vector<RunStep>& steps, Value value) {
+  std::vector<double> known;
+  for (const RunStep& step : steps) {
+    if (std::isfinite(value(step))) known.push_back(value(step));
+  }
+  if (known.empty()) return RunStep::kUnknown;
+  const auto middle = known.begin() + std::ssize(known) / 2;
+  std::ranges::nth_element(known, middle);
+  return *middle;
+}
+
+// ---- The parts of one run
+
+// Causes of skipped steps by their text without numbers, the most frequent first.
+Json causes_of(const RunMetrics& metrics) {
+  static const std::regex kNumber(R"([0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?)");
+  std::map<std::string, Json> causes;
+  for (const Json* const skip : metrics.events("skip")) {
+    Json& cause = causes[std::regex_replace(skip->at("reason").get<std::string>(), kNumber, "*")];
+    if (cause.is_null()) cause = {{"count", 0}, {"first", skip->at("step")}};
+    cause["count"] = cause["count"].get<int64_t>() + 1;
+    cause["last"] = skip->at("step");
+  }
+  std::vector<Json> list;
+  for (auto& [text, cause] : causes) {
+    cause["cause"] = text;
+    list.push_back(cause);
+  }
+  std::ranges::stable_sort(list, std::ranges::greater(),
+                           [](const Json& cause) { return cause["count"].get<int64_t>(); });
+  return list;
+}
+
+Json evaluations_of(const RunMetrics& metrics) {
+  Json list = Json::array();
+  for (const Json* const record : metrics.events("validation")) {
+    const double loss = record->contains("loss") ? number_of((*record)["loss"]) : RunStep::kUnknown;
+    list.push_back(placed(metrics.steps(), step_of(*record), {{"loss", rounded(loss)}}));
+  }
+  return list;
+}
+
+// First, last and lowest loss, with its step; null without an evaluation.
+Json validation_of(const Json& evaluations) {
+  Json best;
+  for (const Json& one : evaluations) {
+    if (!one["loss"].is_null() && (best.is_null() || one["loss"] < best["loss"])) best = one;
+  }
+  if (best.is_null()) return nullptr;
+  return {{"first", evaluations.front()["loss"]},
+          {"last", evaluations.back()["loss"]},
+          {"best", best["loss"]},
+          {"best_step", best["step"]}};
+}
+
+// Seconds by phase over all records; the rest, mostly waits for other ranks, as "other". Null without a record.
+Json phases_of(const RunMetrics& metrics) {
+  std::map<std::string, double> seconds;
+  double wall = 0.0, in_phases = 0.0;
+  for (const Json* const record : metrics.events("phases")) {
+    if (!record->contains("seconds") || !(*record)["seconds"].is_object()) continue;
+    for (const auto& [phase, value] : (*record)["seconds"].items()) {
+      if (!value.is_number()) continue;
+      seconds[phase] += value.get<double>();
+      in_phases += value.get<double>();
+    }
+    wall += record->value("wall_seconds", 0.0);
+  }
+  if (seconds.empty()) return nullptr;
+  seconds["other"] = std::max(0.0, wall - in_phases);
+  return seconds;
+}
+
+Json events_of(const RunMetrics& metrics) {
+  Json list = Json::array();
+  for (const Json& record : metrics.events()) {
+    const auto kind = record["event"].get<std::string>();
+    if (kind != "precision" && kind != "rollback" && kind != "stop") continue;
+    std::string text =
+        record.contains("cause") && record["cause"].is_string() ? record["cause"].get<std::string>() : "";
+    if (record.contains("changes")) {
+      for (const Json& change : record["changes"]) text += "; " + (change.is_string() ? change.get<std::string>() : "");
+    }
+    list.push_back(placed(metrics.steps(), step_of(record), {{"kind", kind}, {"text", text}}));
+  }
+  return list;
+}
+
+// The last samples of a run: pages of hundreds would hide them.
+Json samples_of(const RunMetrics& metrics) {
+  constexpr size_t kSamples = 3;
+  Json list = Json::array();
+  const std::vector<const Json*> all = metrics.events("sample");
+  for (size_t i = all.size() - std::min(kSamples, all.size()); i < all.size(); ++i) list.push_back(*all[i]);
+  return list;
+}
+
+// The newest result of each of train.evaluations.
+Json scores_of(const RunMetrics& metrics) {
+  std::map<std::string, Json> newest;
+  for (const Json* const record : metrics.events("evaluation")) newest[record->value("name", "")] = *record;
+  Json list = Json::array();
+  for (const auto& [name, record] : newest) list.push_back(record);
+  return list;
+}
+
+Json examine_run(const std::string& folder, const std::string& name, size_t points, double now) {
+  const RunStatus status = read_status(folder, now);
+  RunMetrics metrics(folder);
+  metrics.refresh();
+  const std::vector<RunStep>& steps = metrics.steps();
+  const std::string status_text = to_text(status, now);
+  const Json evaluations = evaluations_of(metrics);
+  const std::vector<const Json*> memory = metrics.events("memory");
+  const auto newest =
+      std::find_if(steps.rbegin(), steps.rend(), [](const RunStep& step) { return std::isfinite(step.loss); });
+  Json skips = Json::array();
+  for (const Json* const skip : metrics.events("skip")) {
+    skips.push_back(placed(steps, step_of(*skip), {{"reason", skip->at("reason")}}));
+  }
+  return {{"name", name},
+          {"path", folder},
+          {"state", mantissa::name(status.health)},
+          {"verdict", status_text.substr(0, status_text.find('\n'))},
+          {"warnings", status.warnings},
+          {"steps", steps.empty() ? 0 : steps.back().step},
+          {"tokens", steps.empty() ? 0.0 : steps.back().tokens_so_far},
+          {"hours", steps.empty() ? Json(0.0) : rounded(steps.back().hours_so_far)},
+          {"loss", newest == steps.rend() ? Json() : rounded(newest->loss)},
+          {"validation", validation_of(evaluations)},
+          {"tokens_per_second", rounded(median_of(steps, [](const RunStep& step) { return step.tokens_per_second; }))},
+          {"mfu", rounded(median_of(steps, [](const RunStep& step) { return step.mfu; }))},
+          {"skipped", skips.size()},
+          {"memory", memory.empty() ? Json() : *memory.back()},
+          {"phases", phases_of(metrics)},
+          {"series", series_of(steps, points)},
+          {"evaluations", evaluations},
+          {"skips", skips},
+          {"causes", causes_of(metrics)},
+          {"events", events_of(metrics)},
+          {"scores", scores_of(metrics)},
+          {"samples", samples_of(metrics)}};
+}
+
+// ---- All runs
+
+// The last parts of the paths, as many as tell them apart.
+std::vector<std::string> names_of(const std::vector<std::string>& folders) {
+  std::vector<std::filesystem::path> paths;
+  for (const std::string& folder : folders) {
+    std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+    paths.push_back(path.has_filename() ? path : path.parent_path());
+  }
+  for (size_t parts = 1;; ++parts) {
+    std::vector<std::string> names;
+    bool are_whole = true;
+    for (const auto& path : paths) {
+      std::filesystem::path name, rest = path;
+      for (size_t i = 0; i < parts && rest.has_filename(); ++i, rest = rest.parent_path()) {
+        name = name.empty() ? rest.filename() : rest.filename() / name;
+      }
+      are_whole &= !rest.has_filename();
+      names.push_back(name);
+    }
+    if (are_whole || std::set(names.begin(), names.end()).size() == names.size()) return names;
+  }
+}
+
+Json settings_of(const std::vector<std::string>& folders) {
+  std::vector<std::map<std::string, std::string>> of_runs;
+  for (const std::string& folder : folders) {
+    const std::string path = configuration_file(folder);
+    const auto text = text_of_file(path);
+    if (!text) return {{"reason", path + " cannot be read"}};
+    try {
+      of_runs.push_back(flatten(parse_config(*text, path)));
+    } catch (const ConfigError& error) {
+      return {{"reason", error.what()}};
+    }
+  }
+  const bool is_alone = folders.size() == 1;
+  if (is_alone) of_runs.push_back(flatten(Config()));
+  std::set<std::string> paths;
+  for (const auto& settings : of_runs) {
+    for (const auto& [path, value] : settings) paths.insert(path);
+  }
+  Json rows = Json::array();
+  for (const std::string& path : paths) {
+    std::vector<std::string> values;
+    values.reserve(of_runs.size());
+    for (const auto& settings : of_runs) values.push_back(settings.contains(path) ? settings.at(path) : "–");
+    if (path == "train.run_dir" || std::ranges::count(values, values.front()) == std::ssize(values)) continue;
+    rows.push_back({{"setting", path}, {"values", values}});
+  }
+  return {{"rows", rows}};
+}
+
+// Adds the sentences on a run that a reader should see first. `kind` becomes worse if it must.
+void tell_of_run(const Json& run, std::string& kind, std::vector<std::string>& details) {
+  const auto worsen = [&kind](const char* to) {
+    if (kind != "bad") kind = to;
+  };
+  std::string text = fmt::format("{}: {}", run["name"], run["verdict"]);
+  const Json& validation = run["validation"];
+  if (!validation.is_null()) {
+    text += fmt::format("; validation loss {:.4f} to {:.4f}", validation["first"], validation["last"]);
+  }
+  details.push_back(text);
+  const auto state = run["state"].get<std::string>();
+  if (state == "failed" || state == "dead") worsen("bad");
+  if (state == "silent" || state == "stopped") worsen("attention");
+  constexpr double kRises = 1.01;
+  if (!validation.is_null() && number_of(validation["last"]) > kRises * number_of(validation["best"])) {
+    worsen("attention");
+    details.push_back(fmt::format("{}: the validation loss was lowest at step {} ({:.4f}) and has risen since",
+                                  run["name"], validation["best_step"], validation["best"]));
+  }
+  if (run["skipped"] == 0) return;
+  const double share = number_of(run["skipped"]) / std::max(1.0, number_of(run["steps"]));
+  constexpr double kMany = 0.01;
+  if (share > kMany) worsen("attention");
+  details.push_back(fmt::format("{}: {} of {} steps were skipped ({}), most for: {}", run["name"], run["skipped"],
+                                run["steps"], per_cent(share) + " %", run["causes"][0]["cause"]));
+}
+
+Json verdict_on(const Json& runs) {
+  std::string kind = "good";
+  std::vector<std::string> details;
+  const Json* best = nullptr;
+  std::map<std::string, int> states;
+  for (const Json& run : runs) {
+    tell_of_run(run, kind, details);
+    ++states[run["state"].get<std::string>()];
+    const Json& validation = run["validation"];
+    if (!validation.is_null() && (best == nullptr || validation["best"] < (*best)["validation"]["best"])) best = &run;
+  }
+  std::string line = runs[0]["verdict"];
+  if (runs.size() > 1) {
+    line.clear();
+    for (const auto& [state, number] : states) line += fmt::format("{}{} {}", line.empty() ? "" : ", ", number, state);
+    if (best != nullptr) {
+      line += fmt::format("; the lowest validation loss is that of {}: {:.4f} at step {}", (*best)["name"],
+                          (*best)["validation"]["best"], (*best)["validation"]["best_step"]);
+    }
+  }
+  return {{"kind", kind}, {"line", line}, {"details", details}};
+}
+
+}  // namespace
+
+Json examine_runs(const std::vector<std::string>& folders, double now) {
+  // Pages of many runs stay as quick as those of one.
+  const size_t points = std::clamp<size_t>(4 * kReportPoints / folders.size(), 100, kReportPoints);
+  const std::vector<std::string> names = names_of(folders);
+  Json runs = Json::array();
+  for (size_t i = 0; i < folders.size(); ++i) runs.push_back(examine_run(folders[i], names[i], points, now));
+  return {{"version", 1},
+          {"title", folders.size() == 1 ? names.front() : counted(std::ssize(folders), "run")},
+          {"verdict", verdict_on(runs)},
+          {"runs", runs},
+          {"settings", settings_of(folders)}};
+}
+
+}  // namespace mantissa

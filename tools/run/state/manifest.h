@@ -1,0 +1,54 @@
+// What a checkpoint's manifest says of a training: entries that are checked before they are used.
+#pragma once
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "core/io/checkpoint_store.h"
+
+namespace mantissa {
+
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr int kStateVersion = 1;  // of the state in a manifest
+// An entry of the manifest of weights without a state of training: an imported model.
+inline constexpr const char* kWeightsOnly = "weights_only";
+
+// An entry of a manifest that no run can have saved, such as a negative count; read_state() adds where the manifest is.
+class DamagedEntry final : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
+// Runs `read`, which reads the state in the manifest of a checkpoint folder. CheckpointError for entries that are
+// damaged, and for those that are missing or of another type, as another version of this program may write them.
+template <typename Read>
+auto read_state(const std::string& folder, const Read& read) {
+  try {
+    return read();
+  } catch (const DamagedEntry& error) {
+    throw CheckpointError(fmt::format("{}/{}: {}", folder, kManifestName, error.what()));
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError(fmt::format("{}/{}: {}; another version of this program may have written it", folder,
+                                      kManifestName, error.what()));
+  }
+}
+
+// The range of a number, or of several: '*' stands for each entry of a list or map. Without other bounds, it counts
+// steps: exact as a double, and far from where sums of them overflow.
+struct NumberRange {
+  std::string_view path;
+  double least = 0.0, most = 1e15;
+  bool is_whole = true;
+};
+inline constexpr double kMostInt = std::numeric_limits<int>::max();
+
+// DamagedEntry, which calls the value `name`, for a number that is not in its range.
+void require_in(std::span<const NumberRange> ranges, const nlohmann::json& value, const std::string& name);
+
+}  // namespace mantissa

@@ -1,0 +1,59 @@
+// The state of a run that lives across its sessions, beside weights, moments and scales. Checkpoints hold it as JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "amp/adaptive_precision.h"
+#include "amp/precision_fallback.h"
+#include "core/io/checkpoint_store.h"
+#include "tools/config/config.h"
+#include "tools/run/metrics/run_statistics.h"
+
+namespace mantissa {
+
+// The checkpoint that a rollback (Rollback) returns to. Only saves at checkpoint.interval count, for
+// precision.adaptive.rollback only those without an uneasy signal since the save before or at its last measurement, and
+// the checkpoint of another run with which this one began: an early stop must not change where a run returns to.
+struct RollbackPoint {
+  int64_t step = 0;
+  std::string folder{};  // of another run; empty: of this run
+};
+
+struct RunState {
+  explicit RunState(const Config& run, int64_t steps_done = 0);
+
+  RunStatistics statistics{};
+  int faults_in_a_row = 0;
+  int skips_in_a_row = 0;  // steps that were not applied, for whatever reason
+  int spikes_in_a_row = 0;
+  int rollbacks = 0;  // see StopRulesConfig
+  // The last checkpoint from whose state a clean step has started; -1: none is known. An entry of the manifest of its
+  // own, since it depends on when checkpoints were saved, as nothing else here does.
+  int64_t proven_step = -1;
+  std::optional<RollbackPoint> rollback_point{};  // likewise an entry of its own
+  PrecisionFallback fallback;
+  std::optional<AdaptivePrecision> adaptive{};  // where the run's precision adapts
+  std::optional<double> first_validation_loss{};
+  std::optional<CheckpointFile> base{};  // the file of frozen weights (run_model.h); for manifests, not read from them
+};
+
+nlohmann::json to_json(const RunState& state);
+// The state after `steps_done` steps from a manifest's "run" entry, in which parts may be missing that the run had not
+// yet: they begin there. DamagedEntry as above.
+RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved);
+void to_json(nlohmann::json& j, const RollbackPoint& point);
+void from_json(const nlohmann::json& j, RollbackPoint& point);
+// For a record of the metrics.
+void to_json(nlohmann::json& j, const BadSignal& bad);
+
+// The phase of a run (tools/config/precision_phases.h) after `steps_done` steps.
+int phase_of(const Config& run, int64_t steps_done, const RunState& state);
+// The configuration of that phase, for the state in a manifest's "run" entry.
+Config config_of(const Config& run, int64_t steps_done, const nlohmann::json& saved);
+
+}  // namespace mantissa

@@ -1,0 +1,281 @@
+#include "tools/run/watch/status_verb.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <sstream>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/process.h"
+#include "core/base/wrapped_text.h"
+#include "core/io/checkpoint_store.h"
+#include "core/io/files.h"
+#include "tools/run/guard/black_box.h"
+#include "tools/run/metrics/heartbeat.h"
+#include "tools/run/state/next_commands.h"
+
+namespace mantissa {
+namespace {
+
+struct HealthName {
+  const char* name;
+  int exit_code;
+};
+constexpr std::array kHealths = {HealthName{"starting", 10}, HealthName{"running", 10}, HealthName{"silent", 11},
+                                 HealthName{"done", 0},      HealthName{"stopped", 75}, HealthName{"failed", 12},
+                                 HealthName{"dead", 12}};
+
+// Unix time of the last change of a file.
+std::optional<double> changed_at(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+}
+
+// Whether a job holds the lock; for an instant, this process does.
+bool is_held(const std::string& lock) {
+  const int file = ::open(lock.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return false;
+  const bool held = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(file);
+  return held;
+}
+
+std::optional<RunFigures> read_metrics(const std::string& path) {
+  const auto text = text_of_file(path);
+  if (!text) return std::nullopt;
+  return parse_prometheus(*text);
+}
+
+// Unix time; 0 without a heartbeat.
+double last_beat(const std::optional<RunFigures>& figures) { return figures ? figures->heartbeat.value_or(0.0) : 0.0; }
+
+RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begun, double now) {
+  const double beat = last_beat(figures);
+  if (begun > beat) return held ? RunHealth::kStarting : RunHealth::kDead;  // a start without a heartbeat yet
+  if (!figures) return held ? RunHealth::kStarting : RunHealth::kDead;
+  switch (figures->progress) {
+    case RunProgress::kDone:
+      return RunHealth::kDone;
+    case RunProgress::kStopped:
+      return RunHealth::kStopped;
+    case RunProgress::kFailed:
+      return RunHealth::kFailed;
+    case RunProgress::kRunning:
+      break;
+  }
+  // A lock of another host may not be seen here.
+  const bool is_fresh = now - beat < std::max(60.0, 10.0 * figures->step_seconds.value_or(0.0));
+  if (!held && (figures->host == host_name() || !is_fresh)) return RunHealth::kDead;
+  return is_fresh ? RunHealth::kRunning : RunHealth::kSilent;
+}
+
+std::optional<SavedCheckpoint> last_checkpoint(const std::string& root) {
+  const CheckpointStore store(root, {.warn = [](const std::string&) {}});
+  // Those that cannot be read are damaged, or the run has just removed them.
+  const auto last = store.last_saved([](const CheckpointError&) {});
+  if (!last) return std::nullopt;
+  return SavedCheckpoint{.step = last->step, .time = changed_at(last->folder + "/" + kManifestName).value_or(0.0)};
+}
+
+// The text of a line of run.log, behind time, host, job and rank; empty for the second line of a text.
+std::string_view text_behind_tags(std::string_view line) {
+  constexpr size_t kTimeLength = std::string_view("2026-11-27 03:04:05.123 ").size();
+  if (line.size() < kTimeLength || line[4] != '-' || line[10] != ' ' || line[13] != ':' || line[19] != '.') return "";
+  line.remove_prefix(kTimeLength);
+  line.remove_prefix(std::min(line.size(), line.find(' ')));
+  for (const std::string_view tag : {" [job ", " [rank "}) {
+    if (line.starts_with(tag)) line.remove_prefix(std::min(line.size(), line.find(']') + 1));
+  }
+  return line.substr(std::min<size_t>(line.size(), 1));
+}
+
+// The message with which the start of this Unix time failed before it had a log. Empty: none did, or nobody could write
+// it down.
+std::string error_of_start(const std::string& run_dir, double begun) {
+  for (int rank = 0, ranks = 1; rank < ranks; ++rank) {
+    try {
+      const BlackBoxHeader box = read_black_box(BlackBox::path(run_dir + kBlackBoxFolder, rank)).header;
+      ranks = box.ranks;
+      // It is made behind the lock: an older one is of another start.
+      const bool is_of_start = 1e-9 * static_cast<double>(box.started_unix_ns) >= begun;
+      if (is_of_start && box.error[0] != '\0') return std::string(text_of(box.error));
+    } catch (const DataError&) {
+      return "";
+    }
+  }
+  return "";
+}
+
+// Without control characters, in at most `columns` bytes.
+std::string as_shown(std::string line, size_t columns) {
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  if (line.size() <= columns) return line;
+  size_t size = columns - 3;
+  while (size > 0 && (static_cast<unsigned char>(line[size]) & 0xc0) == 0x80) --size;  // not within a UTF-8 character
+  return line.substr(0, size) + "...";
+}
+
+void read_warnings(const std::string& path, RunStatus& status) {
+  std::istringstream lines(text_of_file(path).value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    const std::string_view text = text_behind_tags(line);
+    if (text.starts_with(kStartMark)) {
+      status.warnings = 0;
+      status.last_warnings.clear();
+    }
+    if (!text.starts_with("warning: ") && !text.starts_with("error: ")) continue;
+    ++status.warnings;
+    if (status.last_warnings.size() == RunStatus::kLastWarnings)
+      status.last_warnings.erase(status.last_warnings.begin());
+    status.last_warnings.push_back(as_shown(line, 4096));
+  }
+}
+
+std::string at_time(double seconds) {
+  if (!(seconds > 0.0 && seconds < 1e11)) return "?";  // of a damaged file
+  return fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(static_cast<std::time_t>(seconds)));
+}
+
+std::string ago(double time, double now) {
+  const double seconds = std::max(0.0, now - time);
+  return seconds < 60.0 ? fmt::format("{:.0f} s ago", seconds) : to_clock(seconds) + " ago";
+}
+
+std::string verdict(const RunStatus& status, double now) {
+  std::string text = name(status.health);
+  text += ":";
+  const bool is_refused = status.health == RunHealth::kFailed && status.begun > last_beat(status.figures);
+  if (is_refused) text += " at the start,";
+  if (!status.figures) {
+    if (status.health == RunHealth::kStarting) return text + " since " + at_time(status.begun);
+    if (is_refused) return text + " before the first step";
+    return text + " it never began to train, or by an earlier version of the program";
+  }
+  const RunFigures& figures = *status.figures;
+  text += fmt::format("{} step {:.0f} of {:.0f}", is_refused ? " after" : "", figures.step.value_or(0.0),
+                      figures.steps_total.value_or(0.0));
+  if (is_refused) return text;
+  if (figures.loss) text += fmt::format(", loss {:.4f}", *figures.loss);
+  if (status.health == RunHealth::kStarting) return text + " before; since " + at_time(status.begun);
+  if (figures.tokens_per_second) text += fmt::format(", {} tok/s", in_thousands(*figures.tokens_per_second));
+  if (status.health == RunHealth::kRunning && figures.estimated_end) {
+    const double end = *figures.estimated_end;
+    text += fmt::format(", ends in about {} ({})", to_clock(std::max(0.0, end - now)), at_time(end));
+  }
+  if (status.health == RunHealth::kStopped) text += "; the same command continues";
+  if (status.health == RunHealth::kDead) text += "; no job holds the folder";
+  if (status.health == RunHealth::kDead && status.checkpoint) text += "; the same command continues";
+  return text;
+}
+
+}  // namespace
+
+const char* name(RunHealth health) { return kHealths[static_cast<size_t>(health)].name; }
+int exit_code(RunHealth health) { return kHealths[static_cast<size_t>(health)].exit_code; }
+
+RunStatus read_status(const std::string& run_dir, double now) {
+  const std::string lock = run_dir + "/" + kLockName;
+  const auto begun = changed_at(lock);
+  RunStatus status{.figures = read_metrics(run_dir + "/" + kMetricsPromName), .begun = begun.value_or(0.0)};
+  if (!begun && !status.figures) {
+    if (!std::filesystem::exists(run_dir)) throw ConfigError(fmt::format("'{}' does not exist", run_dir));
+    throw ConfigError(
+        fmt::format("'{}' is not a run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName));
+  }
+  status.health = judge(status.figures, is_held(lock), status.begun, now);
+  status.checkpoint = last_checkpoint(checkpoint_root(run_dir));
+  read_warnings(run_dir + "/" + kRunLogName, status);
+  if (status.health != RunHealth::kDead || status.begun <= last_beat(status.figures)) return status;
+  if (const std::string error = error_of_start(run_dir, status.begun); !error.empty()) {
+    status.health = RunHealth::kFailed;
+    status.warnings = 1;
+    status.last_warnings = {as_shown("error: " + error, 4096)};
+  }
+  return status;
+}
+
+std::string to_text(const RunStatus& status, double now) {
+  std::string text = verdict(status, now) + "\n";
+  if (status.figures) {
+    const RunFigures& figures = *status.figures;
+    text += "on " + as_shown(figures.host, 40) + (figures.job.empty() ? "" : ", job " + as_shown(figures.job, 20));
+    if (figures.start) text += ", since " + at_time(*figures.start);
+    if (figures.heartbeat) text += ", heartbeat " + ago(*figures.heartbeat, now);
+    text += "\n";
+    if (figures.validation_loss) text += fmt::format("validation loss: {:.4f}\n", *figures.validation_loss);
+    if (figures.skipped_steps.value_or(0.0) > 0.0)
+      text += fmt::format("skipped steps: {:.0f}\n", *figures.skipped_steps);
+  }
+  text += status.checkpoint ? fmt::format("last checkpoint: step {}, {}\n", status.checkpoint->step,
+                                          ago(status.checkpoint->time, now))
+                            : "last checkpoint: none\n";
+  text += fmt::format("warnings: {}\n", status.warnings);
+  for (const std::string& warning : status.last_warnings) text += "  " + as_shown(warning, kTextColumns - 2) + "\n";
+  return text;
+}
+
+nlohmann::json to_json(const RunStatus& status, double now) {
+  const auto known = [](const std::optional<double>& value) {
+    return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+  };
+  const auto count = [&known](const std::optional<double>& value) {
+    return value && std::abs(*value) < 1e15 ? nlohmann::json(static_cast<int64_t>(*value)) : known(value);
+  };
+  const auto age = [now](const std::optional<double>& time) {
+    return time ? nlohmann::json(std::max(0.0, now - *time)) : nlohmann::json(nullptr);
+  };
+  const RunFigures figures = status.figures.value_or(RunFigures());
+  const auto& checkpoint = status.checkpoint;
+  return {{"status", name(status.health)},
+          {"exit_code", exit_code(status.health)},
+          {"host", figures.host},
+          {"job", figures.job},
+          {"step", count(figures.step)},
+          {"steps", count(figures.steps_total)},
+          {"loss", known(figures.loss)},
+          {"validation_loss", known(figures.validation_loss)},
+          {"tokens_per_second", known(figures.tokens_per_second)},
+          {"step_seconds", known(figures.step_seconds)},
+          {"skipped_steps", count(figures.skipped_steps)},
+          {"start_time", known(figures.start)},
+          {"estimated_end_time", known(figures.estimated_end)},
+          {"heartbeat_age_seconds", age(figures.heartbeat)},
+          {"checkpoint_step", checkpoint ? nlohmann::json(checkpoint->step) : nlohmann::json(nullptr)},
+          {"checkpoint_age_seconds", age(checkpoint ? std::optional(checkpoint->time) : std::nullopt)},
+          {"warnings", status.warnings},
+          {"last_warnings", status.last_warnings}};
+}
+
+int status_verb(const StatusRequest& request) {
+  int code = 0;
+  const int failed = run_reported([&] {
+    const double now = unix_time();
+    const RunStatus status = read_status(request.run, now);
+    std::string text = request.json
+                           ? to_json(status, now).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                           : to_text(status, now);
+    const bool has_failed = status.health == RunHealth::kFailed || status.health == RunHealth::kDead;
+    if (!request.json && has_failed && status.figures) {
+      text += fmt::format("why: {} postmortem {}\n", shell_word(program_invocation_name), shell_word(request.run));
+    }
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    code = exit_code(status.health);
+  });
+  return failed != 0 ? failed : code;
+}
+
+}  // namespace mantissa

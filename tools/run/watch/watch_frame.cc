@@ -1,0 +1,252 @@
+#include "tools/run/watch/watch_frame.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+
+#include "core/base/wrapped_text.h"
+#include "tools/run/metrics/heartbeat.h"
+
+namespace mantissa {
+namespace {
+
+// The first characters of a text, with a sign if some are left out.
+std::string cut(const std::string& text, size_t columns) {
+  if (columns_of(text) <= columns) return text;
+  std::string kept;
+  for (const char c : text) {
+    const bool begins_character = (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+    if (begins_character && columns_of(kept) + 1 > columns - std::min<size_t>(columns, 2)) break;
+    kept += c;
+  }
+  return kept + "..";
+}
+
+std::string padded(const std::string& text, size_t columns) {
+  const std::string shown = cut(text, columns);
+  return shown + std::string(columns - std::min(columns, columns_of(shown)), ' ');
+}
+std::string right_aligned(const std::string& text, size_t columns) {
+  return std::string(columns - std::min(columns, columns_of(text)), ' ') + cut(text, columns);
+}
+
+std::string progress_bar(double share, size_t columns, Glyphs glyphs) {
+  const auto done = static_cast<size_t>(std::lround(std::clamp(share, 0.0, 1.0) * static_cast<double>(columns)));
+  std::string bar;
+  for (size_t i = 0; i < columns; ++i) bar += i < done ? (glyphs == Glyphs::kBlocks ? "█" : "#") : ".";
+  return fmt::format("[{}] {:.0f} %", bar, std::floor(100.0 * std::clamp(share, 0.0, 1.0)));
+}
+
+double share_done(const RunStatus& status) {
+  if (!status.figures) return 0.0;
+  const double total = status.figures->steps_total.value_or(0.0);
+  return total > 0.0 ? status.figures->step.value_or(0.0) / total : 0.0;
+}
+
+std::string plain(double value) {
+  if (std::isnan(value)) return "-";
+  return std::abs(value) >= 1e5 || (value != 0.0 && std::abs(value) < 1e-3) ? fmt::format("{:.3g}", value)
+                                                                            : fmt::format("{:.4g}", value);
+}
+
+// A curve of a run.
+struct WatchedCurve {
+  std::string name;
+  std::vector<CurvePoint> points;
+  std::function<std::string(double)> text = plain;
+  bool logarithmic = false;
+  SparklineOptions::Pick pick = SparklineOptions::Pick::kMean;
+};
+
+WatchedCurve curve_of_steps(const std::vector<RunStep>& steps, std::string name, double RunStep::*figure) {
+  WatchedCurve curve{.name = std::move(name), .points = {}};
+  curve.points.reserve(steps.size());
+  for (const RunStep& step : steps) curve.points.push_back({static_cast<double>(step.step), step.*figure});
+  return curve;
+}
+
+std::vector<CurvePoint> validation_points(const RunMetrics& metrics) {
+  std::vector<CurvePoint> points;
+  for (const nlohmann::json* const record : metrics.events("validation")) {
+    const auto loss = record->find("loss");
+    if (loss == record->end() || !loss->is_number()) continue;
+    points.push_back({record->value("step", 0.0), *loss});
+  }
+  return points;
+}
+
+std::vector<CurvePoint> skipped_points(const std::vector<RunStep>& steps) {
+  std::vector<CurvePoint> points;
+  for (const RunStep& step : steps) {
+    if (!step.applied) points.push_back({static_cast<double>(step.step), 1.0});
+  }
+  return points;
+}
+
+std::vector<WatchedCurve> curves_of(const RunMetrics& metrics) {
+  const std::vector<RunStep>& steps = metrics.steps();
+  std::vector<WatchedCurve> curves = {curve_of_steps(steps, "loss", &RunStep::loss)};
+  if (auto points = validation_points(metrics); !points.empty()) {
+    curves.push_back({.name = "validation loss", .points = std::move(points)});
+  }
+  curves.push_back(curve_of_steps(steps, "gradient norm", &RunStep::grad_norm));
+  curves.back().logarithmic = true;
+  curves.back().pick = SparklineOptions::Pick::kLargest;  // spikes
+  if (std::ranges::any_of(steps, [](const RunStep& step) { return step.scale != 1.0; })) {
+    curves.push_back(curve_of_steps(steps, "loss scale", &RunStep::scale));
+    curves.back().logarithmic = true;
+    curves.back().pick = SparklineOptions::Pick::kSmallest;
+  }
+  curves.push_back(curve_of_steps(steps, "tokens/s", &RunStep::tokens_per_second));
+  curves.back().text = in_thousands;
+  return curves;
+}
+
+constexpr size_t kNameColumns = 16, kAxisColumns = 9, kLeastCurve = 10;
+
+// The name above the newest value at the left, and the largest value above the smallest beside the curve. In one row
+// there is room for the name and the newest value.
+void add_curve(const WatchedCurve& curve, SparklineOptions options, std::vector<std::string>& lines) {
+  options.logarithmic = curve.logarithmic;
+  options.pick = curve.pick;
+  const Sparkline drawn = sparkline(curve.points, options);
+  const auto known = std::find_if(curve.points.rbegin(), curve.points.rend(),
+                                  [](const CurvePoint& point) { return std::isfinite(point.y); });
+  const std::string newest = known == curve.points.rend() ? "-" : curve.text(known->y);
+  const auto axis_text = [&](double value) { return std::isnan(value) ? "" : curve.text(value); };
+  for (size_t row = 0; row < options.rows; ++row) {
+    const std::string name = row == 0 ? curve.name : row == 1 ? newest : "";
+    const std::string axis = options.rows == 1        ? newest
+                             : row == 0               ? axis_text(drawn.most)
+                             : row + 1 < options.rows ? ""
+                                                      : axis_text(drawn.least);
+    lines.push_back(padded(name, kNameColumns) + right_aligned(axis, kAxisColumns) + " " + drawn.rows[row]);
+  }
+}
+
+std::string skip_text(const RunMetrics& metrics) {
+  const auto skips = metrics.events("skip");
+  return fmt::format("last skip: step {}: {}", skips.back()->value("step", int64_t{0}),
+                     skips.back()->at("reason").get<std::string>());
+}
+
+std::vector<std::string> frame_of_run(const WatchedRun& run, const FrameStyle& style, double now) {
+  std::vector<std::string> lines;
+  const std::string status = to_text(run.status, now);
+  const size_t second = status.find('\n') + 1;
+  lines.push_back(status.substr(0, second - 1));
+  lines.push_back(progress_bar(share_done(run.status), std::min<size_t>(style.columns - 10, 60), style.glyphs));
+  lines.push_back(run.path +
+                  (run.status.figures ? " " + status.substr(second, status.find('\n', second) - second) : ""));
+  const std::vector<RunStep>& steps = run.metrics.steps();
+  const std::vector<CurvePoint> skipped = skipped_points(steps);
+  std::vector<std::string> below;  // the curves
+  if (!skipped.empty()) below.push_back(skip_text(run.metrics));
+  const auto checkpoint = status.find("last checkpoint: ");
+  below.push_back(status.substr(checkpoint, status.find('\n', checkpoint) - checkpoint) +
+                  fmt::format("; warnings: {}", run.status.warnings));
+  for (const std::string& warning : run.status.last_warnings) below.push_back("  " + warning);
+  if (steps.empty()) {
+    lines.emplace_back("no step is done yet");
+  } else {
+    const std::vector<WatchedCurve> curves = curves_of(run.metrics);
+    // The last column of a terminal stays empty: some begin a line behind it.
+    const size_t taken_columns = kNameColumns + kAxisColumns + 2;
+    SparklineOptions options{.columns = std::max(kLeastCurve, style.columns - std::min(style.columns, taken_columns)),
+                             .from = static_cast<double>(steps.front().step),
+                             .to = static_cast<double>(steps.back().step),
+                             .glyphs = style.glyphs};
+    const size_t taken = lines.size() + below.size() + (skipped.empty() ? 0 : 1) + 2;
+    const size_t room = style.rows - std::min(style.rows, taken);
+    options.rows = std::clamp<size_t>(room / curves.size(), 1, 4);
+    lines.emplace_back();
+    for (const WatchedCurve& curve : curves) add_curve(curve, options, lines);
+    if (!skipped.empty()) {
+      lines.push_back(padded("skipped steps", kNameColumns) +
+                      right_aligned(fmt::format("{}", skipped.size()), kAxisColumns) + " " +
+                      marked_columns(skipped, options));
+    }
+    const std::string first = fmt::format("step {}", steps.front().step), last = fmt::format("{}", steps.back().step);
+    lines.push_back(std::string(kNameColumns + kAxisColumns + 1, ' ') + first +
+                    right_aligned(last, options.columns - std::min(options.columns, first.size())));
+  }
+  lines.insert(lines.end(), below.begin(), below.end());
+  return lines;
+}
+
+std::vector<std::string> frame_of_runs(const std::vector<WatchedRun>& runs, const FrameStyle& style, double now) {
+  size_t under_way = 0, name_columns = 3;
+  for (const WatchedRun& run : runs) {
+    under_way += run.is_under_way() ? 1 : 0;
+    name_columns = std::max(name_columns, columns_of(run.path));
+  }
+  name_columns = std::min<size_t>(name_columns, 28);
+  std::vector<std::string> lines = {fmt::format("{} of {} under way", under_way, counted(std::ssize(runs), "run"))};
+  const auto row = [&](const std::string& name, std::initializer_list<std::string> cells, const std::string& curve) {
+    std::string line = padded(name, name_columns);
+    constexpr size_t kWidths[] = {8, 15, 8, 10, 8, 8, 5, 9};
+    size_t index = 0;
+    for (const std::string& cell : cells) line += " " + right_aligned(cell, kWidths[index++]);
+    return line + "  " + curve;
+  };
+  const std::string heading =
+      row("run", {"state", "step", "loss", "validation", "norm", "tok/s", "skips", "ends in"}, "loss");
+  lines.push_back(heading);
+  const size_t taken = columns_of(heading) - 4;
+  for (const WatchedRun& run : runs) {
+    const RunFigures figures = run.status.figures.value_or(RunFigures());
+    const auto figure = [](const std::optional<double>& value, const char* format) {
+      return value ? fmt::format(fmt::runtime(format), *value) : std::string("-");
+    };
+    const std::vector<RunStep>& steps = run.metrics.steps();
+    std::string curve;
+    if (!steps.empty() && style.columns >= taken + kLeastCurve) {
+      SparklineOptions options{.columns = std::min<size_t>(style.columns - taken - 1, 40),
+                               .from = static_cast<double>(steps.front().step),
+                               .to = static_cast<double>(steps.back().step),
+                               .glyphs = style.glyphs};
+      curve = sparkline(curve_of_steps(steps, "", &RunStep::loss).points, options).rows.front();
+    }
+    const bool has_end = run.is_under_way() && figures.estimated_end;
+    lines.push_back(row(run.path,
+                        {name(run.status.health),
+                         fmt::format("{:.0f}/{:.0f}", figures.step.value_or(0.0), figures.steps_total.value_or(0.0)),
+                         figure(figures.loss, "{:.4f}"), figure(figures.validation_loss, "{:.4f}"),
+                         figure(figures.gradient_norm, "{:.3g}"),
+                         figures.tokens_per_second ? in_thousands(*figures.tokens_per_second) : "-",
+                         fmt::format("{}", skipped_points(steps).size()),
+                         has_end ? to_clock(std::max(0.0, *figures.estimated_end - now)) : "-"},
+                        curve));
+  }
+  return lines;
+}
+
+}  // namespace
+
+void WatchedRun::refresh(double now) {
+  status = read_status(path, now);
+  metrics.refresh();
+}
+
+bool WatchedRun::is_under_way() const {
+  return status.health == RunHealth::kStarting || status.health == RunHealth::kRunning ||
+         status.health == RunHealth::kSilent;
+}
+
+std::string watch_frame(const std::vector<WatchedRun>& runs, const FrameStyle& style, double now) {
+  std::vector<std::string> lines =
+      runs.size() == 1 ? frame_of_run(runs.front(), style, now) : frame_of_runs(runs, style, now);
+  if (lines.size() > style.rows) lines.resize(style.rows);
+  std::string text;
+  for (const std::string& line : lines) {
+    std::string shown = cut(line, style.columns);
+    shown.resize(shown.find_last_not_of(' ') + 1);
+    text += shown + "\n";
+  }
+  return text;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,164 @@
+#include "tools/text/parquet_pages.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include <fmt/core.h>
+
+#include "core/base/check.h"
+
+namespace mantissa::parquet {
+namespace {
+
+constexpr const char* kDamaged = "it is damaged; copy the file again";
+
+void require_sound(bool condition) { require<DataError>(condition, "{}", kDamaged); }
+
+// A varint with the size, then literals and copies of earlier bytes, each behind a tag.
+void unpack_snappy(Bytes packed, std::span<std::byte> out) {
+  require_sound(take_varint(packed) == out.size());
+  size_t at = 0;
+  while (!packed.empty()) {
+    const auto tag = std::to_integer<uint32_t>(take_bytes(packed, 1)[0]);
+    size_t length = (tag >> 2) + 1;
+    const auto number = [&packed](size_t bytes) {  // little-endian
+      size_t value = 0;
+      for (const Bytes from = take_bytes(packed, bytes); bytes > 0; --bytes) {
+        value = value << 8 | std::to_integer<size_t>(from[bytes - 1]);
+      }
+      return value;
+    };
+    if ((tag & 3) == 0) {
+      if (length > 60) length = number(length - 60) + 1;
+      require_sound(length <= out.size() - at);
+      std::memcpy(out.data() + at, take_bytes(packed, length).data(), length);
+      at += length;
+      continue;
+    }
+    size_t offset = 0;
+    if ((tag & 3) == 1) {
+      length = (tag >> 2 & 7) + 4;
+      offset = (tag >> 5) << 8 | number(1);
+    } else {
+      offset = number((tag & 3) == 2 ? 2 : 4);
+    }
+    require_sound(offset > 0 && offset <= at && length <= out.size() - at);
+    for (size_t i = 0; i < length; ++i) out[at + i] = out[at + i - offset];  // the two may overlap
+    at += length;
+  }
+  require_sound(at == out.size());
+}
+
+// gzip or zlib, in one or several members.
+void unpack_gzip(Bytes packed, std::span<std::byte> out) {
+  constexpr int kDetectHeader = 32;
+  require_sound(packed.size() <= std::numeric_limits<uInt>::max() && out.size() <= std::numeric_limits<uInt>::max());
+  z_stream stream{};
+  require<DataError>(inflateInit2(&stream, MAX_WBITS + kDetectHeader) == Z_OK, "{}", "zlib cannot start");
+  const std::unique_ptr<z_stream, decltype(&inflateEnd)> ended(&stream, inflateEnd);
+  // zlib does not write to its input.
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(packed.data()));
+  stream.avail_in = static_cast<uInt>(packed.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  do {
+    require_sound(inflate(&stream, Z_FINISH) == Z_STREAM_END);
+  } while (stream.avail_in > 0 && inflateReset(&stream) == Z_OK);
+  require_sound(stream.avail_out == 0);
+}
+
+void unpack_zstd(Bytes packed, std::span<std::byte> out) {
+  const size_t size = ZSTD_decompress(out.data(), out.size(), packed.data(), packed.size());
+  require_sound(ZSTD_isError(size) == 0 && size == out.size());
+}
+
+std::string_view name_of(Codec codec) {
+  constexpr std::string_view kNames[] = {"none", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw"};
+  const auto index = static_cast<size_t>(codec);
+  return index < std::size(kNames) ? kNames[index] : "an unknown codec";
+}
+
+}  // namespace
+
+uint64_t take_varint(Bytes& bytes) {
+  uint64_t value = 0;
+  for (int shift = 0; shift < 64; shift += 7) {
+    const auto byte = std::to_integer<uint64_t>(take_bytes(bytes, 1)[0]);
+    value |= (byte & 0x7F) << shift;
+    if (byte < 0x80) return value;
+  }
+  throw DataError("a number has more than 64 bits; copy the file again");
+}
+
+uint32_t take_u32(Bytes& bytes) {
+  uint32_t value = 0;
+  std::memcpy(&value, take_bytes(bytes, sizeof(value)).data(), sizeof(value));
+  return value;
+}
+
+Bytes take_bytes(Bytes& bytes, uint64_t count) {
+  require<DataError>(count <= bytes.size(), "expected {} more bytes, got {}", count, bytes.size());
+  const Bytes taken = bytes.first(count);
+  bytes = bytes.subspan(count);
+  return taken;
+}
+
+PageBytes decompress(Codec codec, Bytes packed, size_t size) {
+  if (codec == Codec::kNone) {
+    require_sound(packed.size() == size);
+    return {.bytes = packed};
+  }
+  const bool is_known = codec == Codec::kSnappy || codec == Codec::kGzip || codec == Codec::kZstd;
+  require<DataError>(is_known, "it is compressed by {}; expected none, snappy, gzip or zstd", name_of(codec));
+  PageBytes page{.bytes = {}, .owned = std::make_unique_for_overwrite<std::byte[]>(size)};
+  const std::span<std::byte> out(page.owned.get(), size);
+  if (codec == Codec::kSnappy) unpack_snappy(packed, out);
+  if (codec == Codec::kGzip) unpack_gzip(packed, out);
+  if (codec == Codec::kZstd) unpack_zstd(packed, out);
+  page.bytes = out;
+  return page;
+}
+
+HybridReader::HybridReader(Bytes bytes, int width) : bytes_(bytes), width_(width) {
+  require_sound(width >= 0 && width <= 32);
+}
+
+void HybridReader::begin_run() {
+  const uint64_t header = take_varint(bytes_);
+  is_packed_ = (header & 1) != 0;
+  left_ = header >> 1;
+  require_sound(left_ > 0 && left_ < uint64_t{1} << 32);
+  buffered_ = 0;
+  buffer_ = 0;
+  if (is_packed_) {
+    left_ *= 8;
+    return;
+  }
+  value_ = 0;
+  const Bytes value = take_bytes(bytes_, static_cast<uint64_t>((width_ + 7) / 8));
+  for (size_t i = 0; i < value.size(); ++i) value_ |= std::to_integer<uint32_t>(value[i]) << (8 * i);
+}
+
+void HybridReader::read(std::span<uint32_t> values) {
+  for (uint32_t& value : values) {
+    if (left_ == 0) begin_run();
+    --left_;
+    if (!is_packed_) {
+      value = value_;
+      continue;
+    }
+    while (buffered_ < width_) {
+      buffer_ |= std::to_integer<uint64_t>(take_bytes(bytes_, 1)[0]) << buffered_;
+      buffered_ += 8;
+    }
+    value = static_cast<uint32_t>(buffer_ & ((uint64_t{1} << width_) - 1));
+    buffer_ >>= width_;
+    buffered_ -= width_;
+  }
+}
+
+}  // namespace mantissa::parquet

@@ -1,0 +1,301 @@
+#include "tools/text/parquet_reader.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "core/base/check.h"
+#include "tools/text/thrift_reader.h"
+
+namespace mantissa {
+namespace {
+
+using namespace parquet;
+
+// ---- Metadata
+
+constexpr int64_t kByteArray = 6;                // Type
+constexpr int64_t kRequired = 0, kOptional = 1;  // FieldRepetitionType
+
+struct Element {
+  std::string name;
+  int64_t type = -1, repetition = kRequired, children = 0;
+};
+
+struct Chunk {
+  std::vector<std::string> path;
+  Codec codec = Codec::kNone;
+  int64_t values = 0, bytes = 0, data_offset = 0, dictionary_offset = 0;
+  bool is_elsewhere = false;  // in another file
+};
+
+struct Footer {
+  std::vector<Element> schema;
+  std::vector<Chunk> chunks;  // of all row groups
+};
+
+Element read_element(ThriftReader& in) {
+  Element element;
+  in.read_struct([&](int64_t id, Wire type) {
+    const bool is_integer = type == Wire::kI32;
+    if (id == 1 && is_integer) return element.type = in.integer(), true;
+    if (id == 3 && is_integer) return element.repetition = in.integer(), true;
+    if (id == 4 && type == Wire::kBinary) return element.name = in.text(), true;
+    if (id == 5 && is_integer) return element.children = in.integer(), true;
+    return false;
+  });
+  return element;
+}
+
+Chunk read_chunk(ThriftReader& in) {
+  Chunk chunk;
+  const auto read_metadata = [&](int64_t id, Wire type) {
+    const bool is_integer = type == Wire::kI32 || type == Wire::kI64;
+    if (id == 3 && type == Wire::kList) {
+      in.read_list(Wire::kBinary, [&] { chunk.path.emplace_back(in.text()); });
+      return true;
+    }
+    if (id == 4 && is_integer) return chunk.codec = static_cast<Codec>(in.integer()), true;
+    if (id == 5 && is_integer) return chunk.values = in.integer(), true;
+    if (id == 7 && is_integer) return chunk.bytes = in.integer(), true;
+    if (id == 9 && is_integer) return chunk.data_offset = in.integer(), true;
+    if (id == 11 && is_integer) return chunk.dictionary_offset = in.integer(), true;
+    return false;
+  };
+  in.read_struct([&](int64_t id, Wire type) {
+    if (id == 1) chunk.is_elsewhere = true;
+    if (id != 3 || type != Wire::kStruct) return false;
+    in.read_struct(read_metadata);
+    return true;
+  });
+  return chunk;
+}
+
+Footer read_footer(Bytes file) {
+  constexpr std::string_view kMagic = "PAR1", kEncrypted = "PARE";
+  constexpr size_t kTail = 8;  // length and magic
+  const auto text_at = [&](size_t at) { return std::string_view(reinterpret_cast<const char*>(file.data()) + at, 4); };
+  const bool is_parquet = file.size() >= kTail + 4 && text_at(0) == kMagic;
+  require<DataError>(file.size() < kTail + 4 || text_at(file.size() - 4) != kEncrypted, "its footer is encrypted");
+  require<DataError>(is_parquet && text_at(file.size() - 4) == kMagic,
+                     "expected a Parquet file, from PAR1 to PAR1; if it is one, it was cut off: copy it again");
+  Bytes tail = file.last(kTail);
+  const uint32_t length = take_u32(tail);
+  require<DataError>(length <= file.size() - kTail - 4, "{}", ThriftReader::kBadFooter);
+  ThriftReader in(file.subspan(file.size() - kTail - length, length));
+  Footer footer;
+  in.read_struct([&](int64_t id, Wire type) {
+    if (type != Wire::kList || (id != 2 && id != 4)) return false;
+    if (id == 2) {
+      in.read_list(Wire::kStruct, [&] { footer.schema.push_back(read_element(in)); });
+      return true;
+    }
+    in.read_list(Wire::kStruct, [&] {
+      in.read_struct([&](int64_t field, Wire field_type) {
+        if (field != 1 || field_type != Wire::kList) return false;
+        in.read_list(Wire::kStruct, [&] { footer.chunks.push_back(read_chunk(in)); });
+        return true;
+      });
+    });
+    return true;
+  });
+  return footer;
+}
+
+// The column at the top of the schema. DataError with those of texts if there is none of this name.
+Element find_column(const Footer& footer, const std::string& column) {
+  require<DataError>(!footer.schema.empty(), "{}", ThriftReader::kBadFooter);
+  std::vector<std::string> texts;
+  std::optional<Element> found;
+  size_t at = 1;
+  for (int64_t i = 0; i < footer.schema[0].children && at < footer.schema.size(); ++i) {
+    const Element& child = footer.schema[at];
+    if (child.name == column) found = child;
+    if (child.children == 0 && child.type == kByteArray) texts.push_back(child.name);
+    for (int64_t open = 1; open > 0 && at < footer.schema.size(); ++at) {  // behind all that is within it
+      require<DataError>(footer.schema[at].children >= 0, "{}", ThriftReader::kBadFooter);
+      open += std::min<int64_t>(footer.schema[at].children, int64_t{1} << 32) - 1;
+    }
+  }
+  const std::string known =
+      fmt::format("it has {}", texts.empty() ? "none" : fmt::format("{}", fmt::join(texts, ", ")));
+  require<DataError>(found.has_value(), "no column '{}' of texts; {} (--field)", column, known);
+  const bool is_text = found->children == 0 && found->type == kByteArray && found->repetition <= kOptional;
+  require<DataError>(is_text, "column '{}' holds no texts; {} (--field)", column, known);
+  return *found;
+}
+
+// ---- Pages
+
+enum class PageType : int64_t { kData = 0, kIndex = 1, kDictionary = 2, kDataV2 = 3 };
+
+struct PageHeader {
+  PageType type = PageType::kIndex;
+  int64_t size = 0, packed = 0, values = 0, encoding = 0, level_encoding = kRle;
+  int64_t definition_bytes = 0, repetition_bytes = 0;  // version 2
+  bool is_compressed = true;                           // version 2
+
+  static constexpr int64_t kPlain = 0, kPlainDictionary = 2, kRle = 3, kRleDictionary = 8;
+  bool is_dictionary() const { return encoding == kPlainDictionary || encoding == kRleDictionary; }
+};
+
+PageHeader read_page_header(ThriftReader& in) {
+  PageHeader header;
+  const auto number = [&](int64_t& value) { return value = in.integer(), true; };
+  in.read_struct([&](int64_t id, Wire type) {
+    if (type == Wire::kI32) {
+      if (id == 1) return header.type = static_cast<PageType>(in.integer()), true;
+      if (id == 2) return number(header.size);
+      if (id == 3) return number(header.packed);
+      return false;
+    }
+    if (type != Wire::kStruct || (id != 5 && id != 7 && id != 8)) return false;
+    in.read_struct([&](int64_t field, Wire field_type) {
+      if (id == 8 && field == 7) return header.is_compressed = field_type == Wire::kTrue, true;
+      if (field_type != Wire::kI32) return false;
+      if (field == 1) return number(header.values);
+      if (field == (id == 8 ? 4 : 2)) return number(header.encoding);
+      if (id == 5 && field == 3) return number(header.level_encoding);
+      if (id == 8 && field == 5) return number(header.definition_bytes);
+      if (id == 8 && field == 6) return number(header.repetition_bytes);
+      return false;
+    });
+    return true;
+  });
+  constexpr int64_t kMost = int64_t{1} << 30;
+  constexpr int64_t kMostValues = int64_t{1} << 24;  // few bytes can stand for many
+  for (const int64_t value : {header.size, header.packed, header.definition_bytes, header.repetition_bytes}) {
+    require<DataError>(value >= 0 && value <= kMost, "its header has the size {}; copy the file again", value);
+  }
+  require<DataError>(header.values >= 0 && header.values <= kMostValues, "it has {} values: expected {} at most",
+                     header.values, kMostValues);
+  return header;
+}
+
+class ColumnReader {
+ public:
+  ColumnReader(Bytes file, bool is_optional, const std::function<void(std::span<const std::string_view>)>& f)
+      : file_(file), is_optional_(is_optional), f_(f) {}
+
+  void read(const Chunk& chunk) {
+    require<DataError>(!chunk.is_elsewhere, "its columns are in other files, which are not read");
+    const bool has_dictionary = chunk.dictionary_offset > 0 && chunk.dictionary_offset < chunk.data_offset;
+    const int64_t begin = has_dictionary ? chunk.dictionary_offset : chunk.data_offset;
+    const auto size = static_cast<int64_t>(file_.size());
+    require<DataError>(begin >= 4 && chunk.bytes >= 0 && begin <= size && chunk.bytes <= size - begin, "{}",
+                       ThriftReader::kBadFooter);
+    Bytes rest = file_.subspan(static_cast<size_t>(begin), static_cast<size_t>(chunk.bytes));
+    dictionary_.clear();
+    int64_t left = chunk.values;
+    while (left > 0) {
+      const auto offset = rest.data() - file_.data();
+      texts_.clear();
+      try {
+        read_page(chunk.codec, left, rest);
+      } catch (const DataError& error) {
+        throw DataError(fmt::format("the page at byte {}: {}", offset, error.what()));
+      }
+      if (!texts_.empty()) f_(texts_);
+      left -= std::ssize(texts_);
+    }
+  }
+
+ private:
+  // Takes a page off the front. Fills texts_ if it has values.
+  void read_page(Codec codec, int64_t left, Bytes& rest) {
+    ThriftReader in(rest);
+    const PageHeader header = read_page_header(in);
+    rest = in.rest();
+    const Bytes packed = take_bytes(rest, static_cast<uint64_t>(header.packed));
+    if (header.type == PageType::kDictionary) read_dictionary(header, codec, packed);
+    if (header.type != PageType::kData && header.type != PageType::kDataV2) return;
+    require<DataError>(header.values > 0 && header.values <= left, "it has {} values, of {} that are left",
+                       header.values, left);
+    read_data(header, codec, packed);
+  }
+
+  static std::string_view take_text(Bytes& bytes) {
+    const Bytes text = take_bytes(bytes, take_u32(bytes));
+    return {reinterpret_cast<const char*>(text.data()), text.size()};
+  }
+
+  void read_dictionary(const PageHeader& header, Codec codec, Bytes packed) {
+    dictionary_page_ = decompress(codec, packed, static_cast<size_t>(header.size));
+    dictionary_.clear();
+    Bytes bytes = dictionary_page_.bytes;
+    for (int64_t i = 0; i < header.values; ++i) dictionary_.push_back(take_text(bytes));
+  }
+
+  void read_data(const PageHeader& header, Codec codec, Bytes packed) {
+    Bytes levels, values;
+    if (header.type == PageType::kDataV2) {  // levels are not compressed
+      const int64_t behind = header.repetition_bytes + header.definition_bytes;
+      require<DataError>(behind <= header.size, "its levels have {} of {} bytes; copy the file again", behind,
+                         header.size);
+      take_bytes(packed, static_cast<uint64_t>(header.repetition_bytes));
+      levels = take_bytes(packed, static_cast<uint64_t>(header.definition_bytes));
+      const auto size = static_cast<size_t>(header.size - behind);
+      // A page of nulls alone has no values to compress.
+      const bool is_plain = !header.is_compressed || (size == 0 && packed.empty());
+      page_ = decompress(is_plain ? Codec::kNone : codec, packed, size);
+      values = page_.bytes;
+    } else {
+      page_ = decompress(codec, packed, static_cast<size_t>(header.size));
+      values = page_.bytes;
+      if (is_optional_) {
+        require<DataError>(header.level_encoding == PageHeader::kRle, "levels in encoding {}: expected RLE",
+                           header.level_encoding);
+        levels = take_bytes(values, take_u32(values));
+      }
+    }
+    std::vector<uint32_t> present(static_cast<size_t>(header.values), 1);
+    if (is_optional_) HybridReader(levels, 1).read(present);
+    texts_.resize(present.size());
+    if (header.is_dictionary()) {
+      look_up(values, present);
+    } else {
+      require<DataError>(header.encoding == PageHeader::kPlain,
+                         "values in encoding {}: expected PLAIN or a dictionary; write the file again without "
+                         "column_encoding",
+                         header.encoding);
+      for (size_t i = 0; i < texts_.size(); ++i) {
+        if (present[i] != 0) texts_[i] = take_text(values);
+      }
+    }
+  }
+
+  void look_up(Bytes values, std::span<const uint32_t> present) {
+    std::vector<uint32_t> indices(static_cast<size_t>(std::ranges::count(present, 1u)));
+    if (indices.empty()) return;
+    const int width = std::to_integer<int>(take_bytes(values, 1)[0]);
+    HybridReader(values, width).read(indices);
+    auto next = indices.begin();
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      if (present[i] == 0) continue;
+      require<DataError>(*next < dictionary_.size(), "entry {} of a dictionary of {}", *next, dictionary_.size());
+      texts_[i] = dictionary_[*next++];
+    }
+  }
+
+  const Bytes file_;
+  const bool is_optional_;
+  const std::function<void(std::span<const std::string_view>)>& f_;
+  PageBytes dictionary_page_, page_;  // the last ones
+  std::vector<std::string_view> dictionary_, texts_;
+};
+
+}  // namespace
+
+void read_parquet_texts(std::span<const std::byte> file, const std::string& column,
+                        const std::function<void(std::span<const std::string_view>)>& f) {
+  const Footer footer = read_footer(file);
+  ColumnReader reader(file, find_column(footer, column).repetition == kOptional, f);
+  for (const Chunk& chunk : footer.chunks) {
+    if (chunk.path == std::vector{column}) reader.read(chunk);
+  }
+}
+
+}  // namespace mantissa

@@ -1,0 +1,210 @@
+#include "tools/text/tokenize_verb.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/check.h"
+#include "core/base/log.h"
+#include "core/base/progress_bar.h"
+#include "core/base/thread_team.h"
+#include "core/base/wrapped_text.h"
+#include "core/io/files.h"
+#include "tools/config/data_paths.h"
+#include "tools/text/chat/chat_template.h"
+#include "tools/text/document_reader.h"
+#include "tools/text/token_shards.h"
+#include "tools/text/tokenizer/tokenizer.h"
+
+namespace mantissa {
+namespace {
+
+// The token that follows each document.
+int32_t end_of_text(const Tokenizer& tokenizer, const TokenizeRequest& request) {
+  if (!request.end_of_text.empty()) {
+    const auto id = tokenizer.id_of(request.end_of_text);
+    require<ConfigError>(id.has_value(), "--end-of-text: the tokenizer has no token '{}'", request.end_of_text);
+    return *id;
+  }
+  for (const auto& id : {tokenizer.eos(), tokenizer.id_of("<|endoftext|>"), tokenizer.id_of("</s>")}) {
+    if (id) return *id;
+  }
+  throw ConfigError(request.tokenizer + ": does not say which token ends a text; name one with --end-of-text");
+}
+
+std::optional<ChatTemplate> template_of(const TokenizeRequest& request) {
+  if (request.chat.empty()) return std::nullopt;
+  if (request.chat != "auto") return chat_template(request.chat);
+  const std::filesystem::path path = request.tokenizer;
+  std::error_code error;  // then it is no folder
+  return find_chat_template((std::filesystem::is_directory(path, error) ? path : path.parent_path()).string(),
+                            "--chat");
+}
+
+// A conversation: what the assistant wrote counts as targets, with the token that ends its turn.
+void encode_chat(const Tokenizer& tokenizer, const ChatTemplate& format, const nlohmann::json& messages,
+                 std::vector<int32_t>& ids, std::vector<uint8_t>& loss_mask) {
+  const std::vector<ChatMessage> given = chat_messages(JsonNode(messages, "messages"));
+  for (size_t i = 0; i < given.size(); ++i) {
+    require<DataError>(!given[i].content.empty(), "messages[{}]: the content is empty", i);
+  }
+  for (const ChatPiece& piece : format.render(given)) {
+    tokenizer.encode(piece.text, ids);
+    loss_mask.resize(ids.size(), piece.part == ChatPart::kAssistant ? 1 : 0);
+  }
+  require<DataError>(std::ranges::count(loss_mask, 1) > 0, "messages: none is the assistant's, so nothing is learnt");
+}
+
+struct Document {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> loss_mask{};  // of a conversation
+  std::string complaint;             // why the line is none
+};
+
+class Run {
+ public:
+  Run(const TokenizeRequest& request, const std::vector<std::string>& files)
+      : request_(request),
+        tokenizer_(open_tokenizer(request.tokenizer)),
+        chat_(template_of(request)),
+        end_(chat_ ? -1 : end_of_text(*tokenizer_, request)),
+        shards_({.folder = request.output,
+                 .form = chat_ ? TokenShards::Form::kOwn : TokenShards::Form::kLlmc,
+                 .tokenizer = std::filesystem::path(request.tokenizer).filename().string(),
+                 .vocab = tokenizer_->vocab_size(),
+                 .shard_tokens = request.shard_tokens}),
+        progress_(std::in_place, "tokenize: MB", megabytes(size_of(files))) {}
+
+  void add_file(const std::string& path) {
+    require<DataError>(!chat_ || path.ends_with(".jsonl") || path.ends_with(".jsonl.zst"),
+                       "{}: conversations are lines of *.jsonl or *.jsonl.zst files", path);
+    read_documents(path, request_.field, [&](std::span<const RawDocument> batch, size_t read_bytes) {
+      add(path, batch);
+      progress_->reach(megabytes(read_bytes_ + read_bytes));
+    });
+    read_bytes_ += size_of({path});
+    ++files_;
+  }
+
+  void finish(double seconds) {
+    require<DataError>(documents_ > 0, "the {} files hold no document: {} are empty, {} lines are not valid", files_,
+                       empty_, bad_lines_);
+    shards_.finish();
+    progress_.reset();
+    log_info("{} tokens of {} documents, {:.1f} MB, in {:.1f} s: {} files in {}", tokens_, documents_,
+             static_cast<double>(bytes_) / 1e6, seconds, shards_.files(), request_.output);
+    if (chat_) {
+      log_info("{} tokens are the assistant's, and count as targets; the longest conversation has {} tokens", targets_,
+               longest_);
+    }
+    if (empty_ > 0) log_info("{} empty documents were left out", empty_);
+    if (bad_lines_ > 0) log_warn("{} lines were skipped", bad_lines_);
+  }
+
+ private:
+  static int64_t megabytes(uint64_t bytes) { return static_cast<int64_t>(bytes / 1'000'000); }
+  static uint64_t size_of(const std::vector<std::string>& files) {
+    uint64_t bytes = 0;
+    std::error_code error;  // then reading it will tell
+    for (const std::string& file : files) {
+      if (const uint64_t size = std::filesystem::file_size(file, error); !error) bytes += size;
+    }
+    return bytes;
+  }
+
+  Document encode(const RawDocument& raw) const {
+    Document document;
+    std::string_view text = raw.text;
+    nlohmann::json json;
+    const std::string name = chat_ ? "messages" : request_.field;
+    if (raw.line > 0) {
+      json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+      const auto field = json.is_object() ? json.find(name) : json.end();
+      if (json.is_discarded()) {
+        document.complaint = "not valid JSON";
+      } else if (!json.is_object() || field == json.end() || !(chat_ ? field->is_array() : field->is_string())) {
+        document.complaint = fmt::format("expected an object with the {} '{}'", chat_ ? "array" : "string", name);
+      }
+      if (!document.complaint.empty()) return document;
+      if (chat_) {
+        try {
+          encode_chat(*tokenizer_, *chat_, *field, document.ids, document.loss_mask);
+        } catch (const DataError& error) {
+          document.complaint = error.what();
+        }
+        return document;
+      }
+      text = field->get_ref<const std::string&>();
+    }
+    tokenizer_->encode(text, document.ids, {.special_tokens_as_text = request_.special_tokens_as_text});
+    return document;
+  }
+
+  void add(const std::string& path, std::span<const RawDocument> batch) {
+    std::vector<Document> documents(batch.size());
+    if (batch.size() == 1) {
+      documents[0] = encode(batch[0]);  // by all threads
+    } else {
+      parallel_for(static_cast<int64_t>(batch.size()),
+                   [&](int64_t i) { documents[static_cast<size_t>(i)] = encode(batch[static_cast<size_t>(i)]); });
+    }
+    for (size_t i = 0; i < batch.size(); ++i) {
+      Document& document = documents[i];
+      if (!document.complaint.empty()) {
+        complain(fmt::format("{}:{}: {}: {}", path, batch[i].line, document.complaint,
+                             legible(batch[i].text.substr(0, 60))));
+        continue;
+      }
+      if (document.ids.empty()) {
+        ++empty_;
+        continue;
+      }
+      if (!chat_) document.ids.push_back(end_);
+      shards_.add(document.ids, document.loss_mask);
+      targets_ += std::ranges::count(document.loss_mask, 1);
+      longest_ = std::max(longest_, std::ssize(document.ids));
+      ++documents_;
+      tokens_ += static_cast<int64_t>(document.ids.size());
+      bytes_ += static_cast<int64_t>(batch[i].text.size());
+    }
+  }
+
+  void complain(const std::string& message) {
+    constexpr int64_t kShown = 10;
+    ++bad_lines_;
+    require<DataError>(bad_lines_ <= request_.most_bad_lines,
+                       "{}\nmore than {} lines are bad; --bad-lines N skips up to N of them", message,
+                       request_.most_bad_lines);
+    if (bad_lines_ <= kShown) log_warn("{}", message);
+  }
+
+  const TokenizeRequest& request_;
+  const std::unique_ptr<Tokenizer> tokenizer_;
+  const std::optional<ChatTemplate> chat_;
+  const int32_t end_;
+  TokenShards shards_;
+  std::optional<ProgressBar> progress_;
+  uint64_t read_bytes_ = 0;  // of the files before this one
+  int64_t files_ = 0, documents_ = 0, empty_ = 0, bad_lines_ = 0, tokens_ = 0, bytes_ = 0;
+  int64_t targets_ = 0, longest_ = 0;  // of conversations
+};
+
+void tokenize(const TokenizeRequest& request) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<std::string> files = text_files(request.inputs);
+  Run run(request, files);
+  for (const std::string& file : files) run.add_file(file);
+  run.finish(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+}  // namespace
+
+int tokenize_verb(const TokenizeRequest& request) {
+  return run_reported([&] { tokenize(request); });
+}
+
+}  // namespace mantissa

@@ -1,0 +1,112 @@
+#include "tools/text/tokenizer/normalizer.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "tools/text/tokenizer/utf8.h"
+
+namespace mantissa {
+namespace {
+
+utf8proc_option_t options_of(UnicodeNormalizer::Form form) {
+  using Form = UnicodeNormalizer::Form;
+  const bool composes = form == Form::kNfc || form == Form::kNfkc;
+  const bool is_compatible = form == Form::kNfkc || form == Form::kNfkd;
+  return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                                        (is_compatible ? UTF8PROC_COMPAT : 0));
+}
+
+void append_normalized(std::string_view text, utf8proc_option_t options, std::string& out) {
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t count = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                              static_cast<utf8proc_ssize_t>(text.size()), &mapped, options);
+  if (count < 0) throw std::bad_alloc();  // valid UTF-8 has no other reason
+  out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(count));
+  std::free(mapped);
+}
+
+}  // namespace
+
+// NFC leaves U+0000 to U+02FF as they are; the compatible and the decomposed forms leave ASCII.
+bool is_inert(char32_t code) {
+  return code < 0x80 || (code >= 0x0410 && code <= 0x0418) || (code >= 0x041A && code <= 0x0438) ||
+         (code >= 0x043A && code <= 0x044F) ||                                          // Cyrillic without й
+         (code >= 0x05D0 && code <= 0x05EA) ||                                          // Hebrew
+         (code >= 0x0E01 && code <= 0x0E30) ||                                          // Thai consonants
+         (code >= 0x2012 && code <= 0x2016) || (code >= 0x2018 && code <= 0x201E) ||    // quotation marks
+         (code >= 0x3001 && code <= 0x3029) ||                                          // CJK punctuation
+         (code >= 0x3400 && code <= 0x4DBF) || (code >= 0x4E00 && code <= 0x9FFF) ||    // CJK
+         (code >= 0x1F300 && code <= 0x1F6FF) || (code >= 0x1F900 && code <= 0x1F9FF);  // emoji
+}
+
+std::string_view UnicodeNormalizer::apply(std::string_view text, std::string& storage) const {
+  // Most characters are inert. The others are normalized in runs, each with the character before it, with which its
+  // first one may combine.
+  const bool keeps_latin = form_ == Form::kNfc;
+  const auto stays = [keeps_latin](char32_t code) { return is_inert(code) || (keeps_latin && code < 0x300); };
+  const utf8proc_option_t options = options_of(form_);
+  size_t copied = 0, before = 0, at = 0;  // `before`: the start of the character before `at`
+  bool is_changed = false;
+  while (at < text.size()) {
+    const TextChar next = first_char(text.substr(at));
+    if (stays(next.code)) {
+      before = at;
+      at += next.bytes;
+      continue;
+    }
+    size_t end = at + next.bytes;
+    for (size_t bytes = 0; end < text.size(); end += bytes) {
+      const TextChar following = first_char(text.substr(end));
+      if (stays(following.code)) break;
+      bytes = following.bytes;
+    }
+    if (!is_changed) storage.clear();
+    is_changed = true;
+    storage.append(text.substr(copied, before - copied));
+    append_normalized(text.substr(before, end - before), options, storage);
+    copied = before = at = end;
+  }
+  if (!is_changed) return text;
+  storage.append(text.substr(copied));
+  return storage;
+}
+
+std::string_view PrependNormalizer::apply(std::string_view text, std::string& storage) const {
+  if (text.empty()) return text;
+  storage.assign(prefix_);
+  storage.append(text);
+  return storage;
+}
+
+std::string_view ReplaceNormalizer::apply(std::string_view text, std::string& storage) const {
+  size_t copied = 0;
+  bool is_changed = false;
+  pattern_.for_each_match(text, [&](size_t begin, size_t end) {
+    if (!is_changed) storage.clear();
+    is_changed = true;
+    storage.append(text.substr(copied, begin - copied));
+    storage.append(content_);
+    copied = end;
+  });
+  if (!is_changed) return text;
+  storage.append(text.substr(copied));
+  return storage;
+}
+
+std::string_view NormalizerSequence::apply(std::string_view text, std::string& storage) const {
+  std::string other;
+  for (const auto& part : parts_) {
+    const std::string_view result = part->apply(text, other);
+    if (result.data() != text.data() || result.size() != text.size()) {
+      storage.swap(other);
+      text = storage;
+    }
+  }
+  return text;
+}
+
+}  // namespace mantissa

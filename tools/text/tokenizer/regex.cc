@@ -1,0 +1,145 @@
+#include "tools/text/tokenizer/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8  // NOLINT(cppcoreguidelines-macro-usage): the header asks for it
+#include <pcre2.h>
+
+#include <algorithm>
+#include <array>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "core/base/check.h"
+#include "tools/text/tokenizer/utf8.h"
+
+namespace mantissa {
+namespace {
+
+// PCRE2's \s also holds U+180E, which is no space since Unicode 6.3.
+constexpr std::string_view kSpaces =
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"
+    "\\x{202f}\\x{205f}\\x{3000}";
+
+// The same pattern for PCRE2. Refuses what other engines read otherwise.
+std::string translated(const std::string& pattern, RegexDialect dialect, const std::string& where) {
+  const auto refuse = [&](std::string_view part, std::string_view reason) {
+    throw DataError(fmt::format("{}: the pattern '{}' contains '{}', {}", where, pattern, part, reason));
+  };
+  std::string out;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (c == '\\' && next != '\0') {
+      ++i;
+      if (next == 's') {
+        out += in_class ? std::string(kSpaces) : fmt::format("[{}]", kSpaces);
+      } else if (next == 'S' && !in_class) {
+        out += fmt::format("[^{}]", kSpaces);
+      } else {
+        if ((next == 'h' || next == 'H') && dialect == RegexDialect::kOniguruma) {
+          refuse(fmt::format("\\{}", next), "a hexadecimal digit in tokenizer.json; write [0-9a-fA-F]");
+        }
+        if (std::string_view("wWbB").find(next) != std::string_view::npos) {
+          refuse(fmt::format("\\{}", next), "whose letters differ between engines; write [\\p{L}\\p{M}\\p{Nd}\\p{Pc}]");
+        }
+        // With the braces of \p{L} and \x{20}, which are no repetition.
+        const size_t end = i + 1 < pattern.size() && pattern[i + 1] == '{' ? pattern.find('}', i) : i;
+        const size_t last = std::min(end, pattern.size() - 1);
+        out += c;
+        out.append(pattern, i, last - i + 1);
+        i = last;
+      }
+      continue;
+    }
+    if (in_class && c == '&' && next == '&') refuse("&&", "an intersection of classes, which is not supported");
+    if (in_class && c == '[' && next != ':') refuse("[", "a class within a class, which is not supported; write \\[");
+    if (in_class && c == '[') {
+      const std::string_view name = std::string_view(pattern).substr(i, pattern.find(']', i) + 1 - i);
+      if (name != "[:digit:]" && name != "[:cntrl:]") {
+        refuse(name, "which holds other characters in other engines; write a property such as \\p{L}");
+      }
+      out += name;
+      i += name.size() - 1;
+      continue;
+    }
+    if (!in_class && c == '}' && next == '+' && dialect == RegexDialect::kOniguruma) {
+      refuse("}+", "which repeats the repetition in tokenizer.json and is possessive elsewhere; leave out the '+'");
+    }
+    out += c;
+    if (!in_class && c == '[') {
+      in_class = true;
+      if (next == '^') out += pattern[++i];
+      if (i + 1 < pattern.size() && pattern[i + 1] == ']') out += pattern[++i];  // a bracket first is a member
+    } else if (in_class && c == ']') {
+      in_class = false;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+struct Regex::Compiled {
+  explicit Compiled(pcre2_code* compiled) : code(compiled) {}
+  ~Compiled() { pcre2_code_free(code); }
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
+  pcre2_code* const code;
+  std::string where;
+};
+
+Regex::Regex(const std::string& pattern, RegexDialect dialect, const std::string& where) {
+  const std::string text = translated(pattern, dialect, where);
+  // In tokenizer.json, ^ and $ stand at lines; in tiktoken at the ends of the text.
+  const uint32_t anchors = dialect == RegexDialect::kOniguruma ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY;
+  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
+      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* const code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | anchors, &error, &offset, context.get());
+  if (code == nullptr) {
+    std::array<PCRE2_UCHAR, 256> message{};
+    pcre2_get_error_message(error, message.data(), message.size());
+    throw DataError(fmt::format("{}: the pattern '{}' is no regular expression: {}", where, pattern,
+                                reinterpret_cast<const char*>(message.data())));
+  }
+  auto compiled = std::make_shared<Compiled>(code);
+  compiled->where = where;
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it, where the system forbids code, matches are only slower
+  compiled_ = std::move(compiled);
+}
+
+Regex::Search::Search(const Regex& regex, std::string_view text)
+    : compiled_(*regex.compiled_), text_(text), match_(pcre2_match_data_create_from_pattern(compiled_.code, nullptr)) {
+  if (match_ == nullptr) throw std::bad_alloc();
+}
+
+Regex::Search::~Search() { pcre2_match_data_free(static_cast<pcre2_match_data*>(match_)); }
+
+bool Regex::Search::next() {
+  if (from_ > text_.size()) return false;
+  auto* const match = static_cast<pcre2_match_data*>(match_);
+  const auto* const subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
+  int found = pcre2_match(compiled_.code, subject, text_.size(), from_, PCRE2_NO_UTF_CHECK, match, nullptr);
+  if (found == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter takes its memory from the heap
+    found =
+        pcre2_match(compiled_.code, subject, text_.size(), from_, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match, nullptr);
+  }
+  if (found == PCRE2_ERROR_NOMATCH) return false;
+  require<DataError>(found > 0, "{}: the pattern needs too much memory or time on this text (PCRE2 error {})",
+                     compiled_.where, found);
+  const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(match);
+  begin_ = ends[0];
+  end_ = ends[1];
+  from_ = end_;
+  if (begin_ == end_) from_ += end_ < text_.size() ? first_char(text_.substr(end_)).bytes : 1;
+  return true;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,140 @@
+#include "tools/train/initial_weights.h"
+
+#include <charconv>
+#include <filesystem>
+#include <set>
+
+#include "core/base/log.h"
+#include "core/kernels/elementwise/args.h"
+#include "tools/config/carried_files.h"
+#include "tools/config/init_from.h"
+#include "tools/model/exchange/weights_file.h"
+#include "tools/model/runtime/open_model.h"
+#include "tools/run/state/resume_choice.h"
+#include "tools/train/checkpoint.h"
+
+namespace mantissa {
+namespace {
+
+ModelConfig without_adapters(ModelConfig model) {
+  model.lora = {};
+  return model;
+}
+
+// Loads what this rank needs of each parameter.
+void load_shard(const ModelSource& source, Session& session) {
+  ShardedOptimizer& optimizer = session.sharded.optimizer;
+  const ParameterSet& parameters = session.runtime.parameters;
+  for (int index = 0; index < parameters.size(); ++index) {
+    const Parameter& parameter = parameters[index];
+    if (!optimizer.needs(index, 0, parameter.numel())) continue;
+    const auto count = static_cast<size_t>(parameter.numel());
+    const bool is_new = source.parameters().find(parameter.name) == nullptr;  // of an adapter
+    if (parameter.working_dtype == DType::kF64 && !is_new) {
+      std::vector<double> values(count), none(count);
+      source.read(parameter.name, DType::kF64, std::as_writable_bytes(std::span(values)));
+      optimizer.load({.parameter = index, .doubles = {.weights = values, .m = none, .v = none}});
+      continue;
+    }
+    std::vector<float> values(count), zeros(count);
+    if (is_new) {
+      initial_values(parameter, session.config.train.seed, 0, parameter.numel(), values.data());
+    } else {
+      source.read(parameter.name, DType::kF32, std::as_writable_bytes(std::span(values)));
+    }
+    const MomentValues none{.values = zeros};
+    optimizer.load({.parameter = index, .weights = values, .m = none, .v = none});
+  }
+}
+
+}  // namespace
+
+std::optional<CheckpointFile> provide_base(const Config& run, const std::optional<ResumePoint>& checkpoint,
+                                           const std::string& weights, Communicator& communicator) {
+  if (run.model.lora.rank == 0) return std::nullopt;
+  namespace fs = std::filesystem;
+  const fs::path own = fs::absolute(run.train.run_dir) / kBaseFile, partial = own.string() + ".partial";
+  CheckpointFile file;
+  run_on_all<CheckpointError>(communicator, "", [&] {
+    if (communicator.rank() != 0) return;
+    std::unique_ptr<ModelSource> source;
+    if (!checkpoint) {
+      source = open_found(weights, RunWeights::kMaster);
+    } else if (const fs::path theirs = checked_base(checkpoint->folder, checkpoint->run);
+               !fs::exists(own) || !fs::equivalent(theirs, own)) {
+      source = open_weights_file(theirs.string(), without_adapters(run.model));
+    }
+    if (!source) {
+      const nlohmann::json& base = checkpoint->run.at(kBaseEntry);
+      file = {.name = kBaseFile, .size_bytes = base.at("size_bytes"), .xxh3_128 = base.at("xxh3_128")};
+      return;
+    }
+    try {
+      file = write_weights_file(*source, run.train.run_dir, partial.filename().string());
+      fs::rename(partial, own);
+    } catch (...) {
+      std::error_code ignored;
+      fs::remove(partial, ignored);
+      throw;
+    }
+  });
+  file.name = kBaseFile;
+  return file;
+}
+
+void load_frozen_weights(Session& session, const std::string& path) {
+  ParameterSet& parameters = session.runtime.parameters;
+  if (path.empty() || parameters.trainable_numel() == parameters.numel()) return;
+  run_on_all<CheckpointError>(session.communicator, "frozen weights: ", [&] {
+    const bool is_base = !is_foreign_model(path) && !std::filesystem::is_directory(path);
+    const auto source = is_base ? open_weights_file(path, without_adapters(session.config.model))
+                                : open_found(path, RunWeights::kMaster);
+    for (int index = 0; index < parameters.size(); ++index) {
+      if (parameters[index].is_trainable) continue;
+      load_weight(*source, parameters[index], *session.runtime.backend, *session.runtime.stream);
+    }
+    session.runtime.stream->synchronize();  // it reads the values
+  });
+}
+
+std::string find_initial_weights(const Config& run, Communicator& communicator) {
+  const std::string& path = run.train.init_from;
+  const bool adapts = run.model.lora.rank > 0;
+  require<ConfigError>(!adapts || !path.empty(),
+                       "model.lora.rank = {}: adapters are trained beside the weights of a model; name it by "
+                       "train.init_from",
+                       run.model.lora.rank);
+  if (path.empty()) return path;
+  std::string found;
+  if (communicator.rank() == 0) {
+    found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
+    const auto source = open_model(found, RunWeights::kMaster);
+    require<ConfigError>(source->model().lora.rank == 0,
+                         "train.init_from: {} has adapters; `mantissa export {} --out DIR` merges them, and "
+                         "train.init_from=DIR begins with the result",
+                         path, path);
+    require_same_model(run, source->model());
+  }
+  return all_gather_texts(communicator, found)[0];
+}
+
+void load_initial_weights(Session& session, const std::string& found) {
+  std::unique_ptr<ModelSource> source;
+  run_on_all<CheckpointError>(session.communicator,
+                              "train.init_from: ", [&] { source = open_found(found, RunWeights::kMaster); });
+  session.sharded.optimizer.begin_load();
+  load_shard(*source, session);
+  session.sharded.optimizer.end_load(0);
+  if (session.communicator.rank() == 0) log_info("weights: those of {}", source->path());
+}
+
+void carry_model_files(const Config& run) {
+  const std::string to = run.train.run_dir + "/" + kCarriedFolder;
+  const std::string from = run.train.init_from.empty() ? "" : carried_folder(run.train.init_from);
+  if (!from.empty()) carry_files(from, to);
+  const std::filesystem::path tokenizer = run.data.tokenizer;
+  if (tokenizer.empty()) return;
+  carry_tokenizer((std::filesystem::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path()).string(), to);
+}
+
+}  // namespace mantissa

@@ -1,0 +1,35 @@
+// The weights of a run or checkpoint, and of models of other programs, one parameter at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tools/model/exchange/model_source.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/session.h"
+
+namespace mantissa {
+
+// Gives the run folder its file: from `weights`, as find_initial_weights() returns them, or from the run of the
+// checkpoint. Nothing if the run freezes no weights. CheckpointError, the same on all ranks, if the file is not the one
+// that the checkpoint was trained with, or cannot be read or written. Collective.
+std::optional<CheckpointFile> provide_base(const Config& run, const std::optional<ResumePoint>& checkpoint,
+                                           const std::string& weights, Communicator& communicator);
+// Sets the session's frozen weights, if there are any, to those of such a file or of a model. Without a path they stay
+// the random ones. CheckpointError, the same on all ranks, if one of them cannot read it. Collective.
+void load_frozen_weights(Session& session, const std::string& path);
+
+// The folder or file that train.init_from means: of a run, its newest checkpoint; empty where the setting is. Rank 0
+// looks for all, and reads every byte of a checkpoint once. CheckpointError for one that is damaged, or no weights;
+// ConfigError for another model, for one with adapters, and for adapters without a model. Collective.
+std::string find_initial_weights(const Config& run, Communicator& communicator);
+
+// Sets masters and working weights to those in `found`, as find_initial_weights() returns it, and moments to zero.
+// CheckpointError, the same on all ranks, if one of them cannot read it. Collective.
+void load_initial_weights(Session& session, const std::string& found);
+
+// Copies to the run folder what the model of train.init_from has beside its weights, and the files of the tokenizer.
+void carry_model_files(const Config& run);
+
+}  // namespace mantissa

@@ -1,0 +1,321 @@
+#include "tools/train/run_log.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+#include "core/base/log.h"
+#include "core/base/wrapped_text.h"
+#include "core/profile/range.h"
+#include "tools/model/generate/generator.h"
+#include "tools/run/guard/black_box.h"
+#include "tools/run/guard/watchdog.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/dry_run.h"
+#include "tools/train/precision_table.h"
+#include "tools/train/speed_measurement.h"
+#include "tools/train/training.h"
+
+namespace mantissa {
+namespace {
+
+// A rate or share that is 0 is not known.
+nlohmann::json known(double value) { return value > 0.0 ? nlohmann::json(value) : nlohmann::json(nullptr); }
+
+// A text that would not fit behind "step 12 SKIPPED: " gets a line for each clause.
+std::string in_clauses(std::string text) {
+  constexpr size_t kBefore = std::string_view("warning: [rank 0] step 100000 SKIPPED: ").size();
+  if (kBefore + columns_of(text) <= kTextColumns) return text;
+  for (size_t at = text.find("; "); at != std::string::npos; at = text.find("; ", at + 1)) text.replace(at, 2, ";\n  ");
+  return text;
+}
+
+// "65536", "2^24".
+std::string scale_text(float scale) {
+  int exponent = 0;
+  const bool is_power_of_two = std::frexp(scale, &exponent) == 0.5f;
+  return scale >= 1e5f && is_power_of_two ? fmt::format("2^{}", exponent - 1) : fmt::format("{:.5g}", scale);
+}
+
+}  // namespace
+
+std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time) {
+  const double norm = std::abs(report.grad_norm);  // NaN may have a sign
+  std::string numbers =
+      fmt::format("step {}/{} | loss {:.4f}, norm {}, lr {:.1e}", report.step + 1, steps, report.loss,
+                  norm < 1000.0 ? fmt::format("{:.3f}", norm) : fmt::format("{:.4g}", norm), report.learning_rate);
+  if (report.scale != 1.0f) numbers += ", scale " + scale_text(report.scale);
+  const double seconds = report.seconds;
+  const std::string duration = seconds < 0.1    ? fmt::format("{:.1f} ms, ", 1e3 * seconds)
+                               : seconds < 10.0 ? fmt::format("{:.0f} ms, ", 1e3 * seconds)
+                                                : fmt::format("{:.1f} s, ", seconds);
+  const std::string rate = in_thousands(speed.tokens_per_second(seconds)) + " tok/s";
+  const double peak = speed.gemm_peak_flops > 0.0 ? speed.gemm_peak_flops : speed.datasheet_flops;
+  const double per_cent = 100.0 * speed.mfu(peak, seconds);
+  const std::string mfu = peak > 0.0 ? fmt::format(", MFU {:.{}f}%", per_cent, per_cent < 10.0 ? 1 : 0) : "";
+  std::string line;
+  for (const auto& [before, behind] :
+       std::initializer_list<std::pair<std::string, std::string>>{{duration, mfu}, {"", mfu}, {"", ""}}) {
+    line = fmt::format("{} | {}{}{} | {}", numbers, before, rate, behind, time);
+    if (line.size() <= kTextColumns) break;
+  }
+  return line;
+}
+
+nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes) {
+  nlohmann::json record = {{"event", "step"},
+                           {"step", report.step + 1},
+                           {"loss", report.loss},
+                           {"grad_norm", report.grad_norm},
+                           {"clip_factor", report.clip_factor},
+                           {"lr", report.learning_rate},
+                           {"scale", report.scale},
+                           {"next_scale", report.next_scale},
+                           {"applied", report.applied},
+                           {"tokens", report.tokens},
+                           {"ms", 1e3 * report.seconds},
+                           {"tokens_per_second", speed.tokens_per_second(report.seconds)},
+                           {"mfu_of_gemm_peak", known(speed.mfu_of_gemm_peak(report.seconds))},
+                           {"mfu_of_datasheet", known(speed.mfu_of_datasheet(report.seconds))},
+                           {"memory_bytes", memory_bytes}};
+  if (report.curvature) record["curvature"] = *report.curvature;
+  if (report.gradient_noise) record["gradient_noise"] = *report.gradient_noise;
+  return record;
+}
+
+RunLog::RunLog(Session& session, const SessionStart& start, Heartbeat* heartbeat)
+    : config_(session.config),
+      speed_(measure_speed_context(session.config, session.device, session.runtime, session.communicator)),
+      heartbeat_(heartbeat) {
+  if (const BlackBox* const box = BlackBox::current()) told_seconds_ = box->work_seconds(kPhases);
+  if (session.communicator.rank() == 0) begin(session, start);
+}
+
+void RunLog::begin(const Session& session, const SessionStart& start) {
+  const PrecisionSwitch* const by_switch = start.by_switch;
+  records_.emplace(config_, start.kept_steps(session.next_step));
+  if (by_switch != nullptr) {
+    log_info("step {}: the precision changes with the next step, by {}:\n  {}", session.next_step, by_switch->cause,
+             fmt::join(by_switch->changes, "\n  "));
+    nlohmann::json record = {{"event", "precision"},
+                             {"step", session.next_step},
+                             {"cause", by_switch->cause},
+                             {"changes", by_switch->changes}};
+    if (by_switch->to_level >= 0) {
+      nlohmann::json signals = nlohmann::json::array();
+      for (const BadSignal& bad : by_switch->signals) signals.push_back(bad);
+      record.update({{"from_level", by_switch->from_level}, {"to_level", by_switch->to_level}, {"signals", signals}});
+    }
+    records_->write(record);
+  }
+  records_->write({{"event", "start"},
+                   {"next_step", session.next_step + 1},
+                   {"ranks", session.ranks()},
+                   {"flops_per_token", training_flops_per_token(config_.model)},
+                   {"gemm_peak_flops", known(speed_.gemm_peak_flops)},
+                   {"datasheet_flops", known(speed_.datasheet_flops)}});
+  const auto rate = [](double flops) {
+    return flops > 0.0 ? fmt::format("{:.3g} TFLOP/s", flops * 1e-12) : std::string("not known");
+  };
+  for (const std::string& line :
+       {rounding_summary(config_, *session.runtime.backend), fp32_products_summary(config_)}) {
+    if (!line.empty()) log_info("{}", wrapped(line));
+  }
+  log_info("{} peak of all ranks: {}; by data sheet: {}", config_.precision.compute,
+           speed_.gemm_peak_flops > 0.0 ? "measured " + rate(speed_.gemm_peak_flops) : "not measured",
+           rate(speed_.datasheet_flops));
+}
+
+void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) {
+  ++steps_;
+  if (!trainer.is_leader()) return;
+  const Session& session = trainer.session();
+  const std::string reason = step.skip_reason(session.runtime.parameters);
+  trainer.state().statistics.add(step, reason);
+  const size_t memory = session.runtime.backend->memory_use().held_bytes;
+  nlohmann::json record = step_json(step, speed_, memory);
+  if (!step.applied) {
+    record["skip_reason"] = reason;
+    const std::string scale = step.next_scale != step.scale
+                                  ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
+                                  : fmt::format("scale {:g} ({})", step.scale, name(step.event));
+    log_warn("step {} SKIPPED: {};\n  {}weights unchanged on all ranks", step.step + 1, in_clauses(reason),
+             step.spike ? "" : scale + "; ");
+  } else if (step.event == ScalerEvent::kGrew) {
+    log_info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
+             session.scaler.config().growth_interval);
+  }
+  if (step.spike) record["spike"] = *step.spike;
+  if (const double before = speed_.gemm_peak_flops; step.applied && peak_watch_.add(step.seconds, speed_)) {
+    log_info("step {}: MFU is now of {:.3g} TFLOP/s, which steps reach: that is more than the measured peak of {:.3g}",
+             step.step + 1, speed_.gemm_peak_flops * 1e-12, before * 1e-12);
+    records_->write({{"event", "peak"}, {"step", step.step + 1}, {"gemm_peak_flops", speed_.gemm_peak_flops}});
+  }
+  tell_spike(step, trainer.state().spikes_in_a_row);
+  records_->write(record);
+  if (probed != nullptr) records_->write(*probed);
+  tell(step, memory);
+  const TrainConfig& train = config_.train;
+  if (is_due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
+    log_info("{}", step_line(step, train.steps, speed_, heartbeat_->times()));
+  }
+}
+
+// A warning as a row of spikes begins, for steps that are applied: skipped ones have a line each.
+void RunLog::tell_spike(const StepReport& step, int spikes_before) const {
+  if (step.spike && step.applied && spikes_before == 0) {
+    log_warn("step {}: a spike: {}; stop_rules.action only warns", step.step + 1, *step.spike);
+  } else if (!step.spike && step.applied && spikes_before > 1) {
+    log_info("step {}: no spike any more, after {} in a row", step.step + 1, spikes_before);
+  }
+}
+
+void RunLog::rolled_back(const Session& session, const Rollback& rollback) {
+  if (!records_) return;
+  const int64_t batches = rollback.by_switch ? 0 : rollback.next_batch - session.next_step;
+  if (rollback.by_switch) {
+    log_warn("rolled back from step {} to step {}, whose steps are trained again: {}", rollback.from_step,
+             session.next_step, rollback.cause);
+  } else {
+    log_warn(
+        "rolled back from step {} to the checkpoint of step {} (rollback {} of {});\n  it goes on with global batch "
+        "{}: {}",
+        rollback.from_step, session.next_step, rollback.count, config_.stop_rules.max_rollbacks,
+        rollback.next_batch + 1, rollback.cause);
+  }
+  records_->write({{"event", "rollback"},
+                   {"step", session.next_step},
+                   {"from_step", rollback.from_step},
+                   {"skipped_batches", batches},
+                   {"rollbacks", rollback.count},
+                   {"cause", rollback.cause}});
+}
+
+void RunLog::tell(const StepReport& step, size_t memory_bytes) {
+  heartbeat_->step_done(step.step + 1);
+  RunFigures& figures = heartbeat_->figures();
+  figures.loss = step.loss;
+  figures.gradient_norm = step.grad_norm;
+  figures.learning_rate = step.learning_rate;
+  figures.loss_scale = static_cast<double>(step.scale);
+  figures.tokens_per_second = speed_.tokens_per_second(step.seconds);
+  figures.step_seconds = step.seconds;
+  figures.memory_bytes = static_cast<double>(memory_bytes);
+  if (!step.applied) *figures.skipped_steps += 1.0;
+  heartbeat_->beat();
+}
+
+void RunLog::after_validation(Trainer& trainer, double loss) {
+  auto& first = trainer.state().first_validation_loss;
+  (first ? last_validation_loss_ : first) = loss;
+  if (!trainer.is_leader()) return;
+  const int64_t step = trainer.session().next_step;
+  log_info("step {} | validation loss {:.4f} nats per token ({:.3f} bits), perplexity {:.3f}", step, loss,
+           loss / std::log(2.0), std::exp(loss));
+  records_->write({{"event", "validation"}, {"step", step}, {"loss", loss}});
+  heartbeat_->figures().validation_loss = loss;
+  heartbeat_->beat();
+}
+
+void RunLog::evaluated(const Session& session, const std::string& name, const std::string& text,
+                       const nlohmann::json& figures) {
+  if (!records_) return;
+  log_info("step {} | {}: {}", session.next_step, name, text);
+  nlohmann::json record = figures;
+  record.update({{"event", "evaluation"}, {"step", session.next_step}, {"name", name}});
+  records_->write(record);
+}
+
+void RunLog::at_end(Trainer& trainer, Ending ending) {
+  if (ending == Ending::kDone) sample(trainer.session());
+  if (ending == Ending::kStopped && trainer.is_leader()) {
+    const Verdict& verdict = *trainer.stopped_by();
+    const std::string cause = StopRequest::describe(verdict.stop_request);
+    const int64_t step = trainer.session().next_step;
+    log_warn("stopped after step {} of {}: {}, on rank {}; start the same command again to continue", step,
+             config_.train.steps, cause, verdict.stop_rank);
+    records_->write({{"event", "stop"}, {"step", step}, {"cause", cause}, {"rank", verdict.stop_rank}});
+  }
+  if (!trainer.is_leader()) return;
+  records_->write(ending);
+  summarise(trainer);
+}
+
+void RunLog::saved(const Session& session) {
+  if (!records_) return;
+  log_info("step {} | checkpoint saved to {}", session.next_step, checkpoint_root(config_.train.run_dir));
+  records_->write({{"event", "checkpoint"}, {"step", session.next_step}});
+  tell_phases(session);
+  heartbeat_->figures().last_checkpoint_step = static_cast<double>(session.next_step);
+  heartbeat_->beat();
+}
+
+void RunLog::tell_phases(const Session& session) {
+  const BlackBox* const box = BlackBox::current();
+  if (box == nullptr) return;
+  const auto all = box->work_seconds(kPhases);
+  const auto now = std::chrono::steady_clock::now();
+  nlohmann::json seconds;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] > told_seconds_[i]) seconds[std::string(kPhases[i])] = all[i] - told_seconds_[i];
+  }
+  records_->write({{"event", "phases"},
+                   {"step", session.next_step},
+                   {"wall_seconds", std::chrono::duration<double>(now - told_at_).count()},
+                   {"seconds", seconds}});
+  told_seconds_ = all;
+  told_at_ = now;
+}
+
+void RunLog::sample(Session& session) {
+  if (!records_ || !draws_samples(config_, *session.runtime.model)) return;
+  const Range range(RangeKind::kPhase, "sample");
+  std::string text;
+  int64_t count = 0;
+  if (!codec_) codec_ = std::make_unique<TextCodec>(config_.train.run_dir, config_);
+  TextDecoder decoder(*codec_);
+  Generator(session.runtime, config_.model)
+      .run(codec_->encode(config_.train.sample_prompt),
+           SamplingOptions{.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
+             text += decoder.add(token);
+             constexpr int64_t kTokensOfASign = 32;
+             if (++count % kTokensOfASign == 0) tell_progress();
+             return Continue::kYes;
+           });
+  text += decoder.finish();
+  log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, legible(text));
+  records_->write({{"event", "sample"},
+                   {"step", session.next_step},
+                   {"prompt", legible(config_.train.sample_prompt)},
+                   {"text", legible(text)}});
+}
+
+void RunLog::summarise(Trainer& trainer) {
+  const Session& session = trainer.session();
+  const Backend& backend = *session.runtime.backend;
+  const std::string &run_dir = config_.train.run_dir, memory = tell_memory(session);
+  log_info("statistics:{}", wrapped(trainer.state().statistics.to_text(backend.memory_use().peak_bytes, speed_)));
+  if (!memory.empty()) log_info("{}", memory);
+  if (const auto& first = trainer.state().first_validation_loss; first && last_validation_loss_) {
+    log_info("validation loss {:.4f} -> {:.4f} nats per token", *first, *last_validation_loss_);
+  }
+  if (is_unsaved_) return log_info("metrics in {}/metrics.jsonl", run_dir);
+  log_info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(run_dir), run_dir);
+}
+
+// A line for people, and a record. Without a step in this session, there is nothing to compare.
+std::string RunLog::tell_memory(const Session& session) {
+  if (steps_ == 0) return "";
+  const MemoryTable predicted =
+      predict_memory_table(config_, session.ranks(), expected_path(config_, session.communicator),
+                           session.runtime.backend->fp8_gemm_support());
+  const MemoryTable measured = measure_memory_table(session);
+  records_->write({{"event", "memory"}, {"step", session.next_step}, {"predicted", predicted}, {"measured", measured}});
+  const auto in_mib = [](size_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); };
+  return fmt::format("tensors and buffers of rank 0: {:.1f} MiB, by prediction {:.1f} MiB ({:+.1f} %)",
+                     in_mib(measured.total()), in_mib(predicted.total()),
+                     100.0 * (in_mib(measured.total()) / in_mib(predicted.total()) - 1.0));
+}
+
+}  // namespace mantissa

@@ -1,0 +1,80 @@
+// RunLog: what rank 0 writes about a run: log lines for people, and RunRecords for programs.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "tools/model/runtime/loaded_model.h"
+#include "tools/run/metrics/heartbeat.h"
+#include "tools/run/metrics/run_records.h"
+#include "tools/train/trainer.h"
+
+namespace mantissa {
+
+struct SessionStart;
+
+// "step 5/100 | loss 7.6201, norm 2.100, lr 3.0e-04, scale 65536 | 12.3 ms, 90.0k tok/s, MFU 45% | 14:02, ends 14:05".
+// A loss scale of 1 is left out. MFU is of the GEMM peak, or else of the data sheet, if one is known. At most 120
+// columns: a line that would be longer leaves out the time of the step, then MFU.
+std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time);
+// Figures that are not finite are null, as are rates that are not known.
+nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
+
+class RunLog final : public TrainObserver {
+ public:
+  // `heartbeat`: of rank 0; it must outlive the object. Collective.
+  RunLog(Session& session, const SessionStart& start, Heartbeat* heartbeat);
+
+  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
+  void after_validation(Trainer& trainer, double loss) override;
+  bool pauses_after(int64_t steps) const override { return is_due(config_.train.sample_interval, steps); }
+  void at_pause(Trainer& trainer) override { sample(trainer.session()); }
+  void at_end(Trainer& trainer, Ending ending) override;
+  void before_leave(Trainer& trainer) override {
+    if (trainer.is_leader()) tell_phases(trainer.session());
+  }
+
+  // Tells why this session returns to a checkpoint.
+  void rolled_back(const Session& session, const Rollback& rollback);
+  // Tells a result of train.evaluations: `text` for people, `figures` for programs.
+  void evaluated(const Session& session, const std::string& name, const std::string& text,
+                 const nlohmann::json& figures);
+  // Records that a checkpoint was saved.
+  void saved(const Session& session);
+  // The last state could not be saved: no commands are told that would take it.
+  void unsaved() { is_unsaved_ = true; }
+
+ private:
+  void tell(const StepReport& step, size_t memory_bytes);
+  void tell_spike(const StepReport& step, int spikes_before) const;
+  void begin(const Session& session, const SessionStart& start);
+  void sample(Session& session);
+  void summarise(Trainer& trainer);
+  std::string tell_memory(const Session& session);
+  // Records the time by phase since the last such record.
+  void tell_phases(const Session& session);
+
+  const Config& config_;
+  SpeedContext speed_;
+  PeakWatch peak_watch_{};
+  std::optional<RunRecords> records_;  // rank 0
+  std::unique_ptr<TextCodec> codec_;   // of samples, once there is one
+  Heartbeat* const heartbeat_;         // rank 0
+  std::optional<double> last_validation_loss_;
+  int64_t steps_ = 0;  // of this session
+  bool is_unsaved_ = false;
+
+  // The phases in which a run's time is told. "wait": the host waits for the device. Waits for other ranks are in none.
+  static constexpr std::array<std::string_view, 13> kPhases = {
+      "data",     "forward", "backward",   "reduce",    "decide",    "update", "step",
+      "evaluate", "sample",  "checkpoint", "integrity", "calibrate", "wait"};
+  std::array<double, kPhases.size()> told_seconds_{};
+  std::chrono::steady_clock::time_point told_at_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace mantissa

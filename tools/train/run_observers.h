@@ -1,0 +1,148 @@
+// Observers by which `mantissa train` keeps a run safe: checkpoints, the black box, slow ranks. RunLog tells of it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/base/process.h"
+#include "core/profile/range.h"
+#include "tools/run/guard/black_box.h"
+#include "tools/run/guard/stragglers.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/run_log.h"
+
+namespace mantissa {
+
+// Saves checkpoints while a training runs.
+class Saver final : public TrainObserver {
+ public:
+  // `folder`: on rank 0. `unsaved_step`: the last step of the run, if its state could not be saved.
+  Saver(Session& session, const Config& run, RunState& state, RunFolder* folder, std::shared_ptr<RunLog> log,
+        BlackBox& box, bool resumed, std::optional<int64_t>& unsaved_step)
+      : checkpoints_(session, run, folder),
+        box_(box),
+        interval_(run.checkpoint.interval),
+        log_(std::move(log)),
+        saved_step_(resumed ? session.next_step : -1),
+        unsaved_step_(unsaved_step) {
+    if (resumed && state.proven_step < 0) state.proven_step = saved_step_;  // there may be no other
+  }
+
+  // Checkpoints of a run that has gone wrong do not push the last good one out.
+  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
+    if (!step.applied || saved_step_ < 0 || step.step < saved_step_) return;
+    trainer.state().proven_step = saved_step_;
+  }
+
+  bool pauses_after(int64_t steps) const override { return is_due(interval_, steps); }
+  void at_pause(Trainer& trainer) override { save(trainer); }
+  void at_end(Trainer& trainer, Ending ending) override {
+    const int64_t step = trainer.session().next_step;
+    if (ending == Ending::kCorrupt) return tell_of_restart();
+    if (saved_step_ != step && !save(trainer)) {
+      unsaved_step_ = step;
+      log_->unsaved();
+    }
+    if (ending == Ending::kFailed && saved_step_ >= 0) log_info("a new start continues after step {}", saved_step_);
+  }
+
+ private:
+  void tell_of_restart() const {
+    if (saved_step_ < 0) return log_info("this start has saved no checkpoint: a new one takes the newest there is");
+    log_info("the state is corrupt and not saved; a new start continues after step {}", saved_step_);
+  }
+  bool save(Trainer& trainer) {
+    const Range range(RangeKind::kPhase, "checkpoint");
+    if (!checkpoints_.save(trainer.state())) return false;
+    saved_step_ = trainer.session().next_step;
+    log_->saved(trainer.session());
+    box_.note(BlackBoxEvent::Kind::kSaved, "checkpoint");
+    return true;
+  }
+
+  TrainingCheckpoints checkpoints_;
+  BlackBox& box_;
+  const int64_t interval_;
+  const std::shared_ptr<RunLog> log_;
+  int64_t saved_step_;
+  std::optional<int64_t>& unsaved_step_;
+};
+
+// Tells the black box how steps end.
+class StepRecorder final : public TrainObserver {
+ public:
+  explicit StepRecorder(BlackBox& box) : box_(box) {}
+
+  void before_step(Trainer&, int64_t step) override { box_.set_step(step + 1); }
+  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
+    const auto memory = static_cast<int64_t>(trainer.session().runtime.backend->memory_use().held_bytes);
+    if (step.applied) {
+      box_.note(BlackBoxEvent::Kind::kStep, "step", step.loss, memory);
+    } else {
+      box_.note(BlackBoxEvent::Kind::kSkipped, name(step.event), step.scale, memory);
+    }
+    if (step.verdict.stop_request != StopRequest::kNone) {
+      box_.note(BlackBoxEvent::Kind::kStopAsked, "stop", static_cast<double>(step.verdict.stop_request));
+    }
+  }
+  void after_validation(Trainer&, double loss) override {
+    box_.note(BlackBoxEvent::Kind::kValidation, "validation", loss);
+  }
+
+ private:
+  BlackBox& box_;
+};
+
+// Compares the ranks by the time that their work in a window of steps has taken.
+class StragglerWatch final : public TrainObserver {
+ public:
+  // Collective.
+  StragglerWatch(const StragglerConfig& options, Communicator& communicator, BlackBox& box, Heartbeat* heartbeat)
+      : window_(options.window),
+        box_(box),
+        heartbeat_(heartbeat),
+        hosts_(all_gather_texts(communicator, host_name())),
+        detector_(options, communicator.size()),
+        counted_(box.work_seconds(kStepPhases)) {
+    if (heartbeat_ != nullptr) heartbeat_->figures().slow_ranks = 0.0;
+  }
+
+  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
+    if (++steps_ < window_) return;
+    const PhaseTimes all = box_.work_seconds(kStepPhases);
+    PhaseTimes mine;
+    for (size_t i = 0; i < mine.size(); ++i) mine[i] = all[i] - counted_[i];
+    const auto changes = detector_.judge(all_gather_records(trainer.session().communicator, mine), steps_);
+    for (const StragglerChange& change : changes) tell(change, step.step + 1);
+    if (heartbeat_ != nullptr) heartbeat_->figures().slow_ranks = detector_.slow_ranks();
+    counted_ = all;
+    steps_ = 0;
+  }
+
+ private:
+  void tell(const StragglerChange& change, int64_t step) {
+    box_.note(BlackBoxEvent::Kind::kNotice, change.is_slow ? "slow rank" : "no longer slow rank",
+              static_cast<double>(change.rank));
+    if (heartbeat_ == nullptr) return;
+    const std::string text = describe(change, hosts_[static_cast<size_t>(change.rank)], steps_);
+    if (change.is_slow) {
+      log_warn("step {}: {}", step, text);
+    } else {
+      log_info("step {}: {}", step, text);
+    }
+  }
+
+  const int64_t window_;
+  BlackBox& box_;
+  Heartbeat* const heartbeat_;  // rank 0
+  const std::vector<std::string> hosts_;
+  StragglerDetector detector_;
+  PhaseTimes counted_;
+  int64_t steps_ = 0;  // of the window
+};
+
+}  // namespace mantissa

@@ -1,0 +1,127 @@
+#include "tools/train/run_profile.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "core/backend/device_rates.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/wrapped_text.h"
+#include "core/io/files.h"
+#include "core/profile/profile_report.h"
+
+namespace mantissa {
+namespace {
+
+// A rank's part of the profile of all.
+struct RankProfile {
+  int64_t steps = 0;
+  double step_ms = 0.0;  // the mean
+  uint32_t dtypes = 0;   // a bit for each DType that it multiplied in
+};
+
+constexpr uint32_t bit(DType dtype) { return uint32_t{1} << static_cast<uint32_t>(dtype); }
+
+RankProfile describe(const OpTimes& times) {
+  RankProfile mine;
+  mine.steps = times.steps();
+  if (mine.steps > 0) mine.step_ms = times.step_ms() / static_cast<double>(mine.steps);
+  for (const DType dtype : product_dtypes(times)) mine.dtypes |= bit(dtype);
+  return mine;
+}
+
+// A ceiling that cannot be measured, for want of memory, is not known: no reason to end a training that fits.
+template <typename Measure>
+std::optional<double> measured(const char* what, Measure measure) {
+  try {
+    return measure();
+  } catch (const Error& error) {
+    log_warn("the {} was not measured: {}", what, error.what());
+    return std::nullopt;
+  }
+}
+
+std::string heading(const std::vector<RankProfile>& ranks, int rank, int warm_up_steps) {
+  if (ranks[0].steps == 0) {
+    return fmt::format("no step was profiled: the first {} after a start are not", warm_up_steps);
+  }
+  const auto step_ms = [](const RankProfile& a, const RankProfile& b) { return a.step_ms < b.step_ms; };
+  const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), step_ms);
+  const RankProfile& mine = ranks[static_cast<size_t>(rank)];
+  std::string text =
+      fmt::format("{:.3f} ms a step, mean of {}, rank {}", mine.step_ms, counted(mine.steps, "step"), rank);
+  if (ranks.size() > 1) {
+    text += fmt::format(" ({:.3f} to {:.3f} ms over {} ranks)", least->step_ms, most->step_ms, ranks.size());
+  }
+  return text;
+}
+
+}  // namespace
+
+RunProfile::RunProfile(StepProfiler& profiler, ModelRuntime& runtime, Communicator& communicator, std::string folder)
+    : profiler_(profiler), runtime_(runtime), communicator_(communicator), folder_(std::move(folder)) {
+  if (folder_.empty()) return;
+  std::error_code ignored;
+  std::filesystem::remove(path("profile", "txt"), ignored);
+  std::filesystem::remove(path("trace", "json"), ignored);
+}
+
+std::string RunProfile::path(const char* what, const char* extension) const {
+  return fmt::format("{}/{}_rank{}.{}", folder_, what, communicator_.rank(), extension);
+}
+
+// A full disk is no reason to end a training.
+void RunProfile::write(const std::string& path, const std::string& text) const {
+  if (folder_.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);  // of a node that does not share rank 0's disk
+  if (replace_file(path, text) != 0) log_warn("the profile could not be written to {}", path);
+}
+
+void RunProfile::write_trace() {
+  if (trace_written_ || profiler_.traced().empty()) return;
+  write(path("trace", "json"), to_chrome_trace(profiler_.traced(), communicator_.rank()));
+  trace_written_ = true;
+}
+
+void RunProfile::watch() {
+  if (profiler_.trace_complete()) write_trace();
+}
+
+void RunProfile::before_leave(Trainer& trainer) {
+  const std::string text = finish();
+  if (trainer.is_leader()) log_info("profile: {}", text);
+}
+
+Ceilings RunProfile::measure_ceilings(uint32_t dtypes) {
+  Backend& backend = *runtime_.backend;
+  Stream& stream = *runtime_.stream;
+  Ceilings ceilings;
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kU8}) {
+    if ((dtypes & bit(dtype)) == 0) continue;
+    communicator_.barrier();  // so that ranks of one device measure what they leave each other
+    const auto flops = measured("GEMM peak", [&] { return measure_gemm_flops(backend, stream, dtype); });
+    if (flops) ceilings.gemm_flops[dtype] = *flops;
+  }
+  communicator_.barrier();
+  ceilings.memory_bytes =
+      measured("memory bandwidth", [&] { return measure_memory_bandwidth(backend, stream); }).value_or(0.0);
+  return ceilings;
+}
+
+std::string RunProfile::finish() {
+  const OpTimes& times = profiler_.finish();
+  write_trace();
+  const std::vector<RankProfile> ranks = all_gather_records(communicator_, describe(times));
+  uint32_t dtypes = 0;
+  for (const RankProfile& rank : ranks) dtypes |= rank.dtypes;  // all ranks measure alike
+  std::string text = heading(ranks, communicator_.rank(), profiler_.options().warm_up_steps);
+  const Ceilings ceilings = dtypes != 0 ? measure_ceilings(dtypes) : Ceilings{};
+  if (times.steps() > 0) text += to_text(times, ceilings);
+  write(path("profile", "txt"), text + "\n");
+  communicator_.barrier();  // one rank may end the job after this
+  return text;
+}
+
+}  // namespace mantissa
