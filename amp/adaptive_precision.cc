@@ -151,7 +151,7 @@ void AdaptivePrecision::compare(const char* signal, int64_t step, double value, 
   if (known == state_.bad.end()) {
     state_.bad.push_back(bad);
   } else if (!std::isfinite(value) && std::isfinite(known->value)) {
-    *known = bad;  // keeps the first of each kind, but prefers one that is not finite
+    *known = bad;  // keeps the first of each kind, but a non-finite value replaces a finite value
   }
 }
 

@@ -36,7 +36,7 @@ struct AdaptiveOptions {
   double skipped_share = 0.0;       // of the window's steps, skipped for reasons other than loss-scale overflow
   double underflow_share = 0.0;     // of the gradients' values that round to 0
   int stalled_evaluations = 0;      // in a row, without an improvement of the validation loss
-  double min_improvement = 0.0;     // of the best validation loss so far that counts as one, nats
+  double min_improvement = 0.0;     // of the best validation loss so far: smaller ones do not count; nats
   double curvature = 0.0;           // along an update; see curvature_of()
   int64_t curvature_interval = 50;  // steps between measurements of it
   double gradient_noise = 0.0;      // of a step's micro-batches; see gradient_noise_of()
@@ -47,8 +47,8 @@ struct AdaptiveOptions {
   bool operator==(const AdaptiveOptions&) const = default;
 };
 
-// The part of an update's effect on the loss that the first order does not predict, relative to what it predicts. With
-// the update D, the gradient g before it and the loss L of one batch:
+// An update's effect on the loss beyond the first-order prediction, relative to the prediction. With the update D, the
+// gradient g before it and the loss L of one batch:
 //     L(w + D) = L(w) + g.D + D.H D / 2 + ...,   curvature = D.H D / -g.D = 2 (L(w + D) - L(w) - g.D) / -g.D.
 // It is 2 (1 - rho), where rho is the ratio of the actual to the predicted reduction (Conn, Gould, Toint, "Trust-Region
 // Methods", 2000, section 6.1). At 2 the update has not lowered the loss of its own batch, beyond it has raised it: for
@@ -125,7 +125,7 @@ class AdaptivePrecision {
 
   // Reports an applied step: its loss, nats, and the norm of its gradient before clipping. `step`: steps done with it.
   void applied(int64_t step, double loss, double norm);
-  // Reports a step that was skipped for a reason that no loss scale cures: its loss or its norm is not finite.
+  // Reports a step skipped because of a non-finite loss or norm that a lower loss scale does not cure.
   void skipped(int64_t step, double loss, double norm);
   void underflowed(int64_t step, double share);
   void evaluated(int64_t step, double loss);
@@ -140,7 +140,7 @@ class AdaptivePrecision {
   std::optional<Switch> decide(int64_t step);
 
  private:
-  // Roughness of the last `warmup` losses over that of the window before them, which has as many at least.
+  // Roughness of the last `warmup` losses over the roughness of the earlier losses in the window, at least as many.
   std::optional<double> relative_roughness() const;
   // Compares a value that is bad from `threshold` on, and uneasy from `ease` on.
   void compare(const char* signal, int64_t step, double value, double threshold, double ease);

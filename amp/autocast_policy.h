@@ -44,9 +44,9 @@ void assign_working_dtypes(ParameterSet& parameters, const PrecisionPolicy& poli
 //
 //   AutocastScope off({.enabled = false});
 //
-// Scopes nest: a scope inherits what it does not name from the one around it, and outside of every scope the policy
-// decides. Other threads are not affected. A dtype named by a scope replaces the dtypes that the policy names for
-// single ops, but never the rule fp32.
+// Scopes nest: a scope inherits the settings that it does not name from the outer scope. Outside of every scope the
+// policy decides. Other threads are not affected. A dtype named by a scope replaces the dtypes that the policy names
+// for single ops, but never the rule fp32.
 class AutocastScope {
  public:
   // Throws ContractError if the dtype is not floating.

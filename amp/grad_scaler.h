@@ -37,8 +37,8 @@ enum class FloorPolicy : uint8_t {
   kClamp,  // one more skipped step
   kFault,  // a fault, which the trainer counts
   kStop,   // a fault that ends the run at once if the scale is dynamic; else as kFault
-  kLift,   // a fault, after which the trainer gives the layer that overflowed more precision
-  kBf16,   // a fault, after which the trainer replaces fp16 by bf16
+  kLift,   // a fault; the trainer then gives the overflowing layer more precision
+  kBf16,   // a fault; the trainer then replaces fp16 by bf16
 };
 
 // Settings of the loss scale.
@@ -62,7 +62,7 @@ void validate(const ScalerConfig& config);
 // Configurations that reproduce the dynamic loss scalers of other systems state for state.
 //
 //                     init   interval  delay  hysteresis (refill)   floor
-//   pytorch           2^16   2000      0      none                  none
+//   pytorch           2^16   2000      0      1                     none
 //   megatron          2^32   1000      0      2 (on growth)         1, clamps
 //   deepspeed         2^16   1000      1      2 (on growth)         1, the first overflow there ends the run
 //   deepspeed_0.17.0  2^16   1000      0      2 (on growth)         1, the same
@@ -75,7 +75,7 @@ void validate(const ScalerConfig& config);
 // here it is a fault. Megatron and DeepSpeed let the scale grow past the largest fp32 number; here growth stops before
 // it, as in PyTorch.
 std::vector<std::string_view> scaler_preset_names();
-// Throws ConfigError with the list of names if there is none of that name.
+// Throws ConfigError with the list of names if the name is unknown.
 ScalerConfig scaler_preset(std::string_view name);
 
 enum class ScalerEvent : uint8_t {
@@ -131,9 +131,9 @@ class GradScaler {
 
   // Between windows only, and so is load_state.
   State state() const;
-  // Continues from a saved state; values that this configuration does not allow are brought to the nearest that it
-  // does. A static scale is configuration, not state: it stays. Returns false, changing nothing, if the state is of
-  // another mode (a bf16 run resumed as fp16): the caller tells the user. CheckpointError if the state is damaged.
+  // Continues from a saved state, with values clamped to the ranges of this configuration. A static scale is
+  // configuration, not state: it stays. Returns false, changing nothing, if the state is of another mode (a bf16 run
+  // resumed as fp16): the caller reports it. CheckpointError if the state is damaged.
   [[nodiscard]] bool load_state(const State& state);
 
  private:

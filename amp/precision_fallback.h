@@ -25,9 +25,9 @@ std::string describe_lift(const Precision& precision, Op op);
 std::vector<PrecisionRule> lift_rules(const std::string& layer, Op op, const Precision& precision, int levels);
 
 struct FallbackOptions {
-  int overflows = 0;           // of one layer within `window` steps, which raise it by a level; 0: never
+  int overflows = 0;           // of a layer within `window` steps until it goes up by a level; 0: never
   int64_t window = 100;        // steps
-  int64_t clean_steps = 1000;  // steps without an overflow of a raised layer, after which it goes back by a level
+  int64_t clean_steps = 1000;  // steps without an overflow until a raised layer goes back by a level
   bool operator==(const FallbackOptions&) const = default;
 };
 
@@ -53,8 +53,8 @@ class PrecisionFallback {
       : options_(options), state_(std::move(state)) {}
 
   bool enabled() const { return options_.overflows > 0; }
-  // Reports that the layer overflowed in this step; `room`: the levels by which it can still go up. Returns whether it
-  // goes up by one.
+  // Reports an overflow of the layer in this step. `room`: the levels by which it can still go up. Returns whether it
+  // goes up by a level.
   bool overflowed(int64_t step, const std::string& layer, int room);
   // Raises the layer at once, whatever was counted. Returns whether there was room.
   bool lift_now(int64_t step, const std::string& layer, int room);

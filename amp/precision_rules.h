@@ -1,10 +1,10 @@
-// PrecisionRule: an entry of the ordered list that determines what each layer computes in. Rules apply in order, and
-// the last match wins: a rule replaces what earlier ones set for the ops and operands that it names.
+// PrecisionRule: an entry of the ordered list that sets the precision of each layer. Rules apply in order, and the last
+// match wins: a rule replaces earlier settings of the ops and operands that it names.
 //
-// A rule names the layers that `match` matches, and in these layers
-//   neither op, product nor role   linear layers and attention; a dtype is then what `low` means in these layers, too
-//   op                             that op
-//   product, role                  those operands of linear layers
+// A rule applies to the layers matched by `match`, and in these layers to
+//   neither op, product nor role   linear layers and attention; a dtype then also sets the meaning of `low`
+//   op                             this op
+//   product, role                  these operands of linear layers
 // Its format says
 //   fp32, bf16, fp16       they compute in this dtype; linear layers round no operand further, and with fp32 multiply
 //                          the numbers as they are
@@ -37,8 +37,8 @@ struct Recipe {
   bool operator==(const Recipe&) const = default;
 };
 
-// The format of an operand with this role. The recipes' own formats: e2m1 for nvfp4. The others use e4m3, which has the
-// precision, or e5m2, which has the range, for gradients with one scale a tensor.
+// The format of an operand with this role. The recipes' own formats: e2m1 for nvfp4. The others use e4m3 (more
+// precision), or e5m2 (more range) for gradients with one scale a tensor.
 TensorFormat format_for(Recipe recipe, Role role);
 
 // As configurations write it.
@@ -64,7 +64,7 @@ class LayerPattern {
 // CastRule::kFp32 and Fp32Products::kFp32 are written DType::kF32.
 using RuleFormat = std::variant<CastRule, DType, Recipe, Fp32Products>;
 
-// As configurations write it; nothing for a text that is none.
+// As configurations write it; nothing for any other text.
 std::string name(const RuleFormat& format);
 std::optional<RuleFormat> parse_rule_format(std::string_view text);
 // For messages: all recipes, and all other formats.
@@ -77,14 +77,14 @@ struct PrecisionRule {
   std::optional<Product> product{};
   std::optional<Role> role{};
   std::optional<RuleFormat> format{};  // a rule without one is invalid
-  std::string source{};                // the short form that it stands for: "precision.recipe"; empty: none
+  std::string source{};                // the short form of this rule: "precision.recipe"; empty: none
 
   bool names_operands() const { return product || role; }
 };
 
 // "{match: blocks.0, op: linear, format: mxfp8}"
 std::string describe(const PrecisionRule& rule);
-// Throws ConfigError if the pattern is invalid, or the format is not one that the named ops or operands can have.
+// Throws ConfigError if the pattern is invalid, or the named ops or operands cannot have the format.
 void validate(const PrecisionRule& rule);
 // The precision before the first rule.
 Precision unruled_precision();

@@ -2,15 +2,14 @@
 //
 // All ranks know the step's new scales before they update. If every product rounds a weight by delayed scaling, its
 // owner rounds it with the next scale and sends the codes. Every rank, the owner too, stores code / scale in bf16. The
-// next pass rounds that with the same scale and gets the same code: operands equal those of weights that were gathered
-// as stored, bit for bit, and stored weights are the same on all ranks. The optimizer updates an unrounded copy of the
+// next pass rounds it with the same scale and gets the same code. So operands are bit for bit as if weights were
+// gathered as stored, and stored weights are the same on all ranks. The optimizer updates an unrounded copy of the
 // owner's shard, and the owner takes the amax of the weight from it.
 //
 // GatherPlan: the positions of the bytes (pure arithmetic, the same on every rank). For a bucket with such weights,
-// each rank sends one row: the pieces of its shard, one byte for each coded element, the others as stored. All rows are
-// as long as the longest, in multiples of 64 bytes. If rows would not be shorter than shards, the bucket travels as
-// stored. Rows of all ranks arrive in one of a few slots, which buckets take in turns, and go to the weights from
-// there.
+// each rank sends a row: the pieces of its shard, with a byte for each coded element, the others as stored. All rows
+// are as long as the longest, in multiples of 64 bytes. If rows would not be shorter than shards, the bucket travels as
+// stored. Rows of all ranks arrive in a slot and go to the weights from there. Buckets take the few slots in turns.
 #pragma once
 
 #include <array>
@@ -49,7 +48,7 @@ struct GatherPlan {
   std::vector<Bucket> buckets;
   size_t slot_bytes = 0;   // rows of all ranks, of the bucket with the longest rows
   size_t shard_bytes = 0;  // one rank's unrounded shards of coded buckets
-  // Bytes that one rank sends to another in a step, with codes and without.
+  // Bytes from a rank to another in a step, with codes and without.
   size_t sent_bytes = 0, stored_bytes = 0;
 
   bool empty() const { return slot_bytes == 0; }

@@ -18,10 +18,9 @@ enum class Accumulation : uint8_t { kFp32, kWire };
 // Whether digests watch over data (comm/corruption.h).
 enum class Digests : uint8_t { kOff, kOn };
 
-// log2 of the gradient prescale: a power of two, at most ranks * micro-batches, by which the gradients of backward
-// passes exceed those of the global mean loss. They are then near those of the mean over one micro-batch of one rank,
-// so that 16-bit gradients keep their magnitude for any number of ranks and micro-batches. Unscaling removes it
-// exactly.
+// log2 of the gradient prescale, a power of two of at most ranks * micro-batches. Backward passes scale the gradients
+// of the global mean loss by it, to about the gradients of the mean over a micro-batch of a rank. So 16-bit gradients
+// keep their magnitude for any number of ranks and micro-batches. Unscaling removes it exactly.
 constexpr int gradient_prescale_log2(int64_t ranks, int64_t micro_batches) {
   return std::bit_width(static_cast<uint64_t>(ranks * micro_batches)) - 1;
 }

@@ -26,8 +26,8 @@ namespace mantissa {
 class Work {
  public:
   virtual ~Work() = default;
-  // Advances it without blocking; true when it is done. Device tensors are done when the stream is ordered behind the
-  // collective: work that is queued on the stream from then on finds the data.
+  // Advances it without blocking; true when it is done. Device tensors are done when the stream is ordered after the
+  // collective: work queued on the stream from then on finds the data.
   virtual bool test() = 0;
   // Blocks until it is done.
   virtual void wait() = 0;
@@ -44,10 +44,10 @@ class NoWork final : public Work {
 // more.
 using Registration = std::shared_ptr<const void>;
 
-// The data of all ranks at one place of the memory that they share.
+// The data of all ranks at the same place in their shared memory.
 struct SharedRows {
   Tensor rows{};       // (N, n): row r is rank r's; undefined if ranks share no memory
-  int64_t stride = 0;  // elements from the begin of a row to that of the next one
+  int64_t stride = 0;  // from a row to the next, in elements
 };
 
 // The place of a rank in its job and on its node.
@@ -92,8 +92,8 @@ class Communicator {
   // Throws if an earlier one has failed.
   virtual void watch_captured(Stream& /*stream*/) {}
 
-  // Announces buffers that many collectives will use, so that the transport may work in them instead of in buffers of
-  // its own. Results do not change. Collective; the same sizes on all ranks. Null if the transport gains nothing.
+  // Announces buffers for many collectives, so that the transport may work in them instead of in buffers of its own.
+  // Results do not change. Collective; the same sizes on all ranks. Null if the transport gains nothing.
   virtual Registration register_buffers(std::span<const Tensor> /*buffers*/) { return nullptr; }
 
   // Whether ranks of one node may get memory from allocate_shared(). The system may still refuse it.
@@ -189,8 +189,8 @@ struct RankText {
 };
 // The first text in rank order that is not empty. Blocks.
 RankText first_text(Communicator& communicator, std::string_view mine);
-// Runs `body`, which takes part in no collective, on every rank. If it throws on one, all throw an E with the text of
-// the first that did: "PREFIXtext (rank 1)". Short memory is no matter of E: its error leaves as it is. Collective.
+// Runs `body`, which takes part in no collective, on every rank. If it throws on any rank, all ranks throw an E with
+// the first such rank's text: "PREFIXtext (rank 1)". A rank out of memory rethrows its error instead. Collective.
 template <typename E, typename Body>
 void run_on_all(Communicator& communicator, std::string_view prefix, const Body& body) {
   std::string mine;
@@ -214,11 +214,11 @@ struct CommunicatorEntry {
   std::function<std::unique_ptr<Communicator>()> create;
   // Why this machine cannot use it; empty if it can. Does not throw.
   std::function<std::string()> unusable_reason = [] { return std::string(); };
-  // The library that it uses, with its version; empty if none. Not called if the transport cannot be used.
+  // The library, with its version; empty if it uses none. Not called if the transport cannot be used.
   std::function<std::string()> library = [] { return std::string(); };
 };
-// The registry of transports: each one that is linked into the program registers itself by name. Returns true, so that
-// a namespace-scope constant can call it.
+// Registers a transport by name. Each transport linked into the program registers itself. Returns true, so that a
+// namespace-scope constant can call it.
 bool register_communicator(const std::string& name, CommunicatorEntry entry);
 // ConfigError with the registered names if `name` is not one of them.
 const CommunicatorEntry& find_communicator(const std::string& name);

@@ -31,16 +31,16 @@ enum class CorruptData : int32_t {
 struct Corruption {
   CorruptData data = CorruptData::kMaster;
   int32_t parameter = -1;  // index in the ParameterSet
-  int32_t rank = -1;       // -1: the copies of ranks differ, and nothing says which one is right
+  int32_t rank = -1;       // -1: the copies of ranks differ, and the right copy is unknown
   int32_t receiver = -1;   // of data on its way
-  // Elements of the parameter, one or more of which changed; of scales of codes: those of their blocks.
+  // Elements of the parameter, at least one of them changed. For scales of codes: the elements of their blocks.
   int64_t begin = 0, count = 0;
   int64_t part = 0;     // the first element of the compared part, which holds them
-  int32_t bit = -1;     // the one that changed, if it is one
-  uint32_t update = 0;  // of the optimizer, that read corrupted state; 0: none
+  int32_t bit = -1;     // the changed bit, if only one bit changed
+  uint32_t update = 0;  // the optimizer's update that read corrupted state; 0: no update
 };
 
-// The finding that two digests of the part of a parameter differ, in which n items begin at `begin`.
+// The finding if the digests of elements [begin, begin + count) of a parameter differ.
 Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
                          const Digest& expected, const Digest& found);
 

@@ -24,7 +24,7 @@ std::optional<Digest> majority_of(const std::vector<Digest>& by_rank) {
   return Digest{most->first.first, most->first.second};
 }
 
-// Findings about one part of one tensor, by all ranks that have one.
+// Findings of all ranks, by parameter and compared part.
 using ByPlace = std::map<std::pair<int32_t, int64_t>, std::vector<Corruption>>;
 
 }  // namespace

@@ -22,16 +22,16 @@ class CorruptionCheck {
   // `state` must outlive the object. Its optimizer must have digests.
   explicit CorruptionCheck(ShardedState& state);
 
-  // Working weights, with no update under way: what passes read is what the last update wrote. Blocks.
+  // Checks the working weights: passes must read the values of the last update. With no update under way. Blocks.
   std::vector<Corruption> weights();
-  // Findings of the updates so far: one has read state that the one before had not written. Blocks.
+  // Findings of the updates so far: an update read state that the previous update had not written, or replicas wrote
+  // different state. Blocks.
   std::vector<Corruption> updates();
   // State and working weights as they are now, and the findings of updates. A pass over all of them. Blocks.
   std::vector<Corruption> at_rest();
 
-  // Replicated state only: ranks whose state differs get that of the lowest rank which `findings` do not name (rank 0
-  // if all are named), so that all have one state again. Returns one line about it; empty if no rank differed.
-  // Collective; blocks.
+  // Makes replicated state equal again: ranks with different state get the state of the lowest rank not named in
+  // `findings` (rank 0 if all are named). Returns one line about it; empty if no rank differed. Collective; blocks.
   std::string unite(const std::vector<Corruption>& findings);
 
   // By parameter: this rank's gradients of the last passes, before they are reduced. Passes that run again give the
@@ -44,7 +44,7 @@ class CorruptionCheck {
   // A part of a parameter whose working weights have one digest.
   struct WeightPiece {
     int bucket = -1;
-    Segment segment{};  // the offset counts from the bucket's begin
+    Segment segment{};  // the offset counts from the bucket's start
     int owner = -1;     // rank; -1: every rank
     size_t own = 0;     // number among the owner's pieces
     bool is_coded = false;

@@ -54,7 +54,7 @@ Gradients DataParallel::unscale(float factor, const Tensor& loss) {
   verdict_.plan({.unscale = factor, .clip_threshold = kNoLimit});
   verdict_.decide(loss, state_.reducer, state_.optimizer.faults());
   const UpdateDecision decision = verdict_.read_decision();
-  // A step that is not applied holds later ones back, for loops that run ahead of the device. This one has waited.
+  // A step that is not applied holds later steps back, for loops ahead of the device. This loop has waited.
   if (!decision.applied()) verdict_.release_hold();
   return {.outcome = decision.outcome, .norm = decision.grad_norm, .loss_sum = decision.verdict.loss_sum};
 }

@@ -1,4 +1,4 @@
-// The GPU that each rank uses, and whether two ranks use the same one.
+// The GPU of each rank, and whether two ranks share a GPU.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace mantissa {
 
-// The machine that a process runs on. Names are for messages: two machines may have the same one, and containers of one
-// machine may have different ones.
+// The machine that a process runs on. Names are for messages: two machines may have the same name, and containers of a
+// machine different names.
 struct Node {
   std::string name;
   std::string machine;  // id of the system's last boot (Linux: boot_id); the name if there is none
@@ -20,18 +20,18 @@ Node this_node();
 struct GpuClaim {
   Node node;
   DeviceIdentity gpu;
-  int index = 0;         // among the GPUs that the rank sees; a launcher may show each rank different ones
+  int index = 0;         // among the GPUs that the rank sees; a launcher may show each rank different GPUs
   int visible_gpus = 0;  // how many it sees
 };
 // Claims by rank. Collective.
 std::vector<GpuClaim> all_gather_claims(Communicator& communicator, const GpuClaim& mine);
 
-// The first two ranks that use the same GPU, if any do: the same UUID, or the same address in one machine. With
-// different UUIDs the latter are slices (MIG) of one GPU, which NCCL counts as one GPU too. Claims are by rank.
+// The first two ranks that use the same GPU, if any do: the same UUID, or the same address in one machine. Different
+// UUIDs at the same address are slices (MIG) of a GPU: NCCL counts them as one GPU. Claims are by rank.
 std::optional<std::pair<size_t, size_t>> ranks_that_share(std::span<const GpuClaim> claims);
 
-// For transports that need a GPU for each rank: ConfigError naming the first two ranks that use the same one, the node
-// and both counts, and then `advice`. Every rank with the same claims throws the same.
+// For transports that need a GPU for each rank: ConfigError naming the first two ranks with the same GPU, the node and
+// both counts, and then `advice`. Every rank with the same claims throws the same error.
 void require_own_gpus(std::span<const GpuClaim> claims, const std::string& advice);
 
 // Whether NCCL lets several ranks use one GPU: from 2.30 (23000) on, if NCCL_MULTI_RANK_GPU_ENABLE allows it.

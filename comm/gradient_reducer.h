@@ -53,14 +53,14 @@ class GradientReducer {
   const ReducerConfig& config() const { return config_; }
   const WirePlan& plan() const { return buffers_.plan(); }
   ContributionPath path() const { return buffers_.path(); }
-  // Buckets of the current or last reduction that have started, and that are complete.
+  // Started buckets, and complete buckets, of the current or last reduction.
   int started() const { return started_; }
   int completed() const { return completed_; }
   // This rank's gradient elements as they are sent, perhaps in a buffer that the next call or begin() overwrites.
   // Between finish() and begin() only.
   Tensor as_sent(const Tensor& gradient);
-  // With ReducerConfig::wire_digests, after finish(): what has changed on its way between ranks; nothing for one rank.
-  // Collective; blocks.
+  // With ReducerConfig::wire_digests, after finish(): data that changed on its way between ranks; empty for a single
+  // rank. Collective; blocks.
   std::vector<Corruption> compare_digests();
   size_t buffer_bytes() const { return buffers_.bytes(); }  // wire buffers and summed gradients
 
@@ -97,7 +97,7 @@ class GradientReducer {
   ReducerConfig config_;
   ReductionBuffers buffers_;
   std::unique_ptr<WireDigests> digests_;  // null without ReducerConfig::wire_digests, and for one rank
-  Tensor no_stats_, stats_;               // a TensorStats for each bucket: empty ones; those of this reduction
+  Tensor no_stats_, stats_;               // a TensorStats for each bucket: empty; of this reduction
   std::vector<State> states_;
   std::vector<bool> landed_;  // by parameter
   bool open_ = false;

@@ -1,7 +1,7 @@
 // ReductionBuffers: the contributions to each bucket, the buffers in which they travel, and their sum. WirePlan: the
 // scale of values on the wire and the places of wire buffers (pure arithmetic).
 //
-// Ranks of one node that share the memory of their gradients read each other's gradients in place. Otherwise
+// Ranks of a node that share the memory of their gradients read each other's gradients in place. Otherwise
 // contributions travel by all-to-all through a window.
 //
 // Scale. A contribution is about 1/N of the global gradient, so a 16-bit format with a narrow range would lose small
@@ -15,7 +15,7 @@
 //
 // Window. It holds the largest bucket and at least a few of ordinary size. Buckets start in order, so their places are
 // known beforehand, as is the last earlier bucket that must be complete before a place is free again. In-place
-// contributions need no buffers. One rank needs none.
+// contributions and a single rank need no buffers.
 #pragma once
 
 #include "comm/comm_options.h"

@@ -13,7 +13,7 @@ constexpr int32_t kNoFault = 0, kFault = 1;  // of the optimizer state; static, 
 
 size_t bytes_of(const Tensor& tensor) { return tensor.defined() ? tensor.size_bytes() : 0; }
 
-// Moments in blocks need a layout that keeps blocks whole, and other moments one that does not.
+// Moments in blocks need a layout that keeps blocks whole. Other moments need the default layout.
 void require_alignment(const BucketLayout::Bucket& bucket, const ParameterSet& parameters,
                        const AdamWOptions& options) {
   const BucketLayout::AlignmentOf alignment_of = state_alignment(options);
@@ -41,7 +41,7 @@ StateTensors make_state(const StateFormat& format, int64_t numel, Backend& backe
           .v_absmax = make(format.v == DType::kU8, DType::kF32, blocks, "scales of second moments")};
 }
 
-// Sizes of one piece's values must agree, and codes begin with a block.
+// Sizes of one piece's values must agree, and codes start with a block.
 void require_sizes(const StateValues& values, const Parameter& parameter) {
   const size_t count = values.size();
   MANTISSA_CHECK(values.compensation.empty() || values.compensation.size() == count,
@@ -339,7 +339,7 @@ void ShardedOptimizer::end_load(int64_t applied_steps) {
       mine = {.parameter = segment.parameter, .expected = segment.count, .loaded = state.loaded[index]};
     }
   }
-  // All ranks learn of all failures, so that none waits in the all-gather below.
+  // All ranks learn of all failures, so that no rank waits in the all-gather below.
   const std::vector<Mismatch> mismatches = all_gather_records(communicator_, mine);
   for (size_t rank = 0; rank < mismatches.size(); ++rank) {
     if (mismatches[rank].parameter < 0) continue;

@@ -1,17 +1,17 @@
 // ShardedOptimizer: AdamW with fp32 master weights (fp64 ones beside fp64 weights), or on the working weights
 // themselves (optimizer_state.h). State exists for this rank's shard of every bucket, or for everything when
-// replicated. A step updates weights and moments in one pass per parameter piece, which also writes the working weight,
-// and all-gathers the working weights of a bucket while it updates the next one. If all ranks have one copy of the
+// replicated. A step updates weights and moments and writes the working weight in one pass per parameter piece. It
+// all-gathers the working weights of a bucket while it updates the next bucket. If all ranks have one copy of the
 // weights in common, each writes its shard between two barriers. Weights that products round to 8 bits may travel as
 // codes (coded_gather.h). Padding is not updated or saved.
 //
 // Stochastic rounding of 16-bit weights (AdamWOptions::weight_rounding): random words depend on seed, update, parameter
-// and element alone, so weights are a function of masters and the number of updates. Weights that are recomputed after
-// loading are those of the last update; initial ones count as update 0. Working weights that are their own state are
+// and element alone, so weights are a function of masters and the number of updates. Weights recomputed after loading
+// equal the weights of the last update; initial weights count as update 0. Working weights that are their own state are
 // rounded to nearest when they are initialized and loaded.
 //
-// With digests, every update takes those of the state that it reads and writes (StateDigests in
-// core/kernels/optimizer/records.h): what one update has written, the next one must read.
+// With digests, every update takes digests of the state as read and as written (StateDigests in
+// core/kernels/optimizer/records.h). An update must read the state that the previous update wrote.
 //
 // State is addressed by (parameter, element range), so that any other layout can load a checkpoint.
 #pragma once
@@ -33,7 +33,7 @@ struct StatePiece : StateTensors {
 // State and working weights of a part of a parameter that have digests of their own.
 struct DigestedPiece {
   int bucket = -1;
-  Segment segment{};  // the offset counts from the begin of this rank's state of the bucket
+  Segment segment{};  // the offset counts from the start of this rank's state of the bucket
   StateTensors state{};
   Tensor weight{};        // working weights that the update writes, unless they are state
   bool is_coded = false;  // gathered as codes: `weight` is the unrounded copy, which no pass reads
@@ -59,7 +59,7 @@ struct StateValues {
   size_t size() const { return doubles.empty() ? weights.size() : doubles.weights.size(); }
 };
 
-// Weights that are gathered as codes, and the scales that round them. Without effect if ranks gather nothing.
+// Weights to gather as codes, and their scales. Without effect if ranks gather nothing.
 struct CodedGatherOptions {
   CodedWeights weights{};
   DelayedScales* scales = nullptr;
@@ -109,10 +109,10 @@ class ShardedOptimizer {
   // were loaded (AdamWArgs::faults). state_faults.h says where they are.
   const Tensor& faults() const { return faults_; }
 
-  // The state that this rank saves: its shard, in both modes, so that all ranks together save each element once.
+  // The state that this rank saves: its shard, in both modes. All ranks together save each element once.
   std::vector<StatePiece> pieces() const;
 
-  // Loading: pass pieces of any layout, in any order, at least those that this rank's state needs; others are ignored.
+  // Loading: pass pieces of any layout, in any order. They must cover this rank's state; other elements are ignored.
   // State is converted to this optimizer's formats (optimizer_state.h), and taken bit for bit if they are equal.
   // end_load() throws CheckpointError naming the parameter if elements are missing or came twice, then recomputes the
   // working weights. begin_load() and end_load() are collective.

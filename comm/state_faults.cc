@@ -24,7 +24,7 @@ struct Found {
   auto place() const { return std::tuple(parameter, part, element); }
 };
 
-// The first fault in `stored` (n), which begins at element `begin` of its parameter; `stride`: elements that share one.
+// The first fault in `stored` (n), from element `begin` of its parameter on. `stride`: elements per stored value.
 void search(const Tensor& stored, int64_t begin, int64_t stride, const ShardedState& state, Found& found) {
   Tensor wide = stored;
   if (stored.dtype() != DType::kF32) {

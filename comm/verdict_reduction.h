@@ -34,7 +34,7 @@ class VerdictReduction {
   // non-ignored tokens, in nats; a sum that is not finite is a fault. state_faults: ShardedOptimizer::faults(), or
   // undefined. Queues the gather and the decision. Collective.
   void decide(const Tensor& losses, const GradientReducer& reducer, const Tensor& state_faults = {});
-  // u8 of one UpdateControl and one UpdateDecision: the last decision, on the device.
+  // u8 of an UpdateControl, and of an UpdateDecision: the last decision, on the device.
   const Tensor& control() const { return control_; }
   const Tensor& decision() const { return decision_; }
   // Waits for the last decision.

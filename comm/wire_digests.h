@@ -1,6 +1,6 @@
-// WireDigests: finds gradients that change on their way between ranks. A sender takes a digest of each part of a
-// parameter for each receiver, where it is read from when it leaves; the receiver takes one of what it adds up. A
-// replicated sum is checked likewise, from its owner to all replicas.
+// WireDigests: finds gradients that change on their way between ranks. For each receiver, a sender takes a digest of
+// each part of a parameter, in the memory that it is sent from. The receiver takes a digest of the data to be added up.
+// A replicated sum is checked likewise, from its owner to all replicas.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ class WireDigests {
  private:
   enum Table : size_t { kSent, kReceived, kSummed, kGathered, kTables };
   struct Piece {
-    Segment segment;  // the offset counts from the shard's begin
+    Segment segment;  // the offset counts from the shard's start
     int rank = 0;     // whose shard
     int64_t own = 0;  // number among the pieces of this rank's shards
   };

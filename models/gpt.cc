@@ -1,5 +1,5 @@
 // A pre-norm decoder with a causal mask: GPT-2 (Radford et al. 2019), and by its configuration Llama, Qwen, SmolLM,
-// Mistral and others that Hugging Face's transformers names (tools/exchange).
+// Mistral and others that Hugging Face's transformers names (tools/model/exchange).
 #include "models/layers.h"
 #include "models/model.h"
 

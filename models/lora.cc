@@ -25,7 +25,7 @@ bool LoraConfig::selects(std::string_view pattern, std::string_view layer, std::
   const std::string glob(pattern);
   const std::string beside = std::string(layer.substr(0, layer.rfind('.') + 1)).append(projection);
   for (const std::string& path : {std::string(layer), beside}) {
-    // The whole path, or its end behind a dot.
+    // The whole path, or its end after a dot.
     if (fits(glob, path) || fits("*." + glob, path)) return true;
   }
   return false;

@@ -23,8 +23,8 @@ struct Projection {
 class LoraAdapters {
  public:
   LoraAdapters() = default;
-  // Registers adapters of the chosen ones of the layer's projections, which lie in this order in its weight (N, K). A
-  // has the initial values of PEFT: uniform within 1 / sqrt(K) (He et al. with a = sqrt(5)); B has zeros.
+  // Registers adapters of the chosen projections. The layer's projections lie in this order in its weight (N, K). A has
+  // the initial values of PEFT: uniform within 1 / sqrt(K) (He et al. with a = sqrt(5)); B has zeros.
   LoraAdapters(ParameterSet& parameters, const std::string& layer, int64_t inputs,
                const std::vector<Projection>& projections, const LoraConfig& config);
 

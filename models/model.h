@@ -41,8 +41,8 @@ bool register_model(const std::string& name, ModelFactory factory, std::vector<s
 std::vector<Projection> projections_of(const ModelConfig& config, std::string_view layer);
 
 // Registers the model's parameters in order of use; with config.lora, all but those of adapters are frozen. Loads
-// config.plugin first. ConfigError naming all models if config.name is unknown, naming all options for one that the
-// model does not have, and as load_plugin() and freeze_base().
+// config.plugin first. ConfigError naming all models for an unknown config.name, naming the model's options for an
+// unknown option, and as load_plugin() and freeze_base().
 std::unique_ptr<Model> create_model(const ModelConfig& config, ParameterSet& parameters);
 std::vector<std::string> model_names();
 

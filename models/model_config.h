@@ -30,7 +30,7 @@ class BlockSelection {
   // Whether the block is one of them.
   bool contains(int64_t block) const;
   bool is_all() const { return is_all_; }
-  // The highest block that is named; -1 for all and for none.
+  // The highest named block; -1 for all and for none.
   int64_t last() const { return ranges_.empty() ? -1 : ranges_.back().second; }
   std::string text() const;
   bool operator==(const BlockSelection&) const = default;
@@ -54,9 +54,9 @@ struct LoraConfig {
 
 // The shape of a transformer, plain data shared by all models of the registry.
 struct ModelConfig {
-  std::string name = "gpt";            // registry name: "gpt", "encoder", or one that the plugin registers
+  std::string name = "gpt";            // registry name: "gpt", "encoder", or a name from the plugin
   std::string plugin{};                // shared library with further models (models/plugin.h); empty: none
-  std::string plugin_digest{};         // of that file, where a run began with it; empty: any
+  std::string plugin_digest{};         // of that file when the run started; empty: any
   std::vector<std::string> options{};  // settings of a plugin's model, "name=number"
   int64_t layers = 6;
   int64_t width = 384;
@@ -94,7 +94,7 @@ struct ModelConfig {
   }
   // The keys that a query of this block sees; 0: all before it.
   int64_t window_of(int64_t block) const { return window_blocks.contains(block) ? window : 0; }
-  // The logit that counts: softcap * tanh(logit / softcap), where there is one.
+  // softcap * tanh(logit / softcap), or the logit itself if there is no softcap.
   float capped(float logit) const {
     return logit_softcap > 0.0f ? logit_softcap * std::tanh(logit / logit_softcap) : logit;
   }

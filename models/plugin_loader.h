@@ -12,10 +12,10 @@ namespace mantissa {
 // be read.
 std::string plugin_digest(const std::string& path);
 
-// Loads the plugin for the life of the process, unless it is loaded already: it registers its models. `digest` is that
-// of the file with which a run began; empty: any. ConfigError, before anything of the file has run, if it is missing or
-// has changed, is not a plugin, belongs to another version or compiler, or has a copy of our library in it. ConfigError
-// also if it cannot be loaded, or registers no model.
+// Loads the plugin for the life of the process, unless it is loaded already: it registers its models. `digest`:
+// plugin_digest() of the file when the run started; empty: any. ConfigError, before anything of the file has run, if it
+// is missing or has changed, is not a plugin, belongs to another version or compiler, or has a copy of our library in
+// it. ConfigError also if it cannot be loaded, or registers no model.
 void load_plugin(const std::string& path, const std::string& digest);
 
 }  // namespace mantissa

@@ -18,7 +18,7 @@ enum class Patience : uint8_t { kTest, kWait };
 struct Post {
   const std::byte* send = nullptr;
   std::byte* receive = nullptr;
-  std::shared_ptr<const void> send_owner, receive_owner;  // a rank that fails must not free buffers that others read
+  std::shared_ptr<const void> send_owner, receive_owner;  // a failing rank must not free buffers that others read
 };
 
 // The part of a collective on which all ranks must agree.
@@ -115,7 +115,7 @@ class LocalBoard {
   const int ranks_;
   std::mutex mutex_;  // of all below, and of the counts in collectives
   std::condition_variable changed_;
-  std::map<uint64_t, std::shared_ptr<Collective>> open_;  // by number: those that some ranks have not posted
+  std::map<uint64_t, std::shared_ptr<Collective>> open_;  // by number: not yet posted by all ranks
   std::string failure_;
 };
 

@@ -1,4 +1,4 @@
-// Local transport: the ranks are threads of one process (tests), or there is one rank.
+// Local transport: the ranks are threads of a process (tests), or there is a single rank.
 //
 // Every rank posts a collective; test() and wait() complete it. Nothing moves in between, as with a transport that
 // makes no progress by itself. The receiving rank copies the data. After abort(), the collectives of all ranks throw.
@@ -21,8 +21,8 @@ class LocalGroup {
   std::vector<std::unique_ptr<Communicator>> communicators_;
 };
 
-// Runs `body` once for each rank of a LocalGroup, each in its own thread. An exception of one rank makes the others'
-// collectives throw, so that nobody waits forever; the first exception is thrown here.
+// Runs `body` once for each rank of a LocalGroup, each in its own thread. An exception of a rank makes the others'
+// collectives throw, so that nobody waits forever. Rethrows the first exception.
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body);
 
 }  // namespace mantissa

@@ -128,7 +128,7 @@ std::vector<int> ranks_within(const MpiContext& world, const MpiContext& node) {
   return ranks;
 }
 
-// Calls f(offset, count) for the pieces of a message; none for an empty one.
+// Calls f(offset, count) for the pieces of a message. An empty message has none.
 template <typename F>
 void for_each_piece(size_t bytes, size_t piece_bytes, F f) {
   for (size_t offset = 0; offset < bytes; offset += piece_bytes) {
@@ -136,7 +136,7 @@ void for_each_piece(size_t bytes, size_t piece_bytes, F f) {
   }
 }
 
-// The code of the message that failed, if MPI says only that one did.
+// The code of the failed message if `code` is MPI_ERR_IN_STATUS, else `code`.
 int failure_in(int code, const std::vector<MPI_Status>& statuses) {
   if (code != MPI_ERR_IN_STATUS) return code;
   for (const MPI_Status& status : statuses) {

@@ -14,13 +14,12 @@ namespace mantissa {
 
 struct MpiOptions {
   size_t piece_bytes = size_t{1} << 30;  // largest single message
-  // The most ranks that count as one node, in order of their numbers: several nodes on one machine, for tests. 0: no
-  // limit.
+  // The most ranks in a node, in order of their numbers, for tests with several nodes on a machine. 0: no limit.
   int ranks_per_node = 0;
 };
 
-// All ranks of the job that mpirun started; one rank without mpirun. The first use initializes MPI, from the thread
-// that then makes all calls (MPI_THREAD_FUNNELED); MPI is finalized when the last communicator goes.
+// All ranks of mpirun's job; a single rank without mpirun. The first use initializes MPI, from the thread that then
+// makes all calls (MPI_THREAD_FUNNELED); MPI is finalized when the last communicator goes.
 std::unique_ptr<Communicator> create_mpi_communicator(const MpiOptions& options = {});
 
 }  // namespace mantissa

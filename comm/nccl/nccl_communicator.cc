@@ -113,7 +113,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   // On all ranks or on none: NCCL does not define collectives with only some buffers registered. Our memory is of
-  // cudaMalloc, in which NCCL then works directly between nodes; within one it would need memory that processes can map
+  // cudaMalloc: NCCL then works in it directly between nodes. Within a node it would need memory that processes can map
   // (cuMemCreate, ncclMemAlloc).
   Registration register_buffers(std::span<const Tensor> buffers) override {
     if (size() == 1 || buffers.empty() || on_host(buffers[0])) return nullptr;

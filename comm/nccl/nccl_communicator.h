@@ -2,7 +2,7 @@
 // data: records, barriers, host tensors.
 //
 // The first collective of GPU tensors connects the ranks through NCCL, on the GPU of its tensors. A Work is done when
-// the stream is ordered behind it. Call collectives from one thread; a watchdog thread sees to errors
+// the stream is ordered after it. Call collectives from one thread; a watchdog thread handles errors
 // (nccl_connection.h). NCCL adds nothing: contributions are added by our kernel, in rank order.
 #pragma once
 

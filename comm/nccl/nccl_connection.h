@@ -2,20 +2,20 @@
 // NCCL. Tests bring their own table. NcclConnection: one NCCL communicator, from the connection of all ranks to its
 // end.
 //
-// NCCL runs the operations of one communicator in the order in which they were issued, whatever their streams, so all
-// streams share one. With two communicators, kernels that reach the GPU in different orders on two ranks would wait for
+// NCCL runs the operations of a communicator in the order of their issue, whatever their streams. So all streams share
+// a communicator. With two communicators, kernels that reach the GPU in different orders on two ranks would wait for
 // each other forever.
 //
 // The communicator is non-blocking: a thread of NCCL queues an operation's kernel on the stream. Until then (the
 // operation is "launching") the stream's order means nothing, and no other operation may be issued.
 //
-// Operations may be captured in a CUDA graph. NCCL's thread then adds to the graph, which only one thread may do at a
+// Operations may be captured in a CUDA graph. NCCL's thread then adds to the graph. Only one thread may do so at a
 // time, so issue() waits until the operation is launched. watch_captured() watches each launch of the graph instead.
 // ncclCommAbort waits until the graph is gone, so the thread that owns it leaves the abort to the watchdog.
 //
-// The watchdog thread looks for errors and for operations that do not end. It aborts the communicator, which ends the
-// kernels that spin on the GPU, so that a thread that waits for the stream returns; from then on every call throws the
-// CommError with the reason. If the abort does not return in time, the process ends.
+// The watchdog thread looks for errors and for operations that do not end. It aborts the communicator. This ends the
+// kernels that spin on the GPU, so threads waiting for the stream return. From then on every call throws the CommError
+// with the reason. If the abort does not return in time, the process ends.
 #pragma once
 
 #include <nccl.h>
@@ -55,7 +55,7 @@ namespace mantissa {
 
 struct NcclApi {
   MANTISSA_NCCL_FUNCTIONS(MANTISSA_DECLARE_FUNCTION)
-  // ncclAlltoAll is new in 2.28: null for older libraries. Its type is that of ncclAllGather, so that older headers
+  // ncclAlltoAll is new in 2.28: null for older libraries. It has the type of ncclAllGather, so that older headers
   // serve as well.
   decltype(&ncclAllGather) all_to_all = nullptr;
   // ncclCommRegister and ncclCommDeregister are new in 2.19: both or neither.

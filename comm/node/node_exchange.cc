@@ -22,7 +22,7 @@ void copy_bytes(const std::byte* from, std::byte* to, size_t bytes) {
 
 }  // namespace
 
-// The board on which the ranks of a node say that a buffer may be read and that it has been.
+// The board of a node's ranks: marks buffers as ready and counts their readers.
 //
 // Collectives are numbered alike on all ranks. Each rank has a ring of places; number n takes place n mod kPlaces once
 // all others have read the previous post there. A post is written before its `ready` (release) and read after it
@@ -31,7 +31,7 @@ void copy_bytes(const std::byte* from, std::byte* to, size_t bytes) {
 // between processes.
 class NodeBoard {
   struct alignas(64) Place {
-    std::atomic<uint64_t> ready;  // number + 1 of the collective that was posted last; 0: none
+    std::atomic<uint64_t> ready;  // number + 1 of the last posted collective; 0: none
     std::atomic<uint32_t> reads;  // of that post
     NodePost post;
   };
@@ -161,7 +161,7 @@ bool NodeExchanges::done(uint64_t number) const {
 }
 
 void NodeExchanges::advance() {
-  // In order: a later number must not take the place of an earlier one that has become free in between.
+  // In order: a place freed in between belongs to the earlier number, not to a later number.
   bool posts = true;
   for (auto exchange = exchanges_.begin(); exchange != exchanges_.end();) {
     const bool waits_to_post = exchange->request.posts() && !exchange->posted;

@@ -1,9 +1,9 @@
 // NodeExchanges: collectives of one rank with the others of its node, by reading each other's memory.
 //
-// A rank posts the buffer that it sends on a board in shared memory, and copies the rows that it receives straight from
-// the memory of the ranks that post them. An exchange is done when this rank has copied its rows and all others have
-// read its buffer. Nothing moves by itself: advance() continues all exchanges, not only one, because another rank may
-// wait for any of them. Call it from one thread.
+// A rank posts its send buffer on a board in shared memory, and copies the rows that it receives straight from the
+// other ranks' memory. An exchange is done when this rank has copied its rows and all others have read its buffer.
+// Nothing moves by itself: advance() continues all exchanges, not only one, because another rank may wait for any of
+// them. Call it from one thread.
 #pragma once
 
 #include <deque>
@@ -12,7 +12,7 @@
 
 namespace mantissa {
 
-// A buffer that a rank offers in one collective.
+// A buffer that a rank offers in a collective.
 struct NodePost {
   uint32_t kind = 0;          // of collective
   uint32_t block = 0;         // number of the memory in which the buffer lies
@@ -46,7 +46,7 @@ class NodeBoard;
 
 class NodeExchanges {
  public:
-  // Buffers that can be unread at once; further ones wait.
+  // Buffers that can be unread at once; further buffers wait.
   static constexpr uint64_t kPlaces = 64;
 
   // Collective.

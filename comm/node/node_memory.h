@@ -2,9 +2,9 @@
 // place of every rank's piece lies at equal distances.
 //
 // Each piece is an anonymous file (memfd) of its rank. It has no name, so an abort leaves nothing behind, and it is
-// ordinary memory to the kernel, whatever the size of /dev/shm. Others open it through the /proc entry of the rank that
-// made it, while that rank keeps its descriptor open. MPI_Win_allocate_shared would use files in /dev/shm, which
-// containers often limit to 64 MiB, and a full /dev/shm shows as a bus error at first touch.
+// ordinary memory to the kernel, whatever the size of /dev/shm. Others open it through the /proc entry of its rank,
+// while this rank keeps its descriptor open. MPI_Win_allocate_shared would use files in /dev/shm, which containers
+// often limit to 64 MiB, and a full /dev/shm shows as a bus error at first touch.
 #pragma once
 
 #include <sys/types.h>
@@ -25,7 +25,7 @@ struct NodeRanks {
 
 class NodeBlock {
  public:
-  // How other processes find a rank's file, and check that it is the right one. Plain data.
+  // How other processes find a rank's file, and check its identity. Plain data.
   struct Ticket {
     pid_t process = 0;
     int descriptor = -1;

@@ -200,7 +200,7 @@ StagingPool::~StagingPool() {
     try {
       while (!passed(block)) std::this_thread::yield();
     } catch (...) {
-      // The device has failed: it copies nothing any more, and its next user is told.
+      // The device has failed: it copies nothing any more, and reports the failure to its next user.
     }
   }
 }
@@ -216,8 +216,7 @@ std::shared_ptr<Storage> StagingPool::take(size_t bytes) {
     std::shared_ptr<Storage> memory = std::move(best->memory);
     idle_.erase(best);
     if (memory->bytes() >= bytes) return memory;
-    // A block that is too small is replaced by a larger one, so that there are never more blocks than collectives at
-    // once.
+    // A larger block replaces a block that is too small, so there are never more blocks than collectives at once.
   }
   constexpr size_t kGranuleBytes = size_t{64} << 10;  // collectives that differ little in size share blocks
   return backend_.allocate_staging(round_up(std::max<size_t>(1, bytes), kGranuleBytes), "host copies of collectives");

@@ -86,7 +86,7 @@ class DerivedWeights {
     RoundingBuffers buffers;
     RoundedMatrix rounded;
   };
-  // The entry of the present version. Calls make(entry) if there is none; versions share one buffer.
+  // The entry of the present version. Calls make(entry) if it does not exist; versions share one buffer.
   template <typename Make>
   Entry& current(const DerivedKey& key, uint64_t scales_version, const Make& make);
   RoundingBuffers make_buffers(const DerivedKey& key);

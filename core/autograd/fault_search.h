@@ -1,5 +1,5 @@
-// FaultSearch: examines the results of ops one by one until one is not finite: outputs in a forward pass, gradients in
-// a backward pass. It then reports the op and its inputs.
+// FaultSearch: finds the first op with a non-finite result: an output in a forward pass, a gradient in a backward pass.
+// It reports the op and its inputs.
 #pragma once
 
 #include <functional>
@@ -42,7 +42,7 @@ struct NonFiniteOp {
   std::vector<ValueRange> inputs;      // outputs of other ops, then parameters
   std::optional<ValueRange> incoming;  // the gradient of the op's output, in a backward pass
   // Layers whose precision determines the tensor's dtype. For linear ops and attention: their own layer. For other ops:
-  // the linear and attention layers that made its inputs (backward: that made the input whose gradient this is).
+  // the linear and attention layers that made its inputs (backward: the input whose gradient this is).
   std::vector<std::string> stored_by;
 };
 

@@ -12,7 +12,7 @@ namespace mantissa {
 
 // The tokens of a pass.
 enum class CachedPass : uint8_t {
-  kPrompt,  // begin their texts: attention is that of a pass without a cache, whose keys and values are kept
+  kPrompt,  // start their texts: attention as without a cache; keys and values are kept
   kStep,    // continue their texts: attention reads the cache; sequences of one token
 };
 
@@ -36,8 +36,8 @@ class KeyValueCache {
   int64_t sequences() const { return sequences_; }
   int64_t capacity() const { return capacity_; }
 
-  // The keys and values of a layer: see AttentionAppendArgs. `shape` is that of the layer's attention; its batch and
-  // sequence_length become those of the cache.
+  // The keys and values of a layer: see AttentionAppendArgs. `shape` is the shape of the layer's attention; its batch
+  // and sequence_length become the cache's.
   Tensor of_layer(const std::string& layer, DType dtype, AttentionShape& shape) {
     shape.batch = sequences_;
     shape.sequence_length = capacity_;

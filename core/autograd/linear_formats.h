@@ -85,7 +85,7 @@ inline std::optional<Fp32Products> parse_fp32_products(std::string_view text) {
   return find_named(kAllFp32Products, text);
 }
 
-// Number of bf16 products that make one fp32 product; 0 for kFp32 and kTf32.
+// Number of bf16 products for an fp32 product; 0 for kFp32 and kTf32.
 constexpr int bf16_products(Fp32Products products) {
   return products == Fp32Products::kBf16x3 ? 3 : products == Fp32Products::kBf16x6 ? 6 : 0;
 }

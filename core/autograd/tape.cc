@@ -218,7 +218,7 @@ Var Tape::recompute(Var input, Segment segment) {
                                         "[tape.recompute] a segment must return a value that its own ops made");
                          tape.slots_[static_cast<size_t>(again.slot)].gradient = std::move(d_out);
                        });
-  if (options_.check_gradients) {  // ops that read the output identify it by the op that made it
+  if (options_.check_gradients) {  // ops that read the output identify it by its op
     last_dropped_.slot = made.slot;
     search_.remember(last_dropped_, made.value);
   }

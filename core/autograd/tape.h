@@ -98,7 +98,7 @@ struct TapeOptions {
   TapeMode mode = TapeMode::kTraining;
   RandomKey random{};
   Tensor document_starts{};        // of the tokens: core/kernels/documents.h; undefined: each sequence is one document
-  KeyValueCache* cache = nullptr;  // of the texts that an evaluation pass begins or continues; nullptr: none
+  KeyValueCache* cache = nullptr;  // of the texts that an evaluation pass starts or continues; may be nullptr
   // (1) of the loss's dtype, on the device: the gradient of the loss, where the backward pass starts: loss scale /
   // non-ignored tokens of the global batch. Required in training.
   Tensor loss_gradient{};
@@ -113,7 +113,7 @@ struct TapeOptions {
   std::function<void()> between_nodes{};             // lets communication progress during the backward pass
   std::function<void(std::string_view layer, std::string_view op, Tensor& output)>
       after_op{};  // test-only: fault injection
-  // Test-only: called after the op's backward function, with the gradient of the first input that takes one.
+  // Test-only: called after the op's backward function, with the gradient of the first input with a gradient.
   std::function<void(std::string_view layer, std::string_view op, Tensor& gradient)> after_backward{};
 };
 

@@ -1,4 +1,4 @@
-// The argument structs of all kernels, for decorators and devices that handle every one of them.
+// The argument structs of all kernels, for decorators and devices that handle all of them.
 #pragma once
 
 #include "core/kernels/activation/args.h"

@@ -27,8 +27,8 @@ struct MemoryUse {
 
 struct TensorStats;
 
-// A device runs each kernel of a list: run(args, stream). One virtual function serves all of them, because a class with
-// one for each kernel costs seconds of compile time in every file that instantiates it. core/backend/kernel_forward.h
+// A device runs each kernel of a list: run(args, stream). A single virtual function serves all of them: a function for
+// each kernel costs seconds of compile time in every file that instantiates the class. core/backend/kernel_forward.h
 // implements it.
 template <typename List>
 class RunsKernels;
@@ -51,7 +51,7 @@ class RunsKernels<KernelList<Args...>> {
   virtual void run_kernel(KernelList<Args...> list, int64_t index, const void* args, Stream& stream) = 0;
 };
 
-// The device interface by purpose, for code that needs one part of it only.
+// The device interface by purpose, for code that needs only a part of it.
 using ComputeDevice = RunsKernels<ComputeKernels>;
 using OptimizerDevice = RunsKernels<OptimizerKernels>;
 using ReductionDevice = RunsKernels<ReductionKernels>;
@@ -78,13 +78,13 @@ class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDe
   // The products of 8-bit codes that the device runs natively with the current GemmOptions. Queried before operands are
   // rounded.
   virtual Fp8GemmSupport fp8_gemm_support() const { return Fp8GemmSupport::kNone; }
-  // The library that runs them, or the reason that none does, for the log: "cuBLASLt 13.1.0, compute capability 9.0".
+  // The library that runs them, or why no library does, for the log: "cuBLASLt 13.1.0, compute capability 9.0".
   virtual std::string describe_fp8_gemm_support() const { return "this device has no FP8 units"; }
   // A cache for a matrix that several products read as GemmArgs::b. nullptr on a device that would not benefit.
   virtual std::unique_ptr<OperandCache> make_operand_cache() { return nullptr; }
-  // Records the work that `body` queues on `stream`, and on streams that it joins by events, instead of running it. The
-  // memory that the work uses must stay allocated. `body` must not allocate, upload or wait. Throws ConfigError if the
-  // device does not support capture.
+  // Records the work that `body` queues on `stream`, and on streams joined by events, instead of running it. The memory
+  // that the work uses must stay allocated. `body` must not allocate, upload or wait. Throws ConfigError if the device
+  // does not support capture.
   virtual std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& body);
 
   // Zeroed memory, 64-byte aligned, freed with its last tensor. The error names `what` if there is no memory.

@@ -81,7 +81,7 @@ double measure_product_flops(Backend& backend, Stream& stream, DType dtype, Prod
 }
 
 double measure_gemm_flops(Backend& backend, Stream& stream, DType dtype) {
-  // A product of a transformer's size, and a larger one for devices that it does not fill.
+  // A product of a transformer's size, and a larger product for devices that the first does not fill.
   constexpr ProductSize kSizes[] = {{1024, 3072, 768}, {8192, 4096, 4096}};
   constexpr double kLargeEnoughSeconds = 1e-3;
   double best = 0;
@@ -100,7 +100,7 @@ double measure_memory_bandwidth(Backend& backend, Stream& stream) {
   for (const int64_t numel : kNumel) {
     const auto make = [&] { return backend.make_tensor(DType::kF32, {numel}, "memory bandwidth"); };
     const AddArgs args{.a = make(), .b = make(), .y = make()};
-    // Fresh pages of zeros may share one page of the system, so that reads would come from a cache.
+    // Fresh pages of zeros may share a page of the system: reads would come from a cache.
     backend.fill(args.a, 1.0f, stream);
     backend.fill(args.b, 2.0f, stream);
     const double seconds = least_seconds(backend, stream, args, 2e-3, 0.1);

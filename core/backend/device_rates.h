@@ -16,14 +16,14 @@ struct ProductSize {
 // a device whose fp8_gemm_support() allows them.
 double measure_product_flops(Backend& backend, Stream& stream, DType dtype, ProductSize size);
 
-// FLOP/s of the fastest of two products in `dtype`, through the same GemmArgs that training uses: one of a
-// transformer's size (1024 x 3072 x 768) and, if the device needs less than 1 ms for it, one of 8192 x 4096 x 4096,
-// which needs 84 million elements of device memory for a moment. Takes 0.2 to 0.5 s.
+// FLOP/s of the faster of two products in `dtype`, through the GemmArgs of training: 1024 x 3072 x 768 (a transformer's
+// size) and, if the device needs less than 1 ms for it, 8192 x 4096 x 4096. The second product needs 84 million
+// elements of device memory for a moment. Takes 0.2 to 0.5 s.
 double measure_gemm_flops(Backend& backend, Stream& stream, DType dtype);
 
 // Bytes/s of AddArgs on fp32 vectors, two read and one written: 12 bytes an element, as STREAM counts them. A cache
-// that fetches lines before it overwrites them moves a third more. Vectors have 16 million elements, which no cache
-// holds, or 1 million on a device that takes more than 5 ms for those. Takes 0.2 s and 192 MiB for a moment.
+// that fetches lines before it overwrites them moves a third more. Vectors have 16 million elements, too many for a
+// cache, or 1 million if these take more than 5 ms. Takes 0.2 s and 192 MiB for a moment.
 double measure_memory_bandwidth(Backend& backend, Stream& stream);
 
 }  // namespace mantissa

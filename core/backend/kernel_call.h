@@ -39,7 +39,7 @@ struct KernelCall {
   // Makes the call with these tensors in place of the operands. Undefined operands need undefined tensors.
   std::function<void(Backend& backend, Stream& stream, std::span<const Tensor> tensors)> run;
 
-  // Equal for calls that take the same time: op, variant, dtypes, shapes, and which operands are the same memory.
+  // Equal for calls that take the same time: op, variant, dtypes, shapes, and operands in the same memory.
   std::string signature() const;
 };
 

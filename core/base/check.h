@@ -2,7 +2,7 @@
 //
 //   MANTISSA_CHECK(w.shape() == Shape{c}, "[layer_norm] weight must have shape ({}), got {}", c, w.shape());
 //
-// The message names the op or function in brackets, what was expected and what came.
+// The message names the op or function in brackets, the expected and the given value.
 #pragma once
 
 #include <fmt/core.h>

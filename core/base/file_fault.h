@@ -1,5 +1,5 @@
-// Places where tests make file operations fail (configuration section `test`). Without an injector, a place costs one
-// load and one branch that always goes the same way.
+// Places where tests make file operations fail (configuration section `test`). Without an injector, a place costs a
+// load and a well-predicted branch.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ class FileFaultInjector {
  public:
   virtual ~FileFaultInjector() = default;
   // Called before an operation on a file, or on the folder that is renamed. Returns the errno with which the operation
-  // fails; 0: it takes place. May lower `bytes`, those that the next call of the system is to move, to at least 1.
+  // fails; 0: it takes place. May lower `bytes`, the size of the next system call, to at least 1.
   virtual int before(FileOperation operation, const std::string& path, size_t& bytes) = 0;
 };
 
@@ -24,7 +24,7 @@ namespace internal {
 inline std::atomic<FileFaultInjector*> file_fault_injector = nullptr;
 }  // namespace internal
 
-// Returns the previous injector. An injector must outlive the operations that began with it.
+// Returns the previous injector. An injector must outlive the operations that started with it.
 inline FileFaultInjector* set_file_fault_injector(FileFaultInjector* injector) {
   return internal::file_fault_injector.exchange(injector);
 }

@@ -25,7 +25,7 @@ uint64_t meminfo_bytes(const std::string& key, uint64_t otherwise) {
   return otherwise;
 }
 
-// A number that is alone in a file; "max" is none.
+// The only word of a file, a number; kUnknown for "max".
 uint64_t number_in(const std::string& path) {
   std::ifstream file(path);
   uint64_t number = 0;

@@ -22,7 +22,7 @@ HostMemory host_memory();
 // "2048.0 of 15990.5 MiB of host memory are free".
 std::string describe_host_memory();
 
-// what(), or for std::bad_alloc, which says nothing, the memory of the machine and the settings that need less.
+// The exception's text. For std::bad_alloc, whose text says nothing: the free memory, and settings that need less.
 std::string message_of(const std::exception& exception);
 
 }  // namespace mantissa

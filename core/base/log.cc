@@ -31,7 +31,7 @@ std::atomic<int64_t> warning_count = 0;
 
 spdlog::level::level_enum to_spdlog(LogLevel level) { return static_cast<spdlog::level::level_enum>(level); }
 
-// "warning: " and "error: ". Only these levels say what they are, and from which rank.
+// "warning: " and "error: ". Only these levels show their name and the rank.
 std::string name_of(LogLevel level) {
   if (level < LogLevel::kWarning) return "";
   const auto name = spdlog::level::to_string_view(to_spdlog(level));
@@ -53,7 +53,7 @@ bool is_on_console() {
 
 void write_to_stderr(LogLevel level, std::string_view line) {
   std::string text = fmt::format("{}{}{}", name_of(level), rank_of(level), line);
-  // A console gets lines that fit, a file or a pipe whole ones. Information may be a text of its own form: a sample.
+  // A console gets wrapped lines, a file or a pipe whole lines. Information is not wrapped: it may be a sample of text.
   if (level >= LogLevel::kWarning && is_on_console()) text = wrapped(text);
   const ProgressBar::Hidden hidden;
   spdlog::default_logger_raw()->log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
@@ -102,7 +102,7 @@ class LogFile {
                        milliseconds, place_);
   }
 
-  // One call for a line: those of other ranks do not get into it.
+  // One call for a line: other ranks' lines do not get into it.
   void append(const std::string& text) {
     if (descriptor_ < 0) return;
     const ssize_t written = ::write(descriptor_, text.data(), text.size());

@@ -1,8 +1,7 @@
 // Logging through spdlog: information from rank 0 only, warnings and errors from every rank with its number. Lines go
 // to standard error, and to a file if one is given.
 //
-// These functions hide spdlog: in each file that named it, its headers and the code of one call took longer to compile
-// than the rest of the file.
+// These functions hide spdlog: its headers and a single call took longer to compile than the rest of a file.
 #pragma once
 
 #include <fmt/core.h>
@@ -20,9 +19,9 @@ void start_logging(int rank, int ranks);
 
 // Also writes the lines of this process to the end of a file, from now on and those so far (the first 64 KiB):
 //   2026-11-27 03:04:05.123 node01 [job 1234] [rank 2] warning: text
-// with the job under Slurm, and the rank in warnings and errors of several ranks. All ranks may write to one file: a
-// line is one call of the system. `first_line` precedes all lines unless it is empty. A file that cannot be opened or
-// written costs one warning, and nothing else. Symbolic links are not followed.
+// with the job under Slurm, and the rank in warnings and errors of several ranks. All ranks may write to the same file:
+// a line is one system call. `first_line` precedes all lines unless it is empty. If the file cannot be opened or
+// written, there is a warning and nothing else. Symbolic links are not followed.
 inline constexpr std::string_view kStartMark = "start: ";  // opens the first line of a start
 void log_to_file(const std::string& path, const std::string& first_line);
 

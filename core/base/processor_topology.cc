@@ -117,7 +117,7 @@ std::vector<int> move_process_to(const std::vector<int>& processors) {
   // The system takes what the cgroup allows of the set, and refuses a set of which it allows nothing.
   if (sched_setaffinity(0, sizeof(wanted), &wanted) != 0) return {};
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    sched_setaffinity(std::stoi(task.path().filename()), sizeof(wanted), &wanted);  // fails for one that has just ended
+    sched_setaffinity(std::stoi(task.path().filename()), sizeof(wanted), &wanted);  // fails if the thread has ended
   }
   return processors_of_this_thread();
 }

@@ -41,8 +41,8 @@ class ProcessorTopology {
 std::vector<int> processors_near_pci_device(const std::string& address, const std::string& sysfs = "/sys");
 
 // Lets all threads of this process run on these processors and no others, whatever it was bound to before, as far as
-// the container or the job allows (cgroup). Returns those that it may use then; empty, and nothing changes, if it may
-// use none of them.
+// the container or the job allows (cgroup). Returns the processors that it may use then. If there are none, returns an
+// empty list and changes nothing.
 std::vector<int> move_process_to(const std::vector<int>& processors);
 
 }  // namespace mantissa

@@ -15,7 +15,7 @@
 namespace mantissa {
 namespace {
 
-std::recursive_mutex console;  // a line that is logged may cause another one
+std::recursive_mutex console;  // logging a line may log another line
 const ProgressBar* drawn = nullptr;
 
 size_t console_columns() {

@@ -9,7 +9,7 @@
 namespace mantissa {
 
 // Draws on standard error where that is a terminal and this process logs information (see log.h); else nothing. Log
-// lines appear above it. One bar is drawn at a time: another one made meanwhile draws nothing. For one thread.
+// lines appear above it. Only one bar is drawn at a time: a second bar draws nothing. For one thread.
 class ProgressBar {
  public:
   // "compare: steps", of so many.

@@ -67,8 +67,8 @@ thread_local bool in_task = false;
 
 class ThreadTeam {
  public:
-  // If the threads outnumber the processors, idle ones sleep at once: the threads that they wait for need the
-  // processors. `processors`: one for each thread, or none if threads are not bound.
+  // If the threads outnumber the processors, idle threads sleep at once: busy threads need the processors.
+  // `processors`: one for each thread; empty if threads are not bound.
   ThreadTeam(int count, const std::vector<int>& processors)
       : count_(count),
         shares_(static_cast<size_t>(count)),
@@ -157,7 +157,7 @@ class ThreadTeam {
     }
   }
 
-  // Takes tasks of `job` until none is left, beginning with the share of thread `first`.
+  // Takes tasks of `job` until none is left, starting with the share of thread `first`.
   void take_tasks(uint32_t job, int first) {
     int64_t taken = 0;
     for (int i = 0; i < count_; ++i) taken += take_share(job, (first + i) % count_);

@@ -1,11 +1,10 @@
-// The threads that kernels share. Each calling thread has a team of its own, of the size that set_threads() sets, which
-// it keeps from call to call.
+// The threads that kernels share. Each calling thread has its own team, of the size set by set_threads(), and keeps it
+// from call to call.
 //
-// Each thread begins with its own share of the tasks, in order, so that calls with the same number of tasks find in a
-// core's cache what an earlier call left there. Then it takes tasks from the shares of others. A call ends when its
-// tasks have ended, whether or not every thread took one: on a busy machine, a thread that the operating system delays
-// holds up only its current task. Idle threads poll for a moment, then sleep, so that they do not occupy a core that
-// others could use.
+// Each thread starts with its own share of the tasks, in order, then takes tasks from other shares. So calls with the
+// same number of tasks find in a core's cache what an earlier call left there. A call ends when its tasks have ended,
+// even if some threads took no task: on a busy machine, a thread delayed by the operating system holds up only its
+// current task. Idle threads poll for a moment, then sleep to leave their cores to others.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +42,7 @@ void run_tasks(int64_t tasks, TaskCall call, const void* body);
 
 // Calls body(task) once for each task in [0, tasks). Tasks must neither wait for each other nor depend on which thread
 // runs them. A call from within a task runs its tasks one after the other. Rethrows the first exception of a body once
-// all tasks that began have ended; the others may be skipped.
+// all started tasks have ended; the others may be skipped.
 template <typename Body>
 void parallel_for(int64_t tasks, const Body& body) {
   internal::run_tasks(

@@ -7,7 +7,7 @@
 namespace mantissa {
 namespace {
 
-// Bytes of the UTF-8 sequence that starts like this; 0: none does.
+// Bytes of the UTF-8 sequence with this first byte; 0: it starts no sequence.
 size_t utf8_length(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xc2 && lead < 0xe0) return 2;

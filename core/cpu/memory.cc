@@ -24,9 +24,9 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
                                 std::generic_category().message(error_number), describe_host_memory(), kLessMemory));
 }
 
-// Anonymous pages that start on a huge-page boundary: maps one huge page more and unmaps the ends. Requests huge pages
-// only for whole ones. Rounding the end up would waste half a huge page per block on average, and there may be hundreds
-// of blocks.
+// Anonymous pages, aligned to a huge page: maps one huge page more and unmaps the ends. Requests huge pages only for
+// whole ones. Rounding the end up would waste half a huge page per block on average, and there may be hundreds of
+// blocks.
 std::shared_ptr<Storage> map_pages(size_t bytes, const char* what, Device device, int extra_flags) {
   if (bytes > SIZE_MAX - 2 * kHugePageBytes) throw_no_memory(bytes, what, ENOMEM);
   const size_t size = round_up(bytes, static_cast<size_t>(sysconf(_SC_PAGESIZE)));

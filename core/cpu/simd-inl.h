@@ -91,7 +91,7 @@ HWY_INLINE void store(FloatVec v, float* p) { hn::StoreU(v, FloatTag(), p); }
 
 // v rounded to bf16, in the upper half of each lane's bits. The lower half is unspecified.
 HWY_INLINE WordVec bf16_in_upper_half(FloatVec v) {
-  // Not Highway's DemoteTo, which truncates, and not VCVTNEPS2BF16, which flushes subnormals.
+  // Done by hand: Highway's DemoteTo truncates, and VCVTNEPS2BF16 flushes subnormals.
   const WordTag du;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));

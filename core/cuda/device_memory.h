@@ -1,4 +1,4 @@
-// DeviceMemory: all memory that one backend allocates on its device, with a record of its use by purpose.
+// DeviceMemory: all memory that a backend allocates on its device, with a record of its use by purpose.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// An NVIDIA library that is opened at run time, so that the program also starts without it.
+// An NVIDIA library, opened at run time so that the program also starts without it.
 #pragma once
 
 #include <string>

@@ -41,7 +41,7 @@ std::byte* CudaStream::workspace(size_t bytes, const char* caller) {
     const size_t wanted = round_up(bytes, kGranuleBytes);
     if (graph_uses_workspace_) outgrown_.push_back(workspace_);
     graph_uses_workspace_ = false;
-    workspace_.reset();  // first, so that the new one may take its place
+    workspace_.reset();  // first: the new workspace may take its place
     workspace_ = allocate_scratch(wanted, fmt::format("workspace of {}", caller));
   }
   graph_uses_workspace_ = graph_uses_workspace_ || is_capturing(handle_);

@@ -15,7 +15,7 @@
 
 namespace mantissa {
 
-// The order of a run that visits each of `items` once an epoch: item() says which one is number `sample`.
+// The order in which a run visits each of `items` once an epoch. item(n): the n-th visited item.
 class EpochOrder {
  public:
   EpochOrder(int64_t items, uint64_t seed, SampleOrder order);
@@ -52,7 +52,7 @@ uint64_t permute(uint64_t index, uint64_t size, uint64_t key, uint64_t epoch);
 inline constexpr int32_t kIgnoredTarget = -100;
 
 // Samples [first_sample, first_sample + n) of the range, where n = tokens.size() / context. tokens, targets (n,
-// context): the target of a position is the token that follows it, or ignored if that does not count.
+// context): the target of a position is the next token, or ignored if the next token does not count.
 void fill_next_token_batch(const TokenRange& range, const Sampler& sampler, uint64_t first_sample, int64_t context,
                            std::span<int32_t> tokens, std::span<int32_t> targets);
 

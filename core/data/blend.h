@@ -1,9 +1,9 @@
 // Blend: which of several sources of data a sample comes from, by their weights.
 //
 // Source: Tijdeman, "The chairman assignment problem" (Discrete Mathematics 32, 1980). The next sample is of the source
-// that would first be late, among those that have come less often than their share. After every number n of samples,
-// each of k sources has had n * weight samples to within 1 - 1 / (2k - 2). All numbers are integers, so that every
-// machine names the same source.
+// that would first be late, among the sources at least 1 / (2k - 2) samples below their share. After every number n of
+// samples, each of k sources has had n * weight samples to within 1 - 1 / (2k - 2). All numbers are integers, so that
+// every machine names the same source.
 #pragma once
 
 #include <cstdint>

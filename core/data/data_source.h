@@ -20,7 +20,7 @@ struct DataSourceOptions {
 
 class DataSource {
  public:
-  // DataError naming options.what if there is too little data for one sequence.
+  // DataError naming `options.what` if there is too little data for one sequence.
   DataSource(TokenRange range, DataSourceOptions options);
 
   int64_t sequences() const { return packed_ ? packed_->order.items() : windows_->windows(); }
@@ -42,7 +42,7 @@ class DataSource {
   TokenRange range_;
   DataSourceOptions options_;
   std::optional<Sampler> windows_;
-  std::optional<Packed> packed_;  // in the place of windows
+  std::optional<Packed> packed_;  // instead of windows
 };
 
 }  // namespace mantissa

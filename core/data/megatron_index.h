@@ -1,12 +1,12 @@
 // Megatron's indexed data sets: NAME.bin holds tokens and nothing else, NAME.idx says what they are.
 //
-//   offset  what                                  offset  what
+//   offset  content                               offset  content
 //   0       "MMIDIDX\0\0", u64 version 1          34      i32 length of each sequence (S)
 //   17      u8 code of the tokens' type           ...     i64 offset of each sequence in NAME.bin (S)
 //   18      u64 S sequences, u64 D boundaries     ...     i64 first sequence of each document, at last S (D)
 //
 // Source: megatron/core/datasets/indexed_dataset.py of NVIDIA's Megatron-LM. Files of several modalities, which have
-// more behind this, are refused.
+// more data after this, are refused.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ struct MegatronIndex {
   int token_bytes = 2;
   int64_t limit = 0;                 // values of the type are below
   int64_t count = 0;                 // of tokens
-  std::vector<int64_t> documents{};  // first token of each that has one
+  std::vector<int64_t> documents{};  // first token of each non-empty document
 };
 
 // Whether an index lies beside this .bin file.
 bool has_megatron_index(const std::string& data_path);
 
-// Reads the index beside this .bin file, which has `data_bytes`. DataError naming the index and the first thing in it
-// that is not as above or that the .bin file does not hold.
+// Reads the index beside this .bin file, which has `data_bytes`. DataError naming the index and its first entry that is
+// not as above or does not fit the .bin file.
 MegatronIndex read_megatron_index(const std::string& data_path, uint64_t data_bytes);
 
 }  // namespace mantissa

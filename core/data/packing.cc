@@ -11,8 +11,7 @@ namespace {
 
 constexpr uint64_t kPackingDomain = 0x7061636b696e6721;  // "packing!", keeps this use of the run's seed apart
 
-// Bins of equal size, each element put into the first that has room: a tree in which every node holds the largest room
-// below it.
+// Bins of equal size; each element goes into the first bin with room. Tree nodes hold the largest room below them.
 class FirstFit {
  public:
   FirstFit(int64_t bins, int64_t size)

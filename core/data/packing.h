@@ -1,7 +1,7 @@
 // Packing: documents laid side by side into sequences of `context` positions.
 //
-// A document of L tokens has L - 1 positions, each with the token behind it as its target. If it has more than a
-// sequence holds, it is cut into pieces that overlap by one token, so that every token but the first stays a target.
+// A document of L tokens has L - 1 positions; the target of a position is the next token. A document with more
+// positions than a sequence is cut into pieces that overlap by a token: every token but the first stays a target.
 // Pieces go, in a random order, into the first sequence with enough room: first fit, whose number of sequences is at
 // most 1.7 times the least possible (Dósa & Sgall 2013) and in practice within some per cent of it. The rest of a
 // sequence is padding.
@@ -13,7 +13,7 @@
 
 namespace mantissa {
 
-// The order in which documents are laid into sequences, and in which epochs visit sequences.
+// The order of documents in sequences, and of sequences in epochs.
 enum class SampleOrder : uint8_t {
   kShuffled,    // by a keyed permutation
   kSequential,  // for validation: from the front
@@ -22,7 +22,7 @@ enum class SampleOrder : uint8_t {
 class PackedDocuments {
  public:
   struct Piece {
-    int64_t begin = 0;      // first token; the targets begin one behind it
+    int64_t begin = 0;      // first token; the targets start one token later
     int64_t positions = 0;  // at least 1
   };
 

@@ -42,7 +42,7 @@ TokenData::TokenData(const TokenDataOptions& options) {
 
 void TokenData::add_file(const std::string& path, const TokenDataOptions& options, bool from_pattern) {
   // A folder of sources may hold an empty file; a token file without tokens is a mistake.
-  std::error_code error;  // then opening it tells
+  std::error_code error;  // then opening it reports the reason
   if (options.layout == TokenLayout::kBytes && from_pattern && std::filesystem::file_size(path, error) == 0) {
     skipped_empty_files_.push_back(path);
     return;

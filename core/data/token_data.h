@@ -18,7 +18,7 @@ namespace mantissa {
 // Where documents begin, for training that keeps them apart.
 enum class Documents : uint8_t {
   kJoined,    // nobody asks
-  kSeparate,  // as the files tell, or behind each end-of-text token; a text file is one document
+  kSeparate,  // as the files say, or after each end-of-text token; a text file is one document
 };
 
 struct TokenDataOptions {
@@ -26,7 +26,7 @@ struct TokenDataOptions {
   TokenLayout layout = TokenLayout::kBytes;
   int64_t vocab = 256;
   Documents documents = Documents::kJoined;
-  int32_t end_of_text = -1;  // ends a document in files that do not tell; -1: none does
+  int32_t end_of_text = -1;  // ends a document, if the file does not mark documents; -1: no token does
 };
 
 class TokenData {
@@ -61,12 +61,12 @@ class TokenData {
   bool has_loss_mask() const { return has_loss_mask_; }
   // 0 for each of these tokens that does not count.
   void read_loss_mask(int64_t begin, std::span<uint8_t> out) const;
-  // Names what made the tokens; empty: the files do not tell.
+  // The name of the tokenizer; empty: the files do not name it.
   const std::string& tokenizer() const { return tokenizer_; }
 
  private:
   void add_file(const std::string& path, const TokenDataOptions& options, bool from_pattern);
-  // Compares what the file seems to hold with what it is read as.
+  // Checks that the file's content looks like its layout.
   void check_kind(const TokenFile& file, TokenLayout layout);
   void add_documents(TokenFile& file, const TokenDataOptions& options);
   // Calls visit(file, index, out) for the parts of [begin, begin + out.size()) in each file.
@@ -89,8 +89,8 @@ struct TokenRange {
   int64_t begin = 0, end = 0;
 
   int64_t size() const { return end - begin; }
-  // The first token of each of its documents, and of the part of one that it begins with; none if the data does not
-  // know them.
+  // The first token of each of its documents, and of the part of a document at its start. Empty if the data does not
+  // know documents.
   std::vector<int64_t> documents() const;
   static TokenRange whole(std::shared_ptr<const TokenData> data);
 };
@@ -100,7 +100,7 @@ struct TokenSplit {
 };
 
 // Reserves the last `validation_fraction` of the tokens for validation; 0: none. Where documents are known, validation
-// begins with the first whole one, if one begins there.
+// starts with the first whole document, if there is one.
 TokenSplit split_tail(std::shared_ptr<const TokenData> data, double validation_fraction);
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// Token files: the layouts in which one file holds tokens, and reading from it.
+// Token files: their layouts, and reading from them.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct TokenFile {
   int64_t count = 0;
   int64_t limit = INT64_MAX;              // tokens are below: the vocabulary, and what a signed type holds
   bool is_described = false;              // by a header or an index: its kind is no guess
-  std::vector<int64_t> documents{};       // each one's first token, if the file tells; ascending, the first is 0
+  std::vector<int64_t> documents{};       // first token of each, if the file marks them; ascending, the first is 0
   std::optional<uint64_t> mask_offset{};  // of the byte that says whether the first token counts
   std::string tokenizer{};                // that made it; empty: not known
   int64_t tokenizer_vocab = 0;            // its number of tokens; 0: not known
@@ -51,7 +51,7 @@ struct TokenFile {
 // DataError naming the file if it is missing, empty, truncated or of another layout.
 TokenFile open_token_file(const std::string& path, TokenLayout layout, InputFile::Descriptor descriptor, int64_t vocab);
 
-// The file with the tokens of what `name` names: for Megatron's data, which has two files, its .bin file.
+// The file with the tokens of the data `name`: the .bin file of Megatron's two files.
 std::string token_file_of(const std::string& name, TokenLayout layout);
 
 // Some of the file's bytes: start, middle and end; each starts at a multiple of 4 bytes.

@@ -76,7 +76,7 @@ std::optional<int64_t> step_of(std::string_view name, std::string_view suffix = 
   return step;
 }
 
-// The steps of the folders with this suffix, highest first. A root that does not exist yet has none.
+// The steps of the folders with this suffix, highest first. A root that does not exist yet has no steps.
 std::vector<int64_t> steps_with_suffix(const std::string& root, std::string_view suffix) {
   std::vector<int64_t> steps;
   std::error_code error;
@@ -140,7 +140,7 @@ Checkpoint parse_manifest(std::string_view text, const std::string& path) {
                           .model_fingerprint = manifest.at("model_fingerprint").get<std::string>(),
                           .files = {},
                           .state = manifest.at("state")};
-    // The next save gets the number behind it.
+    // The next save gets the next number.
     require<CheckpointError>(checkpoint.save >= 0 && checkpoint.save < kMostSaves,
                              "{}: damaged: expected a 'save' from 0 to {}, got {}", path, kMostSaves, checkpoint.save);
     for (const json& file : manifest.at("files")) {

@@ -2,12 +2,12 @@
 //
 // A checkpoint is a folder step-00000100 with data files and manifest.json. It is written as step-00000100.partial:
 // every rank writes and syncs its own files, then rank 0 writes the manifest, syncs, renames the folder and syncs its
-// parent. A crash at any point leaves either the old checkpoints or the old and the new one, never an incomplete one
+// parent. A crash at any point leaves the old checkpoints, perhaps with the new one, but never an incomplete checkpoint
 // under a valid name.
 //
 // Checkpoints are ordered by when they were saved, not by step: a run that starts again from the beginning or from an
-// older checkpoint leaves later steps behind, and its first save must supersede them. Each manifest holds a number that
-// counts saves; it decides which checkpoint is the newest and which ones keep_last keeps.
+// older checkpoint leaves later steps behind, and its first save must supersede them. Each manifest holds the number of
+// its save. The highest number marks the newest checkpoint, and keep_last keeps the highest numbers.
 //
 //   rank 0: folder = store.begin(step)                   all ranks: barrier
 //   all:    CheckpointFileWriter file(store.partial_folder(step), "rank-0.safetensors"); …; record = file.close();
@@ -75,8 +75,8 @@ struct Checkpoint {
   nlohmann::json state;  // free-form: scaler, schedule, RNG, data cursor, …
 };
 
-// Reads the manifest of a checkpoint folder, but none of the files that it lists. CheckpointError if the manifest is
-// missing or damaged, or if the folder is named after another step: such a copy would be taken for the wrong one.
+// Reads the manifest of a checkpoint folder, but not the listed files. CheckpointError if the manifest is missing or
+// damaged, or if the folder is named after another step: such a copy would be taken for the wrong one.
 Checkpoint read_manifest(const std::string& folder);
 // Reads a file of the folder. CheckpointError naming file, expected and found size or hash.
 void verify_file(const std::string& folder, const CheckpointFile& expected);
@@ -117,8 +117,8 @@ class CheckpointStore {
   // The last saved checkpoint with a readable manifest; errors of the others go to `unreadable`. Its other files are
   // not read.
   std::optional<Checkpoint> last_saved(const std::function<void(const CheckpointError&)>& unreadable) const;
-  // The last saved checkpoint whose every byte is as written and that `examine`, which throws CheckpointError for one
-  // that cannot be used, lets pass. Skips others with a warning that names the file.
+  // The last saved checkpoint whose files match their hashes and which `examine` accepts (it throws CheckpointError to
+  // reject). Skips others with a warning that names the file.
   std::optional<Checkpoint> latest_valid(const std::function<void(const Checkpoint&)>& examine = {}) const;
   std::string folder(int64_t step) const;
 

@@ -88,9 +88,9 @@ std::optional<std::string> text_of_file(const std::string& path);
 bool has_wildcard(std::string_view pattern);
 
 // The regular files that match: * ? [a-z] within one folder, ** for any number of folders. Sorted by bytes, so that
-// every machine and rank gets the same order. Names that start with '.' need a pattern that does; ** does not follow
-// links to folders. A pattern without wildcards is returned as it is, whether or not the file exists: opening it gives
-// the reason.
+// every machine and rank gets the same order. Names with a leading '.' need a pattern with it; ** does not follow links
+// to folders. A pattern without wildcards is returned as it is, whether or not the file exists: opening it gives the
+// reason.
 std::vector<std::string> expand_glob(const std::string& pattern);
 
 // Replaces a file at once, for readers, but leaves it to the system when the disk has it. No link is followed. Returns

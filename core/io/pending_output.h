@@ -10,7 +10,7 @@ class PendingOutput {
  public:
   enum class Kind : uint8_t { kFolder, kFile };
 
-  // A name that no user gives: what bears it was left by a program that was killed, and is removed.
+  // No user gives such a name: an output with this suffix is left over from a killed program, and is removed.
   static constexpr const char* kSuffix = ".mantissa-partial";
 
   // Makes the folder NAME.mantissa-partial; a file of that name is left to the caller. ConfigError if something of this

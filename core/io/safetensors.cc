@@ -207,7 +207,7 @@ void SafetensorsReader::parse_header(std::string_view text) {
     entries_.push_back(std::move(entry));
   }
   std::sort(entries_.begin(), entries_.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);  // an empty tensor before the one that starts with it
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);  // an empty tensor before a tensor with its start
   });
 }
 

@@ -30,13 +30,13 @@ std::string_view safetensors_name(DType dtype);                         // kBF16
 std::optional<DType> parse_safetensors_dtype(std::string_view dtype);   // nothing for types that Tensor cannot hold
 std::optional<int64_t> safetensors_item_bytes(std::string_view dtype);  // nothing for unknown types
 
-// Writes the header at once and then the tensors one by one, so that they need not be in memory together.
+// Writes the header at once and then each tensor, so that they need not be in memory together.
 class SafetensorsWriter {
  public:
   // `tensors`: name, dtype and shape; computes begin and end. Adds the metadata "format": "pt".
   SafetensorsWriter(ByteSink& sink, std::vector<SafetensorsEntry> tensors, SafetensorsMetadata metadata = {});
 
-  // The order in which append() expects the tensors: wide dtypes first, so that each is aligned to its element.
+  // The order in which append() expects the tensors: wide dtypes first, to align each tensor to its element.
   const std::vector<SafetensorsEntry>& order() const { return order_; }
   // `bytes`: all of the next tensor. ContractError if the name or the size differs.
   void append(std::string_view name, std::span<const std::byte> bytes);

@@ -60,7 +60,7 @@ constexpr bool takes(Fp8GemmSupport support, Scaling scaling) {
 }
 
 // Whether the device runs this product. The limits are cuBLASLt's (documentation of cublasLtMatmul() and of narrow
-// precisions): at most one operand in e5m2, no fp32 bias, and whole blocks of one length on both sides. It also lacks
+// precisions): at most one operand in e5m2, no fp32 bias, and whole blocks of equal length on both sides. It also lacks
 // products of square blocks with square blocks, but only weights have those, and no product multiplies two weights.
 constexpr bool multiplies(Fp8GemmSupport support, const Fp8Gemm& product) {
   const bool both_e5m2 = product.a.format == Format::kE5M2 && product.b.format == Format::kE5M2;

@@ -2,10 +2,9 @@
 // The struct of a kernel is in <family>/args.h; plain records that others need as well are in <family>/records.h.
 //
 // Unless a struct says otherwise: "float" means fp32, bf16 or fp16; a kernel computes and accumulates in fp32 and
-// rounds once on store; results do not depend on the number of threads. On a CPU float also means fp64: then all of a
-// call's float tensors are fp64 (except in CastArgs), also those that a struct calls fp32, and the kernel computes in
-// fp64 (core/kernels/fp64). R = rows, C = channels, B = batch (sequences),
-// T = positions.
+// rounds once on store; results do not depend on the number of threads. On a CPU float also means fp64. Then all of a
+// call's float tensors are fp64 (except in CastArgs), also tensors that a struct calls fp32, and the kernel computes in
+// fp64 (core/kernels/fp64). R = rows, C = channels, B = batch (sequences), T = positions.
 //
 // An argument struct has
 //   kName             the name of the kernel in profiles and recordings;

@@ -3,6 +3,7 @@
 // <family>/contract.cc, and run() for each device and for fp64 (core/kernels/fp64).
 #pragma once
 
+
 namespace mantissa {
 
 template <typename... Args>

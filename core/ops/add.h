@@ -10,7 +10,7 @@ namespace mantissa {
 // the widest input, which keeps a residual stream in fp32).
 Var add(Tape& tape, const Var& a, const Var& b);
 
-// A sum that the next norm computes (add_layer_norm, add_rms_norm): one pass over memory instead of two, with the same
+// A sum for the next norm to compute (add_layer_norm, add_rms_norm): one pass over memory instead of two, with the same
 // values. Without b it is a finished value, a.
 struct DeferredSum {
   Var a{}, b{};

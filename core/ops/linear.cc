@@ -55,7 +55,7 @@ struct Layer {
   }
 };
 
-// The input that the weight gradient reads; of a frozen layer none is kept.
+// The input that the weight gradient reads. A frozen layer keeps no input.
 SavedValue saved_input(const Layer& layer, const Var& x, const Tensor& cast) {
   return layer.is_trained() ? SavedValue(x, cast) : SavedValue(Var{}, Tensor());
 }

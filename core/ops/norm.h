@@ -10,8 +10,8 @@
 namespace mantissa {
 
 // x (R, C); weight (C); bias (C) or nullptr. Statistics and arithmetic are fp32. The result (R, C) is rounded once to
-// `out`. A model passes the compute dtype of the only consumer: the values equal those of an fp32 result that the
-// consumer casts, without storing it twice.
+// `out`. A model passes the compute dtype of the only consumer: the values equal an fp32 result that the consumer
+// casts, without storing it twice.
 Var layer_norm(Tape& tape, Var x, Parameter& weight, Parameter* bias, float epsilon, DType out);
 Var rms_norm(Tape& tape, Var x, Parameter& weight, float epsilon, DType out);
 

@@ -129,8 +129,8 @@ class SavedInput {
   std::optional<SavedValue> value_;
 };
 
-// The gradient of the layer's input. If both products that read dy read the same codes, one pass makes them all, and
-// `shared` returns those for the weight gradient.
+// The gradient of the layer's input. If both products of dy read the same codes, one pass makes them all, and `shared`
+// returns the codes for the weight gradient.
 Tensor input_gradient(Tape& tape, const RoundedLayer& layer, const Tensor& dy, Shape shape, DType dtype,
                       std::optional<Operand>& shared) {
   constexpr Product kProduct = Product::kInputGradient;

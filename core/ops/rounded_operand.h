@@ -30,8 +30,8 @@ class CodeProducts {
   CodeProducts(const Tape& tape, const LinearFormats& formats, const LayerExtents& extents);
 
   bool has(Product product) const { return has_[static_cast<size_t>(product)]; }
-  // The layout of the operand's codes that the product reads: the dimension that it sums over lies along the rows.
-  // Empty if the product multiplies values.
+  // The layout of the operand's codes that the product reads: the summed dimension lies along the rows. Empty if the
+  // product multiplies values.
   CodeLayouts layouts(Product product, Role role) const;
   // Whether both products that read x (kActivation) or dy (kGradient) read codes of the same rounding. False with block
   // scales: blocks lie along the dimension that a product sums over.
@@ -42,7 +42,7 @@ class CodeProducts {
   std::array<bool, std::size(kAllProducts)> has_{};
 };
 
-// One operand of one product, and how it is rounded.
+// An operand of a product, and how it is rounded.
 struct OperandUse {
   Product product = Product::kForward;
   Role role = Role::kActivation;
@@ -62,15 +62,15 @@ bool is_stochastic(const LinearFormats& formats, Product product, Role role);
 // Whether a tensor of this format waits for its first delayed scale. The pass then records its amax and does not round
 // it: neither are other amaxes to depend on a rounding.
 bool is_calibrating(const Tape& tape, TensorFormat format);
-// The dtype of the values that the product multiplies, in a layer that computes in `compute`. It is bf16, which holds
-// every number of the formats, or fp32 if one operand is not rounded in this pass and `compute` is not bf16.
+// The dtype of the values that the product multiplies, in a layer with compute dtype `compute`. It is fp32 if an
+// operand is not rounded in this pass and `compute` is not bf16; else bf16, which holds every number of the formats.
 DType values_dtype(const Tape& tape, const LinearFormats& formats, Product product, DType compute);
 
 // x (R, C) as the product reads it. `weight` identifies the layer. ConfigError if the format's blocks do not divide x's
 // sizes.
 RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use);
-// Rounds the weight. `copy`: the weight in the layer's dtype. Codes that the tape keeps are made in every layout that
-// their blocks allow.
+// Rounds the weight. `copy`: the weight in the layer's dtype. Kept codes are made in every layout that their blocks
+// allow.
 RoundedMatrix round_weight(Tape& tape, const Parameter& weight, const Tensor& copy, const OperandUse& use);
 
 // GemmArgs for the product of a and b, rounded as `formats` says. The result c is left undefined.

@@ -1,4 +1,4 @@
-// AdamW: hyper-parameters and the plan of one update. The kernel is Backend::adamw.
+// AdamW: hyper-parameters and the plan of one update. The kernel's arguments are AdamWArgs.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ inline constexpr const char* kWhyNoNearestSecondMoment =
     "a second moment in bf16 that is rounded to nearest never decays at beta2 = 0.999: an update takes 0.1 % of it, "
     "which is less than half a step of bf16; give bf16_stochastic, 8bit or fp32";
 
-// ConfigError naming the value that is out of range, or the format that is not supported.
+// ConfigError naming the value out of range, or the unsupported format.
 void validate(const AdamWOptions& options);
 
 // The plan of update number `applied_steps + 1`. See UpdatePlan for unscale and clip_threshold. Computes bias

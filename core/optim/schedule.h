@@ -26,10 +26,10 @@ struct ScheduleOptions {
   int64_t decay_steps = 0;  // wsd only
 };
 
-// ConfigError naming the value that is out of range or the combination that is impossible.
+// ConfigError naming the value out of range or the impossible combination.
 void validate(const ScheduleOptions& options);
 
-// The rate of the update that follows so many applied ones.
+// The rate of the next update after so many applied updates.
 double learning_rate(const ScheduleOptions& options, int64_t applied_steps);
 
 }  // namespace mantissa

@@ -26,12 +26,12 @@ struct Span {
   SpanKind kind;
   int lane;  // 0: the step's stream, which has the phases; others run at the same time
   KernelWork work;
-  double begin_us = 0.0, end_us = 0.0;  // since the first traced step began
+  double begin_us = 0.0, end_us = 0.0;  // since the start of the first traced step
   double self_us = 0.0;                 // without nested spans
 };
 
 struct StepSpans {
-  std::vector<Span> spans;  // in the order in which they began; the first is the step
+  std::vector<Span> spans;  // in the order of their starts; the first is the step
 };
 
 struct OpTime {
@@ -44,22 +44,21 @@ struct OpTime {
   KernelWork work{};    // of all calls
 };
 
-// The rows that are not `beside` add up to step_ms(); those of one phase add up to that phase without its nested
-// phases.
+// The rows that are not `beside` add up to step_ms(). In a phase, they add up to its time without nested phases.
 class OpTimes {
  public:
   void add(const StepSpans& step);
 
   int64_t steps() const { return steps_; }
-  // Total time of all steps, from begin to end on the step's stream.
+  // Total time of all steps, from start to end on the step's stream.
   double step_ms() const { return step_ms_; }
-  // One row for each operation that was polled: the sum of its rows, without a phase.
+  // A row for each polled operation: the sum of its rows, without a phase.
   std::vector<OpTime> polled() const;
-  // Sorted by phase, in the order in which phases first began. Within a phase, rows `beside` come after the others.
+  // Sorted by phase, in the order in which phases first started. Within a phase, rows `beside` come after the others.
   // Within those, times descend, and the row of no operation comes last.
   std::vector<OpTime> rows() const;
   // All phases, the step included, with the milliseconds of all steps, nested phases included; in the order in which
-  // they first began.
+  // they first started.
   const std::vector<std::pair<std::string_view, double>>& phases() const { return phases_; }
 
  private:

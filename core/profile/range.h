@@ -2,7 +2,7 @@
 //
 //   const Range range(RangeKind::kPhase, "forward");
 //
-// Without a sink, a range costs one load and one branch that always goes the same way.
+// Without a sink, a range costs a load and a well-predicted branch.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ inline std::atomic<RangeSink*> range_sink = nullptr;
 inline thread_local int muted_ranges = 0;
 }  // namespace internal
 
-// Ranges of this thread do not reach the sink while the object lives: those of a step that computes nothing.
+// Ranges of this thread do not reach the sink while the object lives. For steps that compute nothing.
 class MutedRanges {
  public:
   MutedRanges() { ++internal::muted_ranges; }
@@ -39,7 +39,7 @@ class MutedRanges {
 };
 
 // All ranges that begin from now on go to `sink`; nullptr turns them off. Returns the previous sink. A sink must
-// outlive the ranges that began in it, those of other threads included.
+// outlive the ranges that started in it, from any thread.
 inline RangeSink* set_range_sink(RangeSink* sink) { return internal::range_sink.exchange(sink); }
 
 class Range {
@@ -63,7 +63,7 @@ class Range {
   Range& operator=(const Range&) = delete;
 
  private:
-  RangeSink* sink_;  // the sink when the range began; nullptr: none
+  RangeSink* sink_;  // the sink when the range started; nullptr: none
   RangeKind kind_;
   const char* name_;
 };

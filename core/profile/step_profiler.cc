@@ -44,8 +44,7 @@ void StepProfiler::drop_step() {
 
 void StepProfiler::begin_step() try {
   if (steps_++ < options_.warm_up_steps) return;
-  // The host is at most one step ahead of a GPU: of two recordings the older one is over, and reading it does not
-  // stall.
+  // The host is at most one step ahead of a GPU: the older of two recordings is over, and reading it does not stall.
   while (recordings_.size() >= 2) collect();
   auto recording = std::make_unique<Recording>();
   open_ = recording.get();
@@ -123,7 +122,7 @@ StepSpans StepProfiler::resolve(const Recording& recording) const {
   for (size_t index = 0; index < step.spans.size(); ++index) {
     Span& span = step.spans[index];
     const auto lane = static_cast<size_t>(span.lane);
-    // Computes begin and end as differences from one mark, so that nested spans stay nested whatever the timer's
+    // Computes start and end as differences from the same mark, so that nested spans stay nested whatever the timer's
     // precision.
     const auto at = [&](size_t mark) {
       return offsets_us[lane] + 1e3 * recording.lanes[lane].timer->milliseconds(0, mark);
@@ -151,7 +150,7 @@ void StepProfiler::keep_for_trace(StepSpans step, size_t boundary) {
     trace_complete_ = true;
     return;
   }
-  // A GPU's times have float precision: clamp them so that a step never begins before the previous one ends.
+  // A GPU's times have float precision: clamp them so that no step starts before the previous step ends.
   double base_us = 1e3 * boundaries_->milliseconds(0, boundary) - step.spans[0].begin_us;
   if (!traced_.empty()) base_us = std::max(base_us, traced_.back().spans[0].end_us - step.spans[0].begin_us);
   for (Span& span : step.spans) {

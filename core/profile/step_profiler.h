@@ -40,7 +40,7 @@ class StepProfiler final : public RangeSink {
   StepProfiler& operator=(const StepProfiler&) = delete;
 
   // Call once, with the stream that steps are queued on; it must outlive the last step. Makes this the sink of ranges.
-  // The backend must exist before: a backend that runs under another profiler makes that profiler the sink.
+  // Create the backend before: a backend that runs under another profiler makes the other profiler the sink.
   void attach(Stream& stream, StreamOrder order);
 
   void begin(RangeKind kind, const char* name) override;
@@ -110,7 +110,7 @@ class StepProfiler final : public RangeSink {
   const std::thread::id owner_ = std::this_thread::get_id();
   StreamOrder order_ = StreamOrder::kInline;
   std::vector<Stream*> streams_;             // by lane, once attached
-  std::unique_ptr<StreamTimer> boundaries_;  // marks the begin of each recorded step while there is a trace to make
+  std::unique_ptr<StreamTimer> boundaries_;  // marks the start of each recorded step until the trace is complete
   std::deque<std::unique_ptr<Recording>> recordings_;  // not collected yet
   Recording* open_ = nullptr;
   int64_t steps_ = 0;  // begun

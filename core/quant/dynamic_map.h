@@ -9,14 +9,13 @@
 //
 // A position counts the magnitudes of a map upwards from 0; the last position is that of 1. Thresholds are the fp32
 // midpoints between neighbours; the nearest position is the number of thresholds that do not exceed the magnitude.
-// Every map value is one rounding of an exact quotient, so that devices that compute the map get the same bits as those
-// that keep it as a table.
+// Every map value is one rounding of an exact quotient: a table of the map has the same bits as its computation.
 //
 // Source: Dettmers, Lewis, Shleifer, Zettlemoyer, "8-bit Optimizers via Block-wise Quantization", ICLR 2022, and the
 // dynamic tree of Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", ICLR 2016. One rule differs: a
-// second moment that is not 0 never gets code 0. With code 0, epsilon alone would divide a first moment that is not 0
-// ("zero-point problem": Li, Chen, Zhu, "Memory Efficient Optimizers with 4-bit States", NeurIPS 2023). The smallest
-// nonzero code, 3.25e-7 of the largest, makes the update smaller instead.
+// nonzero second moment never gets code 0. With code 0, epsilon alone would divide a nonzero first moment ("zero-point
+// problem": Li, Chen, Zhu, "Memory Efficient Optimizers with 4-bit States", NeurIPS 2023). The smallest nonzero code,
+// 3.25e-7 of the largest, makes the update smaller instead.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +46,7 @@ constexpr float dynamic_magnitude(DynamicMap map, int position) {
   return static_cast<float>(2 * n + 9 * (2 * (counted - n) + 1)) / static_cast<float>((256 << doubled) * fifths);
 }
 
-// The threshold between `position` and the next one: the smallest magnitude whose nearest position is the next one.
+// The threshold between `position` and `position` + 1: the smallest magnitude whose nearest position is `position` + 1.
 // position: in [0, last_position(map)).
 constexpr float dynamic_threshold(DynamicMap map, int position) {
   return 0.5f * (dynamic_magnitude(map, position) + dynamic_magnitude(map, position + 1));

@@ -5,7 +5,7 @@
 // intervals begin where rounding to some format (nearest, ties to even) changes its outcome:
 //   just above a power of two  half of the smallest subnormal is a tie that goes to 0; anything larger does not;
 //   1 - 2^-m                   m mantissa bits: half-way from the largest subnormal to the smallest normal number;
-//   1 - 2^-(m+1)               half-way from the largest number to the one that would follow it;
+//   1 - 2^-(m+1)               half-way from the largest number to the number that would follow it;
 //   above 0.8125               the same for e4m3, whose largest number 448 = 1.75 * 2^8 is even and keeps the tie 464.
 // fp32 subnormals are counted by the exponents that they would have without a lower limit, down to 2^-149. Zeros have a
 // bin of their own.
@@ -138,9 +138,9 @@ struct StaticScale {
 // The scale of Micikevicius et al., Mixed Precision Training, 2018, which puts the largest gradients near the format's
 // maximum:
 //   2^floor(log2(max / (headroom * percentile(|x|))))
-// It uses the upper end of the percentile's range: at most one power of two below what the percentile itself would
-// give. Returns nothing if the percentile is 0 (nothing to scale) or not finite (more elements than the percentile
-// allows had overflowed before they were counted). ContractError for a headroom that is not positive and finite.
+// It uses the upper end of the percentile's range: at most one power of two below the scale of the percentile itself.
+// Returns nothing if the percentile is 0 (nothing to scale) or not finite (more elements than the percentile allows had
+// overflowed before they were counted). ContractError for a headroom that is not positive and finite.
 std::optional<StaticScale> recommended_scale(const ExponentHistogram& histogram, Format format,
                                              const StaticScaleOptions& options);
 

@@ -2,8 +2,8 @@
 // the requested rounding, and the same on every device. core/tensor/format.h defines the formats.
 //
 // Values that are not finite stay so: Inf becomes Inf if the format has one, else NaN; NaN stays NaN. A conversion that
-// saturates Inf, as that of the hardware does, would hide an overflow. e2m1 has neither Inf nor NaN, but the scale of
-// its block can be NaN, which has the same effect on a product.
+// saturates Inf, like the hardware's, would hide an overflow. e2m1 has neither Inf nor NaN, but the scale of its block
+// can be NaN, which has the same effect on a product.
 #pragma once
 
 #include <bit>
@@ -103,8 +103,8 @@ constexpr bool rounds_beyond(const NarrowFormat& format, float magnitude) {
   return (magnitude + aligner) - aligner > format.max;
 }
 
-// The outcome for a value that is multiplied by `multiplier` and then rounded to nearest, ties to even. In a block that
-// holds a value that is not finite, the multiplier is NaN, and values other than 0 overflow: kOverflowed.
+// The outcome for a value that is multiplied by `multiplier` and then rounded to nearest, ties to even. In a block with
+// a non-finite value, the multiplier is NaN, and finite values other than 0 overflow: kOverflowed.
 constexpr RoundingOutcome rounding_outcome(const NarrowFormat& format, float value, float multiplier) {
   const uint32_t bits = magnitude_bits(value);
   if (bits == 0) return RoundingOutcome::kZero;
@@ -120,7 +120,7 @@ constexpr RoundingOutcome rounding_outcome(const NarrowFormat& format, float val
 
 // --- 8-bit codes of e4m3 and e5m2 (bits as in core/tensor/format.h)
 
-// `value` is a number of the format, as round_to() gives it, Inf if the format has one, or NaN, which becomes the
+// `value` is a number of the format, as round_to() gives it, NaN, or Inf if the format has Inf. NaN becomes the
 // format's largest code.
 constexpr uint8_t code_of(const NarrowFormat& format, float value) {
   const uint32_t sign = std::bit_cast<uint32_t>(value) >> 24 & 0x80u;
@@ -162,7 +162,7 @@ inline constexpr int kCodeScaleExponent = 110;
 // --- the random Hadamard transform
 // It spreads an outlier over 16 values before they are rounded. Applied to both operands along the dimension that a
 // product sums over, it changes the product only by rounding. Source: NVIDIA's NVFP4 recipe, which transforms the
-// operands of weight gradients, with one vector of signs for all.
+// operands of weight gradients, with the same signs for all.
 
 inline constexpr int64_t kHadamardLength = 16;
 

@@ -1,10 +1,10 @@
-// Scales of low-precision formats, by recipe. A scale multiplies a value before it is rounded; its inverse is what is
-// stored and used after a product. An amax is the largest magnitude of a tensor or a block, as magnitude_bits().
+// Scales of low-precision formats, by recipe. A scale multiplies a value before it is rounded; its inverse is stored
+// and used after a product. An amax is the largest magnitude of a tensor or a block, as magnitude_bits().
 //
 // Sources: NVIDIA Transformer Engine's recipes (delayed and current scaling: scale = max / amax / 2^margin; blocks of
 // 128: rounded down to a power of two); OCP Microscaling Formats Specification 1.0 and NVIDIA's MXFP8 recipe (e8m0,
 // rounded so that nothing saturates); NVIDIA's NVFP4 recipe (two levels). Difference from these: neither a scale nor
-// its inverse is subnormal, except e8m0's 2^-127, so that a device that flushes subnormals gives the same bits.
+// its inverse is subnormal, except e8m0's 2^-127, so that flushing subnormals changes no bit.
 #pragma once
 
 #include <bit>
@@ -66,8 +66,8 @@ constexpr float to_float(E8M0 scale) {
   return std::bit_cast<float>(scale.code == 0 ? 0x00400000u : static_cast<uint32_t>(scale.code) << 23);
 }
 
-// The inverse of a microscaling block's scale, as it is stored: the smallest power of two that is at least amax / max,
-// so that nothing saturates. 2^-127 if the block is all 0, NaN if it holds a value that is not finite.
+// The inverse of a microscaling block's scale, as it is stored: the smallest power of two >= amax / max, so that
+// nothing saturates. 2^-127 if the block is all 0, NaN if it holds a non-finite value.
 constexpr E8M0 microscale(uint32_t amax, float max) {
   if (amax == 0) return {0};
   if (!is_finite_magnitude(amax)) return kE8M0NaN;
@@ -137,8 +137,8 @@ constexpr E8M0 micro_scale_of(float after) {
 
 // --- delayed scaling
 // It takes the scale of a tensor in this step from its amaxes in earlier steps, so that rounding needs no pass of its
-// own. An amax that is not finite belongs to a step that overflowed. It is entered as 0, which counts as no amax:
-// otherwise it would determine the scale for as long as it stays in the history.
+// own. A non-finite amax belongs to a step that overflowed. It is entered as 0, which counts as no amax: otherwise it
+// would determine the scale for as long as it stays in the history.
 
 enum class AmaxChoice : uint8_t { kMax, kMostRecent };
 

@@ -29,7 +29,7 @@ struct TensorFormat {
   auto operator<=>(const TensorFormat&) const = default;
 };
 
-// Values in a block along one dimension; 0 if the tensor has one scale.
+// Values in a block along a dimension; 0 if the tensor has one scale.
 constexpr int64_t block_length(Scaling scaling) {
   constexpr int64_t kLengths[] = {0, 0, 128, 32, 16};
   return kLengths[static_cast<size_t>(scaling)];

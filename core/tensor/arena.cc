@@ -6,7 +6,7 @@ namespace mantissa {
 
 struct Arena::State {
   std::shared_ptr<Storage> region;
-  // Holes between blocks, and the tail behind the last block. The tail is not a hole: if best fit could choose it,
+  // Holes between blocks, and the tail after the last block. The tail is not a hole: if best fit could choose it,
   // addresses would depend on the size of the region.
   std::map<size_t, size_t> holes_by_offset;           // offset -> bytes
   std::set<std::pair<size_t, size_t>> holes_by_size;  // (bytes, offset): best fit, ties by lowest offset

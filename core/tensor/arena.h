@@ -1,8 +1,8 @@
 // Arena: the memory of one step's activations and temporaries.
 //
 // A deterministic best-fit allocator over one reserved region. A block is freed with its last tensor, so that the
-// backward pass reuses what it has freed. The same sequence of requests gives the same addresses in every step. Not
-// thread-safe: one arena belongs to the one thread that runs the step.
+// backward pass reuses memory it has freed. The same sequence of requests gives the same addresses in every step. Not
+// thread-safe: an arena belongs to the thread that runs the step.
 #pragma once
 
 #include <map>

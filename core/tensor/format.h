@@ -24,8 +24,8 @@ struct FormatInfo {
   double min_normal;     // smallest positive normal value
   double min_subnormal;  // smallest positive value
   double epsilon;        // distance from 1 to the next larger value
-  bool has_infinity;     // e4m3 has none: its largest exponent holds numbers up to 448; e2m1 has none
-  uint32_t nan_count;    // codes that are NaN, both signs; e2m1 has none
+  bool has_infinity;     // not e2m1, nor e4m3: its largest exponent holds numbers up to 448
+  uint32_t nan_count;    // NaN codes, both signs; e2m1: 0
 };
 
 const FormatInfo& info(Format format);

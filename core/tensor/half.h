@@ -86,7 +86,7 @@ inline Float16 from_float<Float16>(float value) {
 // Beyond the largest finite value, hi is the next power of two, and it is Inf: an overflow shows.
 //
 // Uses only integer arithmetic and exact products, so that every device gives the same bits. The CPU's vector form is
-// in core/cpu/stochastic_rounding-inl.h.
+// in core/kernels/optimizer/adamw-inl.h.
 
 // word: 32 uniformly distributed random bits.
 template <typename T>

@@ -1,4 +1,4 @@
-// The formulas behind signals of a training that adapts its precision.
+// The formulas of the signals for adaptive precision.
 #include <gtest/gtest.h>
 
 #include <cmath>

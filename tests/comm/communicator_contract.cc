@@ -167,7 +167,7 @@ void check_texts(Communicator& communicator) {
   EXPECT_EQ(all_gather_text_lists(communicator, with_empty).back(), with_empty);
 }
 
-// Error of one rank, which all throw; that of short memory leaves alone.
+// All ranks throw the error of any rank. A rank out of memory rethrows std::bad_alloc alone.
 void check_errors_of_all(Communicator& communicator) {
   const int last = communicator.size() - 1;
   run_on_all<DataError>(communicator, "", [] {});

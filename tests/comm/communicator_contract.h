@@ -49,7 +49,7 @@ struct RandomCollectives {
   AbandonedWorks abandoned = AbandonedWorks::kNone;
 };
 
-// Checks every result after its Work is done, by copies on the collective's stream or on one that waits for it.
+// Checks every result after its Work is done, by copies on the collective's stream or a waiting stream.
 void run_random_collectives(Communicator& communicator, TensorPlace& place, const RandomCollectives& options);
 
 }  // namespace mantissa::testing

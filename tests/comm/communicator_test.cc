@@ -100,7 +100,7 @@ TEST(CommunicatorRegistry, NamesWhatThereIs) {
   }
 }
 
-// Runs `body` on two ranks and profiles one step of the first, which runs on this thread.
+// Runs `body` on two ranks. Profiles one step of the first rank, on this thread.
 OpTimes profile_two_ranks(const std::function<void(Communicator&, Stream&)>& body) {
   testing::HostPlace place;
   const auto stream = place.create_stream();
@@ -206,7 +206,7 @@ TEST(GpuClaims, AGpuIsKnownByItsUuidWhateverElseIsSaidOfIt) {
   EXPECT_EQ(ranks_that_share(claims), std::pair(size_t{0}, size_t{1}));
 }
 
-// NCCL rejects MIG slices of one GPU as it does one GPU.
+// NCCL rejects MIG slices of the same GPU, as it rejects a shared GPU.
 TEST(GpuClaims, SlicesOfOneGpuCountAsOneGpu) {
   const std::vector<GpuClaim> claims = {claim(kFirst, "a", "0000:01:00.0", 0, 1),
                                         claim(kFirst, "b", "0000:01:00.0", 0, 1)};

@@ -197,7 +197,7 @@ TEST_P(CorruptionTest, GatheredWeightsAreWatched) {
   });
 }
 
-// Replicas that computed something else: three ranks outvote one, and two cannot tell.
+// Replicas differ: three ranks outvote the wrong rank, two cannot decide.
 TEST_P(CorruptionTest, ReplicasThatDivergeAreFound) {
   if (ranks() == 1 || GetParam().sharding == Sharding::kSharded) return;
   on_ranks(kOptions, [&](WatchedRank& rank) {

@@ -19,7 +19,7 @@
 namespace mantissa::testing {
 namespace {
 
-// One message of one rank. Only point-to-point messages have a `peer`.
+// A rank's message. Only point-to-point messages have a `peer`.
 struct Message {
   enum class Kind : uint8_t { kAllGather, kAllToAll, kSend, kReceive } kind;
   const std::byte* from;
@@ -59,7 +59,7 @@ struct Clique {
   cuda::EventHandle record(cuda::StreamHandle stream);
 };
 
-// Moves the rows that one rank receives.
+// Moves the rows that a rank receives.
 void move_rows(const Operation& operation, int rank) {
   for (const Message& mine : operation.posts[static_cast<size_t>(rank)].messages) {
     for (size_t source = 0; source < operation.posts.size(); ++source) {

@@ -1,7 +1,7 @@
 // A stand-in for NCCL on the emulated GPU; its ranks are threads of one process. Like a non-blocking communicator, it
-// keeps an operation in progress until all ranks have called it, then queues it on the streams of all. Calling another
-// one before that is an error. All ranks or none may capture an operation: the ranks then synchronize each time that
-// the graphs run, and the communicator cannot end before its graphs. Tests choose failures and count calls.
+// keeps an operation in progress until all ranks have called it, then queues it on all their streams. Calling another
+// operation before is an error. Either all ranks capture an operation or no rank does. Graphs synchronize the ranks on
+// each run, and the communicator cannot end before them. Tests choose failures and count calls.
 #pragma once
 
 #include <string>
@@ -35,7 +35,7 @@ struct FakeNcclCounts {
   int started = 0, finalized = 0, destroyed = 0, aborted = 0;
   int group_depth = 0;
   int registered = 0, deregistered = 0;  // buffers registered now, and deregistered so far
-  int misuses = 0;                       // calls that NCCL would reject, or that use a freed handle
+  int misuses = 0;                       // calls that NCCL would reject, or with a freed handle
 };
 
 // Whether the buffer is registered with any communicator.

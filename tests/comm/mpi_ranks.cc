@@ -1,7 +1,7 @@
 // Run by mpirun. `mpi_ranks N`: the communicator's contract over MPI, for host tensors and, through host memory, for
-// tensors of the emulated GPU. N is the number of ranks, so that a program that silently starts alone fails. `mpi_ranks
-// die`: ranks sum gradients through their node's shared memory until rank 1 is killed; `mpi_ranks sum`: no
-// rank is; `mpi_ranks wait`: they wait to be killed (rank_death_test).
+// tensors of the emulated GPU. N is the number of ranks: a program that silently starts alone fails. `mpi_ranks die`:
+// ranks sum gradients through their node's shared memory until rank 1 is killed; `mpi_ranks sum`: no rank is;
+// `mpi_ranks wait`: they wait to be killed (rank_death_test).
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>

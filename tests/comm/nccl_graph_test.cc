@@ -28,7 +28,7 @@ using testing::wait_for;
 
 constexpr int64_t kRow = 6;
 
-// One rank of a small computation: tensors, and one step on two streams with all collectives and work between them.
+// A rank of a small computation: tensors, and a step on two streams with all collectives and work between them.
 struct RankState {
   RankState(Communicator& given, testing::TensorPlace& gpu)
       : communicator(given),

@@ -1,4 +1,4 @@
-// Threads as ranks that share memory like the ranks of one node, and reductions that tests run with them.
+// Threads as ranks with shared memory, like a node's ranks, and a fixture for tests of reductions.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Shared memory of a node when processes die or cannot see each other. A rank dies while others wait for its data in
-// shared memory: that memory cannot tell them, but the launcher ends the job.
+// shared memory: the memory cannot report the death, but the launcher ends the job.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

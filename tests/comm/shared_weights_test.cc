@@ -1,4 +1,4 @@
-// Ranks that share memory have one common copy of the working weights; others gather them.
+// Ranks with shared memory share a copy of the working weights; other ranks gather them.
 #include <gtest/gtest.h>
 #include <chrono>
 #include <memory>

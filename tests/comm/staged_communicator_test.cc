@@ -51,7 +51,7 @@ TEST_P(StagedRanks, StartCollectivesInTheOrderInWhichTheyWereIssued) {
 
 INSTANTIATE_TEST_SUITE_P(Counts, StagedRanks, ::testing::Values(1, 2, 3));
 
-// A transport that records which collectives it starts and fails on request.
+// A transport that records its collectives and fails on request.
 class WatchedTransport final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;

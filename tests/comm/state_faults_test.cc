@@ -11,7 +11,7 @@
 namespace mantissa {
 namespace {
 
-// A rank of a toy training that updates with a huge gradient at one element.
+// A rank of a toy training. Its updates can have a huge gradient at one element.
 struct FaultyTraining {
   FaultyTraining(Communicator& communicator, Sharding sharding, const AdamWOptions& options)
       : backend(create_backend("cpu")), stream(backend->create_stream()), adamw(options) {
@@ -26,7 +26,7 @@ struct FaultyTraining {
     state->optimizer.initialize(testing::kSeed);
   }
 
-  // One step. The decision is the one that the update obeys.
+  // Returns the decision that the update obeys.
   UpdateDecision step(VerdictReduction& verdicts, float value) {
     parameters.forget_gradients();
     state->reducer.begin();
@@ -56,7 +56,7 @@ struct FaultyTraining {
   std::unique_ptr<ShardedState> state;
 };
 
-// An update makes the second moment of one element Inf, on one rank. The next verdict tells all.
+// An update makes an element of the second moment Inf, on one rank. The next verdict reports it to all ranks.
 TEST(StateFaults, AreSeenByEveryRankAndNamed) {
   for (const testing::NamedState& named : testing::named_states()) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {

@@ -157,7 +157,7 @@ struct OptimizedRank : TrainingRank {
   ShardedOptimizer optimizer;
 };
 
-// Rounds up.weight and down.weight in both of their products. The head has one product, the embedding none.
+// Rounds up.weight and down.weight in both of their products. The head has a single product, the embedding no product.
 class RoundedMatrices final : public PrecisionPolicy {
  public:
   explicit RoundedMatrices(Format format, std::set<std::string> layers = {"up", "down"}) : layers_(std::move(layers)) {

@@ -61,7 +61,7 @@ Outcome outcome_of(
   return outcomes[0];
 }
 
-// Toy gradients with one value replaced on one rank.
+// Toy gradients with a value replaced on one rank.
 testing::GradientFunction poisoned(int rank, int parameter, int64_t element, float value) {
   return [=](int r, int p, int64_t e) {
     return r == rank && p == parameter && e == element ? value : toy_gradient(r, p, e);
@@ -184,7 +184,7 @@ TEST(Verdict, AnOverflowOfTheSumAloneIsNobodys) {
 }
 
 TEST(Verdict, TheOffendersKindIsItsOwnNotTheVerdicts) {
-  // Inf in an early parameter on one rank and NaN in a later one on the other, and vice versa.
+  // Inf in an early parameter on one rank, NaN in a later parameter on the other, and vice versa.
   for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const bool nan_first : {false, true}) {
       const auto gradient = [=](int r, int p, int64_t e) {

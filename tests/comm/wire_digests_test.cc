@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, WireCorruptionTest,
                                            CorruptionLayout{3, Sharding::kReplicated}),
                          name_of_layout);
 
-// Ranks that read each other's gradients in place, and have one copy of the weights in common.
+// Ranks read each other's gradients in place and share a copy of the weights.
 TEST(CorruptionOfSharedMemory, IsFoundAndAttributed) {
   for (const int ranks : {2, 3}) {
     run_ranks(ranks, [&](Communicator& inner) {

@@ -141,7 +141,7 @@ std::vector<double> chain_errors(Layers layers, Format format) {
         error += (sum_low - sum) * (sum_low - sum);
       }
       errors[layer] += error / norm / kChains;
-      // One factor for both keeps the magnitude of the exact one.
+      // A common factor keeps the magnitude of the exact vector.
       const auto factor = static_cast<float>(kDeviation * std::sqrt(kWidth / norm));
       for (int row = 0; row < kWidth; ++row) {
         exact[row] = y[row] * factor;

@@ -46,7 +46,7 @@ TEST(ImplicitRegularisation, OfAQuadraticIsHalfTheVarianceTimesTheTrace) {
   }
 }
 
-// Two basins, in bf16 steps from 1.5: one sharp and deep, one flat and less deep.
+// Two basins, in bf16 steps from 1.5: one sharp and deep, the other flat and less deep.
 constexpr double kSharpPlace = -4.5, kSharpDepth = 1.4, kSharpWidth = 1;
 constexpr double kFlatPlace = 4, kFlatDepth = 0.6, kFlatWidth = 3;
 constexpr double kBowl = 0.01;

@@ -56,10 +56,10 @@ Shares predicted(const Gradients& gradients, Format format, double scale) {
   return {below(0.5 * of.min_subnormal), 1 - below(of.max + 0.5 * step)};
 }
 
-// 4.5 standard deviations of a share of that many samples; one sample if the share is nearly 0.
+// 4.5 standard deviations of a share of kSamples, plus one sample for shares near 0.
 double tolerance(double share) { return 4.5 * std::sqrt(share * (1 - share) / kSamples) + 1.0 / kSamples; }
 
-// Scales from 1, which rounds most gradients to 0 in 8 bits, to one that overflows.
+// Scales from 1, where 8 bits round most gradients to 0, to a scale that overflows.
 TEST(LossScaling, SharesOfLognormalGradientsAreThoseOfTheFormula) {
   for (const Format format : {Format::kE5M2, Format::kE4M3, Format::kF16}) {
     for (const Gradients gradients : {Gradients{std::log(1e-6), 2.0}, Gradients{std::log(1e-4), 3.0}}) {

@@ -1,4 +1,4 @@
-// Documents side by side in a sequence: none learns of another, and together they are what each is by itself.
+// Packed documents: no document depends on another, and together they give the results of each by itself.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ struct Layout {
   }
 };
 
-// Documents of one token, of most of a sequence, of a whole one; borders within and on blocks of the kernels.
+// Documents of one token, of most of a sequence, of a whole sequence; borders within and on blocks of the kernels.
 const Layout kLayout{{{5, 1, 20, 54}, {80}, {64, 16}, {33, 47}}};
 
 MicroBatch random_batch(uint64_t seed) {

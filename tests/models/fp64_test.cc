@@ -26,7 +26,7 @@ AutocastPolicy policy_of(DType compute) {
   return AutocastPolicy(expand(config, 2));
 }
 
-// A model in one precision with random weights, which are fp32 numbers.
+// A model in one precision. Its random weights are fp32 numbers.
 struct Instance {
   Instance(const ModelConfig& config, DType compute) : policy(policy_of(compute)), host(size_t{8} << 20), test(config) {
     assign_working_dtypes(test.parameters, policy, WorkingWeights::kLow);

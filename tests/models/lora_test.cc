@@ -1,4 +1,4 @@
-// Adapters: which layers get them, that they add what merged weights would, and that nothing else is trained.
+// Adapters: the layers with them, equality with merged weights, and that nothing else is trained.
 #include "models/lora.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The ops that a model runs in each layer: the paths that precision overrides, faults and checkpoints name.
+// The ops that a model runs in each layer. Precision overrides, faults and checkpoints name these paths.
 #include <gtest/gtest.h>
 
 #include "core/ops/activation.h"

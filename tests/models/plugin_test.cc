@@ -58,7 +58,7 @@ TEST(Plugin, IsRefusedIfItHasChanged) {
   EXPECT_EQ(digest.size(), 16u);
   EXPECT_THAT(refusal(path, "0000000000000000"),
               HasSubstr("has changed since the run began: its digest was 0000000000000000, and is " + digest));
-  // The right digest leads to the loader, which sees that this is no library.
+  // With the right digest the loader runs, and rejects the file.
   EXPECT_THAT(refusal(path, digest), HasSubstr("cannot be loaded"));
   EXPECT_THAT(refusal(path), HasSubstr("cannot be loaded"));
 }

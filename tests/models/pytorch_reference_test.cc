@@ -68,7 +68,7 @@ TEST_P(PyTorchFp32, LogitsLossAndEveryGradient) {
   }
 }
 
-// One operation and one rounding on both sides: equal bits.
+// A single operation and rounding on both sides: equal bits.
 TEST(PyTorchReluSquared, ForwardAndBackwardInEveryDtype) {
   const ReferenceFile file;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -162,7 +162,7 @@ TEST_P(PyTorchAutocast, IsNoFartherFromFp32ThanPyTorch) {
   EXPECT_LT(ratio(flattened(ours.gradients), flattened(torch), flattened(exact)), kAsNearAsPyTorch);
 }
 
-// An fp32 run would also pass the comparisons above, so check that this one was in 16 bits. One rounding leaves u /
+// An fp32 run would also pass the comparisons above, so check that this run was in 16 bits. One rounding leaves u /
 // sqrt(3) in the mean (rounding_bounds.h); an fp32 run is about a hundred times closer.
 TEST_P(PyTorchAutocast, IsAsFarFromFp32AsSixteenBitsAre) {
   const Result ours = run_low();

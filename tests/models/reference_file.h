@@ -15,7 +15,7 @@ class ReferenceFile {
 
   std::vector<float> values(const std::string& name) const;  // any float dtype, widened
   std::vector<int32_t> integers(const std::string& name) const;
-  // "gpt/tokens" and "gpt/targets", or those of one step of "gpt/curve".
+  // "gpt/tokens" and "gpt/targets", or a step of "gpt/curve".
   MicroBatch batch(const std::string& prefix) const;
   MicroBatch batch(const std::string& prefix, int64_t step) const;
 

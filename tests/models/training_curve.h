@@ -21,7 +21,7 @@ namespace mantissa::testing {
 
 struct CurveTask {
   ModelConfig model;
-  std::function<std::vector<float>(const Parameter& parameter)> weight;  // where it begins
+  std::function<std::vector<float>(const Parameter& parameter)> weight;  // initial values
   std::function<MicroBatch(int step)> batch;
   std::vector<float> learning_rates;  // one a step
   double clip_norm = 1.0;

@@ -1,4 +1,4 @@
-// One forward and backward pass of a model, for tests that compare losses and gradients.
+// A forward and backward pass of a model, for tests that compare losses and gradients.
 #pragma once
 
 #include <map>

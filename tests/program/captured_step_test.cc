@@ -11,7 +11,7 @@
 #include "tests/program/gpu_run.h"
 #include "tests/testing/weight_hash.h"
 #include "tools/run/metrics/step_report.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/base/log.h"
 #include "tests/testing/weight_hash.h"
 #include "tools/run/job/job.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "core/tensor/philox.h"
 #include "tests/program/program.h"
-#include "tools/train/batches.h"
+#include "tools/train/step/batches.h"
 
 namespace mantissa::testing {
 namespace {

@@ -1,4 +1,4 @@
-// Scalar reference of one AdamW update of one element, in double.
+// Scalar reference of an AdamW update of one element, in double.
 #pragma once
 
 #include <cmath>

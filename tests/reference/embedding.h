@@ -7,7 +7,7 @@
 
 namespace mantissa::reference {
 
-// An empty position table means none, and no starts one document a sequence.
+// An empty position_table means no positions; empty starts mean one document per sequence.
 template <typename T>
 std::vector<T> embedding_forward(const std::vector<int32_t>& tokens, const std::vector<T>& token_table,
                                  const std::vector<T>& position_table, size_t sequence_length, size_t columns,

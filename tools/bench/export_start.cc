@@ -6,7 +6,7 @@
 
 #include "core/io/safetensors.h"
 #include "models/model.h"
-#include "tools/train/batches.h"
+#include "tools/train/step/batches.h"
 
 namespace mantissa {
 namespace {

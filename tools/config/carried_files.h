@@ -1,4 +1,4 @@
-// Files of a Hugging Face folder that a run takes along and gives back: those of its tokenizer and its settings.
+// Files of a Hugging Face folder that a run takes along and gives back: its tokenizer and its settings.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ inline constexpr const char* kCarriedFolder = "huggingface";
 // there is none.
 std::string carried_folder(const std::string& path);
 
-// Copies the files that `from` has to the folder `to`, which is made where there are any. Error naming the file that
-// cannot be copied.
+// Copies the files found in `from` to the folder `to`, made only if there are any. Error naming a file that cannot be
+// copied.
 void carry_files(const std::string& from, const std::string& to);
 // The same for the files of a tokenizer only.
 void carry_tokenizer(const std::string& from, const std::string& to);

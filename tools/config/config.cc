@@ -49,8 +49,8 @@ bool gives_whole_model(const ConfigNode& root) {
   });
 }
 
-// Makes model.plugin absolute, and takes the digest of the file if none is known. In a file, relative paths begin in
-// its folder, on the command line where this process is.
+// Makes model.plugin absolute, and takes the digest of the file if none is known. Relative paths start at the file's
+// folder, on the command line at the working directory.
 void find_plugin(ModelConfig& model, const std::filesystem::path& folder, const ConfigOrigins& written) {
   if (model.plugin.empty()) {
     require<ConfigError>(model.plugin_digest.empty(),
@@ -64,14 +64,14 @@ void find_plugin(ModelConfig& model, const std::filesystem::path& folder, const 
   if (model.plugin_digest.empty()) model.plugin_digest = plugin_digest(model.plugin);
 }
 
-// `folder`: that of the file which the tree was read from.
+// `folder`: of the file that the tree was read from.
 Config build(ConfigNode root, const std::filesystem::path& folder, const std::vector<std::string>& overrides,
              ConfigOrigins* origins) {
   for (const std::string& assignment : overrides) apply_override(root, assignment);
   replace_old_settings(root, OldSettings::kRefuse);
   refuse_unavailable(root);
   Config config;
-  // Settings of the model that are not given are those of its weights. A run keeps all of them, and asks no more.
+  // Model settings that are missing come from the weights. A run's file has all of them.
   const std::string weights = weights_of(root);
   if (!weights.empty() && !gives_whole_model(root)) config.model = model_of_weights(weights);
   const ModelConfig source = config.model;
@@ -146,8 +146,8 @@ uint64_t hash_settings(const Config& config, Include include) {
 }  // namespace
 
 void Config::resolve_scaler_mode() {
-  // Small gradients vanish in fp16, whether they are computed or sent in it. On one rank none is sent; the mode does
-  // not depend on the number of ranks, so that any number can continue a checkpoint.
+  // Small gradients vanish in fp16, computed or sent. The wire counts even on a single rank: the mode must not depend
+  // on the number of ranks, so that any number can continue a checkpoint.
   const bool has_fp16 = precision.uses_fp16() || wire() == DType::kF16;
   const bool needs_scale = scaler.mode == ScalerChoice::kAuto && has_fp16;
   scaler.scaler.mode = scaler.mode == ScalerChoice::kStatic                   ? ScalerMode::kStatic

@@ -22,7 +22,7 @@ inline constexpr int64_t kMaxSteps = (int64_t{1} << 32) - 1;
 
 // Names that other programs use for our settings.
 ConfigSynonyms config_synonyms();
-// ConfigError for a setting that asks for what other programs have and this one has not: what there is instead.
+// ConfigError for a setting of another program that mantissa lacks; it names the alternative.
 void refuse_unavailable(const ConfigNode& root);
 
 // Path to printed value of every setting.

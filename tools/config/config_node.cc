@@ -135,8 +135,8 @@ std::string tab_hint(const std::string& text, int last_line) {
 
 // Any one YAML value.
 ConfigNode parse_yaml(const std::string& text, const Source& source) {
-  // Without the additional line, yaml-cpp 0.7 closes an unclosed quote at the end of a text that ends with a newline,
-  // and so swallows all keys that follow.
+  // Without the added line, yaml-cpp 0.7 closes an open quote at the end of a text with a final newline, and so
+  // swallows all keys after the quote.
   std::istringstream stream(text + "\n#");
   TreeBuilder builder(source), rest(source);
   builder.last_origin = source.name;

@@ -15,7 +15,7 @@ struct ConfigNode {
   enum class Kind { kNull, kScalar, kList, kMap };
 
   Kind kind = Kind::kNull;
-  std::string origin{};                 // "configs/gpt.yaml:3:5", or "command line: optimizer.lr=3e-4"
+  std::string origin{};                 // "configs/adaptive.yaml:3:5", or "command line: optimizer.lr=3e-4"
   std::string text{};                   // of a scalar
   bool quoted = false;                  // a quoted scalar is a text, never a number or a bool
   std::vector<ConfigNode> items{};      // of a list

@@ -44,7 +44,7 @@ std::string place(const std::string& section) {
   return section.empty() ? "at the top level" : fmt::format("in section '{}'", section);
 }
 
-// The most similar key to `name` among those that `include` admits; nullptr if none is similar.
+// The key most similar to `name` among the keys accepted by `include`; nullptr if none is similar.
 template <typename Include>
 const ConfigKey* nearest(const std::vector<ConfigKey>& keys, const std::string& name, size_t allowed_slips,
                          Include include) {

@@ -28,7 +28,7 @@ namespace mantissa {
 
 class ConfigVisitor;
 
-// A setting that is written as one value.
+// A setting with a single value.
 struct ScalarField {
   std::string expected;                        // "an integer >= 1"
   std::function<std::string()> get;            // as YAML
@@ -175,11 +175,11 @@ ListField list_field(std::vector<T>& target, Bind bind) {
 // their defaults.
 using ConfigOrigins = std::map<std::string, std::string>;
 
-// Names that users of other programs try, and the setting that they mean: {"learning_rate", "optimizer.lr"}.
+// Names from other programs, and the settings that they mean: {"learning_rate", "optimizer.lr"}.
 using ConfigSynonyms = std::vector<std::pair<std::string, std::string>>;
 
-// Fields that the tree does not name keep their values. Throws one ConfigError that lists every unknown key (with the
-// section where it belongs, or a did-you-mean) and every wrong value (with what was expected and what came).
+// Fields missing in the tree keep their values. Throws a single ConfigError with every unknown key (and the section
+// where it belongs, or a did-you-mean) and every wrong value (and the expected kind).
 ConfigOrigins read_config(const ConfigNode& root, const ConfigBinding& bind, const ConfigSynonyms& synonyms = {});
 
 // A text as YAML, quoted if necessary.

@@ -51,14 +51,14 @@ void require_one_kind(const std::string& folder, const std::vector<std::string>&
   }
 }
 
-// The folder without symbolic links and without a slash at its end; as it is where the system does not tell.
+// The folder without symbolic links and without a slash at its end; unchanged if the system cannot resolve it.
 fs::path real_path(const fs::path& path) {
   std::error_code error;
   const fs::path whole = fs::weakly_canonical(fs::absolute(path, error), error);
   return error ? path : whole;
 }
 
-// `whole` without the folders of `end` behind it: "/a/b/c", "b/c" to "/a". Nothing where it ends in another way.
+// `whole` without the folders of `end` at its end: "/a/b/c", "b/c" to "/a". Nothing if it ends differently.
 std::optional<fs::path> without_end(fs::path whole, fs::path end) {
   end = end.lexically_normal();
   if (!end.has_filename()) end = end.parent_path();
@@ -78,8 +78,8 @@ std::pair<fs::path, fs::path> without_common_end(fs::path one, fs::path other) {
   return {one, other};
 }
 
-// Where the paths of a run began, and where that place is now, by the folder that it was given and the one that it has;
-// nothing if their names differ. Relative paths began at "".
+// The old and the new base folder of a moved run, from its configured and its actual run folder; nothing if the folder
+// was renamed. The old base of relative paths is "".
 std::optional<std::pair<fs::path, fs::path>> place_of_start(const fs::path& given, const fs::path& here) {
   if (given.is_absolute()) {
     const auto places = without_common_end(given.lexically_normal(), here);

@@ -1,4 +1,4 @@
-// Paths of a configuration: folders in the place of data files, and runs that are continued from elsewhere.
+// Paths of a configuration: folders instead of data files, and runs that are continued from elsewhere.
 #pragma once
 
 #include <filesystem>
@@ -21,17 +21,17 @@ std::vector<std::string> text_files(const std::vector<std::string>& inputs);
 // ConfigError for the folder of a model of another program.
 void refuse_foreign_model(const std::string& folder);
 
-// The file of settings that `path` names: itself, or that of a run folder. ConfigError as above.
+// The settings file for `path`: itself, or the file in this run folder. ConfigError as above.
 std::string configuration_file(const std::string& path);
 
 // Whether this is the file in which a run keeps its settings.
 bool is_config_of_run(const std::filesystem::path& file);
 
-// For settings that `run_folder` keeps: paths in them are as they were given, and begin where the run was started. That
+// For settings that `run_folder` keeps: their paths are as given; relative paths start where the run was started. This
 // place follows from train.run_dir and the folder's own place. If this process was started elsewhere, or the folder has
-// moved with its data, its paths become absolute. Settings of the command line are left as they are. A folder of
-// another name than train.run_dir, such as a copy, is the run all the same; a line says so. Relative paths that are not
-// here, where train.run_dir is absolute, are worth a warning.
+// moved with its data, its paths become absolute. Settings of the command line are left as they are. A folder with
+// another name than train.run_dir, such as a copy, is the same run; a line says so. Warns of relative paths that are
+// not here if train.run_dir is absolute.
 void relocate(Config& config, const std::filesystem::path& run_folder, const ConfigOrigins& origins);
 
 }  // namespace mantissa

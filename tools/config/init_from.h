@@ -16,11 +16,11 @@ inline std::optional<ModelConfig> (*read_foreign_settings)(const std::string& pa
 // folder or a checkpoint folder. ConfigError, beginning with the setting, if it is none of them.
 ModelConfig model_of_weights(const std::string& path);
 
-// The folder with the tokenizer.json that comes with such weights; empty if there is none.
+// The folder with the tokenizer.json for such weights; empty if there is none.
 std::string tokenizer_of_weights(const std::string& path);
 
-// ConfigError that lists the settings in which `run.model` is another model than `source`. Its length of training
-// sequences, dropout and first weights may differ.
+// ConfigError listing the settings in which `run.model` differs from `source`. Dropout, initial weights, LoRA and,
+// without learned positions, the context may differ.
 void require_same_model(const Config& run, const ModelConfig& source);
 
 }  // namespace mantissa

@@ -1,7 +1,7 @@
-// The phases of a training: precision.schedule divides its steps into stretches of one precision each. Phase 0 has the
-// settings of `precision` themselves, phase i those of precision.schedule[i - 1]. If the precision adapts, phases are
-// the levels of precision.adaptive instead, and the training's state says which of them a step has
-// (tools/run/state/run_state.h). Sessions work with the configuration of one phase, which has neither.
+// The phases of a training: precision.schedule divides its steps into stretches, each in a single precision. Phase 0
+// has the settings of `precision` itself, phase i those of precision.schedule[i - 1]. If the precision adapts, phases
+// are the levels of precision.adaptive instead, and the training's state records the level of a step
+// (tools/run/state/run_state.h). Sessions work with the configuration of a single phase, without schedule and levels.
 #pragma once
 
 #include "tools/config/config.h"

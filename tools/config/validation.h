@@ -14,8 +14,8 @@ void validate(const Config& config, const ConfigOrigins& origins = {});
 // Checks what depends on the number of ranks: batch sizes, and ranks named in injected faults.
 void validate_for_ranks(const Config& config, int ranks, const ConfigOrigins& origins = {});
 
-// A message that starts with the path of a setting ("device: nothing is named …"), behind the place where the setting
-// was written, if that is known. For errors that are found where origins are not.
+// Puts the place where a setting was written, if known, in front of a message that starts with the setting's path
+// ("device: nothing is named …"). For errors found where origins are not known.
 std::string located(const std::string& message, const ConfigOrigins& origins);
 
 }  // namespace mantissa

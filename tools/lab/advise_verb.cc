@@ -32,8 +32,8 @@ struct AdviseRequest {
   // The comparison whose damage counts, and the configuration to write; empty: none.
   std::string measured, output;
 
-  // Only with a budget, but for run.ranks and run.rounds. Recipes and state may be {"none"}, which stands for an empty
-  // list; plan() fills in run.plan.budget, run.hardware and run.state.
+  // Only with a budget, but for run.ranks and run.rounds. Recipes and state may be {"none"} for an empty list; plan()
+  // fills in run.plan.budget, run.hardware and run.state.
   std::string budget;
   std::vector<std::string> state;  // empty: that of PlanRunRequest
   std::string damage = "loss", plan = "precision_plan.yaml";

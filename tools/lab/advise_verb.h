@@ -1,5 +1,5 @@
-// `mantissa advise`: how fast a model would train in which precision, on a device that need not be present; and plans
-// of precision under a budget.
+// `mantissa advise`: how fast a model would train in each precision, on a device that need not be present; and plans of
+// precision under a budget.
 #pragma once
 
 #include <CLI/CLI.hpp>

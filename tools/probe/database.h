@@ -25,7 +25,7 @@ class Database {
   };
   Database(const std::string& path, Mode mode);
 
-  // One statement; its rows are read one by one.
+  // A statement; its rows are read one at a time.
   class Statement {
    public:
     // Sets parameters ?1, ?2, ... and begins again.

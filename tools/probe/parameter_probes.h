@@ -38,10 +38,10 @@ class GradientProbe {
   Tensor received_, exact_;  // fp32, of the largest bucket and of its shard
 };
 
-// Examines what an update adds to the weights that this rank keeps, before working weights are rounded.
-// For fp32 weights and masters that is their difference. With Kahan summation a weight is w + c; c itself has 8 bits,
-// so changes below 2^-16 of w may count as none. Bf16 weights without masters (MasterWeights::kNoneStochastic) keep
-// only the rounded sum, so their updates are not known.
+// Examines what an update adds to this rank's weights, before working weights are rounded. For fp32 weights and masters
+// it is their difference. With Kahan summation a weight is w + c; c itself has 8 bits, so changes below 2^-16 of w may
+// count as none. Bf16 weights without masters (MasterWeights::kNoneStochastic) keep only the rounded sum, so their
+// updates are not known.
 class UpdateProbe {
  public:
   // Examines at most this many elements of each piece of a parameter: it keeps a copy of them.

@@ -141,7 +141,7 @@ ProbeLog::ProbeLog(const std::string& path, std::optional<int64_t> steps) : path
 ProbeLog::~ProbeLog() {
   insert_.reset();
   try {
-    database_->run("PRAGMA journal_mode = DELETE");  // one file, which can be copied and read anywhere
+    database_->run("PRAGMA journal_mode = DELETE");  // a single file, to copy and read anywhere
   } catch (const DataError&) {
     // Another program reads it: it stays readable together with the files beside it.
   }

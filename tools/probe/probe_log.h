@@ -76,7 +76,7 @@ class ProbeLog {
   ProbeLog(const ProbeLog&) = delete;
   ProbeLog& operator=(const ProbeLog&) = delete;
 
-  // Writes all rows or none: a run that is killed leaves whole steps. After an error the log takes no more rows.
+  // Writes all rows or none: a killed run leaves whole steps. After an error the log takes no more rows.
   void append(const ProbedStep& step);
 
  private:
@@ -95,7 +95,7 @@ double cosine_of(const ProbeRow& row);
 double noise_ratio(const ProbeRow& row);
 double amax_of(const ProbeRow& row);
 // Share of the nonzero gradients of linear layers' outputs, dy, that become 0 when the layers round them, over all
-// layers. NaN if there are none, or if one is Inf or NaN.
+// layers. NaN if there are none, or if a gradient is Inf or NaN.
 double underflow_share(const ProbedStep& step);
 // Whether such tensors are gradients of the scaled loss.
 bool has_loss_scale(const std::string& role);

@@ -9,7 +9,7 @@
 
 namespace mantissa {
 
-// Plain records of one kind, one for each element of a list.
+// Plain records of the same kind, one for each element of a list.
 template <typename Record>
 class DeviceRecords {
  public:

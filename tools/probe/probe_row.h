@@ -1,4 +1,4 @@
-// ProbeRow: the findings of a probed step about one tensor or one product, on one rank or on all.
+// ProbeRow: the findings of a probed step about a tensor or a product, on one rank or on all.
 #pragma once
 
 #include <string>

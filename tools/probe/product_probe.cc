@@ -101,7 +101,7 @@ ProductProbe::Seen& ProductProbe::take_histogram(Layer& layer, int tensor, const
   return seen;
 }
 
-// Takes the histogram at the first product that reads the tensor, and the losses at the first that rounds it.
+// Takes the histogram at the first product that reads the tensor, and the losses at the first product to round it.
 void ProductProbe::examine(Layer& layer, Role role, const ObservedOperand& operand) {
   if (role == Role::kWeight && !options_.counts_weights) return;
   const int tensor = static_cast<int>(role);

@@ -17,7 +17,7 @@ namespace mantissa {
 class ProductProbe final : public ProductObserver {
  public:
   struct Options {
-    int64_t rows = 512;          // rows on which products are compared; at least those of two samples
+    int64_t rows = 512;          // rows on which products are compared; at least two samples
     int64_t context = 1;         // rows of a sample
     int max_layers = 0;          // in the passes
     bool counts_weights = true;  // on one rank, since all have the same weights
@@ -51,7 +51,7 @@ class ProductProbe final : public ProductObserver {
     Seen tensors[kTensors] = {};
     std::string products[std::size(kAllProducts)] = {};  // formats of the operands; empty: not seen
   };
-  // The rows on which products are compared, and those in each half of the samples; half = 0 means a single sample.
+  // The rows on which products are compared, and the rows in each half of the samples; half = 0 means a single sample.
   struct Sample {
     int64_t rows, half;
   };

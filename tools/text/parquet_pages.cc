@@ -18,7 +18,7 @@ constexpr const char* kDamaged = "it is damaged; copy the file again";
 
 void require_sound(bool condition) { require<DataError>(condition, "{}", kDamaged); }
 
-// A varint with the size, then literals and copies of earlier bytes, each behind a tag.
+// A varint with the size, then literals and copies of earlier bytes, each after a tag.
 void unpack_snappy(Bytes packed, std::span<std::byte> out) {
   require_sound(take_varint(packed) == out.size());
   size_t at = 0;

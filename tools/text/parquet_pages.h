@@ -49,7 +49,7 @@ class HybridReader {
   uint64_t left_ = 0;  // of the run
   bool is_packed_ = false;
   uint32_t value_ = 0;   // of a run of one value
-  uint64_t buffer_ = 0;  // bits that were read of packed ones
+  uint64_t buffer_ = 0;  // bits read from packed values
   int buffered_ = 0;
 };
 

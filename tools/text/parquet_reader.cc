@@ -105,7 +105,7 @@ Footer read_footer(Bytes file) {
   return footer;
 }
 
-// The column at the top of the schema. DataError with those of texts if there is none of this name.
+// The column at the top of the schema. DataError listing the columns of texts if none has this name.
 Element find_column(const Footer& footer, const std::string& column) {
   require<DataError>(!footer.schema.empty(), "{}", ThriftReader::kBadFooter);
   std::vector<std::string> texts;
@@ -115,7 +115,7 @@ Element find_column(const Footer& footer, const std::string& column) {
     const Element& child = footer.schema[at];
     if (child.name == column) found = child;
     if (child.children == 0 && child.type == kByteArray) texts.push_back(child.name);
-    for (int64_t open = 1; open > 0 && at < footer.schema.size(); ++at) {  // behind all that is within it
+    for (int64_t open = 1; open > 0 && at < footer.schema.size(); ++at) {  // skips all that is within it
       require<DataError>(footer.schema[at].children >= 0, "{}", ThriftReader::kBadFooter);
       open += std::min<int64_t>(footer.schema[at].children, int64_t{1} << 32) - 1;
     }

@@ -22,7 +22,7 @@ class TokenShards {
     std::string tokenizer{};   // named in files of our own
     int64_t vocab = 0;         // up to 65,536 ids are written as u16, more as u32
     int64_t shard_tokens = 0;  // in each file but the last. llm.c: a document may continue in the next file; our own: a
-                               // file ends behind the document with which it has as many
+                               // file ends after the document that reaches this number
   };
   // ConfigError as PendingOutput(). The other functions throw DataError if they cannot write.
   explicit TokenShards(Options options);

@@ -45,7 +45,7 @@ std::optional<ChatTemplate> template_of(const TokenizeRequest& request) {
                             "--chat");
 }
 
-// A conversation: what the assistant wrote counts as targets, with the token that ends its turn.
+// A conversation: the assistant's text counts as targets, with the token that ends its turn.
 void encode_chat(const Tokenizer& tokenizer, const ChatTemplate& format, const nlohmann::json& messages,
                  std::vector<int32_t>& ids, std::vector<uint8_t>& loss_mask) {
   const std::vector<ChatMessage> given = chat_messages(JsonNode(messages, "messages"));
@@ -109,7 +109,7 @@ class Run {
   static int64_t megabytes(uint64_t bytes) { return static_cast<int64_t>(bytes / 1'000'000); }
   static uint64_t size_of(const std::vector<std::string>& files) {
     uint64_t bytes = 0;
-    std::error_code error;  // then reading it will tell
+    std::error_code error;  // then reading it reports the error
     for (const std::string& file : files) {
       if (const uint64_t size = std::filesystem::file_size(file, error); !error) bytes += size;
     }

@@ -20,7 +20,7 @@
 #include "core/io/checkpoint_store.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
-#include "tools/train/session.h"
+#include "tools/train/step/session.h"
 
 namespace mantissa {
 

@@ -7,7 +7,7 @@
 
 #include "core/autograd/delayed_scales.h"
 #include "tools/run/state/training_state.h"
-#include "tools/train/session.h"
+#include "tools/train/step/session.h"
 
 namespace mantissa {
 

@@ -11,8 +11,8 @@
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
 #include "tools/model/runtime/model_runtime.h"
-#include "tools/train/dry_run.h"
-#include "tools/train/session.h"
+#include "tools/train/step/dry_run.h"
+#include "tools/train/step/session.h"
 
 namespace mantissa {
 namespace {

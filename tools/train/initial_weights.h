@@ -7,7 +7,7 @@
 
 #include "tools/model/exchange/model_source.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/session.h"
+#include "tools/train/step/session.h"
 
 namespace mantissa {
 

@@ -7,7 +7,7 @@
 #include "amp/precision_fallback.h"
 #include "core/base/wrapped_text.h"
 #include "tools/probe/parameter_probes.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 
@@ -58,14 +58,14 @@ void PrecisionControl::before_step(Trainer& trainer, int64_t step) {
   }
 }
 
-void PrecisionControl::after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) {
+void PrecisionControl::after_step(Trainer& trainer, const StepReport& step) {
   if (!step.applied) lift_overflowed(trainer, step);
   auto& adaptive = trainer.state().adaptive;
   if (!adaptive) return;
   const int64_t steps = step.step + 1;
-  if (probed != nullptr && adaptive->options().underflow_share > 0.0) {
+  if (step.probed && adaptive->options().underflow_share > 0.0) {
     // Rank 0 knows the findings of all ranks.
-    const double share = underflow_share(*probed);
+    const double share = underflow_share(*step.probed);
     adaptive->underflowed(steps, all_gather_records(trainer.session().communicator, share)[0]);
   }
   if (step.curvature) adaptive->curved(steps, *step.curvature);
@@ -126,7 +126,12 @@ void PrecisionControl::change_level(Trainer& trainer, int64_t steps) {
   asked.from_level = change->from;
   asked.to_level = change->to;
   asked.signals = change->causes;
-  if (change->to < change->from && trainer.state().adaptive->options().rollback) trainer.request_rollback();
+  if (change->to < change->from && trainer.state().adaptive->options().rollback) {
+    trainer.request_rollback({.cause = asked.cause,
+                              .from_step = trainer.session().next_step,
+                              .count = trainer.state().rollbacks,
+                              .changes_precision = true});
+  }
 }
 
 }  // namespace mantissa

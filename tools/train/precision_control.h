@@ -22,7 +22,7 @@ class PrecisionControl final : public TrainObserver {
       : evaluated_at_(evaluated_at), levels_(std::move(levels)) {}
 
   void before_step(Trainer& trainer, int64_t step) override;
-  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
+  void after_step(Trainer& trainer, const StepReport& step) override;
   void after_validation(Trainer& trainer, double loss) override;
 
  private:

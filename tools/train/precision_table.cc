@@ -8,7 +8,7 @@
 #include <set>
 
 #include "comm/coded_gather.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {

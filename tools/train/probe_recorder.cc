@@ -6,7 +6,7 @@
 
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -35,14 +35,14 @@ ProbeRecorder::ProbeRecorder(const Config& config, ShardedState& state, const st
   }
 }
 
-void ProbeRecorder::after_step(Trainer&, const StepReport& step, const ProbedStep* probed) {
+void ProbeRecorder::after_step(Trainer&, const StepReport& step) {
   if (has_warmed_up_) {
     Seconds& seconds = probe_.due(step.step) ? probed_ : others_;
     ++seconds.steps;
     seconds.sum += step.seconds;
   }
   has_warmed_up_ = true;  // the first step of a process also takes memory, times products and reads files
-  if (probed != nullptr) record(*probed);
+  if (step.probed) record(*step.probed);
 }
 
 void ProbeRecorder::record(const ProbedStep& step) {

@@ -18,8 +18,8 @@ class ProbeRecorder final : public TrainObserver {
   // state must outlive the object. `steps`: see ProbeLog.
   ProbeRecorder(const Config& config, ShardedState& state, const std::string& path, std::optional<int64_t> steps);
 
-  RunProbe& probe() { return probe_; }
-  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
+  StepExaminer* examiner() override { return &examiner_; }
+  void after_step(Trainer& trainer, const StepReport& step) override;
   // Logs how many steps were probed, what they took beyond the others, and where the file is.
   void before_leave(Trainer& trainer) override;
 
@@ -32,6 +32,7 @@ class ProbeRecorder final : public TrainObserver {
   };
 
   RunProbe probe_;
+  ProbeExaminer examiner_{probe_};
   std::optional<ProbeLog> log_;
   std::string path_;
   Seconds probed_, others_;

@@ -12,10 +12,9 @@
 #include "tools/run/guard/black_box.h"
 #include "tools/run/guard/watchdog.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 #include "tools/train/precision_table.h"
-#include "tools/train/speed_measurement.h"
-#include "tools/train/training.h"
+#include "tools/train/step/speed_measurement.h"
 
 namespace mantissa {
 namespace {
@@ -84,7 +83,7 @@ nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, si
   return record;
 }
 
-RunLog::RunLog(Session& session, const SessionStart& start, Heartbeat* heartbeat)
+RunLog::RunLog(Session& session, const Start& start, Heartbeat* heartbeat)
     : config_(session.config),
       speed_(measure_speed_context(session.config, session.device, session.runtime, session.communicator)),
       heartbeat_(heartbeat) {
@@ -92,23 +91,24 @@ RunLog::RunLog(Session& session, const SessionStart& start, Heartbeat* heartbeat
   if (session.communicator.rank() == 0) begin(session, start);
 }
 
-void RunLog::begin(const Session& session, const SessionStart& start) {
-  const PrecisionSwitch* const by_switch = start.by_switch;
-  records_.emplace(config_, start.kept_steps(session.next_step));
-  if (by_switch != nullptr) {
-    log_info("step {}: the precision changes with the next step, by {}:\n  {}", session.next_step, by_switch->cause,
-             fmt::join(by_switch->changes, "\n  "));
-    nlohmann::json record = {{"event", "precision"},
-                             {"step", session.next_step},
-                             {"cause", by_switch->cause},
-                             {"changes", by_switch->changes}};
-    if (by_switch->to_level >= 0) {
-      nlohmann::json signals = nlohmann::json::array();
-      for (const BadSignal& bad : by_switch->signals) signals.push_back(bad);
-      record.update({{"from_level", by_switch->from_level}, {"to_level", by_switch->to_level}, {"signals", signals}});
-    }
-    records_->write(record);
+void RunLog::log_switch(const Session& session, const PrecisionSwitch& by_switch) {
+  log_info("step {}: the precision changes with the next step, by {}:\n  {}", session.next_step, by_switch.cause,
+           fmt::join(by_switch.changes, "\n  "));
+  nlohmann::json record = {{"event", "precision"},
+                           {"step", session.next_step},
+                           {"cause", by_switch.cause},
+                           {"changes", by_switch.changes}};
+  if (by_switch.to_level >= 0) {
+    nlohmann::json signals = nlohmann::json::array();
+    for (const BadSignal& bad : by_switch.signals) signals.push_back(bad);
+    record.update({{"from_level", by_switch.from_level}, {"to_level", by_switch.to_level}, {"signals", signals}});
   }
+  records_->write(record);
+}
+
+void RunLog::begin(const Session& session, const Start& start) {
+  records_.emplace(config_, start.kept_steps());
+  if (start.by_switch) log_switch(session, *start.by_switch);
   records_->write({{"event", "start"},
                    {"next_step", session.next_step + 1},
                    {"ranks", session.ranks()},
@@ -125,9 +125,10 @@ void RunLog::begin(const Session& session, const SessionStart& start) {
   log_info("{} peak of all ranks: {}; by data sheet: {}", config_.precision.compute,
            speed_.gemm_peak_flops > 0.0 ? "measured " + rate(speed_.gemm_peak_flops) : "not measured",
            rate(speed_.datasheet_flops));
+  if (start.rollback) log_rollback(session, *start.rollback);
 }
 
-void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) {
+void RunLog::after_step(Trainer& trainer, const StepReport& step) {
   ++steps_;
   if (!trainer.is_leader()) return;
   const Session& session = trainer.session();
@@ -154,7 +155,7 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedSt
   }
   tell_spike(step, trainer.state().spikes_in_a_row);
   records_->write(record);
-  if (probed != nullptr) records_->write(*probed);
+  if (step.probed) records_->write(*step.probed);
   tell(step, memory);
   const TrainConfig& train = config_.train;
   if (is_due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
@@ -171,10 +172,9 @@ void RunLog::tell_spike(const StepReport& step, int spikes_before) const {
   }
 }
 
-void RunLog::rolled_back(const Session& session, const Rollback& rollback) {
-  if (!records_) return;
-  const int64_t batches = rollback.by_switch ? 0 : rollback.next_batch - session.next_step;
-  if (rollback.by_switch) {
+void RunLog::log_rollback(const Session& session, const Rollback& rollback) {
+  const int64_t batches = rollback.changes_precision ? 0 : rollback.next_batch - session.next_step;
+  if (rollback.changes_precision) {
     log_warn("rolled back from step {} to step {}, whose steps are trained again: {}", rollback.from_step,
              session.next_step, rollback.cause);
   } else {

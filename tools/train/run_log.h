@@ -16,8 +16,6 @@
 
 namespace mantissa {
 
-struct SessionStart;
-
 // "step 5/100 | loss 7.6201, norm 2.100, lr 3.0e-04, scale 65536 | 12.3 ms, 90.0k tok/s, MFU 45% | 14:02, ends 14:05".
 // A loss scale of 1 is left out. MFU is of the GEMM peak, or else of the data sheet, if one is known. At most 120
 // columns: a line that would be longer leaves out the time of the step, then MFU.
@@ -28,9 +26,9 @@ nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, si
 class RunLog final : public TrainObserver {
  public:
   // `heartbeat`: of rank 0; it must outlive the object. Collective.
-  RunLog(Session& session, const SessionStart& start, Heartbeat* heartbeat);
+  RunLog(Session& session, const Start& start, Heartbeat* heartbeat);
 
-  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
+  void after_step(Trainer& trainer, const StepReport& step) override;
   void after_validation(Trainer& trainer, double loss) override;
   bool pauses_after(int64_t steps) const override { return is_due(config_.train.sample_interval, steps); }
   void at_pause(Trainer& trainer) override { sample(trainer.session()); }
@@ -39,8 +37,6 @@ class RunLog final : public TrainObserver {
     if (trainer.is_leader()) tell_phases(trainer.session());
   }
 
-  // Tells why this session returns to a checkpoint.
-  void rolled_back(const Session& session, const Rollback& rollback);
   // Tells a result of train.evaluations: `text` for people, `figures` for programs.
   void evaluated(const Session& session, const std::string& name, const std::string& text,
                  const nlohmann::json& figures);
@@ -52,7 +48,9 @@ class RunLog final : public TrainObserver {
  private:
   void tell(const StepReport& step, size_t memory_bytes);
   void tell_spike(const StepReport& step, int spikes_before) const;
-  void begin(const Session& session, const SessionStart& start);
+  void begin(const Session& session, const Start& start);
+  void log_switch(const Session& session, const PrecisionSwitch& by_switch);
+  void log_rollback(const Session& session, const Rollback& rollback);
   void sample(Session& session);
   void summarise(Trainer& trainer);
   std::string tell_memory(const Session& session);

@@ -21,19 +21,19 @@ namespace mantissa {
 class Saver final : public TrainObserver {
  public:
   // `folder`: on rank 0. `unsaved_step`: the last step of the run, if its state could not be saved.
-  Saver(Session& session, const Config& run, RunState& state, RunFolder* folder, std::shared_ptr<RunLog> log,
-        BlackBox& box, bool resumed, std::optional<int64_t>& unsaved_step)
+  Saver(Session& session, const Config& run, RunState& state, const Start& start, RunFolder* folder,
+        std::shared_ptr<RunLog> log, BlackBox& box, std::optional<int64_t>& unsaved_step)
       : checkpoints_(session, run, folder),
         box_(box),
         interval_(run.checkpoint.interval),
         log_(std::move(log)),
-        saved_step_(resumed ? session.next_step : -1),
+        saved_step_(start.checkpoint() != nullptr ? session.next_step : -1),
         unsaved_step_(unsaved_step) {
-    if (resumed && state.proven_step < 0) state.proven_step = saved_step_;  // there may be no other
+    if (saved_step_ >= 0 && state.proven_step < 0) state.proven_step = saved_step_;  // there may be no other
   }
 
   // Checkpoints of a run that has gone wrong do not push the last good one out.
-  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
+  void after_step(Trainer& trainer, const StepReport& step) override {
     if (!step.applied || saved_step_ < 0 || step.step < saved_step_) return;
     trainer.state().proven_step = saved_step_;
   }
@@ -78,7 +78,7 @@ class StepRecorder final : public TrainObserver {
   explicit StepRecorder(BlackBox& box) : box_(box) {}
 
   void before_step(Trainer&, int64_t step) override { box_.set_step(step + 1); }
-  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
+  void after_step(Trainer& trainer, const StepReport& step) override {
     const auto memory = static_cast<int64_t>(trainer.session().runtime.backend->memory_use().held_bytes);
     if (step.applied) {
       box_.note(BlackBoxEvent::Kind::kStep, "step", step.loss, memory);
@@ -111,7 +111,7 @@ class StragglerWatch final : public TrainObserver {
     if (heartbeat_ != nullptr) heartbeat_->figures().slow_ranks = 0.0;
   }
 
-  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
+  void after_step(Trainer& trainer, const StepReport& step) override {
     if (++steps_ < window_) return;
     const PhaseTimes all = box_.work_seconds(kStepPhases);
     PhaseTimes mine;

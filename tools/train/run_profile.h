@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/profile/profile_report.h"
-#include "tools/train/session.h"
+#include "tools/train/step/session.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
@@ -16,7 +16,7 @@ class RunProfile final : public TrainObserver {
   // removes those of an earlier run. References must outlive the object.
   RunProfile(StepProfiler& profiler, ModelRuntime& runtime, Communicator& communicator, std::string folder);
 
-  void after_step(Trainer&, const StepReport&, const ProbedStep*) override { watch(); }
+  void after_step(Trainer&, const StepReport&) override { watch(); }
   void before_leave(Trainer& trainer) override;
 
   // After steps: writes the trace as soon as its steps are known, so that a run that is ended early leaves one.

@@ -9,10 +9,10 @@
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/run/job/job.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/precision_table.h"
-#include "tools/train/training.h"
+#include "tools/train/training_job.h"
 
 namespace mantissa {
 namespace {
@@ -78,6 +78,29 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     }
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
+}
+
+int train_verb(const std::string& config_path, const std::vector<std::string>& overrides) {
+  StopRequest stop;  // from the first moment to the last: MPI's start and end take seconds
+  ConfigOrigins origins;
+  Job job;
+  try {
+    const Config run = load_config(config_path, overrides, &origins);
+    TrainingJob training(run, origins, stop, job.start(run));
+    stop.limit(run.train.max_minutes);
+    if (!training.prepare()) return static_cast<int>(ExitCode::kOk);
+    const TrainingHooks hooks = training.start();
+    Ending ending = Ending::kFailed;
+    try {
+      ending = train_run(run, training.checkpoint(), hooks, training.communicator());
+    } catch (const std::exception& error) {  // outside of a session
+      training.record_failure(error);
+      throw;
+    }
+    return static_cast<int>(training.finish(ending));
+  } catch (...) {
+    return job.failed(origins);
+  }
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ void run_rowwise(const Operation& operation, const RowwiseExtents& extents, Cuda
   if (extents.rows == 0 || extents.columns == 0) return;
   const bool vectors = extents.alignment == Alignment::kVectors && extents.columns % Width == 0;
   const int64_t across = vectors ? extents.columns / Width : extents.columns;
-  // The fewest threads that cover the columns, in whole warps if that is more than one warp.
+  // The fewest threads that cover the columns, up to kThreads; whole warps if more than a warp.
   const int64_t block_x = across <= kLanes ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(across)))
                                            : std::min(kThreads, (across + kLanes - 1) / kLanes * kLanes);
   const int64_t block_y = kThreads / block_x;

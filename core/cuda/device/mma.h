@@ -20,7 +20,7 @@
 //   float exp2_flushed(float x);
 //       2^x, to 2 ulp; 0 where the result is below the normal range.
 //   int computed_here(int value);
-//       Returns `value` but hides it from the compiler, which cannot hoist out of a loop what is computed from it.
+//       Returns `value` but hides it from the compiler: values computed from it cannot be hoisted out of a loop.
 //   void order_here();
 //       Keeps the compiler from interleaving the code before with the code after, which would need more registers.
 //

@@ -15,7 +15,7 @@ struct Sum {
   }
 };
 
-// NaN wins: a maximum that loses one would hide it.
+// NaN wins, because a maximum must not hide it.
 struct Max {
   __device__ __forceinline__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };

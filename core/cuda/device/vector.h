@@ -12,7 +12,7 @@ namespace mantissa::cuda {
 
 constexpr int kAccessBytes = 16;
 
-// The number of elements of the narrowest type that fill one access; the other types take several accesses.
+// Elements of the narrowest type in one access; wider types take several accesses.
 template <typename... T>
 constexpr int kVectorWidth = kAccessBytes / static_cast<int>(std::min({sizeof(T)...}));
 

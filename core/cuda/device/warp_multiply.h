@@ -47,8 +47,8 @@ struct SharedTile {
 
   __device__ static constexpr int permutation(int row) { return kGroup == 8 ? row & 7 : row >> 1 & 3; }
 
-  // Equals chunk(lane_row + row, lane_chunk + column / kChunkElements), with one part that depends only on the lane.
-  // The whole address would be loop-invariant, too, but there are dozens of them, and the compiler would keep all in
+  // Equals chunk(lane_row + row, lane_chunk + column / kChunkElements), with a part that depends only on the lane. The
+  // whole address would be loop-invariant, too, but there are dozens of them, and the compiler would keep all in
   // registers.
   __device__ __forceinline__ const T* displaced(int lane_row, int lane_chunk, int row, int column) const {
     constexpr int kGroupElements = kGroup * kChunkElements;

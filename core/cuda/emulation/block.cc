@@ -97,7 +97,7 @@ Fiber* Block::idle_fiber() {
   return fiber;
 }
 
-// The body of a fiber: runs one thread after the other. Threads that never wait share one fiber, without a switch.
+// The body of a fiber: runs one thread after the other. Threads that never wait share a fiber, without a switch.
 void Block::run_threads(Fiber* fiber) {
   for (;;) {
     const int unstarted = scheduler_.take_unstarted();

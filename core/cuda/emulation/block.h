@@ -1,7 +1,7 @@
-// One thread block of an emulated kernel: its threads are fibers, which run one at a time until they wait.
+// A thread block of an emulated kernel. Its threads are fibers and run one at a time, until they wait.
 //
-// The next thread is drawn at random (scheduler.h), so that code that relies on an order fails. Shared memory starts
-// out as NaN, and its end is watched. A deadlock is an error that says which threads wait where.
+// The next thread is drawn at random (scheduler.h), to expose code that relies on an order. Shared memory starts out as
+// NaN, and its end is watched. A deadlock is an error with the waiting threads and their call sites.
 #pragma once
 
 #include <array>

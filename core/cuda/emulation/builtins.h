@@ -1,6 +1,6 @@
 // CUDA's device functions and variables that kernels use, on the host. Included by device/device.h only.
 //
-// Functions that wait know their call site, so that a deadlock can be reported and a missing wait can be tried.
+// Waiting functions know their call site, so that a deadlock can be reported and a missing wait can be tried.
 #pragma once
 
 #include <bit>
@@ -101,7 +101,7 @@ T atomicMax(T* address, T value) {
 }
 
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
-// The number of the lowest bit that is set, from 1; 0 if there is none.
+// The number of the lowest set bit, from 1; 0 if no bit is set.
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 

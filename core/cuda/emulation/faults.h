@@ -1,5 +1,5 @@
-// Settings of the emulated GPU for tests: a seed for every order that a GPU leaves open, and faults that a kernel might
-// have. A test can also start a test program with a fault in its environment and check that the program fails:
+// Settings of the emulated GPU for tests: a seed for every order that a GPU leaves open, and faults of kernels. A test
+// can also start a test program with a fault in its environment and expect it to fail:
 //
 //   MANTISSA_EMULATION_FAULT    one fault:
 //       skip FILE:LINE          the wait at this place does not wait
@@ -42,8 +42,8 @@ struct ShiftedBound {
   int by = 0;
 };
 
-// Faults, for tests that show that such a fault is detected. All apply to kernels that run while they are set. Default:
-// the environment's MANTISSA_EMULATION_FAULT, else none.
+// Faults, for tests of their detection. All apply to kernels that run while they are set. Default: the environment's
+// MANTISSA_EMULATION_FAULT, else none.
 struct Faults {
   std::optional<Site> skipped_wait = {};  // the barrier, warp exchange or copy wait at this place does not wait
   std::string kernel = {};                // name of the kernel that has the following faults; empty: all kernels
@@ -60,8 +60,7 @@ const Faults& faults();
 std::vector<Site> take_wait_sites();
 void note_wait_site(const Site& site);
 
-// A kernel, named by its launch site and its parameter types, which distinguish the kernels that one function template
-// launches.
+// A kernel, named by its launch site and its parameter types. The types distinguish the kernels of a function template.
 struct Kernel {
   std::string name;
   std::vector<int64_t> bounds;  // the largest value that each of its integer arguments had

@@ -1,4 +1,4 @@
-// Fiber: a function on a stack of its own that can be suspended and resumed. Address sanitizer is told of every switch.
+// Fiber: a function with its own stack that can be suspended and resumed. Reports every switch to address sanitizer.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ struct AttentionShape;
 namespace mantissa::cuda::emulation {
 
 // The integers among a kernel's arguments: its bounds, extents, strides and offsets. A `<=` instead of a `<`, or a
-// division that rounds the wrong way, amounts to one that is off by one. A test shifts them one at a time, without
+// division that rounds the wrong way, acts like an argument off by 1. A test shifts them one at a time, without
 // changing the kernel.
 
 struct AnyValue {

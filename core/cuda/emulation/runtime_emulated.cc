@@ -58,7 +58,7 @@ void fail_with(std::exception_ptr error) {
   }
 }
 
-// Runs the head of one stream, drawn at random among those that can go on; returns false if there is none. Never
+// Runs the head of a stream, drawn at random from the streams that can run; returns false if no stream can. Never
 // throws.
 bool run_something() {
   std::vector<StreamHandle> able;

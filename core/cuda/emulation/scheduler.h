@@ -31,7 +31,7 @@ class Random {
   uint64_t state_;
 };
 
-// Draws the thread of a block that runs next, by one of two policies, which is drawn for each block.
+// Draws the thread of a block that runs next. The policy is drawn for each block:
 //
 // Even: any thread that can run. All advance at about the same pace, in every order.
 // Eager: one warp, as far as waits let it, then another. It gets ahead of the others as far as a GPU would ever let it.

@@ -1,5 +1,5 @@
-// Emulated streams: queues of work that runs later, when a caller waits for it. The order between streams is random, so
-// that code that forgets to order two streams, or reads a result too early, fails.
+// Emulated streams: queues of work that runs later, when a caller waits for it. The order between streams is random, to
+// expose code that forgets to order two streams or reads a result too early.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct CUgraphExec_st {
   mantissa::cuda::emulation::GraphWork work;
 };
 
-// Pools hold no memory: memory that is freed to one belongs to the device again after the next wait.
+// Pools hold no memory: freed memory belongs to the device again after the next wait.
 struct CUmemPoolHandle_st {};
 
 namespace mantissa::cuda::emulation {
@@ -79,8 +79,8 @@ class GraphCapture {
   void forget(EventHandle event) { events_.erase(event); }
   // Marks the capture as invalidated by a call that is not permitted during a capture.
   void invalidate(const char* call) { invalidated_by_ = call; }
-  // Ends the capture and returns its work. CudaError if it is invalidated, or if a stream that took part has work that
-  // the first stream has not waited for.
+  // Ends the capture and returns its work. CudaError if it is invalidated, or if the first stream has not waited for
+  // all work of the streams that took part.
   GraphWork finish();
 
  private:

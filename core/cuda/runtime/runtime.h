@@ -1,6 +1,5 @@
-// The part of the CUDA runtime that the backend uses, as functions that throw. A program links one of two
-// implementations: the toolkit's runtime (runtime_native.cc), or an emulation on the host
-// (emulation/runtime_emulated.cc).
+// The backend's part of the CUDA runtime, as functions that throw. A program links one of two implementations: the
+// toolkit's runtime (runtime_native.cc), or an emulation on the host (emulation/runtime_emulated.cc).
 //
 // Every failing call throws CudaError with the call's name and CUDA's own message.
 #pragma once
@@ -114,7 +113,7 @@ struct RowCopy {
 };
 void copy_rows_async(const RowCopy& copy, StreamHandle stream);
 
-// Work that is queued on `stream`, and on streams that wait for its events, is recorded instead of run.
+// Records work queued on `stream`, and on streams that wait for its events, instead of running it.
 void begin_capture(StreamHandle stream);
 // Whether work for `stream` is recorded at present.
 bool is_capturing(StreamHandle stream);

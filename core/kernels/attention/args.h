@@ -26,7 +26,7 @@ struct AttentionShape {
 
   constexpr int64_t group() const { return num_heads / num_kv_heads; }  // query heads per key head
 
-  // First key that the query at t sees, in a document that begins at `start`.
+  // First key that the query at t sees, in a document from `start` on.
   constexpr int64_t first_key(int64_t t, int64_t start = 0) const {
     return window > 0 ? std::max(start, t - window + 1) : start;
   }
@@ -57,9 +57,9 @@ struct AttentionShape {
 
 // Scaled dot-product attention by key blocks (Dao et al. 2022): no T x T matrix is kept.
 // qkv (B*T, (H + 2*KV) * D): query heads, then key heads, then value heads; H is a multiple of KV (grouped queries).
-// starts: core/kernels/documents.h; queries see keys of their document only, and need kCausal. Other documents change
-// no bit of a result, and neither do masked keys, except that a value or gradient which is not finite may spread to
-// queries of its document within one block of it.
+// starts: core/kernels/documents.h; they need kCausal, and queries see keys of their document only. Other documents
+// change no bit of a result. Neither do masked keys, except that a non-finite value or gradient may spread to queries
+// of its document within a block of it.
 // out (B*T, H*D) of the same float dtype; lse (B, H, T) fp32, natural log-sum-exp of the scaled scores.
 struct AttentionForwardArgs {
   static constexpr std::string_view kName = "attention_forward";

@@ -14,10 +14,10 @@ namespace mantissa::cuda {
 // terms have one sign. Five times that allows for cancellation; a wrong layout, scale or mask gives errors of order 1.
 // u: 2^-9 in bf16, 2^-12 in fp16.
 double attention_error_bound(DType dtype);  // bf16 or fp16
-// The bound for lse, which is fp32 in both. In units of 2^-24, each has 32 for its largest score (D / 16 steps of a
-// tensor core, which truncates, with room for the exponential and the logarithm), times the terms of a score, which are
-// scale * D * magnitude^2 together at most, and one for each term of the sum. Our backward pass reads the other
-// library's lse, so its error is a relative error of every probability. This is less than the rounding to bf16.
+// The bound for lse, which is fp32 in both. Each has an error, in units of 2^-24, of 32 (1 + scale * D * magnitude^2)
+// for its largest score, and of 1 for each of the sum's terms. 32 covers D / 16 steps of a tensor core, which
+// truncates, and the exponential and the logarithm. Our backward pass reads the other library's lse, so its error is a
+// relative error of every probability. This is less than the rounding to bf16.
 double lse_error_bound(const AttentionShape& shape, double operand_magnitude);
 
 // Uninitialised device memory in the form of a tensor, for a comparison on `stream`.

@@ -50,7 +50,7 @@ int64_t check_cached(const char* op, const auto& args) {
   return args.qkv.dim(0);
 }
 
-// Pairs of a query and a key that it sees, in a sequence of one document: documents are known to the device only.
+// Pairs of a query and a key that it sees, as if each sequence were a single document: only the device knows documents.
 double pairs_of(const AttentionShape& shape) {
   const auto length = static_cast<double>(shape.sequence_length);
   if (shape.mask == Mask::kNone) return length * length;

@@ -1,10 +1,10 @@
 // out = softmax(scale * q k^T) v for rows that continue texts, with keys and values from a cache; and writing to it.
 //
-// A block computes one query head of one row, in chunks of 256 keys with a running softmax (blocks-inl.h has the
-// formula). Warps take the keys of a chunk in turns: a lane multiplies its elements of a key in ascending order, and
-// the lanes' sums are added by halves. Then each thread adds probabilities times values for its column, over its part
-// of the keys, in shared memory; at the end the parts are added in order. Everything is fp32 until out is stored.
-// Bound by the latency of reading one text's cache; blocks of the heads that share keys find them in the L2 cache.
+// A block computes a query head of a row, in chunks of 256 keys with a running softmax (blocks-inl.h has the formula).
+// Warps take the keys of a chunk in turns: a lane multiplies its elements of a key in ascending order, and the lanes'
+// sums are added by halves. Then each thread adds probabilities times values for its column, over its part of the keys,
+// in shared memory; at the end the parts are added in order. Everything is fp32 until out is stored. Bound by the
+// latency of reading a text's cache; blocks of the heads that share keys find them in the L2 cache.
 #include <limits>
 
 #include "core/cuda/device/device.h"
@@ -51,7 +51,7 @@ struct Decode {
   AttentionShape shape;
 };
 
-// Threads of a block that add up one column, each for its part of the keys.
+// Threads of a block that add up a column, each for its part of the keys.
 constexpr int parts_of(int dim) { return dim < kThreads ? kThreads / dim : 1; }
 
 // Shared memory in floats: the query, sums by part and column, a chunk's probabilities, a number for each warp.

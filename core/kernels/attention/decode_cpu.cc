@@ -1,8 +1,8 @@
 // out = softmax(scale * q k^T) v for rows that continue texts, with keys and values from a cache.
 //
-// The keys of a row are cut into chunks at multiples of 256. A task is one chunk of one key head, with all query heads
-// that read it: each chunk of the cache is read once. It leaves its maximum m, total l = sum exp(s - m) and sums o =
-// exp(s - m) v, in fp32. Then the chunks of each query head are combined in order:
+// The keys of a row are cut into chunks at multiples of 256. A task is a chunk of a key head, with all query heads that
+// read it: each chunk of the cache is read once. It leaves, in fp32, its maximum m, total l = sum exp(s - m) and sums o
+// = exp(s - m) v. Then the chunks of each query head are combined in order:
 //   out = sum exp(m_i - m) o_i / sum exp(m_i - m) l_i, with m = max m_i.
 // The cut depends on positions only, so a row has the same bits whatever the other rows and the number of threads.
 // Bound by reading the cache.

@@ -12,7 +12,7 @@
 namespace mantissa::cuda {
 namespace {
 
-// The largest workspace with kAuto: that of fp32 results, which grow with T and not with T * T, or a negligible size.
+// The largest workspace with kAuto: the size of fp32 results (it grows with T, not with T * T) or a negligible size.
 size_t auto_workspace_limit(const AttentionKey& key) {
   constexpr size_t kSmallBytes = size_t{16} << 20;
   const int64_t results = key.shape.batch * key.shape.sequence_length * key.shape.num_heads * key.shape.head_dim;

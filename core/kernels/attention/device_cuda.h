@@ -38,13 +38,13 @@ class AttentionPlan {
 
   virtual size_t workspace_bytes() const = 0;
   // Both queue the work on the stream, without allocating or waiting. `workspace` is uninitialised device memory of
-  // workspace_bytes(), 256-byte aligned. A plan has only the pass of its key. lse is that of AttentionForwardArgs, so
-  // that the library may compute one pass and our kernels the other.
+  // workspace_bytes(), 256-byte aligned. A plan has only the pass of its key. lse is as in AttentionForwardArgs: the
+  // library may compute one pass and our kernels the other.
   virtual void run(const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) = 0;
   virtual void run(const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) = 0;
 };
 
-// The library on one device, which is the calling thread's.
+// The library on the calling thread's device.
 class AttentionEngine {
  public:
   virtual ~AttentionEngine() = default;
@@ -55,7 +55,7 @@ class AttentionEngine {
 
 // cuDNN on the device `index`; never null. Throws ConfigError with the reason if it cannot be used.
 std::unique_ptr<AttentionEngine> open_attention_engine(int index);
-// core/cuda/cudnn sets this when it is linked into the program.
+// attention_cudnn.cc sets this when it is linked into the program.
 inline std::unique_ptr<AttentionEngine> (*open_cudnn_attention)(int index) = nullptr;
 
 // Follows AttentionChoice of the stream. With kAuto the library computes forward passes only, and its workspace must

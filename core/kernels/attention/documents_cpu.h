@@ -1,5 +1,5 @@
-// Attention in documents (core/kernels/documents.h) on the CPU: each is a sequence of its own. So its results have the
-// bits that they have without the others, whatever those hold, and the work is that of the pairs in documents.
+// Attention in documents (core/kernels/documents.h) on the CPU: each document is a sequence of its own. So the content
+// of other documents changes no bit of its results, and only pairs within documents cost work.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace mantissa::cpu {
 
-// One call for each document, the longest first, which balances tasks best. The calls' lse have memory of their own.
+// A call for each document, the longest first, which balances tasks best. The calls' lse have memory of their own.
 template <typename Args>
 class DocumentCalls {
  public:
@@ -16,7 +16,7 @@ class DocumentCalls {
   explicit DocumentCalls(const Args& args);
 
   const std::vector<Args>& calls() const { return calls_; }
-  // Copy the calls' lse from and to the one they were made from.
+  // Copy the calls' lse from and to the lse of `args`.
   void read_lse();
   void write_lse();
 

@@ -7,7 +7,7 @@
 // p, l and out NaN even if the maximum misses it. Masked probabilities are 0: within 128 positions 0 * NaN may spread
 // to earlier queries; whole masked blocks are skipped.
 //
-// Keys and values have one tile each and take turns: one is copied in while the other is multiplied. Both products read
+// Keys and values have a tile each and take turns: one is copied in while the other is multiplied. Both products read
 // 16 bytes of shared memory for four instructions. Bound by tensor cores: 4 T^2 D operations per head (half of them
 // when causal) for 4 T D elements of memory traffic.
 //
@@ -41,7 +41,7 @@ __device__ __forceinline__ float reduce_query(float value, Op op) {
 }
 
 // Scores become probabilities against the new running maximum; earlier sums are rescaled to it. Maxima are of scores
-// that are not scaled yet, which `log2_scale` does: it is positive.
+// before they are multiplied by `log2_scale`, which is positive.
 template <int kRowTiles, int kDimTiles>
 __device__ __forceinline__ void softmax_block(Sums<kRowTiles, kKeys / 8>& scores, PerQuery<kRowTiles>& maxima,
                                               PerQuery<kRowTiles>& totals, Sums<kRowTiles, kDimTiles>& sums,

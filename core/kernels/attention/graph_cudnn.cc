@@ -122,7 +122,7 @@ CudnnDescriptor CudnnGraph::finish(cudnnHandle_t handle) const {
 
 namespace {
 
-// The plan of the first configuration for which the library makes one.
+// The plan of the first configuration that the library accepts.
 CudnnDescriptor first_plan(const Cudnn& library, const CudnnTarget& target,
                            const std::vector<CudnnDescriptor>& configurations) {
   std::string reasons;

@@ -7,10 +7,10 @@
 // registers until the end; p and d_s are rounded to the operands' dtype for the second products only. Queries and heads
 // come in order and nothing is added across blocks: every run gives the same bits.
 //
-// Probabilities are recomputed here and once more in queries_backward_mma.cu.cc: 7 products of 2 T^2 D
-// operations per head instead of the 5 of one kernel, which would have to add the gradient of queries across blocks,
-// atomically or in turns. Queries and output gradients are copied in while those before them are multiplied. Bound by
-// tensor cores and, at one row tile a warp, by the reads of shared memory.
+// Probabilities are recomputed here and once more in queries_backward_mma.cu.cc: 7 products of 2 T^2 D operations per
+// head. A single kernel has 5, but would have to add the gradient of queries across blocks, atomically or in turns.
+// Queries and output gradients are copied in while those before them are multiplied. Bound by tensor cores and, at one
+// row tile a warp, by the reads of shared memory.
 //
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 #include "core/kernels/attention/mma_cuda.h"
@@ -52,7 +52,7 @@ __device__ __forceinline__ void copy_floats(float* to, const float* from, int co
   }
 }
 
-// The same one by one, for any alignment; the last `count - given` become `filler`.
+// The same by single elements, for any alignment; the last `count - given` become `filler`.
 __device__ __forceinline__ void copy_floats_singly(float* to, const float* from, int count, int given, float filler) {
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < count) to[thread] = thread < given ? from[thread] : filler;

@@ -10,7 +10,7 @@ namespace mantissa::cuda {
 // exp(x) = 2^(x * kLog2E): the hardware has powers of two.
 constexpr float kLog2E = 1.4426950408889634f;  // log2(e)
 
-// The piece of one head's positions that a block processes.
+// The piece of a head's positions that a block processes.
 struct HeadPiece {
   int piece, head, b;
 };
@@ -29,7 +29,7 @@ inline unsigned head_pieces_grid(const char* op, const AttentionShape& shape, in
   return static_cast<unsigned>(pieces * heads * batch);
 }
 
-// Pieces of one head run next to each other, so that its keys and values stay in the second-level cache.
+// Pieces of a head run next to each other, so that its keys and values stay in the second-level cache.
 __device__ __forceinline__ HeadPiece head_piece(int pieces, int64_t heads) {
   const unsigned head_index = blockIdx.x / static_cast<unsigned>(pieces);
   return {.piece = static_cast<int>(blockIdx.x % static_cast<unsigned>(pieces)),

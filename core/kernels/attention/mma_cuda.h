@@ -3,8 +3,8 @@
 //
 // Each kernel exists twice: for whole sequences, and for documents and windows (Reach). In the latter a block works on
 // its queries, or keys, document by document, as if each were a sequence of its own: rows of other documents are not
-// read, and steps that the window hides are skipped. So the tiles that are multiplied are those with visible pairs;
-// a document costs a tile at least.
+// read, and steps that the window hides are skipped. So only tiles with visible pairs are multiplied; a document costs
+// a tile at least.
 #pragma once
 
 #include <limits>
@@ -97,8 +97,8 @@ __device__ __forceinline__ void scale_sums(Sums<kRowTiles, kColumnTiles>& sums, 
   }
 }
 
-// Writes a warp's sums, rounded, to the rows [row, row + kRowTiles * 16) of `to`. Goes through these rows of `staging`,
-// which no other warp may be reading, so that the writes are whole 16-byte chunks.
+// Writes a warp's sums, rounded, to the rows [row, row + kRowTiles * 16) of `to`, in whole 16-byte chunks. Goes through
+// these rows of `staging`, which no other warp may be reading.
 template <int kRowTiles, int kColumnTiles, typename T, typename Tile>
 __device__ __forceinline__ void write_sums(const GlobalTile<T>& to, const Tile& staging, int row,
                                            const Sums<kRowTiles, kColumnTiles>& sums) {

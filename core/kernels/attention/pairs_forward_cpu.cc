@@ -34,7 +34,7 @@ void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks&
             query_block, s.queries);
   s.softmax.begin(whole_rows, columns);
   // Rows beyond the sequence are multiplied too, but their results are never read. Clear their probabilities: stale
-  // ones could be NaN, which must not occur.
+  // values could be NaN, which must not occur.
   std::fill(s.probabilities + rows * kAttentionBlock, s.probabilities + whole_rows * kAttentionBlock, BFloat16{});
   for (int64_t j = shape.key_blocks_begin(query_block); j < shape.key_blocks_end(query_block); ++j) {
     const BlockView view = shape.view(query_block, j);

@@ -14,7 +14,7 @@ namespace mantissa::cpu {
 // with a strip of the operand that it is multiplied with.
 constexpr int64_t kAttentionBlock = 64;
 
-// The keys of a block that the queries of a block see: query r of the block those in [begin(r), end(r)).
+// The keys of a key block that a query block sees: its query r sees keys [begin(r), end(r)).
 struct BlockView {
   int64_t keys;  // of the block
   bool diagonal;
@@ -54,9 +54,9 @@ struct AttentionBlocks : AttentionShape {
 
 // ---- The tasks of the backward pass
 //
-// The queries of a key head (of all query heads that share it) are cut into segments: parts of one query head with
-// about equal work. d_k and d_v are sums over the segments, in order, of each segment's own fp32 sum over its queries.
-// So their bits depend on the length, the heads and the mask, but not on the number of threads or sequences.
+// The queries of a key head (of all query heads that share it) are cut into segments: parts of a query head with about
+// equal work. d_k and d_v are sums over the segments, in order, of each segment's own fp32 sum over its queries. So
+// their bits depend on the length, the heads and the mask, but not on the number of threads or sequences.
 //
 // With enough key heads for the threads, a task computes a key head with all its segments and needs one block of
 // partial sums. Otherwise each segment is a task, and all partial sums are kept until they are added up. This happens
@@ -74,7 +74,7 @@ struct KeySums {
 struct SegmentRun {
   int64_t b, head, begin, end;
   KeySums total;   // for all keys that the segments see
-  KeySums part{};  // one segment's sums for one key block, added to total afterwards; null: add to total directly
+  KeySums part{};  // a segment's sums for a key block, added to total afterwards; null: add to total directly
 };
 
 struct AttentionSegments : AttentionBlocks {
@@ -136,7 +136,7 @@ struct AttentionBackwardKernels {
 
   // Computes a key head with all its query heads.
   void (*head)(const Args& args, const Shape& shape, int64_t b, int64_t kv_head);
-  // Computes one segment: writes its d_q, and its partial sums into those of its key head.
+  // Computes a segment: writes its d_q, and its partial sums into those of its key head.
   void (*segment)(const Args& args, const Shape& shape, int64_t b, int64_t head, int64_t segment, float* of_head);
   // Adds up the partial sums of a key head for one key block. Writes d_k and d_v.
   void (*finish)(const Args& args, const Shape& shape, int64_t b, int64_t kv_head, int64_t key_block, float* of_head);

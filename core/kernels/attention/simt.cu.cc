@@ -1,10 +1,9 @@
-// Attention in fp32 without tensor cores: for fp32 operands, and for those that fits_tensor_cores() excludes.
+// Attention in fp32 without tensor cores: for fp32 operands, and where fits_tensor_cores() is false.
 //
 // Blocks of 256 threads multiply 64 x 64 fp32 tiles in shared memory, each thread with 4 x 4 results, in fp32 and in
-// ascending order. A block computes 64 columns of its results. Wider heads have several blocks, each of which computes
-// the scores, so that any head dimension fits into the same registers and shared memory. Positions and heads come in
-// order and nothing is added across blocks: every run gives the same bits. Bound by fp32 arithmetic and reads of shared
-// memory.
+// ascending order. A block computes 64 columns of its results. Wider heads have several blocks, and each computes the
+// scores: so any head dimension fits into the same registers and shared memory. Positions and heads come in order and
+// nothing is added across blocks: every run gives the same bits. Bound by fp32 arithmetic and reads of shared memory.
 //
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022, with appendix B; Milakov & Gimelshein, 2018.
 #include <limits>
@@ -132,7 +131,7 @@ struct ForwardOperands {
   float* lse;
 };
 
-// Over the threads that share a row, which are lanes of one warp.
+// Over the threads of a row: lanes of one warp.
 template <typename Op>
 __device__ __forceinline__ float reduce_row(float value, Op op) {
   for (int distance = kSimtSide / 2; distance > 0; distance /= 2) {
@@ -224,7 +223,7 @@ __global__ void __launch_bounds__(kSimtThreads, 2)
 // One kernel over blocks of 64 keys iterates over all query heads of the group and their queries. One over blocks of 64
 // queries iterates over the keys.
 
-// A block of queries of one head against a block of keys, both of one document.
+// A block of a head's queries against a block of keys, both of one document.
 struct BlockPair {
   int b, head, first_query, first_key, document_end;
 };

@@ -41,8 +41,8 @@ void set_fault_element(const AttentionFault& fault, const Tensor& operands, cons
   set_elements(operands, {.first = fault.index(shape)}, value, stream);
 }
 
-// Gives all products of that query and those keys that an Inf is put into one sign, so that the scores are all +Inf, or
-// all -Inf.
+// Sets the first elements of the query and of all keys that may get a fault to 1. Then an Inf there gives all infinite
+// scores of the query its own sign.
 void prepare_for_faults(const Tensor& qkv, const AttentionShape& shape, CudaStream& stream) {
   set_fault_element(kNothingToSee, qkv, shape, kHarmless, stream);
   const AttentionFault key{AttentionFault::Operand::kKey, AttentionFault::Position::kFirst, kHarmless};

@@ -14,8 +14,8 @@ namespace mantissa::cuda {
 // The plan is compared with our kernels of the same pass:
 //   - out and lse, or the gradients, on finite operands: they may differ by rounding.
 //   - with one NaN or Inf among the operands: if our result is not finite, the plan's must not be finite. Then a fault
-//     shows in out, lse and gradients with either library. For a query whose scores are all -Inf, it suffices that lse
-//     is NaN or -Inf, from which our backward pass makes NaN.
+//     shows in out, lse and gradients with either library. If all scores of a query are -Inf, an lse of NaN or -Inf
+//     suffices: our backward pass makes NaN from it.
 // A pass that must give the same bits in every run is run twice on the finite operands.
 //
 // Waits for the stream, which must not be captured. The plan runs in memory of its own, which is free again when the
@@ -25,8 +25,7 @@ std::string rejection_reason(AttentionPlan& plan, AttentionPass pass, const Atte
 std::string rejection_reason(AttentionPlan& plan, AttentionPass pass, const AttentionBackwardArgs& args,
                              CudaStream& stream);
 
-// One element that is not finite: the first of a position of the last head, or of the last key head, in the last
-// sequence.
+// A non-finite element: the first of a position of the last head, or of the last key head, in the last sequence.
 struct AttentionFault {
   enum class Operand : uint8_t { kQuery, kKey, kValue, kGradient };
   enum class Position : uint8_t { kFirst, kLast };

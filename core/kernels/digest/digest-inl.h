@@ -40,7 +40,7 @@ HWY_INLINE GroupVec load_items(const T* x) {
 // group is K S - weighted. Lanes are added up at the end only.
 class RunningDigest {
  public:
-  // Groups behind those so far.
+  // Adds the next groups.
   HWY_INLINE void add(GroupVec groups) {
     const GroupSumTag dq;
     const auto items = hn::BitCast(dq, groups);

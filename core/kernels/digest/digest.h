@@ -3,7 +3,7 @@
 //
 // An item is an element's bits as an unsigned number; fp64's two halves are combined by exclusive or, so that bits b
 // and b + 32 of an element look alike. 256 items are a tile of 16 rows, and a group is the exclusive or of the items of
-// a column: so few additions are left. Group 16 t + c is that of column c of tile t; items behind the end of the tensor
+// a column: so few additions are left. Group 16 t + c is that of column c of tile t; items after the end of the tensor
 // are 0. Both sums are modulo 2^64, so that they depend neither on the order of additions nor on threads, and sums of
 // parts that begin with a tile can be added. A change of group i by d changes `sum` by d and `weighted` by (i + 1) d:
 // every change within one element is found, each flip of a single bit among them, and the quotient of the two

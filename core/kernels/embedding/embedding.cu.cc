@@ -7,8 +7,8 @@
 // (sort_rows_cuda.h), and the sorted list is cut into chunks whose length depends on R and C only. A warp adds up the
 // rows of one chunk in order, for the columns of its lanes; where the token changes it stores the sum in that token's
 // row of the table. A chunk that starts in the middle of a token's rows leaves its first sum in the workspace instead,
-// and a second kernel adds those sums in the order of the chunks. So rare tokens, and one that is all of the text, are
-// equally fast.
+// and a second kernel adds those sums in the order of the chunks. So rare tokens, and a token that is all of the text,
+// are equally fast.
 //
 // Bound by memory. Forward: two table rows are read and one is written for each row. Backward: dy is read once for each
 // table; kWrite first clears the token table. 16 bytes at a time where C is a multiple of that.
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_sums_kernel(TokenGradient<T
   });
 }
 
-// The first of the chunks that start in the middle of one token's rows adds up the sums of all of them.
+// The first chunk that starts in the middle of a token's rows adds up the sums of all such chunks.
 template <int Width, typename T>
 __global__ void __launch_bounds__(kThreads) add_first_sums_kernel(TokenGradient<T> g) {
   for_each_piece<Width>(g, [&](int64_t chunk, int64_t column) {

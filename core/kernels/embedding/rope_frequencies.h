@@ -5,7 +5,7 @@
 
 namespace mantissa {
 
-// kLinear divides all frequencies by `factor`. kLlama3 divides those whose wavelength is above original_context /
+// kLinear divides all frequencies by `factor`. kLlama3 divides frequencies with a wavelength above original_context /
 // low_frequency_factor, keeps those below original_context / high_frequency_factor, and interpolates in between.
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3 };
 

@@ -43,7 +43,7 @@ struct Pass {
   __device__ __forceinline__ unsigned digit_of(uint32_t key) const { return (key >> shift) & (digits() - 1); }
 };
 
-// The lanes with the same digit as this one, among those that have a digit.
+// The lanes with the same digit as this lane, among lanes with a digit.
 __device__ __forceinline__ unsigned lanes_with(unsigned digit, int bits, bool has_one) {
   unsigned lanes = __ballot_sync(kAllLanes, has_one);
   for (int bit = 0; bit < bits; ++bit) {

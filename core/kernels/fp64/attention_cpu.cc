@@ -75,7 +75,7 @@ void attend(const AttentionForwardArgs& args, int64_t b, int64_t head) {
   }
 }
 
-// One query head of a row that continues a text.
+// A query head of a row that continues a text.
 void attend(const AttentionDecodeArgs& args, int64_t row, int64_t head) {
   const AttentionShape& shape = args.shape;
   const int64_t dim = shape.head_dim, kv_head = head / shape.group();
@@ -90,7 +90,7 @@ void attend(const AttentionDecodeArgs& args, int64_t row, int64_t head) {
       args.out.data<double>() + row * shape.out_row() + head * dim);
 }
 
-// One key head of a sequence with all query heads that read it.
+// A key head of a sequence with all query heads that read it.
 void attend_backward(const AttentionBackwardArgs& args, int64_t b, int64_t kv_head) {
   const AttentionShape& shape = args.shape;
   const int64_t dim = shape.head_dim;

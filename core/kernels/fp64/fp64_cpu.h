@@ -3,8 +3,8 @@
 // first, then fast; only products use vectors. The formulas are those of the families' own folders.
 //
 // Each element, or each sum, is computed by one thread in a fixed order: results do not depend on the number of
-// threads. Constants that are fp32 numbers in the arguments (betas, epsilons, a dropout probability, RoPE's base) are
-// those numbers, as in fp32; what follows from them is computed in double.
+// threads. Constants that are fp32 numbers in the arguments (betas, epsilons, a dropout probability, RoPE's base) keep
+// their fp32 values; values derived from them are computed in double.
 #pragma once
 
 #include <algorithm>

@@ -20,7 +20,7 @@ using DoubleVec = hn::Vec<DoubleTag>;
 
 constexpr int kFp64Rows = 4, kFp64RowsOfTask = 32;
 
-// Sums of a tile: `a` points at its first row, whose elements are `step` apart. Rows are `row_stride` apart; those
+// Sums of a tile: `a` points at its first row, whose elements are `step` apart. Rows are `row_stride` apart; rows
 // beyond `rows` repeat the last one and are not used.
 HWY_INLINE void multiply_tile(const double* a, int64_t row_stride, int64_t step, int64_t rows, const double* panel,
                               int64_t depth, double* sums) {

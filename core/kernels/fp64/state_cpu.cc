@@ -12,7 +12,7 @@
 namespace mantissa::cpu::fp64 {
 namespace {
 
-// A double may overflow when it is squared. Elements are therefore examined one by one.
+// A double may overflow when it is squared, so each element is examined.
 TensorStats stats_of(const double* x, int64_t begin, int64_t count, int64_t index_offset) {
   TensorStats stats;
   for (int64_t i = begin; i < begin + count; ++i) {
@@ -44,7 +44,7 @@ Digest digest_of(const Tensor& x) {
   return digest;
 }
 
-// Adds the digests of what an update reads to `read`, or of what it has written to `next`.
+// Adds to `read` the digests of the state that an update reads, or to `next` the digests of tensors it has written.
 void add_digests(const AdamWArgs& args, Digest (StateDigests::*sums)[StateDigests::kParts], bool is_written) {
   if (!args.digests.defined()) return;
   auto digests = read_record<StateDigests>(args.digests);

@@ -18,7 +18,7 @@ enum class Transpose : uint8_t { kNo, kYes };
 enum class GemmActivation : uint8_t { kNone, kGelu, kGeluGradient };
 
 // c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)]. With kAccumulate c += ...; c is then fp32 and there is no bias.
-// a and b have one float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) with trans_a. b is stored (K,
+// a and b share a float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) with trans_a. b is stored (K,
 // N), or (N, K) with trans_b. Sums are fp32 and rounded once when they are stored. bias has any float dtype, and is
 // undefined for none. It is rounded to c's dtype before it is added, because cuBLASLt adds no other. A device may also
 // round the product to c's dtype before it adds the bias, and round the sum again: cuBLASLt 13.1 does on an H100.
@@ -50,7 +50,7 @@ enum class GemmActivation : uint8_t { kNone, kGelu, kGeluGradient };
 // a_block_scales, b_block_scales: for u8 operands, both or neither, and without a_scale and b_scale. Each block of
 // codes is multiplied by its scale, which is the inverse of QuantizeArgs' multiplier and is read when the kernel runs.
 // The tensor is (block_scale_count) fp32, or u8 codes of e8m0 with kMicroTiles, in the order of a_layout and b_layout.
-// Its address is a multiple of 16 bytes. Both operands have blocks of one length, which divides K, and at most one has
+// Its address is a multiple of 16 bytes. Both operands have the same block length, a divisor of K. At most one has
 // square blocks.
 struct GemmArgs {
   static constexpr std::string_view kName = "gemm";

@@ -46,9 +46,9 @@ class GemmCache {
 
   std::optional<GemmAlgorithm> find(const std::string& key);
 
-  // Adds a choice to the file and returns the choice that the file then holds for the key. This is another rank's
-  // choice if that came first, so that all ranks and later runs use the same. `rejected` is replaced. A file that
-  // cannot be written causes one warning, and the choice is used.
+  // Adds a choice to the file and returns the file's choice for the key: another rank's if it came first, so that all
+  // ranks and later runs use the same. `rejected` is replaced. If the file cannot be written, warns once and returns
+  // `choice`.
   GemmAlgorithm record(const GemmChoice& choice, const std::optional<GemmAlgorithm>& rejected);
 
  private:

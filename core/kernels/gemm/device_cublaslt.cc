@@ -206,7 +206,7 @@ cublasLtMatmulAlgo_t GemmDevice::choose_by_time(const GemmLaunch& launch,
     log_debug("[gemm] times scatter by more than {:.0f} %: the library's first choice is taken for {}",
               100 * kSteadySpread, describe(launch.key));
   }
-  // Kept in any case: a later run that measured again could choose another one, which adds in another order.
+  // Kept in any case: a later run could measure again and choose an algorithm that adds in another order.
   const cublasLtMatmulAlgo_t ours = fastest->is_steady ? proposals[fastest->index] : proposals.front();
   const cublasLtMatmulAlgo_t held = to_library(cache_.record({to_text(launch.key), to_bytes(ours)}, rejected));
   return is_usable(launch, held) ? held : ours;

@@ -15,7 +15,7 @@
 
 namespace mantissa::cuda {
 
-// One product on one stream.
+// A product on a stream.
 struct GemmLaunch {
   const CublasLt& library;
   cublasLtHandle_t handle = nullptr;
@@ -48,8 +48,8 @@ struct TimedChoice {
 std::optional<TimedChoice> fastest_algorithm(const GemmLaunch& launch,
                                              const std::vector<cublasLtMatmulAlgo_t>& algorithms);
 
-// The index of the first time that no other beats by more than 2 %, which is about the scatter of such measurements.
-// A later guess must be better than an earlier one.
+// The index of the first time that no other beats by more than 2 %, about the scatter of such measurements. A later
+// guess must be better than an earlier one.
 size_t clearly_fastest(const std::vector<float>& milliseconds);
 
 // Whether repeated times of one algorithm differ by at most kSteadySpread of the shortest. Measurements while others
@@ -86,7 +86,7 @@ class GemmDevice {
  private:
   struct Plan {
     GemmDescriptors descriptors;
-    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: the library has none
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  // nullopt: the library has none
   };
 
   Plan& plan_for(const GemmProblem& problem, CudaStream& stream);

@@ -19,7 +19,7 @@ std::string describe_gemm();
 
 // The products of 8-bit codes that a device with these properties can run.
 Fp8GemmSupport fp8_gemm_support(const DeviceProperties& device);
-// The library that multiplies them, or the reason that none does: as Backend::describe_fp8_gemm_support().
+// The library that multiplies them, or the reason if no library does: as Backend::describe_fp8_gemm_support().
 std::string describe_fp8_gemm_support(const DeviceProperties& device);
 
 // The emulated GPU only, for tests of the code between run(GemmArgs) and a library: `multiply` replaces the CPU's

@@ -36,8 +36,8 @@ struct MicroTile {
   TileStore store;
 };
 
-// GCC's builtin emits a read prefetch unless the target is known to have PREFETCHW. Every x86-64 processor accepts that
-// instruction, older ones as a no-op.
+// GCC's builtin emits a read prefetch unless the target is known to have PREFETCHW. Every x86-64 processor accepts
+// PREFETCHW, older ones as a no-op.
 inline void prefetch_for_writing(const char* address) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*address));
@@ -110,8 +110,8 @@ struct GemmOperand {
 // width is 4, 8 or a multiple of the vectors' lanes, and at most kMaxPanelLines. Pairs need a bf16 operand and an even
 // k.
 //
-// sums (panels * width): the fp32 sum of each line's packed elements, in an order that depends on depth only; null for
-// none. Only with `lines_inner`.
+// sums (panels * width): the fp32 sum of each line's packed elements, in an order that depends on depth only; may be
+// null. Only with `lines_inner`.
 struct PackArgs {
   int64_t line, width, panels, panel_stride, k, depth;
   GemmWord word;

@@ -1,5 +1,5 @@
 // A tile is three vectors by 8 rows (4 with only 16 registers). That gives enough independent sums to keep the
-// multiply-add units busy, with one vector of b per 8 (4) multiply-adds and one broadcast of a per three.
+// multiply-add units busy, with a vector of b per 8 (4) multiply-adds and one broadcast of a per three.
 #include "core/kernels/gemm/micro_cpu.h"
 
 #undef HWY_TARGET_INCLUDE

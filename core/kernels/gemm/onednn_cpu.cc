@@ -78,8 +78,8 @@ Tile::Tile(const TileKey& key) {
   c_ = matrix_desc(key.m, key.n, key.stride_c, key.dtype_c, Transpose::kNo);
   if (key.has_bias) bias_ = matrix_desc(1, key.n, key.n, DType::kF32, Transpose::kNo);
   dnnl::primitive_attr attributes;
-  // The library's own scratchpad would belong to the thread that made the primitive. Ours belongs to the one that runs
-  // it.
+  // The library's own scratchpad would belong to the thread that made the primitive. Ours belongs to the thread that
+  // runs it.
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (key.mode == GradientMode::kAccumulate) {
     dnnl::post_ops post_ops;
@@ -134,12 +134,12 @@ const std::byte* element(const Tensor& tensor, int64_t row, int64_t column) {
 
 using Tag = dnnl::memory::format_tag;
 
-// Products of a transformer of width 768 on 512 and 1024 tokens. It depends on the caches which one is fastest.
+// Products of a transformer of width 768 on 512 and 1024 tokens. The caches decide which is fastest.
 struct Extents {
   int64_t m, n, k;
 };
 constexpr Extents kExtents[] = {{512, 768, 768}, {512, 2304, 768}, {1024, 3072, 768}};
-// Weight layouts: as models store them, the one that oneDNN likes least, and packed by oneDNN in advance.
+// Weight layouts: as models store them, oneDNN's slowest, and packed by oneDNN in advance.
 constexpr Tag kWeightLayouts[] = {Tag::ba, Tag::ab, Tag::any};
 constexpr std::chrono::milliseconds kBudget{15};  // per combination
 constexpr int kMinRepetitions = 3;
@@ -188,7 +188,7 @@ Bf16Gemm preferred_bf16_gemm() {
     if (dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx) return Bf16Gemm::kLibrary;
     if (!is_possible(Bf16Gemm::kDotProducts)) return Bf16Gemm::kWidened;
     // VDPBF16PS runs at twice the fp32 rate on AMD's Zen 4 and Intel's Cooper Lake, but at half of it on Intel's cores
-    // since Sapphire Rapids: those are meant to use AMX, which a virtual machine may hide.
+    // since Sapphire Rapids. They are meant to use AMX, which a virtual machine may hide.
     const bool half_rate = __builtin_cpu_is("intel") && !__builtin_cpu_is("cooperlake");
     return half_rate ? Bf16Gemm::kWidened : Bf16Gemm::kDotProducts;
   }();

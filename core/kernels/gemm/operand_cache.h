@@ -1,4 +1,4 @@
-// OperandCache: keeps the form of a matrix that a device multiplies by, for the next products that read the matrix.
+// OperandCache: keeps a matrix in the form that a device multiplies by, for the next products with it.
 #pragma once
 
 #include <cstddef>

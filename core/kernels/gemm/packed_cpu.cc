@@ -17,7 +17,7 @@ constexpr int64_t kBlockWords = int64_t{1} << 22;
 // Words of b that fit in the second-level cache and its share of the third without evicting everything else.
 constexpr int64_t kCachedWords = int64_t{1} << 19;
 // Words of a that stay in the second-level cache while tasks iterate over them for each panel of b. Tasks then pack
-// their own panels, which never leave that cache either. From the third-level cache this costs more than it saves.
+// their own panels, which never leave the cache either. From the third-level cache this costs more than it saves.
 constexpr int64_t kStreamedWords = int64_t{1} << 18;
 // With more rows of a, packing b takes less than a hundredth of the time: keeping its panels is not worth their memory.
 constexpr int64_t kMostRowsForKept = 2048;

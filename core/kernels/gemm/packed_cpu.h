@@ -59,7 +59,7 @@ Cut cut_evenly(int64_t extent, int64_t most, int64_t multiple);
 
 // Tasks are blocks of c, made of whole tiles of the micro-kernel.
 struct GemmTasks {
-  // Enough tasks that threads wait for the last ones at most a few per cent of the time.
+  // With this many tasks, threads wait for the last ones at most a few per cent of the time.
   static constexpr int64_t kPerThread = 8;
 
   Cut rows, columns;

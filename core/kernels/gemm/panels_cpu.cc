@@ -33,7 +33,7 @@ HWY_INLINE void transpose_quad(const uint32_t* const src[4], int64_t k, uint32_t
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, dst + 3 * width);
 }
 
-// Transposes one word of K after the other, so that a panel is written in order. `width` is a multiple of 4.
+// Transposes K word by word, so that a panel is written in order. `width` is a multiple of 4.
 HWY_INLINE void transpose_lines(const uint32_t* const* lines, int64_t width, int64_t words, uint32_t* dst) {
   constexpr int64_t kAhead = 32;  // there are too many lines for the hardware prefetcher
   int64_t k = 0;

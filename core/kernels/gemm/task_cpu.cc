@@ -93,8 +93,8 @@ void add_bias_gradient(const GemmJob& job, const GemmBlock& block, const MatrixP
   for (int64_t i = 0; i < part.rows; ++i) out[part.row + i] = (starts ? 0.0f : out[part.row + i]) + row_sums[i];
 }
 
-// The part of b that this thread packs after stretch `index` of a panel: the next stretch, or the first one of the next
-// panel, which is likely to be this thread's as well. Its width is 0 after the last panel.
+// The part of b that this thread packs after stretch `index` of a panel: the next stretch, or the first stretch of the
+// next panel, which is likely to be this thread's as well. Its width is 0 after the last panel.
 PackArgs next_own_panel(const GemmJob& job, int64_t column, const Cut& stretches, int64_t index) {
   const bool same_panel = index + 1 < stretches.count();
   if (!same_panel) column += job.kernel.columns();
@@ -117,7 +117,7 @@ void store_part(const GemmJob& job, const float* tile, int64_t tile_stride, cons
     .dst = job.product.raw() + (part.row * job.extents.n + part.column) * job.c_element_bytes});
 }
 
-// Computes a column of tiles. `sums` holds the tiles' partial sums, each (rows, vectors of columns), and receives those
+// Computes a column of tiles. `sums` holds the tiles' partial sums, each (rows, vectors of columns), and receives sums
 // that are not final; null if tiles are finished at once. Meanwhile prefetches the panel of b that is packed next.
 void run_column(const GemmJob& job, const GemmBlock& block, const MatrixPart& part, const Stretch& stretch,
                 const uint32_t* b, const PackArgs& next_panel, float* sums) {

@@ -1,6 +1,6 @@
 // Softmax cross-entropy of each row:
 //   loss = lse - logit[target],  lse = max + ln sum exp(logit - max).
-// One block a row, one pass over it: a thread keeps the largest logit so far and the fp32 sum of exponentials relative
+// A block makes one pass over a row: a thread keeps the largest logit so far and the fp32 sum of exponentials relative
 // to it, which is rescaled when the largest grows (Milakov & Gimelshein, "Online normalizer calculation for softmax",
 // 2018). Threads' sums are added in double; a loss is rounded once. The division of columns among threads depends on
 // their number alone, not on the row's address, so a row's loss does not depend on its address. Losses are summed in
@@ -166,7 +166,7 @@ __device__ __forceinline__ void clear(T* to) {
   store<Width>(to, zeros);
 }
 
-// Blocks along y share a row. Its columns before the first and after the last 16-byte boundary are taken one by one.
+// Blocks along y share a row. Its columns before the first and after the last 16-byte boundary are processed singly.
 template <typename T, Softcap kSoftcap>
 __global__ void cross_entropy_backward_kernel(Gradient<T> g, Capped<kSoftcap> capped) {
   constexpr int kWidth = kVectorWidth<T>;

@@ -1,4 +1,4 @@
-// Common parts of the kernels of both norms: the threads that process one row, and each thread's part of the row.
+// Common parts of the kernels of both norms: the threads that process a row, and each thread's part of the row.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ class RowTeam {
     if (blockDim.x == kLanes) return;
     const int warp = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
     const int warps = static_cast<int>(blockDim.x) / kLanes;
-    // Two halves in turn: a thread that is already at the next sum does not overwrite what others still read. So one
-    // barrier a sum is enough.
+    // Two halves in turn: a thread already at the next sum overwrites nothing that others still read. So one barrier a
+    // sum is enough.
     float* const half = scratch_ + odd_ * kSums * warps;
     odd_ ^= 1;
     if (lane == 0) {
@@ -93,8 +93,8 @@ class RowInRegisters {
   float values_[Vectors][Width];
 };
 
-// For a row that is too long for registers or not aligned: one column at a time, read again on every pass (mostly from
-// the caches).
+// For a row that is too long for registers or not aligned: column by column, read again on every pass (mostly from the
+// caches).
 class RowInMemory {
  public:
   __device__ __forceinline__ RowInMemory(const AnyFloats& row, int64_t columns) : row_(row), columns_(columns) {}

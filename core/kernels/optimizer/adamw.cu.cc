@@ -1,4 +1,4 @@
-// AdamW with decoupled weight decay, one pass in fp32 that also writes the low-precision weight:
+// AdamW with decoupled weight decay. A single pass in fp32 also writes the low-precision weight:
 //   g = gradient multiplier;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr decay w;  w -= lr (m / c1) / (sqrt(v / c2) + epsilon);  weight = round(w)
 // A bf16 m is rounded when stored; the update itself uses the unrounded one. adamw_blocks.cu.cc updates state in fewer
@@ -195,8 +195,8 @@ void adamw_wide(const AdamWArgs& args, CudaStream& stream) {
   });
 }
 
-// ---- Digests of state: one launch for all parts before the update, and one after it, which finds what the update has
-// touched in the L2 cache if it fits. Row y of the grid takes part y.
+// ---- Digests of state: a launch for all parts before the update, and another after it, which finds the update's data
+// in the L2 cache if they fit. Row y of the grid takes part y.
 
 enum class DigestTime : uint8_t { kBefore, kAfter };
 
@@ -228,7 +228,7 @@ struct DigestedParts {
     }
   }
 };
-// All but one: a weight that has a compensation has no master.
+// No weight has both a compensation and a master.
 constexpr unsigned kMostDigested = StateDigests::kParts - 1;
 static_assert(kMostDigested == 6);
 

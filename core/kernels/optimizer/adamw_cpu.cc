@@ -1,4 +1,4 @@
-// AdamW with decoupled weight decay, one pass in fp32 that also writes the low-precision weight:
+// AdamW with decoupled weight decay. A single pass in fp32 also writes the low-precision weight:
 //   g = gradient multiplier;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr decay w;  w -= lr (m / c1) / (sqrt(v / c2) + epsilon);  weight = round(w)
 // A bf16 m is rounded when stored; the update itself uses the unrounded m.

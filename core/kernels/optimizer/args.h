@@ -31,8 +31,8 @@ namespace mantissa {
 //
 // With an fp64 master all of gradient, m, v and weight are fp64, and the update computes in fp64.
 //
-// digests: if defined, u8 of one StateDigests. An update adds the digests of what it reads to `read`, and of what it
-// writes to `next`, element and block 0 being the first of this call.
+// digests: if defined, u8 of one StateDigests. An update adds to `read` the digests of the state it reads, and to
+// `next` the digests of the tensors it writes. Element and block 0 are the first of this call.
 // faults (1) i32, or undefined: becomes 1, and stays so, if an update makes a master, a weight that is its own state, m
 // or v an is_state_fault(), before it is rounded.
 struct AdamWArgs {
@@ -69,8 +69,8 @@ struct AdamWArgs {
   }
 };
 
-// Settles records (N * sizeof(StateDigests)) u8 after an update, unless `control`, u8 of one UpdateControl, says that
-// there was none.
+// Settles records (N * sizeof(StateDigests)) u8 after an update. Does nothing if `control`, u8 of an UpdateControl,
+// suppressed the update.
 struct SettleDigestsArgs {
   static constexpr std::string_view kName = "settle_digests";
   Tensor records{}, control{};

@@ -13,7 +13,7 @@ namespace mantissa::cpu {
 
 struct DynamicMapTable {
   // A cell holds the magnitudes with equal exponent and first 7 mantissa bits. Cells range from 2^-23, below all
-  // thresholds, to 1. Each cell contains at most one threshold, so one comparison finds the position.
+  // thresholds, to 1. A cell contains at most one threshold, so a single comparison finds the position.
   static constexpr int32_t kFirstCell = std::bit_cast<int32_t>(0x1p-23f) >> 16;
   static constexpr int32_t kCells = (std::bit_cast<int32_t>(1.0f) >> 16) - kFirstCell + 1;
 

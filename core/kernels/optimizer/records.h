@@ -7,7 +7,7 @@
 
 namespace mantissa {
 
-// Inputs of one update, on the device, so that a verdict on the device can suppress it without the host. Double for
+// Inputs of an update, on the device, so that a verdict on the device can suppress it without the host. Double for
 // updates in fp64; others round each number to fp32 first.
 struct UpdateControl {
   int32_t apply = 1;               // 0: leave everything untouched
@@ -24,15 +24,15 @@ enum class WeightRounding : uint8_t {
   kStochastic,  // up or down at random so that the mean is the value: core/tensor/half.h
 };
 
-// Digests of the tensors of one AdamW call, so that corruption of optimizer state is found: an update must read what
-// the one before has written. A plain record on the device; zeros are valid and check nothing.
+// Digests of the tensors of an AdamW call, to find corruption of optimizer state: an update must read the state that
+// the last update wrote. A plain record on the device; zeros are valid and check nothing.
 struct StateDigests {
   enum Part : int32_t { kMaster, kWeight, kCompensation, kM, kV, kMAbsmax, kVAbsmax, kParts };
 
   Digest written[kParts];             // by the last update
   Digest read[kParts], next[kParts];  // read and written by updates since settle()
   uint32_t checked = 0;               // bit p: part p is state; a weight beside its master is only written
-  // The first update that read something else in a checked part; 0: none did.
+  // The first update with a mismatch in a checked part; 0: no mismatch.
   uint32_t bad_update = 0;
   int32_t bad_part = 0, padding = 0;
   Digest bad_expected{}, bad_found{};
@@ -53,7 +53,7 @@ struct StateDigests {
   }
 };
 
-// The largest magnitude that optimizer state may have: bf16's, so that every form of state can hold it.
+// The largest magnitude of optimizer state: bf16's, so that every form of state can hold it.
 inline constexpr float kLargestState = 0x1.fep127f;
 constexpr bool is_state_fault(float value) { return !(value >= -kLargestState && value <= kLargestState); }
 

@@ -20,8 +20,8 @@ struct ExponentHistogramArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
 };
 
-// Counts the weights w (any shape) fp32 that an update leaves unchanged in each of kStagnationFormats: those with
-// |dw| < ulp(w) / 2, see UpdateStagnation. One of two tensors, in weight's shape, gives the update:
+// For each of kStagnationFormats, counts the weights w (any shape) fp32 with |dw| < ulp(w) / 2: an update leaves them
+// unchanged, see UpdateStagnation. One of two tensors, in weight's shape, gives the update:
 //   delta    fp32: dw itself, before it is added;
 //   updated  fp32: the weights after it; dw = updated - weight, in fp32. For fp32 itself this shows only that a weight
 //            did not change, since the addition has rounded dw away.

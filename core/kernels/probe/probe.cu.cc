@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kLanes;
 
-// ---- compare: a block sums one chunk of elements, its threads in a fixed order; one more block adds the chunks.
+// ---- compare: a block sums a chunk of elements, its threads in a fixed order; one more block adds the chunks.
 
 constexpr int64_t kGranule = int64_t{16} * kThreads;
 constexpr int64_t kMaxChunks = 1024;

@@ -19,8 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// ---- exponent_histogram: computes bins by vectors and counts them one by one. Each task has its own counts and
-// updates the shared ones once.
+// ---- exponent_histogram: computes bins by vectors and counts them singly. Each task has its own counts and updates
+// the shared ones once.
 
 // Vector form of histogram_bin().
 HWY_INLINE IntVec histogram_bins(IntVec magnitude) {

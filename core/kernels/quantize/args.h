@@ -113,8 +113,8 @@ struct HadamardArgs {
 // A step of delayed scaling for S tensors on N ranks. The history of a tensor receives the largest amax of all ranks,
 // and next_delayed_scale() computes its scale from the history. If `decision` says that the step was held, only `mine`
 // changes.
-//   records (N, S * sizeof(QuantizeRecord)) u8: those of the ranks, in order
-//   mine (S * sizeof(QuantizeRecord)) u8: those of this rank, which are cleared
+//   records (N, S * sizeof(QuantizeRecord)) u8: the records of all ranks, in order
+//   mine (S * sizeof(QuantizeRecord)) u8: the records of this rank, which are cleared
 //   total (S * sizeof(QuantizeRecord)) u8: receives the combined records of all ranks
 //   history (S, options.history) i32, magnitude_bits(); scales (S) fp32; maxima (S) fp32, of the formats
 //   entries (1) i32: the number of entries so far, which is incremented

@@ -71,8 +71,8 @@ class TransposedCodes {
   }
 
  private:
-  // The first word of a lane's column k. Lanes write to different banks, and a warp reads from different ones too: one
-  // column, or two neighbours with an even first one.
+  // The first word of a lane's column k. A warp's lanes write to different banks, and read from different banks: a
+  // column, or columns k and k + 1 with even k.
   __device__ __forceinline__ static int place(int k, int lane) {
     return k * (kLanes * (kWordsOfColumn + 1) + kWordsOfColumn % kLanes) + lane * (kWordsOfColumn + 1);
   }

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kTileThreads, kPlainBlocks) quantize_codes_ker
   WarpTile<kPlainRows, Width> tile(blockIdx.x, p.to.columns);
   tile.load_from(p.src, p.to.rows, p.to.columns);
   uint32_t* const shared = shared_memory<uint32_t>();
-  if (p.record != nullptr) {  // first, so that registers need not hold values that have become codes
+  if (p.record != nullptr) {  // first, so that registers need not hold values beside their codes
     uint32_t amax = 0;
 #pragma unroll
     for (int r = 0; r < kPlainRows; ++r) amax = MaxBits()(amax, tile.amax_of_row(r));
@@ -77,7 +77,7 @@ void run_codes(const QuantizeArgs& args, Rows extents, const From& src, CudaStre
 // registers, where it also rounds the elements, and transposes in shared memory.
 //
 // Such a tile has whole blocks of every kind, and one whole tile of kMicroTiles scales, for rows as for transposed
-// codes. So a thread block owns its scales: it stores them, and the padding after the last ones, in one run. Elements
+// codes. So a thread block owns its scales: it stores them, and the padding after the last scales, in one run. Elements
 // of the tile beyond the matrix are zeros, whose e8m0 scale is that padding.
 //
 // An element is multiplied by the block's scale in fp32 and converted once. Finite products are then within range. In a
@@ -97,8 +97,8 @@ struct BlockCodeOperands {
   QuantizeRecord* record;  // null: there is none
 };
 
-// Shared memory, in words: transposed codes; amaxes of each thread; scales, one word for each row of the matrix of
-// codes or the 512 bytes of kMicroTiles, which is as much; one of each warp for sums over the block.
+// Shared memory, in words: transposed codes; amaxes of each thread; kTileRows for scales (a word per row of codes, or
+// the 512 bytes of kMicroTiles); a word per warp for sums over the block.
 template <BlockAxis kAxis>
 struct Shared {
   static constexpr int kTransposed = 0;
@@ -139,7 +139,7 @@ __device__ __forceinline__ void store_scales(std::byte* to, const uint32_t* stag
   }
 }
 
-// Stores the scale of the tile, which is a square block, and the padding after the last one of its row of blocks.
+// Stores the scale of the tile, a square block. The last block of a row also stores the padding after it.
 __device__ __forceinline__ void store_square_scale(std::byte* to, int64_t rows, int64_t columns, int64_t row,
                                                    int64_t column, float after) {
   constexpr auto kLayout = BlockScaleLayout::kSquareBlocks128;

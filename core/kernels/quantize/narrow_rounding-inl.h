@@ -85,8 +85,8 @@ class VectorAmax {
   // For each lane.
   IntVec lanes() const { return largest_; }
   uint32_t amax() const { return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(IntTag(), largest_))); }
-  // Adds the results to a record that many tasks update: maxima and counts, which do not depend on the order. An
-  // undefined tensor is ignored; others must have passed check_record<QuantizeRecord>().
+  // Adds the results to a record that many tasks update. Maxima and counts do not depend on the order. An undefined
+  // tensor is ignored; others must have passed check_record<QuantizeRecord>().
   void add_to(const Tensor& tensor) const {
     if (!tensor.defined()) return;
     auto* const record = reinterpret_cast<QuantizeRecord*>(tensor.raw());

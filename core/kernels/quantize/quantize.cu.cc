@@ -1,6 +1,6 @@
 // Rounding to low-precision formats: reads an element, finds its block's amax from registers, multiplies, rounds in
-// fp32 arithmetic and multiplies again. No product meets an addition that could be fused with it and round differently:
-// those of core/quant/narrow_format.h are exact.
+// fp32 arithmetic and multiplies again. Fusing products with additions changes no bit: the products of
+// core/quant/narrow_format.h are exact, and no other product meets an addition.
 //
 // Bound by memory when it rounds to nearest from aligned rows, for which each dtype of src has its own kernels; by the
 // random words when it rounds stochastically.

@@ -143,8 +143,8 @@ class Quantizer {
 
   bool makes_codes() const { return codes_ != nullptr || transposed_codes_ != nullptr; }
 
-  // Stores the codes of values that the format has, from `element` on. One by one: a CPU makes codes only for other
-  // devices to multiply.
+  // Stores the codes of values that the format has, from `element` on. Without vectors: a CPU makes codes only for
+  // other devices to multiply.
   HWY_INLINE void store_codes(int64_t element, FloatVec v, int64_t count) const {
     HWY_ALIGN float values[hn::MaxLanes(FloatTag())];
     hn::Store(v, FloatTag(), values);

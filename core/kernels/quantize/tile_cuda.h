@@ -29,8 +29,8 @@ __device__ __forceinline__ void add_to_record(QuantizeRecord* record, uint32_t a
 constexpr int kTileWarps = 8, kTileThreads = kTileWarps * kLanes;
 constexpr int kLaneColumns = 4, kTileColumns = kLanes * kLaneColumns;
 
-// From: a pointer to the operand, or AnyFloats. Width: number of elements that are read and written at once, 1 or
-// kLaneColumns, which then divides the number of columns.
+// From: a pointer to the operand, or AnyFloats. Width: number of elements read and written at once, 1 or kLaneColumns,
+// which then divides the number of columns.
 template <int kRows, int Width>
 struct WarpTile {
   static constexpr int kTileRows = kTileWarps * kRows;
@@ -143,8 +143,8 @@ __device__ __forceinline__ void max_over_warps(uint32_t (&amaxes)[kCount], uint3
   }
 }
 
-// Rounding to codes of 8 bits, with a scale of the tensor or with scales of blocks. The arguments have passed
-// check_args(), which returned `extents`; at least one row.
+// Rounding to codes of 8 bits, with a scale of the tensor or with scales of blocks. `extents`: the result of
+// check_args(args); at least one row.
 void quantize_to_codes(const QuantizeArgs& args, Rows extents, CudaStream& stream);
 void quantize_to_block_codes(const QuantizeArgs& args, Rows extents, CudaStream& stream);
 

@@ -25,8 +25,8 @@ struct TensorStatsArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
 };
 
-// out (n) = scale * (c[0] + c[1] + ...), in rank order: c[r] is row r of contributions (N, n) float, which begins
-// r * row_stride elements after row 0 (0: n, one row after the other).
+// out (n) = scale * (c[0] + c[1] + ...), in rank order: c[r] is row r of contributions (N, n) float. Rows are
+// row_stride elements apart (0: n, one row after the other).
 //   rounded_to   If a 16-bit dtype: the rows are fp32, and c[r] is the result of cast() with scale_before on row r.
 //   accumulate   fp32: the sum is kept in fp32 and rounded once to out's dtype. The dtype of c: rounded to it after
 //                every addition, as a native 16-bit reduction does. fp64 contributions are summed in fp64.
@@ -64,8 +64,8 @@ struct RecordVerdictArgs {
   }
 };
 
-// records (N * sizeof(VerdictRecord)) u8 of all ranks in rank order; plan, control, decision: u8, one record each;
-// hold (1) i32: not 0 after a step that was not applied, until the host clears it.
+// records (N * sizeof(VerdictRecord)) u8 of all ranks in rank order; plan, control, decision: u8, a record each; hold
+// (1) i32: not 0 after a step that was not applied, until the host clears it.
 struct DecideUpdateArgs {
   static constexpr std::string_view kName = "decide_update";
   Tensor records{}, plan{}, hold{}, control{}, decision{};

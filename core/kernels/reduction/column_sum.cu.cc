@@ -1,6 +1,6 @@
-// out[c] (+)= sum over rows of x[r][c], in fp32. A block sums one chunk of rows of one tile of columns: each of its
-// eight warps every eighth row, then the warps in order; add_partial_sums() adds the chunks. Bound by memory: x is read
-// once, 16 bytes at a time where it is aligned. The division into chunks depends on the shape alone.
+// out[c] (+)= sum over rows of x[r][c], in fp32. A block sums a chunk of rows of a tile of columns: each of its eight
+// warps every eighth row, then the warps in order; add_partial_sums() adds the chunks. Bound by memory: x is read once,
+// 16 bytes at a time where it is aligned. The division into chunks depends on the shape alone.
 //
 // add_partial_sums(): warp w adds the chunks w, w + W, w + 2 W, ... in that order, then the W warps' sums are added in
 // order of w. W depends on the number of chunks alone. Bound by the latency of the caches, which still hold the partial

@@ -1,7 +1,7 @@
 // The sum over ranks: out = scale (contributions[0] + contributions[1] + ...), in rank order. With an fp32 sum, one
 // rounding to out's dtype. With a sum in the contributions' dtype, a rounding to that after every addition too, as in
-// native 16-bit reductions. Bound by memory: every contribution is read once, out written once. A record takes one more
-// pass over out: statistics of other chunks than those of tensor_stats would be other bits.
+// native 16-bit reductions. Bound by memory: every contribution is read once, out written once. A record takes another
+// pass over out: only the chunks of tensor_stats give its bits.
 #include "core/cuda/device/elementwise.h"
 #include "core/kernels/reduction/args.h"
 

@@ -1,7 +1,7 @@
 // The sum over ranks: out = scale (contributions[0] + contributions[1] + ...), in rank order. With an fp32 sum, one
 // rounding to out's dtype. With a sum in the contributions' dtype, a rounding to that after every addition too, as in
-// native 16-bit reductions. fp32 contributions that are to be added as 16-bit ones are rounded on the fly, without
-// another pass over memory.
+// native 16-bit reductions. fp32 contributions to a 16-bit sum are rounded on the fly, without another pass over
+// memory.
 #include <type_traits>
 #include <vector>
 

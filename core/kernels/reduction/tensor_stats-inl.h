@@ -32,7 +32,7 @@ double sum_squares(const T* x, int64_t n) {
 }
 
 // Statistics of x[begin, begin + n). The sum of squares of finite fp32 values is finite in double. Only if it is not
-// finite, the elements are examined one by one.
+// finite, each element is examined.
 template <typename T>
 TensorStats block_stats(const T* x, int64_t begin, int64_t n) {
   TensorStats stats;

@@ -1,6 +1,6 @@
 // tensor_stats: the first NaN or Inf, the number of each, and the sum of squares, in one pass, added to a record.
-// Squares and sums are double, where no fp32 value overflows: a sum of squares is finite exactly if all its terms are,
-// so that only threads with a non-finite sum look at their elements one by one.
+// Squares and sums are double, where no fp32 value overflows: a sum of squares is finite exactly if all its terms are.
+// So only threads with a non-finite sum examine each of their elements.
 //
 // A block sums one chunk of elements, each thread its groups of eight in order, then the threads in a fixed order; one
 // more block adds the chunks. Chunks depend on the number of elements alone, groups not on alignment: every device and

@@ -1,4 +1,4 @@
-// The decision about one update, as plain records and a function that runs on the device (constexpr: nvcc compiles it
+// The decision about an update, as plain records and a function that runs on the device (constexpr: nvcc compiles it
 // for both sides). It turns the ranks' findings in loss and gradients into AdamW's UpdateControl. The host plans a step
 // and reads the decision later; the update never waits for the host.
 #pragma once
@@ -51,8 +51,8 @@ struct UpdatePlan {
   // Not 0: this rank asks to stop after the step. It travels with the findings of the step, so that all ranks learn of
   // it at the same step without another message.
   int32_t stop_request = 0;
-  // A step above one of these is a spike, which is not applied: of the summed loss of the global batch, and of the
-  // norm of the unscaled gradient. Infinity: none.
+  // Limits of the summed loss of the global batch, and of the norm of the unscaled gradient. A step above a limit is a
+  // spike and is not applied. Infinity: no limit.
   double loss_limit = std::numeric_limits<double>::infinity();
   double norm_limit = std::numeric_limits<double>::infinity();
 };
@@ -78,7 +78,7 @@ struct UpdateDecision {
 };
 
 // Uses comparisons only, which are false for NaN. A difference such as x - x is not reliable: if x is a product, a
-// compiler may fuse the two into one operation, which gives the product's rounding error.
+// compiler may fuse the two into one operation. Its result is the product's rounding error.
 constexpr bool is_finite(double x) {
   constexpr double kLargest = std::numeric_limits<double>::max();
   return x >= -kLargest && x <= kLargest;

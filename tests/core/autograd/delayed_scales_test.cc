@@ -1,4 +1,4 @@
-// State of delayed scaling: which tensors have one, and how it is saved. The tests of the kernel and of rounded_linear
+// State of delayed scaling: which tensors have it, and how it is saved. The tests of the kernel and of rounded_linear
 // cover how steps update it.
 #include "core/autograd/delayed_scales.h"
 

@@ -67,7 +67,7 @@ TEST(InitialValues, ConstantKinds) {
   EXPECT_EQ(initial(parameter, 1, 1, 3), std::vector<float>(3, 1.0f));
 }
 
-// A shard draws what the whole draws at that place, so that any number of ranks starts alike.
+// A shard draws the same values as its part of the whole, so any number of ranks starts alike.
 TEST(InitialValues, AnyPartEqualsThatPartOfTheWhole) {
   const Parameter parameter = normal("blocks.0.mlp.up.weight", 1003, 0.02f);
   const auto whole = initial(parameter, 7, 0, 1003);
@@ -86,8 +86,8 @@ TEST(InitialValues, DependOnSeedAndName) {
 }
 
 // Sample mean and standard deviation of n normal values have standard errors s / sqrt(n) and s / sqrt(2n). Five of them
-// give one false alarm in two million, and the values are fixed anyway. The share beyond two deviations tells a normal
-// distribution from others: 4.55 %, standard error sqrt(0.0455 * 0.9545 / n).
+// give one false alarm in two million, and the values are fixed anyway. The share beyond two deviations distinguishes a
+// normal distribution from others: 4.55 %, standard error sqrt(0.0455 * 0.9545 / n).
 TEST(InitialValues, AreNormal) {
   constexpr int64_t kCount = 100000;
   constexpr double kStddev = 0.02, kRoot = 316.2;

@@ -1,4 +1,4 @@
-// Tape::recompute: what a recomputed segment keeps, and that its second run repeats the first.
+// Tape::recompute: the tensors a recomputed segment keeps, and that its second run repeats the first.
 #include <gtest/gtest.h>
 
 #include "core/kernels/elementwise/args.h"
@@ -31,7 +31,7 @@ class RecomputeTest : public ::testing::Test {
     host_.bind(parameters_);
     host_.initialize(parameters_, 1);
   }
-  // A tape that records which parameters become ready.
+  // Appends parameters to ready_ as they become ready.
   std::unique_ptr<Tape> tape(Recompute recompute, TapeOptions options = {}) {
     options.recompute = recompute;
     options.gradient_ready = [this](Parameter& parameter) { ready_.push_back(parameter.name); };
@@ -67,8 +67,8 @@ TEST_F(RecomputeTest, KeepsInputsOfSegmentsOnlyAndOneSegmentInTheBackwardPass) {
     tape->backward(weighted_sum(*tape, x, Values(kTensorElements, 1.0f)));
     return host.arena().peak_bytes();
   };
-  // kNone: two more gradients, of an op and of its input. kFull: the last segment's four results, the gradient of the
-  // last, and one hole that the loss (64 bytes) has made too small for a block.
+  // kNone: two more gradients, of an op and of its input. kFull: the last segment's four results, the last result's
+  // gradient, and a hole that the loss (64 bytes) made too small for a block.
   EXPECT_EQ(peak(Recompute::kNone), (4 * kSegments + 1 + 2) * kTensorBytes + Arena::kAlignmentBytes);
   EXPECT_EQ(peak(Recompute::kFull), (kSegments + 1 + 4 + 1 + 1) * kTensorBytes);
 }

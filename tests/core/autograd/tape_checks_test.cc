@@ -1,4 +1,4 @@
-// Fault search: check_outputs names the first op that made a NaN or Inf; the after_op hook can plant one.
+// Fault search: check_outputs names the first op that made a NaN or Inf. The after_op hook can plant a fault.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -366,7 +366,7 @@ TEST_F(TapeMemory, BackwardFreesActivationsAsItGoes) {
   tape->backward(loss);
   ASSERT_EQ(used.size(), kDepth + 2u);
   // After the loss there is one more gradient, and its input is no longer needed. Each node then frees one activation
-  // and replaces the gradient of its output by that of its input.
+  // and replaces its output's gradient by its input's.
   for (size_t node = 1; node + 1 < used.size(); ++node) EXPECT_EQ(used[node], used[node - 1] - kBlockBytes) << node;
   EXPECT_LE(used.back(), Arena::kAlignmentBytes) << "only the loss is left";
 }

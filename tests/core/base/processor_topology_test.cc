@@ -85,7 +85,7 @@ TEST(ProcessorTopology, MisuseIsRefused) {
   EXPECT_THROW(ProcessorTopology::synthetic("core:2 pu:1").assign(0, 1), ContractError);
 }
 
-// A tree like that of the system, with one device.
+// A tree like the system's, with one device.
 std::string fake_sysfs(const std::string& list) {
   std::string root = ::testing::TempDir() + "/sysfs";
   const std::string device = root + "/bus/pci/devices/0000:3b:00.0";

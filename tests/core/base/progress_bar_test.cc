@@ -17,7 +17,7 @@
 namespace mantissa {
 namespace {
 
-// The standard error of `body`, in a process of its own with a terminal of that width; without one, in a pipe.
+// The standard error of `body` in a child process, on a terminal of `columns` columns (0: a pipe).
 std::string drawn_by(unsigned short columns, const std::function<void()>& body) {
   int ends[2] = {-1, -1};
   winsize size{.ws_row = 10, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};

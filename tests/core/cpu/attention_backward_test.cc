@@ -1,5 +1,5 @@
-// attention_backward gives the same bits for any division of work: threads that share a key head's segments, or one
-// thread for all of them, with one sequence or many.
+// attention_backward gives the same bits for any division of work: threads share a key head's segments, or a single
+// thread takes them all, with one sequence or many.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -110,7 +110,7 @@ TEST(HostMemory, SaysWhatForAndHowMuchWhenThereIsNone) {
 }
 
 // Any supported processor does at least one 4-byte multiply-add every four cycles at 1 GHz and at most four of 64 bytes
-// a cycle at 6 GHz. A wrong count of operations, or a burst that the compiler removed, is outside of that.
+// a cycle at 6 GHz. A wrong count of operations, or a burst that the compiler removed, is outside this range.
 TEST(FmaPeak, IsPlausible) {
   const FmaPeak peak = measure_fma_peak(DType::kF32, 1);
   EXPECT_GT(peak.flops, 0.5e9);

@@ -32,7 +32,7 @@ using kernel_test::values_of;
 
 TEST(CpuGemm, ThreadsDoNotMatterWhenAKernelIsMade) {
   // oneDNN decides whether to split K when it creates a primitive, and primitives are cached. Compare two equal sums:
-  // one created with two threads, one (accumulating onto zeros) with one.
+  // a primitive created with two threads, and another (accumulating onto zeros) with one.
   const Problem problem({16, 48, 6144, true, false});
   const int usual = threads();
   for (const GemmWay& way : device_under_test().gemm_ways()) {
@@ -159,8 +159,8 @@ TEST(GemmPeak, IsMeasuredForEveryFloatingDType) {
 
 using reference::MatmulShape;
 
-// Few and many columns, incomplete tiles, K in one and several stretches, both orientations of b. The last ones are
-// large enough for all threads, and for tasks that take b panel by panel.
+// Few and many columns, incomplete tiles, K in one and several stretches, both orientations of b. The last
+// shapes are large enough for all threads, and for tasks that take b panel by panel.
 constexpr MatmulShape kShapes[] = {
     {1, 3, 5, false, true},      {9, 50, 33, false, true},     {9, 50, 34, false, false},
     {7, 49, 64, true, false},    {12, 97, 2201, false, true},  {12, 97, 2202, false, false},

@@ -61,7 +61,7 @@ TEST_F(AttentionTrialTest, AutoLeavesALibraryWhoseLseIsNotOurs) {
   }
 }
 
-// One fault at a time, each of which the library hides.
+// The library hides one fault at a time.
 TEST_F(AttentionTrialTest, FaultsMustShowInForwardPasses) {
   std::vector<AttentionFault> faults(std::begin(kForwardFaults), std::end(kForwardFaults));
   faults.push_back(kNothingToSee);

@@ -1,4 +1,4 @@
-// Emulated streams: work runs late and in any order that events allow, so that a missing wait shows.
+// Emulated streams: work runs late and in any order that events allow, so a missing wait shows.
 #include <gtest/gtest.h>
 
 #include <functional>

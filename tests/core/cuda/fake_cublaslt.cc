@@ -182,7 +182,7 @@ struct Factors {
     expect(!is_blocks() || address != nullptr, "factors of blocks");
   }
   bool is_blocks() const { return mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; }
-  // The number of elements that share one factor.
+  // The number of elements per factor.
   int64_t block() const { return !is_blocks() ? length : mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 ? 32 : 128; }
   // As in the chapters on scaling factors layouts of the library's documentation.
   float value(int64_t column, int64_t row) const {

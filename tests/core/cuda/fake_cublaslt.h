@@ -25,7 +25,7 @@ struct State {
   std::vector<int> ran{};  // the algorithm of each product
   int last_algorithm() const { return ran.back(); }
   std::vector<cublasLtEpilogue_t> epilogues{};  // the epilogue of each product
-  std::vector<uint32_t> alignments{};           // as told to the heuristic, for the library's A, B, C and D
+  std::vector<uint32_t> alignments{};           // as passed to the heuristic, for the library's A, B, C and D
   uint32_t reduction_schemes = 0;
   uint64_t workspace_bytes = 0;
   cublasComputeType_t compute_type = CUBLAS_COMPUTE_16F;

@@ -158,7 +158,7 @@ Tensor make_bytes(Shape shape, const std::vector<uint8_t>& bytes, size_t offset 
   return Tensor(storage, DType::kU8, shape);
 }
 
-// Codes of small whole numbers with block scales that are powers of two, so that sums are exact.
+// Codes of small whole numbers with power-of-two block scales, so that sums are exact.
 struct Operand {
   Tensor codes, scales;
   std::vector<double> values;  // including scales

@@ -1,5 +1,4 @@
-// Products from GemmArgs down to cuBLASLt, on the emulated device with a library that computes what its descriptors
-// say.
+// Products from GemmArgs down to cuBLASLt, on the emulated device. The fake library computes as its descriptors say.
 #pragma once
 
 #include <gtest/gtest.h>

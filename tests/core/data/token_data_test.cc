@@ -148,7 +148,7 @@ TEST(TokenData, DoubtsTokensOfTheWrongWidth) {
   EXPECT_EQ(open({folder.write("few.bin", pack<uint16_t>({500, 0, 600, 0}))}).doubt(), "");
 }
 
-// Shorter than what tells a bzip2 file from a text.
+// Too short for the check for bzip2 files.
 TEST(TokenData, TakesATextThatIsThreeBytesLong) {
   const TempFolder folder;
   const TokenData data({.files = {folder.write("data", "BZh")}, .layout = TokenLayout::kBytes, .vocab = 256});
@@ -339,7 +339,7 @@ TEST(TokenData, ValidationBeginsWithAWholeDocument) {
   EXPECT_EQ(split.validation.begin, 90);
   EXPECT_EQ(split.train.documents(), (std::vector<int64_t>{0, 30}));
   EXPECT_EQ(split.validation.documents(), (std::vector<int64_t>{90}));
-  // None begins in the last 5: the last one is cut.
+  // No document starts in the last 5 tokens, so the last document is cut.
   const TokenSplit cut = split_tail(data, 0.05);
   EXPECT_EQ(cut.train.documents(), (std::vector<int64_t>{0, 30, 90}));
   EXPECT_EQ(cut.validation.documents(), (std::vector<int64_t>{95}));

@@ -48,7 +48,7 @@ inline std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// The message of the Error that `run` throws, or a message that it threw none.
+// The message of the Error that `run` throws, or "(nothing was thrown)".
 template <typename Error, typename Run>
 std::string message_of(Run run) {
   try {

@@ -37,7 +37,7 @@ class DeviceUnderTest {
   // stream has passed all uses.
   virtual std::shared_ptr<Storage> guarded_storage(size_t bytes) = 0;
 
-  // The size of a problem that is large only so that on_each_schedule() has an effect: `n`, or less on a slow device.
+  // The size of a problem that is large only for on_each_schedule(): `n`, or less on a slow device.
   virtual int64_t large(int64_t n) const { return n; }
   // Whether the device runs case `index` of a long list. A slow device runs a sample.
   virtual bool takes_case(size_t) const { return true; }
@@ -46,7 +46,7 @@ class DeviceUnderTest {
   virtual bool rounds_probabilities(DType dtype) const = 0;
   // Whether it also rounds the contribution of each query head to the gradient of a shared key head.
   virtual bool rounds_head_gradients() { return false; }
-  // Whether products with gelu use the freedoms that GemmArgs grants a device with one fused kernel.
+  // Whether products with gelu use the freedoms that GemmArgs grants a fused kernel.
   virtual bool fuses_gelu() const = 0;
   // Whether a product is rounded to the dtype of c before a bias is added (GemmArgs).
   virtual bool rounds_before_bias() const { return false; }

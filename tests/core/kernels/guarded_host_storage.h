@@ -1,5 +1,5 @@
-// Host memory that ends at an inaccessible page, so that an access to one element beyond it crashes the test. It starts
-// after guard bytes that are checked on release.
+// Host memory before an inaccessible page, so that an access beyond its end crashes the test. Guard bytes before it
+// are checked on release.
 #pragma once
 
 #include <memory>

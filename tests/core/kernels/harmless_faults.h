@@ -20,7 +20,7 @@ inline const HarmlessSkip kHarmlessSkips[] = {
      "which the ballots between them do not. Here lanes run one at a time and meet at a ballot: memory is in order"},
 };
 
-// Shared memory that is one float too short, by the file of the launch.
+// Shared memory one float too short, by the file of the launch.
 struct HarmlessShortage {
   std::string file;
   const char* why;

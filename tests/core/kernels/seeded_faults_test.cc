@@ -2,11 +2,11 @@
 // MANTISSA_FAULTY_PROGRAM) runs on the emulated GPU with one fault at a time, in unmodified kernels:
 //
 //   skip     a barrier, warp exchange or wait for copies that does not wait
-//   bound    an integer argument - an extent, a stride, an offset - that is one less or one more
-//   block    a grid without its last block: a count of blocks that was rounded down
-//   shared   one float less of shared memory: an array that is one element too short
+//   bound    an integer argument (an extent, a stride, an offset) off by one
+//   block    a grid without its last block: a count of blocks, rounded down
+//   shared   a float less of shared memory: an array too short by an element
 //
-// Every wait and every kernel that runs gets these faults in turn. A test that ends differently has noticed. The tests
+// Every wait and every kernel of a run gets these faults in turn. A test that ends differently has noticed. The tests
 // that meet a fault run from the shortest on, with a few seeds, because some thread orders do no harm.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ struct Fault {
   const char* harmless = nullptr;  // the reason
 };
 
-// Splits "./core/a.h:12" into "core/a.h" and 12.
+// Splits "./a.h:12" into "a.h" and 12.
 std::pair<std::string, int> split_place(const std::string& place) {
   const size_t begin = place.starts_with("./") ? 2 : 0, colon = place.rfind(':');
   return {place.substr(begin, colon - begin), std::stoi(place.substr(colon + 1))};
@@ -186,7 +186,7 @@ const char* text_of(Ending ending) {
   return "";
 }
 
-// The test that noticed, and how; empty if none did. Faults of the same kernel try that test first.
+// The test that noticed, and how; empty if no test did. Faults of the same kernel try that test first.
 std::string noticed_by(const FaultyProgram& program, const Fault& fault, double& seconds) {
   for (int seed = 1; seed <= kSeeds; ++seed) {
     for (auto test = fault.tests->begin(); test != fault.tests->end(); ++test) {

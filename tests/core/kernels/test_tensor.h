@@ -33,7 +33,7 @@ class PlacementScope {
 
 // Rounds the values to the dtype.
 Tensor make_tensor(DType dtype, Shape shape, const std::vector<double>& values);
-// All elements are NaN (i32, u8: all bits set), which shows elements that a kernel does not write.
+// All elements are NaN (i32, u8: all bits set), so elements that a kernel does not write show.
 Tensor make_unwritten(DType dtype, Shape shape);
 Tensor make_indices(const std::vector<int32_t>& values);
 // Writes tensor.size_bytes() raw bytes.

@@ -27,7 +27,7 @@ constexpr Tolerance kAddTolerance{1, 0};        // a + b
 constexpr Tolerance kColumnSumTolerance{1, 1};  // n = rows
 
 constexpr Tolerance kEmbeddingTolerance{1, 0};          // token + position
-constexpr Tolerance kEmbeddingGradientTolerance{1, 1};  // n = rows that meet in one table row
+constexpr Tolerance kEmbeddingGradientTolerance{1, 1};  // n = rows added into a table row
 
 // n = columns. Fixed: mean / n, centring, square, variance / n, + epsilon, 1 / sqrt (4), products with rstd and weight,
 // bias. The variance counts by half only, since rstd is its root.

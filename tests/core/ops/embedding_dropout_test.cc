@@ -202,7 +202,7 @@ TEST_F(DropoutOp, KeepsAndScales) {
   EXPECT_NEAR(zeros / static_cast<double>(y.size()), kProbability, 5 * 0.0052);
 }
 
-// One micro-batch of six samples, three and three, or one and five: the same elements are dropped.
+// Six samples as a whole or as two micro-batches (1 + 5, 3 + 3, 5 + 1): the same elements are dropped.
 TEST_F(DropoutOp, DoesNotDependOnTheSplitIntoMicroBatches) {
   const Values whole = ones_through({.seed = 3, .step = host_.step(17), .first_sample = 100}, kSamples);
   for (const int64_t split : {1, 3, 5}) {

@@ -105,8 +105,8 @@ TEST_P(ObeyingOp, GivesItsOutputTheForcedDtype) {
   }
 }
 
-// Ops that always compute in fp32 and return the dtype that their caller requests. AutocastPolicy rejects settings for
-// them. If one learns to obey a setting, move it above and remove that rejection.
+// Ops that always compute in fp32 and return the caller's dtype. AutocastPolicy rejects settings for them. If an op
+// learns to obey a setting, move it above and remove the rejection.
 class FixedOp : public ForcedDtype {};
 
 TEST_P(FixedOp, GivesTheSameDtypeWhateverIsForced) {

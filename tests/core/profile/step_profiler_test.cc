@@ -152,7 +152,7 @@ TEST(StepProfiler, OperationsOfOtherStreamsStandBesideTheStep) {
   EXPECT_DOUBLE_EQ(find(rows, "step", "all_gather")->ms, 2 * 20.0);
   EXPECT_DOUBLE_EQ(find(rows, "step", "adamw")->ms, 2 * 5.0);
   EXPECT_DOUBLE_EQ(find(rows, "step", "")->ms, 2 * 16.0);
-  // One time axis: both begin 1 ms into their steps, which follow each other.
+  // Both streams are on one time axis: their ops start 1 ms into their steps. The steps follow each other.
   ASSERT_EQ(profiler.traced().size(), 2u);
   for (int step = 0; step < 2; ++step) {
     for (const Span& span : profiler.traced()[static_cast<size_t>(step)].spans) {

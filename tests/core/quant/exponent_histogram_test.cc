@@ -206,7 +206,7 @@ TEST(MagnitudePercentile, PutsWhatIsNotFiniteAboveAllNumbers) {
   }
 }
 
-// Gradients over more binades than fp16 has, so that every scale loses something at one end or the other.
+// Gradients over more binades than fp16 has: every scale loses something at the top or the bottom.
 std::vector<float> wide_gradients(uint64_t seed, float binades, float median) {
   std::vector<float> values = testing::normal_values(5000, seed), exponents = testing::normal_values(5000, seed + 1);
   for (size_t i = 0; i < values.size(); ++i) values[i] *= median * std::exp2(exponents[i] * binades);

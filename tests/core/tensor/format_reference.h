@@ -47,7 +47,7 @@ class FormatReference {
       }
     }
     finite_count_ = static_cast<uint32_t>(values_.size());
-    // The number that would follow the maximum: a value that rounds to it is out of range.
+    // The next number after the maximum: a value that rounds to it is out of range.
     values_.push_back(values_.back() + (values_.back() - values_[values_.size() - 2]));
   }
 

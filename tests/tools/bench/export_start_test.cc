@@ -9,7 +9,7 @@
 #include "core/io/safetensors.h"
 #include "tests/core/io/temp_folder.h"
 #include "tests/testing/error_of.h"
-#include "tools/train/session.h"
+#include "tools/train/step/session.h"
 
 namespace mantissa::testing {
 namespace {

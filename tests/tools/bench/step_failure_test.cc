@@ -1,4 +1,4 @@
-// An error in tools/bench/step ends the job on all ranks with the error's exit code and is reported once.
+// An error in //tools/bench:step ends the job on all ranks with the error's exit code and is reported once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// tools/bench/step --paced: standard input triggers each round, on one and several ranks.
+// `//tools/bench:step --paced`: standard input triggers each round, on one and several ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

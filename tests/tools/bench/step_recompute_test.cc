@@ -1,4 +1,4 @@
-// tools/bench/step --recompute all: one line for each setting, with less memory from line to line.
+// `//tools/bench:step --recompute all`: one line for each setting, with less memory from line to line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@ room=$TEST_TMPDIR/room
 mkdir -p "$room/tools/build" "$room/core"
 cp "$docs" "$room/tools/docs"
 echo core/thing.h >"$room/tools/build/public_headers"
-# check TEXT...: these lines, and no others, are found in core/thing.h, which is standard input.
+# check TEXT...: these lines, and no others, are found in thing.h, which is standard input.
 check() {
   local code=0 text
   cat >"$room/core/thing.h"

@@ -167,7 +167,7 @@ TEST(Relocation, LeavesWhatIsGivenNow) {
   EXPECT_EQ(config.train.run_dir, "runs/x");
 }
 
-// A copy, or a folder that was renamed: what trains from it writes into it.
+// A copy, or a renamed folder: training from it writes into it.
 TEST(Relocation, TakesAFolderOfAnotherNameForTheRun) {
   const Room room("relocation_renamed");
   Room::write("home/data/a.txt");

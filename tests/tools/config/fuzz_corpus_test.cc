@@ -1,4 +1,4 @@
-// Inputs that libFuzzer kept or that once broke a parser: each is read or refused.
+// Inputs that libFuzzer kept, or former crashes of a parser: each is read or refused.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -54,7 +54,7 @@ inline void fuzz_safetensors(std::span<const std::byte> bytes) {
   }
 }
 
-// Text that has no hash gets the right one, or every change would end at it.
+// Adds the right hash to text without one; otherwise the hash check would reject every change.
 inline void fuzz_manifest(std::span<const std::byte> bytes) {
   std::string text(text_of(bytes));
   const std::string head = "{\"manifest\": ";

@@ -13,7 +13,7 @@
 #include "tests/core/io/temp_folder.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/config_reader.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -150,7 +150,7 @@ TEST(Configs, ThoseThatComeWithTheProgramAreValid) {
   for (const auto& entry : std::filesystem::directory_iterator("configs")) {
     if (entry.path().extension() != ".yaml" || entry.path() == kReference) continue;
     ++count;
-    // Weights to begin with are the user's.
+    // The user supplies initial weights.
     EXPECT_NO_THROW(load_config(entry.path().string(), {"train.init_from="})) << entry.path();
   }
   EXPECT_GE(count, 4);

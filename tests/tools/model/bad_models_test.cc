@@ -1,4 +1,4 @@
-// Models that are damaged or do not fit are refused with everything that is wrong, and never end the process.
+// Damaged or unfit models are refused with all their errors, and never end the process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -226,7 +226,7 @@ TEST(BadModel, LlamasOfLlmC) {
   for (const size_t bytes : {kBytes - 4, kBytes + 2, kBytes + 4, kBytes / 2, size_t{1500}}) {
     EXPECT_THAT(error_with_bytes(0, good[0], bytes), HasSubstr("bytes")) << bytes;
   }
-  // That of the other layout, which has its entries in another order.
+  // Entry 14 = 0 means the other layout, whose entries have another order.
   EXPECT_THAT(error_with(14, 0), HasSubstr("use_scaled_rope of its header is damaged: expected 0 or 1, got 8"));
 }
 

@@ -130,7 +130,7 @@ TEST(Evaluate, PrintsPerplexityAndBitsAByte) {
   EXPECT_THAT(outcome.output, HasSubstr("nats per token"));
 }
 
-// Sums over single passes, the longest continuation last, and one that divides by characters.
+// Expected: sums over single passes, also divided by characters. The first question's longest choice is last.
 TEST(Evaluate, ChoosesAsLmEvaluationHarness) {
   const LoadedModel model = load_trained(2, 32);
   const std::string folder = fresh_folder("tasks");

@@ -9,7 +9,7 @@
 #include "tests/testing/every_case.h"
 #include "tests/tools/model/hf_reference.h"
 #include "tools/model/runtime/loaded_model.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -73,7 +73,7 @@ class GeneratorOfFamily : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Families, GeneratorOfFamily, ::testing::ValuesIn(testing::kHfModels),
                          [](const auto& info) { return std::string(info.param); });
 
-// Prompts of several lengths, more than the batch has rows, so that texts end and begin beside others.
+// Prompts of several lengths, more than the batch has rows, so that texts end and start beside others.
 TEST_P(GeneratorOfFamily, GreedyTextsAreThoseOfWholePasses) {
   const LoadedModel model = load(GetParam());
   if (is_slow(model) && testing::is_left_out_on_slow_devices(GetParam())) {

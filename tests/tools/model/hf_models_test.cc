@@ -72,8 +72,8 @@ TEST_P(HfModel, GreedyContinuation) {
   EXPECT_EQ(text, expected);
 }
 
-// Logits of a text that goes on token by token, against those of a pass over all of it. Both are within the bound of
-// the exact ones.
+// Logits of a text continued token by token, against a pass over the whole text. Both are within the bound of the
+// exact logits.
 TEST_P(HfModel, LogitsThroughTheCacheOfKeysAndValues) {
   constexpr int64_t kPrompt = 8;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -30,7 +30,7 @@ class HfReference {
   const ModelSource& source() const { return *source_; }
   std::vector<float> values(const std::string& name) const;
   std::vector<int32_t> integers(const std::string& name) const;
-  // tokens and targets, or those of one step of the curve.
+  // tokens and targets, or a step of the curve.
   MicroBatch batch() const;
   MicroBatch batch(int step) const;
   // The gradient of a parameter of models/.

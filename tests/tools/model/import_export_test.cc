@@ -1,4 +1,4 @@
-// `mantissa import` and `mantissa export`, and trainings that begin with imported weights, as a user runs them.
+// `mantissa import` and `mantissa export`, and trainings from imported weights, as a user runs them.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -150,7 +150,7 @@ TEST(Export, ModelsOfLlmC) {
   EXPECT_FALSE(fs::exists(folder + "/x.bin"));
 }
 
-// Llamas of llm.c have one epsilon and one scaling of RoPE.
+// Llamas of llm.c have a fixed epsilon and a fixed scaling of RoPE.
 std::string llama_for_llmc(const std::string& folder, const std::string& fixture) {
   fs::copy(hf_folder(fixture), folder);
   nlohmann::json config = nlohmann::json::parse(read_file(folder + "/config.json"));
@@ -162,8 +162,8 @@ std::string llama_for_llmc(const std::string& folder, const std::string& fixture
   return folder;
 }
 
-// Both layouts of a Llama, with a tied head and with one of its own: the same log-probabilities as those of the Hugging
-// Face folder, and the same bits in every tensor and file that goes back.
+// Both layouts of a Llama, with a tied and with a separate head. They give the log-probabilities of the Hugging Face
+// folder. Tensors and files converted back have the same bits.
 TEST(Export, LlamasOfLlmC) {
   const std::string folder = fresh_folder("llmc_llamas");
   std::string tokens;
@@ -220,8 +220,8 @@ class FromWeights : public ::testing::TestWithParam<int> {};
 
 INSTANTIATE_TEST_SUITE_P(Ranks, FromWeights, ::testing::Values(1, 2, 3));
 
-// The first loss is that of the weights, on any number of ranks; what is exported are the masters, whose shards lie in
-// as many files as ranks trained, and transformers' files are carried along.
+// The first loss is the loss of the weights, on any number of ranks. `export` writes the masters, from a shard file of
+// each rank, and copies transformers' files.
 TEST_P(FromWeights, TrainsAndExports) {
   const int ranks = GetParam();
   const std::string folder = fresh_folder("from_weights" + std::to_string(ranks));
@@ -253,7 +253,7 @@ TEST_P(FromWeights, TrainsAndExports) {
   EXPECT_NE(exported, tensors_of(hf_folder("llama3")));
   EXPECT_EQ(files_of(folder + "/hf").at("generation_config.json"),
             read_file(hf_folder("llama3") + "/generation_config.json"));
-  // It goes on from its checkpoint, without the model that it began with.
+  // It resumes from its checkpoint, without the model that it started from.
   const Outcome resumed = run_program(ranks, {"train", run, "train.stop_at_step=4", "train.init_from=removed"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
   EXPECT_THAT(resumed.output, HasSubstr("resumed from"));

@@ -29,7 +29,7 @@ std::string list_of(const std::string& tasks, const std::string& text) {
   return "train.evaluations=[{tasks: " + tasks + ", interval: 8}, {text: " + text + ", limit: 5, interval: 10}]";
 }
 
-// The records without what tells them apart.
+// The record without its event, name and step.
 json figures_at(const SmallRun& run, const std::string& name, int64_t step) {
   json found;
   for (json& record : run.records("evaluation")) {

@@ -61,7 +61,7 @@ TEST(UpdateProbe, SeesThroughTheRoundingOfKahansSum) {
       continue;
     }
     EXPECT_NEAR(amax(row), amax(expected), 0x1p-16 * kLargestWeight);
-    // Counts differ only for updates that near 0 or the threshold, or weights that near a power of two.
+    // Counts differ only for updates near 0 or the threshold, or weights near a power of two.
     const int64_t few = expected.stagnation.elements / 64;
     EXPECT_LE(std::abs(row.stagnation.zero - expected.stagnation.zero), few);
     EXPECT_LE(std::abs(row.stagnation.stagnant[kBF16] - expected.stagnation.stagnant[kBF16]), few);

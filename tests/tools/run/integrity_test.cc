@@ -10,7 +10,7 @@
 #include "tests/comm/watched_rank.h"
 #include "tests/program/program.h"
 #include "tests/testing/weight_hash.h"
-#include "tools/train/training.h"
+#include "tools/train/trainer.h"
 
 namespace mantissa::testing {
 namespace {
@@ -75,7 +75,7 @@ Trained train_with(const SmallRun& run, int ranks, const std::vector<std::string
     const auto rank = static_cast<size_t>(communicator.rank());
     NoisyWire wire(communicator);
     if (rank == 0) wire.flips = faults.wire_flips;
-    const auto begin = [&](Session&, RunState&, const SessionStart&, TrainObservers& observers) -> RunProbe* {
+    const auto begin = [&](Session&, RunState&, const Start&, TrainObservers& observers) {
       const int faulty = faults.rank < 0 ? ranks - 1 : faults.rank;
       const auto injector = std::make_shared<Injector>(communicator.rank() == faulty ? faults : none, endings[rank]);
       injector->pause = pause;
@@ -89,7 +89,6 @@ Trained train_with(const SmallRun& run, int ranks, const std::vector<std::string
         uint64_t& to;
       };
       observers.push_back(std::make_shared<Hasher>(trained.weights[rank]));
-      return nullptr;
     };
     try {
       train_run(config, std::nullopt, {.begin = begin}, wire);

@@ -156,7 +156,7 @@ TEST(Tiktoken, RanksAreIdsAndPriorities) {
   EXPECT_EQ(ids_of("abc"), (std::vector<int32_t>{258}));
   EXPECT_EQ(ids_of("xabc"), (std::vector<int32_t>{'x', 258}));
   EXPECT_EQ(ids_of("aabc"), (std::vector<int32_t>{'a', 258}));  // never "aab", "c"
-  EXPECT_EQ(ids_of("xyz"), (std::vector<int32_t>{259}));        // a word that is a token, which no merge makes
+  EXPECT_EQ(ids_of("xyz"), (std::vector<int32_t>{259}));        // a token that no merge makes
   EXPECT_EQ(ids_of("axyz"), (std::vector<int32_t>{'a', 'x', 'y', 'z'}));
   EXPECT_EQ(ids_of("ab<|endoftext|>c"), (std::vector<int32_t>{257, 50256, 'c'}));
   EXPECT_EQ(tokenizer->eos(), 50256);

@@ -94,7 +94,7 @@ TEST(ChatTemplate, TheAssistantsPiecesAreItsContentAndTheEndOfItsTurn) {
   EXPECT_EQ(chat_template("llama3").end_of_turn(), "<|eot_id|>");
 }
 
-// So that a mask by pieces hides no token that transformers would read otherwise.
+// Loss masks go by pieces, so pieces must give the tokens that transformers makes of the whole text.
 TEST(ChatTemplate, PieceByPieceTokensAreThoseOfTheWholeText) {
   const auto tokenizer = open_tokenizer(kChatReference + "llama3.json");
   const std::vector<ChatMessage> messages = {{"user", "How many layers?"}, {"assistant", "Twelve.\n\nOf 768."}};

@@ -137,7 +137,7 @@ def main():
     text = training_text()
     (HERE / "train.txt").write_bytes(text.encode())
     alphabet = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
-    # These are compared with the trainer of core/text as they are, byte for byte.
+    # These are compared with tools/text's trainer as they are, byte for byte.
     trained = {"gpt2": byte_level(None), "llama3": byte_level(LLAMA3), "qwen": byte_level(QWEN, normalizers.NFC())}
     for name, tokenizer in trained.items():
         train(tokenizer, [text], 600, **alphabet).save(str(HERE / f"trained_{name}.json"))

@@ -31,7 +31,7 @@ TEST(Utf8, InvalidPartsAreReplaced) {
   EXPECT_EQ(repaired("\xE0\x80\xAF"), r + r + r);          // overlong
   EXPECT_EQ(repaired("\xED\xA0\x80"), r + r + r);          // a surrogate
   EXPECT_EQ(repaired("\xF4\x90\x80\x80"), r + r + r + r);  // beyond U+10FFFF
-  EXPECT_EQ(repaired("\xE2\x82"), r);                      // one character that does not end
+  EXPECT_EQ(repaired("\xE2\x82"), r);                      // an incomplete character
   EXPECT_EQ(repaired("\xF0\x9F\x99 \xF0\x9F"
                      "12345678"),
             r + " " + r + "12345678");
@@ -85,7 +85,7 @@ TEST(Normalizer, CharactersThatAreSkippedNeitherChangeNorJoinAnother) {
     } else if (code < 0x300) {
       ASSERT_EQ(mapped(text, UTF8PROC_COMPOSE), text) << number;
     }
-    // The parts of which a character is composed, behind the first.
+    // The parts of a decomposed character, after the first.
     const std::string parts = mapped(text, UTF8PROC_DECOMPOSE);
     for (size_t at = first_char(parts).bytes, bytes = 0; at < parts.size(); at += bytes) {
       const TextChar part = first_char(std::string_view(parts).substr(at));

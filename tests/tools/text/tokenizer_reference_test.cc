@@ -20,7 +20,7 @@ std::vector<int32_t> ids_of(const Tokenizer& tokenizer, std::string_view text, E
   return ids;
 }
 
-// With U+FFFD for what is no UTF-8, one for each byte of a character that does not end.
+// Replaces invalid UTF-8 by U+FFFD, one for each byte of an incomplete character.
 std::string as_text(std::string text) {
   return nlohmann::json::parse(
       nlohmann::json(std::move(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -57,7 +57,7 @@ std::string repeated(const std::string& unit, size_t bytes) {
   return text;
 }
 
-// A text that is too large to be encoded as a whole gives what its parts give: the first, and then always the same.
+// A text too large to encode as a whole gives the tokens of its parts: of the first unit, then equal repeats.
 TEST(TokenizerReference, ALargeTextIsCutWhereThatChangesNothing) {
   const std::string unit = " begin\t  x\n  y \u3000 z\t " + testing::read_file(kReference + "train.txt") + "end";
   for (const std::string name : {"gpt2", "llama3", "qwen", "llama2", "metaspace", "digits"}) {

@@ -1,5 +1,5 @@
 // The samples of a training: packed documents, masks and blends, through the configuration.
-#include "tools/train/batches.h"
+#include "tools/train/step/batches.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -13,8 +13,8 @@
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/config/minimal.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/dry_run.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/dry_run.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include "tests/core/data/shard_file.h"
 #include "tests/program/program.h"
 #include "tools/run/metrics/step_report.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa::testing {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "core/backend/dry_run_backend.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 #include "tools/train/precision_table.h"
 
 namespace mantissa {

@@ -10,7 +10,7 @@
 #include "comm/local/local_communicator.h"
 #include "tests/program/program.h"
 #include "tests/testing/weight_hash.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa::testing {
 namespace {

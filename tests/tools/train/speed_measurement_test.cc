@@ -7,8 +7,8 @@
 #include "core/backend/registry.h"
 #include "tests/program/program.h"
 #include "tools/run/metrics/speed.h"
-#include "tools/train/session.h"
-#include "tools/train/speed_measurement.h"
+#include "tools/train/step/session.h"
+#include "tools/train/step/speed_measurement.h"
 
 namespace mantissa::testing {
 namespace {

@@ -1,5 +1,5 @@
 // A training step on ranks that are threads: what every single rank holds afterwards.
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 #include "tools/train/evaluation.h"
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@
 #include "tests/testing/weight_hash.h"
 #include "tools/model/generate/generator.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/dry_run.h"
-#include "tools/train/step_work.h"
+#include "tools/train/step/dry_run.h"
+#include "tools/train/step/step_work.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa::testing {

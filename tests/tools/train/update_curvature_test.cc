@@ -8,7 +8,7 @@
 #include "comm/local/local_communicator.h"
 #include "tests/program/program.h"
 #include "tools/run/metrics/step_report.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa::testing {
 namespace {

@@ -118,7 +118,7 @@ EvaluatedPrecision evaluate(const Candidate& candidate, int ranks, const Target&
   return found;
 }
 
-// A roofline tells how fast a step can be at best, timed kernels how fast it is.
+// A roofline gives the least time of a step, timed kernels its time.
 std::string with_speedup(const EvaluatedPrecision& found, const Advice& advice) {
   std::string text = fmt::format("{}{} ms a step", advice.hardware != nullptr ? "at least " : "",
                                  in_three_digits(1e3 * found.prediction.step_seconds()));

@@ -36,9 +36,8 @@ struct Advice {
   const Hardware* hardware = nullptr;
   int ranks = 1;
   int64_t parameters = 0;
-  int64_t tokens_per_step = 0;  // all ranks
-  std::vector<EvaluatedPrecision>
-      evaluations{};  // by rising time; then those that do not fit, and those that do not run
+  int64_t tokens_per_step = 0;                    // all ranks
+  std::vector<EvaluatedPrecision> evaluations{};  // by rising time; then !fits, then !runs()
   std::string verdict{};
 };
 
@@ -49,7 +48,7 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
 
 Json to_json(const Advice& advice);
 ReportText to_text(const Advice& advice);
-// One HTML file with charts, which needs no network: of the figures of an Advice or a PlanAdvice.
+// A self-contained HTML file with charts, from the figures of an Advice or a PlanAdvice.
 std::string advice_page(const Json& figures);
 
 }  // namespace mantissa

@@ -40,9 +40,9 @@ Fp8GemmSupport nvidia_fp8(int major, int minor) { return cublaslt_fp8_gemm_suppo
 
 // Makers give GPU links as the sum of both directions; the table has half of that.
 //
-// Idle power is that of nvidia-smi for a GPU that holds a CUDA context and has nothing to do (state P0). A context adds
+// Idle power is nvidia-smi's value for a GPU that holds a CUDA context and has nothing to do (state P0). A context adds
 // 26 to 50 W to an empty A100 or H100, however much memory it takes (Vadari, "The Model Parking Tax", arXiv 2605.23918,
-// 2026): taken as 26 W for A100, whose empty ones show some 60 W, and 50 W for H100, with some 70 W.
+// 2026). The table adds 26 W to some 60 W of an empty A100, and 50 W to some 70 W of an empty H100.
 const std::vector<Hardware>& table() {
   constexpr double kGddr = kGddrJoulesPerByte, kHbm = kHbmJoulesPerByte;
   constexpr std::string_view kContext =

@@ -20,8 +20,8 @@ struct Hardware {
   std::array<double, std::size(kAllProductFormats)> flops{};  // by ProductFormat, FLOP/s; 0: no units, or no known rate
   double memory_bytes = 0;
   double memory_bandwidth = 0;  // bytes/s
-  double link_bandwidth = 0;    // bytes/s that a device sends to the others of its node: one direction
-  double watts = 0;             // TDP, or the most that was measured if the maker gives that
+  double link_bandwidth = 0;    // bytes/s from a device to the others of its node: one direction
+  double watts = 0;             // TDP, or the largest measured power if the maker gives that
   double idle_watts = 0;        // without work, at the clocks of work and with a program's context on it
   double joules_per_byte = 0;   // by its kind of memory
   Fp8GemmSupport fp8_gemm_support = Fp8GemmSupport::kNone;  // 8-bit products that its library multiplies from codes
@@ -51,7 +51,7 @@ const Hardware& find_hardware(std::string_view name);
 // Units that multiply in some format.
 struct ProductUnits {
   ProductFormat format = ProductFormat::kF32;
-  int products = 1;  // in that format, for one product in the wanted one
+  int products = 1;  // in `format`, for a product in the wanted format
   double flops = 0;  // FLOP/s of the wanted product
 };
 

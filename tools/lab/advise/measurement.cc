@@ -7,7 +7,7 @@
 #include "tools/config/precision_phases.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/run/report/output_file.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -46,7 +46,7 @@ void require_same_task(const std::string& path, const ModelConfig& measured, con
                   path, wanted.name, wanted.context, measured.name, measured.context));
 }
 
-// The configuration in one precision throughout, so that only other settings differ.
+// The configuration in a uniform precision, so that only other settings differ.
 Config with_uniform(const Config& config, const PrecisionConfig& precision) {
   Config plain = in_precision(config, precision);
   plain.precision_fallback = {};

@@ -20,7 +20,7 @@ struct MeasuredPrecision {
   PrecisionConfig precision{};
   Damage damage = Damage::kSome;
   std::string verdict{};      // "baseline", "equal", "worse", …
-  std::string why{};          // one line: what is missing to know, or how a run failed; empty: nothing
+  std::string why{};          // one line: why the damage is unclear, or how a run failed; else empty
   Json summary{};             // summary_of() in tools/lab/compare/precision_comparison.h
   Json runs = Json::array();  // with their steps
 };
@@ -34,19 +34,19 @@ struct Measurement {
   int64_t parameters = 0;            // of the measured model
   int64_t tokens_per_step = 0;
   std::vector<MeasuredPrecision> precisions{};
-  // Settings beside the precision that shape a training and are not those of the comparison: "model.width: 128 -> 768".
+  // Settings, besides precision, in which the configuration's training differs: "model.width: 128 -> 768".
   std::vector<std::string> differences{};
 
   const MeasuredPrecision* find(const std::string& name) const;  // nullptr: not measured
 };
 
-// Leaves out precisions that could not be trained, which are not measured; those that change during a run, whose steps
-// have several speeds; and plans whose training differs from the baseline's in more than precision. ConfigError for a
-// file that is no such comparison, and for one of another model family or sequence length than the configuration's.
+// Leaves out untrained precisions, and precisions that change during a run: their steps have several speeds. Also
+// leaves out plans whose training differs from the baseline's in more than precision. ConfigError for a file without
+// such a comparison, or of another model family or sequence length than the configuration's.
 Measurement read_measurement(const std::string& path, const Config& config);
 
 // By the lowest precision of any layer; more is less precise. fp16 is below bf16, as for precision.fallback. Formats of
-// 8 bits are alike. A precision with rules or a pattern that keeps layers high is above the same one throughout.
+// 8 bits are alike. With rules or a pattern that keeps layers high, a precision is above its uniform form.
 int coarseness(const PrecisionConfig& precision, int64_t model_blocks);
 
 }  // namespace mantissa

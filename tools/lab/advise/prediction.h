@@ -10,11 +10,11 @@
 
 #include "tools/lab/advise/hardware.h"
 #include "tools/lab/experiment/step_walk.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 
-// Calls of one op in one phase and one format.
+// Calls of an op in the same phase and format.
 struct OpCost {
   std::string_view phase, op;
   ProductFormat format = ProductFormat::kF32;  // products' format; fp32 without products
@@ -91,10 +91,9 @@ std::string in_three_digits(double value);
 // Gradients travel beside the backward pass, updated weights beside the update; the longer of the two counts.
 Prediction predict(const StepCalls& step, CostModel& model);
 
-// The most that a format can gain on a device with these rates: the fp32 step's time over the least that the other step
-// can take, where every product and every byte goes at the best rate of its kind, and the products of a phase at the
-// same time as its bytes. Links carry what the other step sends, beside that. So no speed-up predicted for these rates
-// exceeds this.
+// The largest possible speed-up on a device with these rates: the fp32 step's time over the least time of the other
+// step. There, every product and every byte goes at the best rate of its kind, and the products of a phase overlap with
+// its bytes. Links carry the other step's bytes meanwhile. No speed-up predicted for these rates exceeds this.
 double speedup_bound(const Prediction& fp32, const Prediction& other, const Rates& rates);
 
 // A device that steps are predicted for, present or not.

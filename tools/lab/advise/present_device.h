@@ -5,7 +5,7 @@
 
 #include "core/profile/op_times.h"
 #include "tools/lab/advise/advice.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 

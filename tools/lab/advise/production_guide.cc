@@ -18,7 +18,7 @@ constexpr double kUnderflowThreshold = 0.5;
 // to 2.9 times the norm's quantile; their first 300 steps rose by a quarter of that.
 constexpr double kLeastRise = 1.0, kLeastFactor = 4.0;
 
-// Shortens an interval, or turns it on, so that a run has kLooks; in a long run one that was off becomes `usual`.
+// Shortens an interval, or turns it on, for kLooks in a run. In a long run, an interval of 0 becomes `usual`.
 void look_often(int64_t& interval, int64_t steps, int64_t usual) {
   const int64_t longest = std::max<int64_t>(steps / kLooks, 1);
   if (interval == 0 || interval > longest) interval = std::min(longest, usual);
@@ -36,7 +36,7 @@ bool rounds_operands(const PrecisionConfig& precision, int64_t blocks) {
 
 Config production_config(const Config& given, const MeasuredPrecision& chosen, const MeasuredPrecision* above,
                          const SignalThresholds& thresholds) {
-  // In both, one after the other, so that settings which the upper level needs stay: masters for fp16.
+  // `above` first, so that its settings stay: masters for fp16.
   Config config = in_precision(above == nullptr ? given : in_precision(given, above->precision), chosen.precision);
   const int64_t steps = config.train.steps;
   if (config.data.has_validation()) look_often(config.train.eval_interval, steps, TrainConfig().eval_interval);

@@ -1,4 +1,4 @@
-// ProductionGuide: a training in a recommended precision, with what to watch, what to keep to, and where to fall back.
+// ProductionGuide: a training in a recommended precision, with signals to watch, practices and fallbacks.
 #pragma once
 
 #include "tools/lab/advise/measurement.h"
@@ -7,7 +7,7 @@ namespace mantissa {
 
 struct ProductionGuide {
   Config config{};  // trains in the precision, with probes, evaluation and checkpoints, and a ladder to the one above
-  // precision, above (null: none), measured_thresholds (false: the runs were too short, and there are none);
+  // precision, above (may be null), measured_thresholds (false: too few steps or infinite norms, so no thresholds);
   //   monitor: fields, watch. "step.loss" is of metrics.jsonl, "mantissa_loss" of metrics.prom, "probes.amax" of
   //   probes.mtp
   //   practices, fallbacks: setting, value in `config`, why
@@ -19,10 +19,9 @@ struct ProductionGuide {
 ProductionGuide production_guide(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
                                  const MeasuredPrecision* above);
 
-// Thresholds of precision.adaptive at which no step of the healthy runs was even uneasy, and no less than 1 nat and 4
-// times: a loss that still falls hides how far chance lifts one. Only steps after a full window of AdaptiveOptions
-// count. 0, which is no threshold, if these are fewer than kFewestCompared, or a norm is infinitely many times the
-// others.
+// Thresholds of precision.adaptive at which no step of the healthy runs was even uneasy, at least 1 nat and 4 times: a
+// loss that still falls hides its random rises. Only steps after a full window of AdaptiveOptions count. 0 means no
+// threshold: fewer steps than kFewestCompared, or a norm infinitely many times the others.
 struct SignalThresholds {
   double loss_rise = 0.0, norm_factor = 0.0;
   int64_t compared = 0;  // steps

@@ -42,7 +42,7 @@ Recommendation recommend(Advice advice, const Measurement& measurement, int64_t 
                         .seconds = one.prediction.step_seconds()});
   }
   Recommendation found;
-  double limit = 0.0;  // seconds of a step that is so much faster than the chosen one; 0: there is none
+  double limit = 0.0;  // step time of the chosen precision over kLeastGain; 0: nothing is chosen
   if (!harmless.empty()) {
     const Harmless& fastest = *std::ranges::min_element(harmless, {}, &Harmless::seconds);
     const auto precision_then_speed = [](const Harmless& one) { return std::tuple(one.coarseness, one.seconds); };

@@ -1,4 +1,4 @@
-// Recommendation: the fastest precision on a device, by prediction, among those that were measured to do no damage.
+// Recommendation: the fastest precision on a device, by prediction, among precisions that were measured as harmless.
 #pragma once
 
 #include <string>
@@ -16,21 +16,21 @@ inline constexpr double kLeastGain = 1.07;
 // Names are those of Advice::evaluations.
 struct Recommendation {
   Advice advice{};        // on one device
-  std::string chosen{};   // empty: none that does no damage runs there
-  std::string above{};    // the next more precise one that does no damage; empty: none
-  std::string fastest{};  // of those that do no damage; not the chosen one where its gain is less than kLeastGain
-  // Predicted to be kLeastGain times as fast as the chosen one, or all that run if there is none. By rising time.
+  std::string chosen{};   // empty: no harmless precision runs there
+  std::string above{};    // the next more precise harmless precision; may be empty
+  std::string fastest{};  // harmless; may differ from `chosen` if its gain is less than kLeastGain
+  // By rising time: predicted kLeastGain times as fast as `chosen`; everything that runs if `chosen` is empty.
   std::vector<std::string> unclear{}, damaged{}, unmeasured{};
   std::vector<std::string> emulated{};  // measured, without units on the device, and not so much faster
 };
 
-// The measured precisions in the configuration, under their names, and those of candidates_of() that were not measured.
-// The configuration is one of them: "as configured" where its name stands for another one that was measured.
+// The configuration in each measured precision, under its measured name, then the unmeasured ones of candidates_of().
+// The configuration itself is included. It is called "as configured" if another measured precision has its name.
 std::vector<Candidate> candidates_of(const Config& config, const Measurement& measurement);
 
-// The most precise among those that do no damage and take less than kLeastGain times the time of the fastest of them;
-// of equally precise ones the faster. `above` nothing are fp64, to which no run can change, and fp16, which has less
-// range, but above lower fp16.
+// Chooses among harmless precisions with less than kLeastGain times the time of the fastest: the most precise, then the
+// faster. fp64 is never `above`: no run can change to it. fp16 is `above` only a precision with fp16, since it has less
+// range than others.
 Recommendation recommend(Advice advice, const Measurement& measurement, int64_t model_blocks);
 
 }  // namespace mantissa

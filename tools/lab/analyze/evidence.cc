@@ -65,7 +65,7 @@ Json training_evidence(const Json& precision, const Json& baseline) {
   return found;
 }
 
-// `decisions`: those of one format that were tried, out of `products` that it lowers in a training.
+// `decisions`: the tried decisions of a format, out of the `products` that it lowers in a training.
 Json one_step_evidence(const std::vector<Json>& decisions, int64_t products) {
   int64_t harms = 0, harmless = 0;
   bool is_finite = true;
@@ -220,7 +220,7 @@ class Weighing {
     (*row)[kind] = found;
   }
 
-  // Any precision without a name is "configured", and names do not tell all settings: precision.weights.
+  // Any precision without a name is "configured", and names do not cover all settings: precision.weights.
   void require_same(const EvidenceFile& file, const std::string& name, const Json& yaml) {
     const Config given = parse_config(yaml, fmt::format("{}, {}", file.name, name));
     Config config;
@@ -257,7 +257,7 @@ class Weighing {
   void add_decisions(const EvidenceFile& file) {
     std::vector<std::string> formats;
     std::vector<std::vector<Json>> decisions;
-    std::set<std::string> met;  // one decision twice is one product
+    std::set<std::string> met;  // a repeated decision is the same product
     for (const Json& one : file.figures.at("decisions")) {
       // A recipe leaves the head in 16 bits: what it would do there is no part of it.
       if (one.contains("refusal") || !one.at("is_lowered").get<bool>()) continue;

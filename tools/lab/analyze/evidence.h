@@ -1,12 +1,12 @@
-// Evidence on the precisions of one training, found by several verbs and weighed. Three kinds, the strongest first:
+// Evidence on the precisions of a training, found by several verbs and weighed. Three kinds, the strongest first:
 //
 //   training  `compare`: pairs of trainings over seeds, with a test of equivalence. All products are lowered together,
 //             and errors act on through all steps.
-//   one step  `analyze sensitivity`: the loss of a few batches with one product lowered, at one point of the training,
-//             in the pass or after one update. Measures a loss, but not how errors add up.
+//   one step  `analyze sensitivity`: the loss of a few batches with a single product lowered, at a point of the
+//             training, in the pass or after an update. Measures a loss, but not how errors add up.
 //   counts    `analyze model`, and sensitivity's bands: how many values a format loses. They measure no loss.
 //
-// The strongest kind with an answer decides. A weaker one that says otherwise is named, and does not count.
+// The strongest kind with an answer decides. A weaker kind that disagrees is named, and does not count.
 #pragma once
 
 #include <string>

@@ -145,7 +145,7 @@ bool is_zero(float value) { return value == 0.0f; }
 // nearest of an endless row.
 class Beyond {
  public:
-  // Scales follow the values, so that none is beyond a scaled format's numbers unless it is not finite.
+  // Scales follow the values: only a non-finite value is beyond a scaled format's numbers.
   explicit Beyond(const Rounding& rounding)
       : from_(rounding.scaling ? std::nullopt : measure_range(rounding).overflow_from) {}
 

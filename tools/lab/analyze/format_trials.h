@@ -37,7 +37,7 @@ struct FormatRange {
   double min_normal = 0;    // smallest power of two stored with full precision
   double min_positive = 0;  // smallest positive number that comes back
   double epsilon = 0;       // from 1 to the next number
-  double underflow_at = 0;  // largest magnitude that becomes 0; 0: none does
+  double underflow_at = 0;  // largest magnitude that becomes 0; 0: no number does
   // Smallest magnitude that becomes Inf or NaN, or the maximum although another number would be nearer; none: no fp32
   // number does.
   std::optional<double> overflow_from{};

@@ -17,13 +17,14 @@ struct FormatsRequest {
 
 // The report's figures:
 //   device, samples
-//   formats: of each name, rounded_by ("device" or "emulation"), block_length (values that share a scale; 0: none or
-//     all), errors and, without scales, range, difference (from the format's definition; empty: none) and underflow
-//   gemm: of each operand dtype, peak_flops, peak_source and products (size, flops, share_of_peak)
+//   formats: for each, name, rounded_by ("device" or "emulation"), block_length (values to a scale; 0: no scale or a
+//     single one), errors and, without scales, range, difference (from the format's definition; may be empty) and
+//     underflow
+//   gemm: for each operand dtype, peak_flops, peak_source and products (size, flops, share_of_peak)
 nlohmann::json analyze_formats(const FormatsRequest& request);
 // `full`: also errors by decade, what gradients lose, and products by size.
 std::string formats_text(const nlohmann::json& figures, bool full);
-// One HTML file with charts, which needs no network.
+// A self-contained HTML file with charts.
 std::string formats_page(const nlohmann::json& figures);
 
 // Prints the report to standard output. Returns the exit code.

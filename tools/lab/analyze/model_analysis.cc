@@ -16,9 +16,9 @@
 #include "tools/run/state/resume_choice.h"
 #include "tools/run/state/run_state.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 #include "tools/train/probe_recorder.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 namespace {
@@ -103,7 +103,7 @@ struct Trained {
   std::optional<LearningRateInstead> learning_rate_instead;
 };
 
-// The last positive rate of a schedule that has reached 0 after so many steps; none if it has not.
+// The last positive rate of a schedule that is 0 after so many steps; nothing if it is positive then.
 std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_t applied_steps) {
   if (learning_rate(schedule, applied_steps) > 0.0) return std::nullopt;
   for (int64_t step = applied_steps; step > 0; --step) {
@@ -117,7 +117,7 @@ GradScaler fixed_scale(float scale) {
   return GradScaler({.mode = ScalerMode::kStatic, .init_scale = scale, .min_scale = 0.0f});
 }
 
-// With `scales_of`, the steps have the loss scales of those steps, which start at the same point.
+// With `scales_of`, takes the loss scales of these steps, which start at the same point.
 Trained train(Config config, int64_t batches, Communicator& communicator,
               const std::vector<ProbedStep>* scales_of = nullptr) {
   Session session(config, communicator);  // reads the schedule from `config`, which changes below
@@ -126,7 +126,8 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
   // Every step is examined, and there are few: a CPU can afford to show the rounding of fp32 itself.
   const DType reference = find_backend(session.device.backend).computes_on_host ? DType::kF64 : DType::kF32;
   RunProbe probe = make_probe(session.config, session.sharded, reference);
-  TrainStep step(session, &probe);
+  ProbeExaminer examiner(probe);
+  TrainStep step(session, {&examiner});
   Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = {}};
   step.calibrate();
   while (static_cast<int64_t>(trained.steps.size()) < batches) {
@@ -137,8 +138,8 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
     }
     for (const StepReport& report : step.run()) {
       if (report.step == trained.first_step) trained.first_loss = report.loss;
+      if (report.probed) trained.steps.push_back(*report.probed);
     }
-    if (auto probed = step.take_probed()) trained.steps.push_back(std::move(*probed));
   }
   return trained;
 }

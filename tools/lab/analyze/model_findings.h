@@ -24,7 +24,7 @@ struct ProductFindings {
   ErrorSums error{};
   double batch_noise = 0.0;
 
-  // Squared rounding error over the variance that the choice of samples causes; none if that is not known.
+  // Squared rounding error over the variance from the choice of samples; nothing if the variance is not known.
   std::optional<double> noise_ratio() const;
   // 1 - 1 / (1 + noise_ratio()): the rounded gradient of B samples is as noisy as the exact one of B / (1 +
   // noise_ratio()).
@@ -54,8 +54,8 @@ ScaleAdvice advise_scale(const ExponentHistogram& histogram, Format format, cons
 nlohmann::json to_json(const LossScaleCurve& curve, const ScaleAdvice& advice, const StaticScaleOptions& options);
 
 // By default the static loss scale is chosen for all gradients, since one overflow costs a whole step. The headroom
-// covers gradients that these batches do not show: in one step out of 40, the largest gradient of a small GPT was 8
-// times that of the 20 steps before.
+// covers larger gradients than in these batches: in 1 step out of 40, the largest gradient of a small GPT was 8 times
+// that of the 20 steps before.
 inline constexpr StaticScaleOptions kLossScaleOptions{.percentile = 100.0, .headroom = 16.0};
 
 // Losses of fp16 for the gradients of activations.
@@ -63,13 +63,13 @@ struct LossScaleFindings {
   LossScaleCurve curve{};
   ScaleAdvice advice{};
   StaticScaleOptions options = kLossScaleOptions;
-  // The factor by which the percentile may grow at that scale: as requested, if rounding down left less than twice
-  // that. Otherwise the rest, because the formula's scale is no normal fp32 number and the nearest one is recommended.
+  // The factor by which the percentile may grow at the recommended scale: as requested, if rounding down left less than
+  // twice as much. Otherwise the rest: the formula's scale is no normal fp32 number, so the nearest one is recommended.
   double headroom = 0.0;
   std::vector<FormatLosses> by_step{};  // at the recommended scale, for each step that was not skipped
   int64_t skipped = 0;                  // steps whose gradients do not count
 
-  // The largest share that underflows in one step at the recommended scale; `recommended` has the mean. 0 if nothing is
+  // The largest underflowing share of a step at the recommended scale; `recommended` has the mean. 0 if nothing is
   // recommended.
   double largest_underflow() const;
 };

@@ -14,7 +14,7 @@
 #include "tools/run/job/threads.h"
 #include "tools/run/report/output_file.h"
 #include "tools/run/report/report.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 

@@ -182,7 +182,7 @@ double underflow_threshold(const TensorFindings& found) {
   return is_scaled && has_loss_scale(found.role) ? kUnderflowShareScaled : kUnderflowShare;
 }
 
-// Findings of one problem with the same advice: their number and the worst one.
+// Findings of the same problem and advice: their number and the worst finding.
 struct Kind {
   std::string advice;
   int count = 0;

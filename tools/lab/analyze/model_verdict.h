@@ -28,7 +28,7 @@ inline constexpr double kLowSnrDb = 10.0;             // of a product: noise of 
 inline constexpr double kBatchLossShare = 0.1;        // of the batch, through rounding noise
 inline constexpr double kStagnantShare = 0.5;         // of a parameter's updates, in its weights' format
 
-// Each reason ends with advice that has an effect in the format that the finding was made in.
+// Each reason ends with advice that has an effect in the finding's format.
 ModelVerdict verdict_of(const ModelAnalysis& analysis);
 
 }  // namespace mantissa

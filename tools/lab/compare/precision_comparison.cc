@@ -130,7 +130,7 @@ void add_steps(const std::vector<TrainingRecord>& runs, Json& found) {
   found["scale_changes"] = changes / static_cast<double>(runs.size());
 }
 
-// Why no pair of precisions is told apart or called equal.
+// Why the verdict is inconclusive.
 std::string too_few_seeds(const MeanDifference& difference, double margin, double level) {
   if (difference.pairs < 2) return "one run cannot show how much results vary by chance: use more --seeds";
   if (margin <= 0.0) return "some runs of the baseline did not get below their first loss: nothing is equal to them";
@@ -225,7 +225,7 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
       const auto begin = std::chrono::steady_clock::now();
       precision.runs.push_back(
           run_training(with_seed(precision.config, comparison.seeds[seed]), communicator, &progress));
-      progress.reach(++runs_done * comparison.steps);  // also after one that failed early
+      progress.reach(++runs_done * comparison.steps);  // also after a run that failed early
       precision.places.push_back(static_cast<int64_t>(turn));
       if (communicator.rank() == 0) announce(precision.name, comparison.seeds[seed], precision.runs.back());
       if (seed + turn > 0 || runs == 1) continue;

@@ -1,4 +1,4 @@
-// Utility: one number for loss, time, memory and energy, by the weights that somebody gives them.
+// Utility: a single number for loss, time, memory and energy, by given weights.
 #pragma once
 
 #include <functional>
@@ -31,13 +31,13 @@ using StepEnergy = std::function<double(const std::string& precision)>;
 //
 //   U_i = -(loss (L_i - B_i) / nats_per_efold + time ln(t_i / b_i) + memory ln(m / m_base) + energy ln(e / e_base))
 //
-// A difference of losses counts as the share of steps that would make up for it, so that all terms are logarithms of
-// what is spent. Times are the runs' medians; memory and energy are the same for all seeds. The winner has the largest
-// mean; it is named if the intervals of its paired differences to all others are above 0, each at the level 1 -
-// (1 - level) / others (Bonferroni), and if no run that matters is too_short() for the loss.
+// A difference of losses counts as the share of steps to make up for it, so that all terms are logarithms of costs.
+// Times are the runs' medians; memory and energy are the same for all seeds. The winner has the largest mean. It is
+// named if the intervals of its paired differences to all others are above 0, each at the level 1 - (1 - level) /
+// others (Bonferroni), and if no run that matters is too_short() for the loss.
 //
-//   weights; nats_per_efold (null: not known); precisions: of each, name, utility {mean, interval}, and the means of
-//   loss, time, memory and energy, of which the weights make the utility; winner (null: none); sentence
+//   weights; nats_per_efold (null: not known); precisions: for each, name, utility {mean, interval}, and its terms
+//   loss, time, memory and energy before weighting, as means; winner (may be null); sentence
 nlohmann::json utility_of(const PrecisionComparison& comparison, const UtilityWeights& weights,
                           const StepEnergy& energy);
 

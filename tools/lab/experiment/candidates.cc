@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char* kPatterned = "mxfp8:attention_high";  // an example
 
-// Adapts the settings that depend on a replaced precision: the loss scaler, masters, which fp16 weights need, and all
-// that would round fp64.
+// Adapts the settings that depend on a replaced precision: the loss scaler, masters (for fp16 weights), and all
+// roundings of fp64.
 void settle(Config& config) {
   if (config.precision.is_fp64()) {
     AdamWOptions& optimizer = config.optimizer.adamw;

@@ -10,7 +10,7 @@ namespace mantissa {
 
 // The present configuration, where no other name stands for its precision.
 inline constexpr const char* kAsConfigured = "as configured";
-// In requests, and in what was made of them: the configuration of that time, perhaps not the present one.
+// In requests and their results: the configuration of the request, perhaps not the present one.
 inline constexpr const char* kConfigured = "configured";
 
 struct Candidate {
@@ -27,7 +27,7 @@ Config in_precision(const Config& config, const PrecisionConfig& precision);
 // Whether the configuration's precision is one of uniform_precisions().
 bool is_uniform(const Config& config);
 
-// As `compare` takes it: its precision_name(), or "configured" where that does not tell all of it.
+// As `compare` takes it: its precision_name(), or "configured" if the name does not cover all of it.
 std::string requested_name(const Config& config);
 
 // The shipped patterns over the configuration's own uniform precision, or bf16 where that has nothing for patterns to
@@ -35,8 +35,8 @@ std::string requested_name(const Config& config);
 std::vector<std::string> pattern_names(const Config& config);
 
 // The configuration in_precision() of each name, preceded by the configuration itself as "as configured", unless it is
-// one of them. `names`: those that parse_precision() reads; empty for uniform_precisions() and pattern_names(), but for
-// fp64, bf16x6 and bf16x3, which are slow without hardware for them. ConfigError for others.
+// among them. `names`: as parse_precision() reads them. Empty: uniform_precisions() and pattern_names(), but for fp64,
+// bf16x6 and bf16x3, which are slow without hardware for them. ConfigError for others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});
 
 // The requested candidates, in this order and under these names: as above, "configured" for the configuration itself,

@@ -1,13 +1,13 @@
-// Statistics of paired runs: the gain of one way of training over another, from runs that differ in nothing else.
+// Statistics of paired runs: the gain of a way of training over another, from runs that differ in nothing else.
 //
-// SequentialComparison adds pairs until they show which of two is better, or that they are equal, or there have been
+// SequentialComparison adds pairs until they show the better of the two, or that they are equal, or there have been
 // enough. It compares losses: smaller is better. Pair i has the difference d_i = candidate - baseline and the margin
 // m_i, below which a difference does not matter. With true means D and M, and intervals of, say, 95 % of a mean:
 //
-//   equal         the interval of d - m has no part above 0 and that of d + m none below: -M <= D <= M. These are two
-//                 one-sided tests of equivalence (Schuirmann, J. Pharmacokin. Biopharm. 15, 1987), each at half of
-//                 the level's error. A margin that is measured with every pair, such as a share of what the run has
-//                 learnt, is part of what is tested, so that its uncertainty is within the error.
+//   equal         the interval of d - m has no part above 0, and the interval of d + m no part below: -M <= D <= M.
+//                 These are two one-sided tests of equivalence (Schuirmann, J. Pharmacokin. Biopharm. 15, 1987), each
+//                 at half of the level's error. A margin measured with every pair, such as a share of the run's
+//                 learning, is part of the test, so that its uncertainty is within the error.
 //   better        the interval of d + m lies below 0; with no further pair to come, that of d.
 //   worse         the interval of d - m lies above 0; with no further pair to come, that of d.
 //   inconclusive  none of these, with no further pair to come.
@@ -49,8 +49,8 @@ double student_t_quantile(double p, int64_t degrees);
 struct MeanDifference {
   int64_t pairs = 0;
   double mean = 0.0;
-  double stddev = 0.0;                 // of one difference; 0 for one pair
-  std::optional<Interval> interval{};  // that contains the true mean with probability `level`; none for one pair
+  double stddev = 0.0;                 // of a difference; 0 for one pair
+  std::optional<Interval> interval{};  // contains the true mean with probability `level`; empty for one pair
 };
 
 // mean +- t_(n-1) stddev / sqrt(n), level in (0, 1) (Student, "The Probable Error of a Mean", 1908). At least one
@@ -63,7 +63,7 @@ struct LossMargin {
   double value = 0.0025;
   bool is_share = true;
 
-  // The margin of one pair: 0, to which nothing is equal, if the baseline did not get below the loss of its first
+  // The margin of a pair: 0, to which nothing is equal, if the baseline did not get below the loss of its first
   // weights. Losses in nats per token, as TrainingRecord::first_loss(), final_loss().
   double of(double first_loss, double final_loss) const;
 };
@@ -71,7 +71,7 @@ struct LossMargin {
 LossMargin parse_loss_margin(const std::string& text, const char* option);
 std::string describe(const LossMargin& margin);  // "0.25 % of what the baseline learns", "0.01 nats"
 
-// Their mean; 0 if one of them is 0, or if there are none.
+// Their mean; 0 if a margin is 0, or without margins.
 double mean_margin(std::span<const double> margins);
 
 enum class ComparisonVerdict : uint8_t { kBetter, kEqual, kWorse, kInconclusive };

@@ -10,7 +10,7 @@
 #include "tools/config/precision_phases.h"
 #include "tools/run/metrics/run_statistics.h"
 #include "tools/run/metrics/step_report.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 namespace {
@@ -35,7 +35,7 @@ class Contender {
         session_(config_, communicator),
         step_(session_) {}
 
-  // Seconds a step on the slowest rank, over the applied ones of `steps` steps; NaN if none was.
+  // Seconds a step on the slowest rank, over the applied steps out of `steps`; NaN if none was applied.
   double turn(int64_t steps) {
     double seconds = 0.0;
     int64_t applied = 0;

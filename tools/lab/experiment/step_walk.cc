@@ -1,8 +1,8 @@
 #include "tools/lab/experiment/step_walk.h"
 
 #include "core/backend/recording_backend.h"
-#include "tools/train/dry_run.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/dry_run.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 

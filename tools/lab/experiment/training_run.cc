@@ -20,7 +20,7 @@
 #include "tools/lab/experiment/step_walk.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"
-#include "tools/train/training.h"
+#include "tools/train/trainer.h"
 
 namespace mantissa {
 namespace {
@@ -89,7 +89,7 @@ class Recorder final : public TrainObserver {
  public:
   Recorder(TrainingRecord& record, ProgressBar* progress) : record_(record), progress_(progress) {}
 
-  void after_step(Trainer&, const StepReport& step, const ProbedStep*) override {
+  void after_step(Trainer&, const StepReport& step) override {
     record_.steps.push_back({.loss = step.loss,
                              .grad_norm = step.grad_norm,
                              .scale = step.scale,
@@ -132,7 +132,7 @@ class Run {
 
   TrainingRecord run() {
     try {
-      train_run(config_, std::nullopt, {.begin = [this](auto&&... arguments) { return begin(arguments...); }},
+      train_run(config_, std::nullopt, {.begin = [this](auto&&... arguments) { begin(arguments...); }},
                 communicator_);
       judge();
     } catch (const ConfigError&) {
@@ -149,17 +149,16 @@ class Run {
   }
 
  private:
-  RunProbe* begin(Session& session, RunState&, const SessionStart& start, TrainObservers& observers) {
-    if (start.rollback != nullptr) {  // these steps are trained again
+  void begin(Session& session, RunState&, const Start& start, TrainObservers& observers) {
+    if (start.rollback) {  // these steps are trained again
       record_.steps.resize(static_cast<size_t>(session.next_step));
       std::erase_if(record_.validation, [&](const ValidationLoss& one) { return one.step > session.next_step; });
     }
     if (kept_) observers.push_back(std::make_shared<Keeper>(session, config_));
     observers.push_back(std::make_shared<Recorder>(record_, progress_));
-    if (!config_.probe.enabled) return nullptr;
-    const auto probes = std::make_shared<ProbeRecorder>(session.config, session.sharded, "", std::nullopt);
-    observers.push_back(probes);
-    return &probes->probe();
+    if (config_.probe.enabled) {
+      observers.push_back(std::make_shared<ProbeRecorder>(session.config, session.sharded, "", std::nullopt));
+    }
   }
 
   // A training that reached its last step may still have failed.

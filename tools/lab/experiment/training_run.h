@@ -9,7 +9,7 @@
 
 #include "core/base/progress_bar.h"
 #include "tools/config/config.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 
@@ -18,7 +18,7 @@ class Communicator;
 enum class StepResult : uint8_t {
   kApplied,
   kOverflow,  // skipped: gradients that were not finite, as a loss scale too large makes them
-  kFault,     // skipped: a loss that was not finite, or overflow that no lower loss scale can cure
+  kFault,     // skipped: a non-finite loss, or overflow that no lower loss scale can cure
 };
 
 std::string_view name(StepResult result);  // "applied", "overflow", "fault"
@@ -69,7 +69,7 @@ struct TrainingRecord {
 // The configuration with other random numbers, first weights and order of the data.
 Config with_seed(Config config, uint64_t seed);
 
-// ConfigError before anything is trained: for impossible settings, and those that the model or these ranks reject.
+// ConfigError before anything is trained: for settings that are impossible, or rejected by the model or these ranks.
 void require_trainable(const Config& config, const Communicator& communicator);
 
 // Trains as `mantissa train` does, from the first weights to TrainConfig::last_step(), but writes nothing: no

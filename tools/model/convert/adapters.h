@@ -17,9 +17,9 @@ struct PeftRequest {
   std::string base;  // path of the model that was adapted; empty: unknown
 };
 
-// Writes adapter_config.json and adapter_model.safetensors as PEFT 0.21 does. Where the family packs projections in
-// one matrix (GPT-2's c_attn), their adapters become one of several times the rank, with zeros in B, which computes the
-// same. ConfigError for a model without adapters.
+// Writes adapter_config.json and adapter_model.safetensors as PEFT 0.21 does. If the family packs projections into one
+// matrix (GPT-2's c_attn), their adapters become a single adapter: several times the rank, with zeros in B. It computes
+// the same. ConfigError for a model without adapters.
 void write_peft_adapters(const ModelSource& source, const ModelFamily& family, const PeftRequest& request);
 
 }  // namespace mantissa

@@ -62,7 +62,7 @@ void require_fp16_range(const Parameter& parameter, const std::vector<float>& va
 struct Weights {
   std::unique_ptr<ModelSource> source;
   DType dtype;                // of most tensors
-  bool keeps_dtypes = false;  // each tensor has the one in which it is stored
+  bool keeps_dtypes = false;  // each tensor in its stored dtype
 
   DType dtype_of(const Parameter& parameter) const { return keeps_dtypes ? source->dtype(parameter.name) : dtype; }
   // Adapters are merged in fp32, and the sum is rounded once.

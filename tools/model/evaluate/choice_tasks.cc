@@ -175,7 +175,7 @@ TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t
     sums[question].resize(task.questions[question].choices.size());
     for (size_t choice = 0; choice < sums[question].size(); ++choice) places.push_back({question, choice});
   }
-  // Sequences of about the same length run together; what pads the shorter ones is computed for nothing.
+  // Sequences of similar length run together, since padding costs computation.
   std::ranges::stable_sort(places, std::greater{}, [&](const Place& place) { return choice_at(place).tokens.size(); });
   const auto rows_of = [&](size_t pass) {
     const size_t begin = pass * static_cast<size_t>(sequences);

@@ -108,7 +108,7 @@ void score(const ScoreRequest& request, Communicator& communicator) {
       });
 }
 
-// As one of the ranks that mpirun or srun started, or alone. Little travels between them: by MPI, also for GPUs.
+// As a rank of mpirun or srun, or alone. Ranks exchange little: by MPI, also for GPUs.
 int run_scoring(const std::function<void(Communicator& communicator)>& body) {
   Config job;
   job.comm.backend = launcher_size() > 1 ? "mpi" : "local";

@@ -29,8 +29,8 @@ class Scorer {
   // as many sequences as were promised, of that length or shorter.
   std::vector<float> losses(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t length);
 
-  // Computes `count` passes. Each is the work of one rank, so that its bits do not depend on the number of ranks.
-  // `make` gives this rank's passes. `take` receives the losses of all passes, in order, on every rank. Collective.
+  // Computes `count` passes, each on a single rank, so that its bits do not depend on the number of ranks. `make` gives
+  // this rank's passes. `take` receives the losses of all passes, in order, on every rank. Collective.
   void run(size_t count, const std::function<ScoredPass(size_t pass)>& make,
            const std::function<void(size_t pass, std::span<const float> losses)>& take);
 

@@ -1,4 +1,4 @@
-// Families of models as Hugging Face's transformers names them, and what sets one apart from another.
+// Families of models as Hugging Face's transformers names them, and their differences.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -21,11 +21,11 @@ struct ModelFamily {
   FamilyStyle style = FamilyStyle::kLlama;
 };
 
-// ConfigError naming those that are supported, if config.json is of another one. `file` names it in errors.
+// ConfigError naming the supported families, if config.json names another. `file`: its name in errors.
 const ModelFamily& family_of(const nlohmann::json& config, const std::string& file);
 
-// The family in which a model can be written; ConfigError saying what none of them has. `wanted`, if given, is taken
-// if it can hold the model.
+// The family in which a model can be written. ConfigError with the obstacles() of every family if there is none.
+// `wanted`, if given, is taken if it can hold the model.
 const ModelFamily& family_for(const ModelConfig& model, std::optional<std::string_view> wanted = std::nullopt);
 
 // Why the family cannot hold the model; empty if it can.

@@ -32,7 +32,7 @@ bool has_no_effect(std::string_view key) {
   return kWithoutEffect.find(fmt::format(" {} ", key)) != std::string_view::npos;
 }
 
-// Reads keys, and collects those that are missing, of another type or of a value that this program has nothing for.
+// Reads keys, and collects missing keys, wrong types and unsupported values.
 class KeyReader {
  public:
   explicit KeyReader(const json& config) : config_(config) {}

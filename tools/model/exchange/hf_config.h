@@ -11,8 +11,8 @@
 
 namespace mantissa {
 
-// The model that config.json describes. ConfigError that lists all keys that do not fit. Dropout is a matter of a
-// training, not of the model: 0. `ignored`, if given, receives keys that were not understood.
+// The model described by config.json. ConfigError lists all keys that do not fit. Dropout is 0: it belongs to a
+// training, not to the model. `ignored`, if given, receives keys that were not understood.
 ModelConfig read_hf_config(const nlohmann::json& config, const std::string& file,
                            std::vector<std::string>* ignored = nullptr);
 

@@ -34,7 +34,7 @@ void add_prefix(StoredTensors& tensors, const ModelFamily& family) {
   tensors.tensors = std::move(renamed);
 }
 
-// A file may hold the tied head as well. transformers unties one that differs.
+// A file may hold the tied head as well. transformers unties a head that differs.
 void require_tied_head(const StoredTensors& tensors, const ModelFamily& family, const std::string& folder) {
   const std::string embedding =
       family.style == FamilyStyle::kGpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";

@@ -13,8 +13,8 @@ namespace mantissa {
 
 class ModelSource {
  public:
-  // `parts`: of every parameter. `path`: named in errors. CheckpointError that lists all tensors that are missing, of
-  // another shape or no floating-point numbers, and all that no parameter needs.
+  // `parts`: of every parameter. `path`: named in errors. CheckpointError lists all tensors that are missing, have
+  // another shape or no floating-point numbers, or belong to no parameter.
   ModelSource(std::string path, ModelConfig model, StoredTensors tensors, std::map<std::string, ParameterParts> parts);
 
   const std::string& path() const { return path_; }

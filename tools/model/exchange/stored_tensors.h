@@ -30,11 +30,11 @@ struct StoredTensors {
   void add(const std::shared_ptr<const SafetensorsReader>& reader);
 };
 
-// The tensors of model.safetensors, or of the files that model.safetensors.index.json names. CheckpointError naming all
-// files that are missing, and tensors that a file lacks, holds twice, or holds beside those of the index.
+// The tensors of model.safetensors, or of the files in model.safetensors.index.json. CheckpointError naming all missing
+// files, and tensors that a file lacks, holds twice, or holds against the index.
 StoredTensors open_safetensors_folder(const std::string& folder);
 
-// A parameter as other programs store it: its rows are those of the parts, one after the other.
+// A parameter as other programs store it: the rows of its parts, one after the other.
 struct ParameterParts {
   struct Part {
     std::string name;

@@ -8,7 +8,7 @@
 
 namespace mantissa {
 
-// Writes all parameters of the source to folder/name, each in the dtype in which it is stored, one at a time.
+// Writes all parameters of the source to folder/name, each in its stored dtype, one at a time.
 CheckpointFile write_weights_file(const ModelSource& source, const std::string& folder, const std::string& name);
 
 // The model in such a file. CheckpointError as ModelSource().

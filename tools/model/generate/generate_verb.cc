@@ -12,7 +12,7 @@
 namespace mantissa {
 namespace {
 
-// Tokens that end a text: those of the tokenizer, of Hugging Face's generation_config.json and of a chat's turns.
+// Tokens that end a text, from the tokenizer, Hugging Face's generation_config.json and a chat's turns.
 std::set<int32_t> end_tokens(const std::string& model, const TextCodec& codec, const std::string& end_of_turn) {
   std::set<int32_t> ends;
   if (const Tokenizer* const tokenizer = codec.tokenizer()) {

@@ -25,8 +25,8 @@ struct GeneratorOptions {
 
 enum class Continue : uint8_t { kYes, kNo };
 
-// How many tokens the model still sees of a text that has become longer than its context: computing one more token for
-// each would cost a pass over all of them.
+// How many tokens the model still sees of a text longer than its context. Dropping a single token for each new one
+// would cost a pass over all of them.
 constexpr int64_t kept_tokens(int64_t context) { return context > 1 ? context / 2 : 1; }
 
 class Generator {
@@ -39,9 +39,9 @@ class Generator {
   void require_valid(const std::vector<int32_t>& prompt, const SamplingOptions& options) const;
 
   // Continues each prompt, checked as by require_valid(), and hands every new token to emit(index of the prompt,
-  // token), which may end that text. The model sees a text from its first token on, or the last `context` tokens of a
-  // prompt. Where it has seen `context` tokens, it goes on with the last kept_tokens(). Other texts of a batch change
-  // no token of a text, except where a precision rounds all rows of an operand by one scale.
+  // token), which may end the text. The model sees a text from its first token on, or the last `context` tokens of a
+  // prompt. After `context` tokens, it goes on with the last kept_tokens(). Other texts of a batch change no token of a
+  // text, unless a precision rounds all rows of an operand by one scale.
   using Emit = std::function<Continue(size_t index, int32_t token)>;
   void run(std::span<const std::vector<int32_t>> prompts, const SamplingOptions& options, const Emit& emit);
   // The same for one prompt.
@@ -62,7 +62,7 @@ class Generator {
     int64_t seen() const { return std::ssize(tokens) - begin; }
   };
 
-  // Logits after all tokens that the model sees of the text, which is `row` of the cache.
+  // Logits after all tokens of the text that the model sees. `row`: of the cache.
   void begin_text(Text& text, int64_t row, KeyValueCache& cache);
   // Logits after one more token of each text. `rows`: of the cache.
   void step(const std::vector<Text*>& texts, const std::vector<int32_t>& rows, KeyValueCache& cache);
@@ -78,8 +78,7 @@ class Generator {
   Tensor tokens_, sequences_, positions_, starts_;  // (rows) i32
 };
 
-// Runs every pass of a program that only continues texts, on a backend that computes nothing. ConfigError as
-// require_causal().
+// Runs every pass needed to continue texts, on a backend that computes nothing. ConfigError as require_causal().
 void generate_dry(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options);
 
 // Whether a training shows texts that the model continues: where the model is causal, and the data are bytes or have a

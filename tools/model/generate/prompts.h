@@ -15,7 +15,7 @@ struct PromptChoice {
   std::optional<std::string> chat{};      // what the user says
   std::optional<std::string> messages{};  // a JSON file with a list of messages
   std::optional<std::string> prompts{};   // a file with a prompt or conversation a line
-  std::optional<std::string> system{};    // the system message of conversations that have none
+  std::optional<std::string> system{};    // the system message of conversations without their own
   std::string chat_template{};            // a name, in place of the model's own template
 };
 

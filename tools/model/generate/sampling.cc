@@ -31,8 +31,8 @@ double threshold_of(const std::vector<double>& scores, int64_t top_k) {
   return sorted[static_cast<size_t>(top_k - 1)];
 }
 
-// Keeps the first of `sorted`, likeliest first, up to the one with which they have the probability `top_p` (Holtzman
-// et al., "The Curious Case of Neural Text Degeneration", 2020).
+// Keeps the fewest of `sorted`, likeliest first, with together the probability `top_p` or more (Holtzman et al., "The
+// Curious Case of Neural Text Degeneration", 2020).
 void keep_nucleus(std::vector<TokenWeight>& sorted, double top_p) {
   double total = 0.0, before = 0.0;
   for (const TokenWeight& token : sorted) total += token.weight;

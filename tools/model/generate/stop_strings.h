@@ -11,8 +11,8 @@ class StopStrings {
   // Empty ones are left out.
   explicit StopStrings(std::vector<std::string> strings);
 
-  // Appends a piece of text. Returns what is certain to stand before every stop string, which may begin in one piece
-  // and end in a later one. After a stop string, nothing.
+  // Appends a piece of text. Returns the text that is certain to stand before every stop string: a stop string may
+  // start in one piece and end in a later piece. After a stop string, nothing.
   std::string add(const std::string& piece);
   // The text that add() has held back, where the text ends without a stop string.
   std::string finish();

@@ -32,13 +32,13 @@ class TextCodec {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-// The text of tokens that come one by one.
+// The text of a stream of tokens.
 class TextDecoder {
  public:
   // The codec must outlive the object.
   explicit TextDecoder(const TextCodec& codec);
 
-  // The text that the token completes: what is no whole character yet is held back.
+  // The text that the token completes. The start of an incomplete character is held back.
   std::string add(int32_t token);
   // The bytes that were held back.
   std::string finish() { return decoder_ ? decoder_->finish() : std::string(); }
@@ -55,8 +55,8 @@ struct LoadedModel {
 };
 
 // Loads the working weights of a run, checkpoint, Hugging Face folder or model of llm.c. `overrides`: settings such as
-// precision.compute=fp32. `passes` makes every pass that will be made, on a device that computes nothing, to find the
-// memory that they need. `local_rank`: among the ranks of the node, which take its devices in turns.
+// precision.compute=fp32. `passes` makes every later pass, on a device that computes nothing, to find the needed
+// memory. `local_rank`: among the ranks of the node, which take its devices in turns.
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
                        const std::function<void(ModelRuntime& runtime, const Config& config)>& passes,
                        int local_rank = 0);

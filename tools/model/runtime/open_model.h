@@ -14,8 +14,8 @@ namespace mantissa {
 // Weights that a run computes with may be rounded to 16 bits; its optimizer keeps others, in fp32.
 enum class RunWeights : uint8_t { kWorking, kMaster };
 
-// `path`: as for train.init_from. Master weights only where a checkpoint has them. CheckpointError for one that is
-// damaged.
+// `path`: as for train.init_from. Master weights only if a checkpoint has them. CheckpointError for a damaged
+// checkpoint.
 std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weights);
 
 // The same for a model of another program, or a checkpoint whose bytes were read before.
@@ -32,8 +32,8 @@ inline constexpr const char* kBaseEntry = "base";  // of RunState in a manifest
 
 // That file, for a checkpoint folder of the run.
 std::string base_file_of(const std::string& checkpoint_folder);
-// The same file; CheckpointError for another one than the checkpoint was trained with, or none. `run_entry`: of the
-// checkpoint's manifest.
+// The same file. CheckpointError if it is missing, or not the file that the checkpoint was trained with. `run_entry`:
+// of the checkpoint's manifest.
 std::string checked_base(const std::string& checkpoint_folder, const nlohmann::json& run_entry);
 
 }  // namespace mantissa

@@ -175,21 +175,33 @@ void leave_job(const std::exception& error, Communicator& communicator, const Co
   throw Reported{report(error, &communicator, origins)};
 }
 
-int run_job(const std::function<Config()>& configure,
-            const std::function<void(const Config& config, Communicator& communicator)>& body,
-            const ConfigOrigins& origins) {
-  std::unique_ptr<Communicator> communicator;
+Communicator& Job::start(const Config& config) {
+  require_known_names(config);
+  communicator_ = start_communicator(config.comm.backend, config.device);
+  start_logging(communicator_->rank(), communicator_->size());
+  return *communicator_;
+}
+
+int Job::failed(const ConfigOrigins& origins) {
   try {
-    const Config config = configure();
-    require_known_names(config);
-    communicator = start_communicator(config.comm.backend, config.device);
-    start_logging(communicator->rank(), communicator->size());
-    body(config, *communicator);
-    return static_cast<int>(ExitCode::kOk);
+    throw;
   } catch (const Reported& reported) {
     return reported.exit_code;
   } catch (const std::exception& exception) {
-    return report(exception, communicator.get(), origins);
+    return report(exception, communicator_.get(), origins);
+  }
+}
+
+int run_job(const std::function<Config()>& configure,
+            const std::function<void(const Config& config, Communicator& communicator)>& body,
+            const ConfigOrigins& origins) {
+  Job job;
+  try {
+    const Config config = configure();
+    body(config, job.start(config));
+    return static_cast<int>(ExitCode::kOk);
+  } catch (...) {
+    return job.failed(origins);
   }
 }
 

@@ -26,14 +26,25 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
 // The choice of "auto" between `host`, a transport of several processes, and NCCL. Logs why not NCCL. Collective.
 std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> host, const std::string& device);
 
-// Reads the configuration, starts communicator and log, and runs `body`. Returns the exit code: 0, or that of the
-// error, which is logged. Errors of a job of several ranks end the whole job. `origins`, which `configure` may fill,
-// tell where a setting was written that an error is about.
+// A verb as one of the ranks of a job. Objects of the verb must be gone before it.
+class Job {
+ public:
+  // Starts communicator and log. ConfigError: see above. Collective.
+  Communicator& start(const Config& config);
+  // In a handler of an exception: logs it, and returns its exit code. Errors of a job of several ranks end the whole
+  // job. `origins` say where a setting was written.
+  int failed(const ConfigOrigins& origins = {});
+
+ private:
+  std::unique_ptr<Communicator> communicator_;
+};
+
+// Reads the configuration, starts communicator and log, and runs `body`. Returns the exit code: 0, or Job::failed().
 int run_job(const std::function<Config()>& configure,
             const std::function<void(const Config& config, Communicator& communicator)>& body,
             const ConfigOrigins& origins = {});
-// Reports an error from within `body` before its objects are destroyed: destructors wait for the device and may hang.
-// Several ranks do not return from here; a rank alone leaves run_job() from here.
+// Reports an error before the objects of the verb are destroyed: destructors wait for the device and may hang. Several
+// ranks do not return from here; a rank alone unwinds to Job::failed(), which does not report the error again.
 [[noreturn]] void leave_job(const std::exception& error, Communicator& communicator, const ConfigOrigins& origins = {});
 
 }  // namespace mantissa

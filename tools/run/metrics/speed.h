@@ -6,6 +6,7 @@
 #include <deque>
 #include <string>
 
+
 namespace mantissa {
 
 // MFU, model FLOP utilisation (Chowdhery et al. 2022, "PaLM", appendix B): the model's FLOP over what the devices could

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "comm/verdict_reduction.h"
 
 namespace mantissa {
+
+struct ProbedStep;
 
 // The report of a step. The same on every rank, except for the time.
 struct StepReport {
@@ -36,6 +39,7 @@ struct StepReport {
   std::optional<double> gradient_noise{};
   // How far loss or norm is above those of the steps before, if that makes it a spike (stop_rules).
   std::optional<std::string> spike{};
+  std::shared_ptr<const ProbedStep> probed{};  // findings of the probe; rank 0 has those of all ranks
   double seconds = 0.0;
 
   // Why the step was skipped, in one line; empty when it was applied.

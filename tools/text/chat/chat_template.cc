@@ -42,7 +42,7 @@ std::string header(ChatFormat format, std::string_view role) {
                                        : fmt::format("{}{}{}\n\n", kHeader, role, kEndOfHeader);
 }
 
-// Names for templates that are none of the formats here, by a part of their source.
+// Names for templates in other formats, by a part of their source.
 struct Foreign {
   std::string_view marker, kind;
 };
@@ -57,7 +57,7 @@ constexpr Foreign kForeign[] = {
     {"<|start_of_role|>", "Granite's (<|start_of_role|>)"},
 };
 
-// Stands for a content, which has white space around it: some templates take that off.
+// Stands for a content, with white space around it: some templates strip it.
 constexpr char kContentMark = '\x01';
 
 std::string shown(std::string_view text) {
@@ -103,8 +103,8 @@ ChatTemplate candidate(const JinjaTemplate& source) {
 // The template that writes the text of `source` for every conversation. DataError if there is none.
 //
 // A JinjaTemplate may treat the first three messages and the last one apart, and each role; it treats all others alike.
-// So all sequences of roles up to 5 messages are compared. Four messages have none of the others, and five have one. If
-// the texts are equal for both, a further one adds the same to both texts.
+// So all sequences of roles up to 5 messages are compared. Among four messages there are no others, among five there is
+// one. If the texts are equal for both, a further message adds the same to both texts.
 ChatTemplate recognised(const JinjaTemplate& source) {
   constexpr size_t kMostMessages = 5;
   constexpr std::string_view kRoles[] = {"user", "assistant", "system"};

@@ -21,7 +21,7 @@ struct ChatMessage {
 // for another role, content in parts, a call of a tool, or an empty list.
 std::vector<ChatMessage> chat_messages(const JsonNode& list);
 
-// The author of a part of a conversation's text. The line break behind an assistant's turn is context.
+// The author of a part of a conversation's text. The line break after an assistant's turn is context.
 enum class ChatPart : uint8_t { kContext, kAssistant };
 
 struct ChatPiece {
@@ -39,14 +39,14 @@ enum class ChatFormat : uint8_t { kChatMl, kLlama3 };
 struct ChatTemplate {
   ChatFormat format = ChatFormat::kChatMl;
   std::string begin{};           // in front of the text
-  std::string default_system{};  // the system message of conversations that do not begin with one; empty: none
+  std::string default_system{};  // the system message if a conversation does not start with one; may be empty
 
-  // The token that ends each turn, also that of an answer.
+  // The token that ends each turn, including an answer.
   std::string_view end_of_turn() const;
 
   // The pieces in order; neighbours differ in their part. An assistant's piece is its content and the end of its turn,
-  // without the header before and the line break behind. A tokenizer reads piece by piece, special tokens included and
-  // none added: a model that answers reads its context in the same way. The whole text is that of Hugging Face's
+  // without the header before and the line break after it. A tokenizer reads piece by piece, with special tokens but
+  // without adding any: a model that answers reads its context in the same way. The whole text equals Hugging Face's
   // apply_chat_template() for the template. DataError for another role or no message.
   std::vector<ChatPiece> render(std::span<const ChatMessage> messages,
                                 AnswerHeader answer = AnswerHeader::kLeaveOut) const;
@@ -58,8 +58,8 @@ std::vector<std::string> chat_template_names();
 ChatTemplate chat_template(std::string_view name);
 
 // The template of a Hugging Face folder, or of a run that keeps such files: chat_template.jinja, else the key
-// `chat_template` of tokenizer_config.json. DataError saying what was found, and that `option` can name one, if the
-// folder has none or one of another kind.
+// `chat_template` of tokenizer_config.json. DataError if the folder has no template or an unknown one; it describes the
+// template and suggests `option`.
 ChatTemplate find_chat_template(const std::string& folder, std::string_view option);
 
 }  // namespace mantissa

@@ -73,7 +73,7 @@ class Evaluation {
   static bool is_branch(std::string_view word) { return word == "elif" || word == "else"; }
   static bool is_end(std::string_view word) { return word == "endif" || word == "endfor"; }
 
-  // Up to the next tag that belongs to a statement begun before; its index, or that of the end.
+  // Runs up to the next tag of a statement begun before. Returns its index, or the number of tags.
   size_t run(size_t at) {
     while (at < tags_.size()) {
       tag_ = &tags_[at];
@@ -304,7 +304,7 @@ class Evaluation {
     if (token->text == "true" || token->text == "True") return truth_value(true);
     if (token->text == "false" || token->text == "False") return truth_value(false);
     if (token->text == "none" || token->text == "None") return {.kind = Kind::kNone};
-    // Larger numbers could tell a message in the middle from the others.
+    // Larger numbers could distinguish a message in the middle from the others.
     if (token->text == "0" || token->text == "1")
       return {.kind = Kind::kNumber, .number = token->text == "1" ? 1u : 0u};
     const auto variable = variables_.find(token->text);

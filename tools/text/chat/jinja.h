@@ -1,6 +1,6 @@
-// The text that a chat template in Jinja makes of a conversation, for a part of the language. find_chat_template()
-// learns by it which template one is. Conditions may read roles, and whether a message is the first, the second or the
-// last. A condition on a content is outside of that part, so a few short conversations show the text of all others.
+// The text that a chat template in Jinja makes of a conversation, for a part of the language. find_chat_template() uses
+// it to recognise a template. Conditions may read roles, and whether a message is the first, the second or the last.
+// Conditions on contents are not supported, so a few short conversations show the text of all others.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace mantissa {
 
-// Special tokens by the variable that templates read, such as "bos_token"; nothing for one that a tokenizer lacks.
+// Special tokens by their variable in templates, such as "bos_token"; nothing for a token that the tokenizer lacks.
 using SpecialTokens = std::map<std::string, std::optional<std::string>>;
 
 class JinjaTemplate {

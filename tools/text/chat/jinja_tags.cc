@@ -76,7 +76,7 @@ class Lexer {
     if (!text.empty()) tags_.push_back({.source = std::string(text)});
   }
 
-  // Behind a tag's end: "-" takes all white space, and a tag without sign a line feed unless it is an output.
+  // After a tag: "-" takes all white space, and a tag without sign a line feed unless it is an output.
   void finish(char sign, char kind) {
     if (sign == '-') {
       at_ = source_.size() - without_leading_space(rest()).size();
@@ -142,7 +142,7 @@ class Lexer {
     return {.kind = kind, .text = std::string(source_.substr(at_ - bytes, bytes))};
   }
 
-  // A literal with escapes that are not known here is no literal; a part that is not reached may have it.
+  // A literal with unknown escapes becomes a sign; a part that is not reached may have it.
   JinjaToken literal(size_t begin) {
     const char quote = source_[at_++];
     JinjaToken token{.kind = TokenKind::kLiteral};

@@ -22,8 +22,7 @@ struct JinjaTag {
 };
 
 // The texts, outputs and statements of a template; comments are left out. White space falls as in transformers, which
-// sets trim_blocks and lstrip_blocks. DataError for a tag that does not end, has a sign that Jinja
-// lacks, or is "raw".
+// sets trim_blocks and lstrip_blocks. DataError for a tag without end, with a sign that Jinja lacks, or "raw".
 std::vector<JinjaTag> jinja_tags(std::string_view source);
 
 // DataError "it has ..." for a part of a template.

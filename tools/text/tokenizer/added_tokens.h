@@ -25,8 +25,8 @@ class AddedTokenMatcher {
   // Contents must not be empty.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
-  // Cuts valid UTF-8 at the tokens: the leftmost one first, and the longest of those that begin there. Calls text(part)
-  // for what lies between, if anything does, and token(id). `skips_special`: special tokens are text.
+  // Cuts valid UTF-8 at the tokens: the leftmost first, and the longest of several at the same place. Calls token(id),
+  // and text(part) for non-empty text between tokens. `skips_special`: special tokens are text.
   template <typename Text, typename Token>
   void cut(std::string_view whole, bool skips_special, const Text& text, const Token& token) const {
     size_t done = 0;  // of `whole`
@@ -43,7 +43,8 @@ class AddedTokenMatcher {
     int32_t id = 0;
     size_t begin = 0, end = 0;
   };
-  // Searches from `from` on, which moves behind what was found. White space that a match takes may be an earlier one's.
+  // Searches from `from` on, and moves it to the end of the token found. White space that a match takes may belong to
+  // an earlier match.
   std::optional<Match> next_match(std::string_view whole, bool skips_special, size_t& from) const;
   const AddedToken* longest_at(std::string_view rest) const;
 

@@ -43,7 +43,7 @@ class Bpe {
   std::shared_ptr<Scratch> take_scratch() const;
 
   std::optional<int32_t> find(std::string_view token) const { return ids_.find(token); }
-  // Whether a token holds `mark` behind something else, so that merges may cross such a place.
+  // Whether a token holds `mark` after other text, so that merges may cross such a place.
   bool merges_across(std::string_view mark) const;
   // A key that ascends as pairs of ids do.
   static uint64_t pair_of(int32_t left, int32_t right) {

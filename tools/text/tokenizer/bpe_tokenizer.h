@@ -24,7 +24,7 @@ struct BpeTokenizerParts {
   std::string space = " ";  // as the pre-tokenizers meet it
 };
 
-// A large text in parts that are cut alike: before `border`, where another character than that or a space precedes it.
+// A large text in parts that are cut into the same words: before a `border` after neither a border nor a space.
 std::vector<Piece> chunks_of(const Piece& piece, const std::string& border);
 
 class BpeTokenizer : public Tokenizer {

@@ -69,7 +69,7 @@ struct Candidate {
   PairKey pair = 0;
   std::vector<int32_t> words;
 
-  // The most frequent pair comes first, of equal ones that of the smallest ids.
+  // The most frequent pair comes first; among equal counts, the pair with the smallest ids.
   bool operator<(const Candidate& other) const {
     return count != other.count ? count < other.count : pair > other.pair;
   }

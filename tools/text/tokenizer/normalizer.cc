@@ -44,8 +44,8 @@ bool is_inert(char32_t code) {
 }
 
 std::string_view UnicodeNormalizer::apply(std::string_view text, std::string& storage) const {
-  // Most characters are inert. The others are normalized in runs, each with the character before it, with which its
-  // first one may combine.
+  // Most characters are inert. The others are normalized in runs, each together with the character before it: the run's
+  // first character may combine with it.
   const bool keeps_latin = form_ == Form::kNfc;
   const auto stays = [keeps_latin](char32_t code) { return is_inert(code) || (keeps_latin && code < 0x300); };
   const utf8proc_option_t options = options_of(form_);

@@ -15,7 +15,7 @@ struct TextPattern {
   std::string_view name;
   std::string_view regex;
 };
-// No match of these has a space behind a character that is none, and none looks back, so that text can be cut there.
+// No match has a space after a non-space, and no pattern looks back, so text can be cut there.
 const std::vector<TextPattern>& known_patterns();
 // nullptr if there is none of the name.
 const TextPattern* find_pattern(std::string_view name);
@@ -105,7 +105,7 @@ class PreTokenizerSequence {
   void add(std::unique_ptr<PreTokenizer> part) { parts_.push_back(std::move(part)); }
   bool empty() const { return parts_.empty(); }
   void cut(const Piece& piece, PieceSink& sink) const { cut_from(0, piece, sink); }
-  // Whether text that is cut before a space, after a character which is none, gives the same words as a whole.
+  // True if cutting the text before a space, after a non-space, keeps its words.
   bool allows_cut_before_space() const;
 
  private:

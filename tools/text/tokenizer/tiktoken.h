@@ -8,8 +8,8 @@
 
 namespace mantissa {
 
-// The name of the file tells pattern and special tokens: cl100k*, o200k*, r50k*, p50k*, gpt2*, qwen*. DataError that
-// names file and line otherwise, or if it cannot be read.
+// The name of the file determines the pattern and special tokens: cl100k*, o200k*, r50k*, p50k*, gpt2*, qwen*.
+// DataError naming file and line for another name, or if it cannot be read.
 std::unique_ptr<Tokenizer> open_tiktoken(const std::string& path);
 
 }  // namespace mantissa

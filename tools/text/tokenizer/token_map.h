@@ -1,5 +1,5 @@
-// TokenMap: ids of texts. Vocabularies are read into it, with millions of look-ups, most of which find nothing: a
-// look-up that does touches one cache line, where std::unordered_map follows a list.
+// TokenMap: ids of texts. Vocabularies are read into it, with millions of look-ups, and most find nothing. Such a
+// look-up touches one cache line, where std::unordered_map follows a list.
 #pragma once
 
 #include <xxhash.h>
@@ -36,7 +36,7 @@ class TokenMap {
   static uint32_t hash_of(std::string_view text) {
     return static_cast<uint32_t>(XXH3_64bits(text.data(), text.size()));
   }
-  // The index of the text's slot, or of the free one that it would take.
+  // The index of the text's slot, or of the free slot for it.
   size_t index_of(std::string_view text) const {
     const uint32_t hash = hash_of(text);
     const size_t mask = slots_.size() - 1;

@@ -15,7 +15,7 @@
 namespace mantissa {
 
 struct EncodeOptions {
-  bool add_special_tokens = false;      // those that the file puts around each text, for example one that begins it
+  bool add_special_tokens = false;      // the file's tokens around each text, for example at its start
   bool special_tokens_as_text = false;  // "<|endoftext|>" in the text is text like any other
 };
 

@@ -31,7 +31,7 @@ std::pair<std::string_view, std::string_view> merge_parts(const nlohmann::json& 
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
-// Files have hundreds of thousands of merges: a JsonNode is made for those only that are refused.
+// Files have hundreds of thousands of merges: a JsonNode is made only for a refused merge.
 std::vector<BpeMerge> read_merges(const JsonNode& merges, const Vocab& vocab) {
   std::vector<BpeMerge> out;
   out.reserve(merges.array().size());
@@ -70,7 +70,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& root, const Vocab& voc
   return tokens;
 }
 
-// Those that model.vocab and added_tokens give a text that is decoded.
+// The decoded texts of the tokens in model.vocab and added_tokens.
 TokenTexts read_texts(const Vocab& vocab, const std::vector<AddedToken>& added, const TokenDecoder& decoder,
                       const NormalizerSequence& normalizer) {
   TokenTexts texts;
@@ -102,7 +102,7 @@ std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Vocab& vocab, bool by
   options.fuse_unknown = model.flag("fuse_unk", false);
   if (const auto unknown = model.find("unk_token")) {
     options.unknown = vocab.ids.find(unknown->text());
-    if (!options.unknown && !by_bytes) {  // where each byte is a token, many files name one that is not there
+    if (!options.unknown && !by_bytes) {  // where each byte is a token, many files name a missing one
       unknown->fail(fmt::format("the token '{}' is not in model.vocab", unknown->text()));
     }
   }

@@ -8,8 +8,8 @@
 
 namespace mantissa {
 
-// DataError that names file and key if it cannot be read or needs something that is not supported. A
-// tokenizer_config.json beside it tells which tokens begin and end a text.
+// DataError naming file and key if it cannot be read or needs something unsupported. A tokenizer_config.json beside it
+// names the tokens that begin and end a text.
 std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path);
 
 }  // namespace mantissa

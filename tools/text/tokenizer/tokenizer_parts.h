@@ -1,4 +1,4 @@
-// The parts of a tokenizer.json around its model. DataError that names the file and the key for what is not supported.
+// The parts of a tokenizer.json around its model. DataError names the file and the key of an unsupported part.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 namespace mantissa {
 namespace {
 
-// The length of the character at the start, or minus the length of the longest part that could have begun one.
+// The length of the character at the start, or minus the length of the longest valid start of a character.
 int checked_length(std::string_view text) {
   const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);

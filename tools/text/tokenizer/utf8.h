@@ -1,4 +1,4 @@
-// UTF-8 and classes of characters. Text inside core/text is valid UTF-8: encode() replaces what is not.
+// UTF-8 and classes of characters. Text inside tools/text is valid UTF-8: encode() replaces invalid bytes.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,10 @@ void append_char(char32_t code, std::string& text);
 // character. Python's errors="replace" does the same.
 std::string_view as_utf8(std::string_view text, std::string& storage);
 
-// Bytes at the end that begin a character which more bytes can complete: 0 to 3.
+// Bytes of an incomplete character at the end, which more bytes can complete: 0 to 3.
 size_t incomplete_tail(std::string_view text);
 
-// Without the white space that Python's str.strip() takes, which is also that of \s in its regular expressions.
+// Without the white space that Python's str.strip() takes: the same as \s in its regular expressions.
 std::string_view without_leading_space(std::string_view text);
 std::string_view without_trailing_space(std::string_view text);
 
@@ -35,7 +35,7 @@ bool is_word(char32_t code);     // \w of Rust's regular expressions: letters, m
 // U+0000 to U+00FF as JSON tokenizers write bytes: printable Latin-1 stands for itself, the other 68 bytes follow in
 // order from U+0100.
 char32_t char_of_byte(unsigned char byte);
-// The bytes that such text stands for; false if a character is none of these, and `bytes` is then of no use.
+// The bytes that such text stands for; false, with undefined `bytes`, for any other character.
 bool bytes_of_chars(std::string_view text, std::string& bytes);
 
 }  // namespace mantissa

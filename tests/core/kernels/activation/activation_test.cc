@@ -142,7 +142,7 @@ TEST(Swiglu, AgreesWithTheReferenceAtOddSizes) {
   });
 }
 
-// Vectors, rows that cross one block, and more rows than the emulated GPU's grid has.
+// Vectors, rows that span blocks, and more rows than the emulated GPU's grid has.
 TEST(Swiglu, AgreesWithTheReferenceAtOtherShapes) {
   for (const DType dtype : kFloatDTypes) {
     for (const int64_t features : {8, 64, 2056}) check(dtype, 3, features);
@@ -205,7 +205,7 @@ void check_relu_squared(DType dtype, const std::vector<double>& values) {
   run(ReluSquaredBackwardArgs{.x = x, .dy = dy, .dx = dx});
   const std::vector<double> expected = reference::relu_squared_forward(values_of(x));
   const std::vector<double> d_expected = reference::relu_squared_backward(values_of(x), values_of(dy));
-  expect_close(y, expected, magnitudes(expected), kAddTolerance.steps(), "y");  // one operation, one rounding
+  expect_close(y, expected, magnitudes(expected), kAddTolerance.steps(), "y");  // a single rounding
   expect_close(dx, d_expected, magnitudes(d_expected), kAddTolerance.steps(), "dx");
 }
 

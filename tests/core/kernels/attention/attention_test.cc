@@ -91,7 +91,7 @@ TEST(Attention, GroupedQueriesAndBatchesOnEveryVariant) {
 }
 
 // Long enough for a CPU to split the queries of its backward pass into segments, with an incomplete last one. It works
-// segment by segment for one sequence of one key head, but not for two.
+// segment by segment for a single key head of a single sequence, but not for two.
 TEST(Attention, LongSequencesOfFewKeyHeads) {
   const size_t length = static_cast<size_t>(device_under_test().large(523));
   size_t index = 0;
@@ -150,8 +150,8 @@ TEST(Attention, TheSameBitsOnEverySchedule) {
   }
 }
 
-// One element of the only head of T = 130 is not finite: which rows of out, lse and d_qkv are then not finite? Blocks
-// of masked keys and values are skipped as a whole. Within a block, of at most 128 positions, a masked probability of 0
+// The only head of T = 130 has a non-finite element. Tests check the non-finite rows of out, lse and d_qkv. Blocks of
+// masked keys and values are skipped as a whole. Within a block, of at most 128 positions, a masked probability of 0
 // times NaN is NaN.
 class NonFinite : public testing::TestWithParam<std::tuple<DType, size_t>> {
  protected:
@@ -244,7 +244,7 @@ INSTANTIATE_TEST_SUITE_P(AllDTypes, NonFinite,
                          });
 
 TEST(Attention, ScoresOfMinusInfinityAreProbabilitiesOfZero) {
-  // The first 64 keys all score -Inf (fp32 overflow), the later ones 0: those share the probability.
+  // The first 64 keys all score -Inf (fp32 overflow). The later keys score 0 and share the probability.
   for (const auto& [dtype, dim] : {std::pair{DType::kF32, 2}, std::pair{DType::kBF16, 8}}) {
     const AttentionCase c{1, 66, 1, 1, static_cast<size_t>(dim), 1.0, false};
     std::vector<double> qkv(c.qkv_size());

@@ -27,7 +27,7 @@ void check(const AttentionCase& c, DType dtype) {
   run.expect_backward();
 }
 
-// Windows shorter than a block, of whole blocks, one more and one less, and longer than the sequence.
+// Windows shorter than a block, of whole blocks, a key more or less, and longer than the sequence.
 TEST(VisibleKeys, WindowsAgreeWithTheReference) {
   size_t index = 0;
   for (const size_t length : {1u, 65u, 200u, 331u}) {
@@ -182,7 +182,7 @@ TEST_P(VisibleKeysBits, OfAQueryDoNotDependOnKeysBeforeItsWindow) {
         EXPECT_EQ(out[t], t >= kAt + window) << "window " << window << ", row " << t;
         if (t + 1 == kAt + window) t += slack;
       }
-      // Keys that share no query with this one.
+      // Keys without a query in common with this key.
       for (size_t t = kAt + 2 * window + 2 * slack; t < kLength; ++t) EXPECT_TRUE(d_qkv[t]) << window << ", row " << t;
     }
   }

@@ -196,7 +196,7 @@ std::vector<Text> long_texts() {
   return texts;
 }
 
-// Small integer gradients: fp32 adds them exactly in any order, which shows a row that is missed or added twice.
+// Small integer gradients: fp32 adds them exactly in any order, so a row missed or added twice shows.
 TEST(Embedding, BackwardOfLongTextsIsExact) {
   for (const Text& text : long_texts()) {
     const int64_t rows = static_cast<int64_t>(text.tokens.size());

@@ -208,8 +208,8 @@ std::vector<std::pair<Layout, Layout>> block_pairs() {
   return pairs;
 }
 
-// Scales are powers of two and cost no rounding. The bound is that of the scaled numbers, because promotion happens
-// every 128 products, one block.
+// Scales are powers of two and cost no rounding. The scaled numbers' bound holds, because promotion happens every
+// 128 products, the size of a block.
 TEST(GemmCodes, NativeProductsOfBlocksAreTheEmulatedOnes) {
   size_t index = 0;
   for (const auto& [a_layout, b_layout] : block_pairs()) {

@@ -28,7 +28,7 @@ inline std::vector<double> short_values(size_t n, uint64_t seed) {
   return values;
 }
 
-// One multiplication: inputs, the expected product, and the magnitudes that roundings act on.
+// A multiplication: inputs, the expected product, and the magnitudes that roundings act on.
 struct Problem {
   reference::MatmulShape shape;
   std::vector<double> a, b, product, magnitude;

@@ -66,7 +66,7 @@ TEST(Gemm, BiasesResultDTypesAccumulationAndTransposes) {
   });
 }
 
-// 1 + bias lies at or next to the middle of two numbers of c's dtype. The bias's last bits, which that dtype lacks,
+// 1 + bias lies at or next to the middle of two numbers of c's dtype. The bias's last bits, beyond c's precision,
 // would decide.
 TEST(Gemm, ABiasIsRoundedToTheResultsDType) {
   const auto sum = [](const GemmWay& way, DType c_dtype, DType bias_dtype, double bias) {

@@ -26,7 +26,7 @@ constexpr NormDTypes kNormDTypes[] = {
 constexpr std::pair<int64_t, int64_t> kNormShapes[] = {{1, 1}, {3, 3}, {5, 17}, {2, 63}, {4, 64}, {33, 65}, {17, 129}};
 
 // Shapes that a GPU divides differently, with and without vector accesses: many chunks of rows, rows of several warps,
-// the longest rows that fit into registers, and longer ones.
+// the longest rows that fit into registers, and longer rows.
 constexpr std::pair<int64_t, int64_t> kLargeNormShapes[] = {{300, 8}, {3, 1031}, {3, 1032}, {1, 8192}, {1, 16392}};
 
 struct NormSumDTypes {

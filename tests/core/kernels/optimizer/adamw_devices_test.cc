@@ -38,7 +38,7 @@ Tensor make(DType dtype, int64_t numel) {
   return Tensor(storage, dtype, {numel});
 }
 
-// State that one device updates, from zero moments and random weights. An emulated GPU uses host memory.
+// State of one device, from zero moments and random weights. An emulated GPU uses host memory.
 class State {
  public:
   State(Kernel kernel, const Format& format) : kernel_(std::move(kernel)) {

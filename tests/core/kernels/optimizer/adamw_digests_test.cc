@@ -34,7 +34,7 @@ StateDigests digests_of_state(const AdamWArgs& args) {
 
 void settle(const AdamWArgs& args) { run(SettleDigestsArgs{.records = args.digests, .control = args.control}); }
 
-// Sizes below and above a vector, a block, and the pieces that one thread takes.
+// Sizes below and above a vector, a block, and a thread's piece.
 TEST(AdamWDigests, AreThoseOfTheStateBeforeAndAfterAndChangeNoBit) {
   on_each_variant_and_placement([] {
     for (const StateFormat& format : all_formats()) {
@@ -103,8 +103,8 @@ TEST(AdamWDigests, UpdatesOfUntouchedStateAgree) {
   }
 }
 
-// One flip in each part between two updates: the second one reports the part, the tile and the bit, and later ones
-// keep the report.
+// A flip in each part between two updates: the second update reports the part, the tile and the bit. Later updates keep
+// the report.
 TEST(AdamWDigests, FindAFlipBetweenUpdates) {
   for (const StateFormat& format : all_formats()) {
     const AdamWArgs made = make_state(515, format);

@@ -244,7 +244,7 @@ Rates device_rates() {
   return rates;
 }
 
-// 8 FLOP take 1 s in bf16 at best, 20 bytes of AdamW 2 s. A call that was slower than that does not count.
+// 8 FLOP take 1 s in bf16 at best, 20 bytes of AdamW 2 s. The bound ignores slower measured calls.
 TEST(SpeedupBound, IsOverTheTimeAtTheBestRates) {
   const Prediction fp32 = prediction_of({products(kF32, 8, 8), traffic("adamw", 20, 2)}),
                    bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 20, 2)}),

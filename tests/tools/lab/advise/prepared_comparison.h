@@ -1,4 +1,4 @@
-// A comparison as `mantissa compare --json` writes it, prepared by hand, for tests of what is made of one.
+// A handmade report of `mantissa compare --json`, for tests of its readers.
 #pragma once
 
 #include <fstream>
@@ -21,7 +21,7 @@ inline Config wanted_config(std::vector<std::string> more = {}) {
   return minimal_config(more);
 }
 
-// Steps that were applied, with one loss and norm beyond the others, in a row that does not fall.
+// Applied steps with a flat loss and norm, and one outlier of both.
 inline Json measured_run(double odd_loss = 3.603, double odd_norm = 4.02, size_t steps = 1000, size_t odd = 140) {
   Json run = {{"failure", nullptr}, {"steps", {{"loss", Json::array()}, {"grad_norm", Json::array()}}}};
   for (size_t step = 0; step < steps; ++step) {

@@ -1,4 +1,4 @@
-// Guides to production: thresholds by hand, and configurations that keep what they are given.
+// Guides to production: thresholds by hand, and configurations that keep the given settings.
 #include "tools/lab/advise/production_guide.h"
 
 #include <fmt/core.h>

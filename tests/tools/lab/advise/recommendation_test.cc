@@ -117,9 +117,9 @@ TEST(Recommendation, NothingClimbsToFp16ThatHasMoreRange) {
   EXPECT_EQ(recommend({{"fp32", 100}, {"fp16", 50}, {"mxfp8", 30}}).above, "fp32");
 }
 
-// Times and which precisions run are drawn. A ladder of precision, written out here, and a sort decide again.
+// Draws times and runnable precisions. A ladder of precision, written out here, and a sort decide again.
 TEST(Recommendation, AgreesWithTheRuleInAnotherForm) {
-  const std::vector<std::string> ladder = {"fp32", "tf32", "bf16", "fp16", "mxfp8"};  // those that do no damage
+  const std::vector<std::string> ladder = {"fp32", "tf32", "bf16", "fp16", "mxfp8"};  // without damage
   const Measurement measurement = measurement_of_all();
   std::mt19937 random(7);
   int lower = 0, stayed = 0;
@@ -249,7 +249,7 @@ TEST(Measurement, TrustsOnlyVerdictsItKnowsBesideATrainedBaseline) {
             std::string::npos);
 }
 
-// Figures of other moments tell nothing of the configuration's own.
+// Figures of other moment formats do not apply to the configuration.
 TEST(Measurement, LeavesOutPlansThatLowerMoreThanThePrecision) {
   const Json all = {measured("plan", {"precision.compute=bf16", "optimizer.first_moment=8bit"}, "equal"),
                     measured("fp32", kFp32, ""), measured("fp16", kFp16, "equal"),

@@ -158,7 +158,7 @@ TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
       << text;
 }
 
-// nvfp4 leaves the head in 16 bits, so that what it would do there is no harm of it.
+// nvfp4 leaves the head in 16 bits, so damage of nvfp4 in the head does not count.
 TEST(Evidence, IsOfProductsThatThePrecisionLowers) {
   const Json figures = weigh_evidence({{"step.json", lowered({{"head fprop", "nvfp4", 0.5, 0.001, "fp32", false},
                                                               {"blocks.0.mlp.up fprop", "nvfp4", 0.0, 0.0002, "low"},
@@ -202,8 +202,7 @@ TEST(Evidence, OfOneStepIsMoreThanChance) {
   }
 }
 
-// Both verbs that count have a say, in any order of files; what the baseline harms in one step is no answer to
-// training.
+// Counts of both verbs matter, in any order of files. Harm by the baseline in one step does not contradict a training.
 TEST(Evidence, OfCountsDoesNotDependOnTheOrder) {
   const EvidenceFile model{"model.json", counted("nvfp4", "good")},
       step{"step.json", lowered({{"head fprop", "nvfp4", 0.0, 0.0, "fp32"}})};

@@ -73,7 +73,7 @@ TEST(FormatRange, DynamicRange) {
   EXPECT_NEAR(measure_range(roundings.named("e4m3")).dynamic_range_db(), 107.2, 0.05);
 }
 
-// A device that flushes subnormals and truncates is distinguished from the format that it claims.
+// A device that flushes subnormals is distinguished from its claimed format.
 TEST(FormatRange, ShowsADeviceThatDiffers) {
   const CpuRoundings roundings;
   Rounding flushing = roundings.named("fp16");
@@ -137,8 +137,8 @@ TEST(FormatErrors, CountsZerosAndOverflows) {
   EXPECT_NEAR(row_of(rows, 0).max, 0.2, 1e-4);  // half-way between 1 and 1.5, 2 and 3, 4 and 6
 }
 
-// Scales follow the values, so errors do not depend on their size. A decade has a third of a binade besides three whole
-// ones, which moves the mean by up to 3 % either way.
+// Scales follow the values, so errors do not depend on their size. A decade has three and a third binades. The third
+// moves the mean by up to 3 % either way.
 TEST(FormatErrors, ScaledFormatsHoldEveryDecadeAlike) {
   const CpuRoundings roundings;
   for (const char* name : {"e4m3 current", "e5m2 current", "e4m3 block", "mxfp8", "nvfp4"}) {

@@ -78,7 +78,7 @@ TEST(ModelFindings, RecommendsTheScaleThatASearchFinds) {
 }
 
 // The default headroom of 16 gives up four powers of two on purpose, and rounding down up to one more. The scale never
-// exceeds the one at which the largest gradient just fits.
+// exceeds the optimum, where the largest gradient just fits.
 TEST(ModelFindings, TheDefaultHeadroomStaysWithinFivePowersBelowTheOptimum) {
   const double room = std::log2(kLossScaleOptions.headroom);
   for (const double spread : {0.5, 3.0, 9.0}) {

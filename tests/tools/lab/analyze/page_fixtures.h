@@ -16,7 +16,7 @@ inline const std::vector<std::string> kModelPanels = {"verdict",    "layers",   
 nlohmann::json small_analysis();
 
 // 200 layers with names hostile to markup, at two checkpoints. Most numbers are null, and some lists and records are
-// empty, null or too short. One tensor exists at one checkpoint only.
+// empty, null or too short. The tensors of every third layer exist at the early checkpoint only.
 nlohmann::json nasty_analysis();
 
 // Names that nasty_analysis() uses.

@@ -1,4 +1,4 @@
-// Rare bad runs: outliers among few seeds, and those that no seed shows.
+// Rare bad runs: outliers among few seeds, and bad runs that no seed shows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ TEST(RareRuns, OfNormalDifferencesOneInAHundredStandsApart) {
   }
 }
 
-// One run in twenty is bad, so that the mean is at the margin.
+// A run in twenty is bad, and the mean is at the margin.
 TEST(RareRuns, EqualIsWrongOnlyWhereNoBadRunWasSeen) {
   constexpr double kMargin = 8.0;
   for (const uint32_t pairs : {3, 5, 8}) {
@@ -102,8 +102,7 @@ TEST(RareRuns, EqualIsWrongOnlyWhereNoBadRunWasSeen) {
   }
 }
 
-// With no true difference in the mean and a margin that a bad run exceeds, the t test says "equal" although one is
-// seen.
+// The true mean difference is 0, and a bad run exceeds the margin. The t test says "equal" although it sees a bad run.
 TEST(RareRuns, OneBadRunAmongEqualOnesIsNotCalledEqual) {
   double before = 0.0, after = 0.0;
   for (uint32_t trial = 0; trial < kRareTrials; ++trial) {

@@ -5,8 +5,8 @@
 
 #include "models/model.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/train/dry_run.h"
-#include "tools/train/session.h"
+#include "tools/train/step/dry_run.h"
+#include "tools/train/step/session.h"
 
 namespace mantissa {
 namespace {

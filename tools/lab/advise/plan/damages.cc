@@ -12,7 +12,7 @@
 #include "core/base/thread_team.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
 #include "tools/train/held_state.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 namespace {

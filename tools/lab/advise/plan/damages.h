@@ -44,8 +44,8 @@ std::vector<SharedDamage> shared_damages(const Config& config, DType low, Shared
                                          std::vector<PlannedPlace>& places, std::optional<Session>& session,
                                          Communicator& communicator);
 
-// The damage of everything that no plan decides, in 16 bits: mean over batches and one standard error. `session` is in
-// in_exact_precision(). ConfigError if it is not finite.
+// The damage, in 16 bits, of everything that no plan decides: mean over batches plus a standard error. `session` is in
+// in_exact_precision(). ConfigError if the damage is not finite.
 double rest_damage(const Config& config, DType low, const std::vector<PlannedPlace>& layers, int64_t batches,
                    Session& session);
 
@@ -58,8 +58,9 @@ struct KnownDamages {
   const SensitivityAnalysis& layers;
   const std::vector<SharedDamage>& shared;
 
-  // A mean plus one standard error, so that poorly known damages do not count as harmless; and that error. A falling
-  // loss counts as 0: it is noise, or luck. Nothing if the option overflows or could not be tried.
+  // `sum`: the mean plus its standard error, so that poorly known damages do not count as harmless. `error`: the
+  // standard error. A falling loss counts as 0: it is noise, or luck. Nothing if the option overflows or could not be
+  // tried.
   struct Damage {
     double sum = 0.0, error = 0.0;
   };

@@ -42,8 +42,8 @@ class SoftChoice {
   void learn(const OptionValues& damages, double beyond = 0.0);
 
   const OptionValues& probabilities() const { return probabilities_; }
-  // Starts from the likeliest options. Replaces those that lose least likelihood for their gain until the budget is
-  // met. exchanged() then uses the rest of the budget, with the learned damages.
+  // Starts from the likeliest options. Makes replacements, with the least loss of likelihood for their gain, until the
+  // budget is met. exchanged() then uses the rest of the budget, with the learned damages.
   Plan settle() const;
 
  private:

@@ -9,8 +9,8 @@
 
 namespace mantissa {
 
-// Sums of option costs ignore that neighbours share casts, and that only memory at the step's peak counts. The optimum
-// of the sums is near the optimum of the wholes, so this search starts there.
+// Sums of option costs ignore the casts shared by neighbours, and that only memory at the step's peak counts. The
+// optimum of the sums is near the optimum of the wholes, so this search starts there.
 struct WholeSearch {
   std::vector<int> options{};  // their number for each decision
   PlanGoal goal{};
@@ -30,7 +30,7 @@ struct FoundWhole {
 };
 
 // The best of all plans, if no more than most_plans exist. Otherwise goes from the best start to better plans, changing
-// one decision at a time and then pairs, until none is better or enough plans were priced. With a tolerance, searches
+// a decision at a time and then pairs, until none is better or enough plans were priced. With a tolerance, searches
 // first for the least damage, then among equally good plans, each with half of the plans. Plans that need more than
 // most_bytes rank last.
 FoundWhole search_wholes(const WholeSearch& search);
@@ -49,8 +49,8 @@ double sum_of(const OptionValues& values, const Plan& plan);
 // Returns a plan that exceeds a limit unchanged.
 Plan exchanged(Plan plan, const OptionValues& costs, const std::vector<SumLimit>& limits);
 
-// Promotion: changes decisions to less damaging options, those first that win most predicted loss for their seconds,
-// until at most half of the plan's predicted damage is left. Nothing if the plan has no damage to reduce.
+// Promotion: changes decisions to less damaging options until at most half of the plan's predicted damage is left. Each
+// change wins the most predicted loss for its seconds. Nothing if the plan has no damage to reduce.
 std::optional<Plan> promoted(const PlanProblem& problem, const Plan& plan);
 
 }  // namespace mantissa

@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {

@@ -11,7 +11,7 @@
 
 namespace mantissa {
 
-// Formats that all layers share: those of the optimizer's state, and of gradients between ranks.
+// Formats that all layers share: of the optimizer's state, and of gradients between ranks.
 enum class SharedFormat : uint8_t { kFirstMoment, kSecondMoment, kMaster, kWire };
 // Kinds of them, as --state names them.
 inline constexpr const char* kMoments = "moments";
@@ -48,7 +48,7 @@ DType low_of(const Config& config);
 // try.
 std::vector<std::string> uniform_names(DType low, const std::vector<std::string>& recipes);
 
-// ConfigError for a recipe that plans cannot use, a kind that is unknown, and either given twice.
+// ConfigError for a recipe that plans cannot use, an unknown kind, and a duplicate of either.
 void require_recipes(const std::vector<std::string>& recipes);
 void require_kinds(const std::vector<std::string>& kinds);
 

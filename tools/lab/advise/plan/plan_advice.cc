@@ -52,9 +52,9 @@ std::vector<Plan> thinned(const ParetoFront& front) {
   return plans;
 }
 
-// Predicts steps of the whole model with one option instead of 16 bits, so that casts, transposes and effects on
-// neighbours count. Layers that differ only in their block number cost the same. Options count relative to the least
-// cost of their decision; the rest is common to all plans. Returns the cost in 16 bits throughout.
+// Predicts a step of the whole model for each option, with 16 bits elsewhere. This includes casts, transposes and
+// effects on neighbours. Layers that differ only in their block number cost the same. Options count relative to the
+// least cost of their decision; the rest is common to all plans. Returns the cost in 16 bits throughout.
 StepCost price_options(PlanAdvice& advice, const KnownDamages& damages) {
   const auto cost_of = [&](const std::vector<PlannedPlace>& places, const Plan& plan) {
     return step_cost(with_plan(advice.base, advice.low, places, plan), advice.target, advice.ranks);
@@ -104,8 +104,8 @@ SearchResult search_parts(PlanAdvice& advice, const PlanRequest& request) {
   return chosen;
 }
 
-// Places lowered together save casts or packing that none of them saves alone, so a plan's cost differs from the sum of
-// its parts. Measure the difference at the found plan, subtract it from the budget, and search again until they agree.
+// Places lowered together save casts or packing that no place saves alone, so a plan's cost differs from the sum of its
+// parts. Measure the difference at the found plan, subtract it from the budget, and search again until they agree.
 // Returns the plans found.
 std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest& request) {
   constexpr int kMostSearches = 4;
@@ -129,7 +129,7 @@ std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest&
   return plans;
 }
 
-// Starts from the plans that the sums found, the fastest that does no more damage, uniform plans, and the front.
+// Starts from the plans found by sums, the fastest plan with no more damage, uniform plans, and the front.
 void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::vector<Plan> starts) {
   WholeSearch search{.goal = advice.whole_goal(), .tolerance = kHarmNats, .most_plans = request.most_wholes};
   if (advice.target.memory_bytes > 0.0) search.most_bytes = advice.target.memory_bytes;
@@ -146,8 +146,7 @@ void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::ve
   advice.take(found.plan);
 }
 
-// The newest of the plans that an allocation found and that meets the budget as a whole. The sums of parts may find
-// none where other plans meet it.
+// The newest allocated plan that meets the budget as a whole. Sums of parts may find none although other plans meet it.
 std::optional<Plan> allocated(const PlanAdvice& advice, const std::vector<Plan>& found) {
   const auto meets = [&](const Plan& plan) { return advice.whole_goal().is_met(advice.priced("plan", plan).totals()); };
   const auto newest = std::find_if(found.rbegin(), found.rend(), meets);

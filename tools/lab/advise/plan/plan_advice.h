@@ -14,7 +14,7 @@ struct StepCost {
   double bytes = 0.0;         // one rank
   double sent_bytes = 0.0;    // by a rank to others in a step
   double device_bytes = 0.0;  // memory of its device; 0: not known
-  // One rank, the ends of the range that Prediction has; 0: not known. Plans are chosen by the lower one.
+  // Energy of a rank, the ends of Prediction's range; 0: not known. Plans are chosen by the lower end.
   double joules = 0.0, most_joules = 0.0;
 
   bool fits() const { return device_bytes <= 0.0 || bytes <= device_bytes; }
@@ -79,7 +79,7 @@ struct PlanAdvice {
   bool is_optimum = false;                                    // these were all plans
   std::vector<WholePlan> uniform;                             // fp32, 16 bits, recipes
   ParetoFront front;                                          // in sums of parts
-  // By rising time: plans of that front, the chosen one and the uniform ones, as far as none of them beats another.
+  // By rising time: the Pareto-optimal plans among some of the front, the chosen plan and the uniform plans.
   std::vector<WholePlan> front_plans;
   WholePlan plan;
   bool meets_budget = false;

@@ -9,7 +9,7 @@
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -121,7 +121,7 @@ void require_time_for(const PlanEffort& effort, double seconds_of_step) {
 }
 
 double time_of_step(Session& session) {
-  constexpr double kLong = 60.0;  // seconds after which the first pass, which also builds kernels, has to do
+  constexpr double kLong = 60.0;  // seconds; after a longer first pass, which also builds kernels, there is no second
   LoweredPasses passes(session);
   passes.load(session.next_step);
   double seconds = 0.0;

@@ -33,8 +33,8 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
 std::string to_text(const PlanEffort& effort, double seconds_of_step);
 
 inline constexpr double kMostPlanSeconds = 3600.0;
-// Errors that say what takes most and which options make it smaller. MemoryError where this machine computes and its
-// memory, which is `total_bytes`, is too small; ConfigError beyond kMostPlanSeconds.
+// The errors name the largest costs and the options to reduce them. MemoryError if this machine computes and its
+// memory, `total_bytes`, is too small. ConfigError beyond kMostPlanSeconds.
 void require_memory_for(const PlanEffort& effort, double total_bytes);
 void require_time_for(const PlanEffort& effort, double seconds_of_step);
 

@@ -96,7 +96,7 @@ std::string verdict(const PlanAdvice& advice) {
                        limit, advice.lacks_memory() ? memory : "", found, state);
   }
   const WholePlan& low = advice.uniform[1];
-  // A roofline tells how little a step can take.
+  // A roofline gives the least time of a step.
   const char* const least = advice.target.hardware != nullptr ? "at least " : "";
   std::string energy;
   if (advice.knows_energy()) {
@@ -191,7 +191,7 @@ CellText cell(PlanQuantity what) {
   return [what](const Json& value) { return to_text(what, value.get<double>()); };
 }
 const CellText kLoss = in_format("{:.3g}");
-// A column of energy behind that of memory, where it is known.
+// Adds a column of energy after the memory column, if energy is known.
 void add_energy(const PlanAdvice& advice, std::vector<Column>& columns) {
   if (!advice.knows_energy()) return;
   const auto memory = std::ranges::find(columns, "bytes", &Column::key);

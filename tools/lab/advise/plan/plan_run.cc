@@ -12,8 +12,8 @@
 #include "tools/lab/advise/plan/score_allocation.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
-#include "tools/train/dry_run.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/dry_run.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 namespace {
@@ -43,7 +43,7 @@ void require_units(const Hardware& hardware, DType low) {
       others));
 }
 
-// Scores tell layers apart, and nothing else.
+// Scores only compare layers with each other.
 void require_allocation(const PlanRequest& plan) {
   if (plan.damage == DamageScore::kLoss) return;
   if (plan.budget.kind == Budget::kLoss) {

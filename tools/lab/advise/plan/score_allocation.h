@@ -12,13 +12,13 @@ namespace mantissa {
 // "loss", "fisher", "hessian", "mi", "entropy". ConfigError lists them.
 DamageScore parse_damage_score(const std::string& text);
 
-// The harm of each option by the score, by place and option: the sum over the decisions that it combines, 0 for fp32.
+// The harm of each option by the score, by place and option: the sum over its decisions, 0 for fp32.
 //   fisher, hessian   the analysis's score; the Hessian's magnitude
-//   mi                bits of the exact product that the lowered one does not tell, of the estimate's log2(bins)
-//   entropy           bits of the lowered product's histogram times the share of bits that the format saves of 32: the
-//                     more a product has to tell, the more it needs
-// A score that is not known (of attention, and of products too large to sample) is the largest of the same format.
-// `places` are layers.
+//   mi                log2(bins) minus the mutual information of the exact and the lowered product, in bits
+//   entropy           bits of the lowered product's histogram times the share of 32 bits that the format saves: a
+//                     product with more information needs more bits
+// An unknown score (attention, products too large to sample) is replaced by the largest of the same format. `places`
+// are layers.
 OptionValues score_damages(DamageScore score, const SensitivityAnalysis& analysis, DType low,
                            const std::vector<PlannedPlace>& places);
 

@@ -42,7 +42,7 @@ struct PlanValidation {
   ValidationOptions options{};
   int64_t seeds = 0;      // that were run
   int64_t steps = 0;      // in each run
-  std::string failure{};  // why a run of the plan failed; it is then worse than references that succeed with that seed
+  std::string failure{};  // why a run of the plan failed; then references that succeed with its seed are better
   TimesOf times = TimesOf::kTurns;
   std::vector<ReferenceResult> against{};
 };

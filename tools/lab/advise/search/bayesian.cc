@@ -1,9 +1,9 @@
-// Bayesian search. The better quarter of the plans tried so far and the rest give, for each decision, densities l and g
-// of its options: their frequencies, with one more plan in which all are equally frequent. Candidates are drawn from l;
-// the one with the largest l / g, and so the largest expected improvement, is tried next.
+// Bayesian search. For each decision, the better quarter of the tried plans gives a density l of its options, and the
+// rest a density g. A density is the options' frequencies, plus another plan in which all are equally frequent.
+// Candidates are drawn from l. The next to try has the largest l / g, and so the largest expected improvement.
 //
-// As a solver, the objective is the predicted minimized quantity. Plans that exceed the budget are repaired; those that
-// still exceed it count as worse than all others.
+// As a solver, the objective is the predicted minimized quantity. Plans beyond the budget are repaired; if they still
+// exceed it, they count as worse than all others.
 
 #include <algorithm>
 #include <cmath>
@@ -49,7 +49,7 @@ ParzenResult parzen_search(const PlanProblem& problem, const std::function<doubl
   Draws draws(settings.seed);
   std::vector<Tried> tried;
   std::set<Plan> known;
-  // The best candidate that has not been tried, or a tried one if all have.
+  // The best untried candidate, or the best tried one if all were tried.
   const auto next_plan = [&] {
     std::ranges::stable_sort(tried, {}, &Tried::first);
     const auto better = static_cast<size_t>(std::ceil(kBetterShare * static_cast<double>(tried.size())));

@@ -1,14 +1,14 @@
 // Exact search: dynamic programming over the decisions, with lists of undominated partial plans in place of rounded
 // costs (Nemhauser and Ullmann, "Discrete Dynamic Programming and Capital Allocation", Management Science 15(9), 1969).
 //
-// A label is a choice for the first decisions with its three sums. Costs add up and are not negative, so a label can be
+// A label is a choice for the first decisions with its sums. Costs add up and are not negative, so a label can be
 // dropped if another is no worse in any sum that counts. The first of plans with equal sums stays, decision by
 // decision.
 //
 // If more than `most_labels` labels are left after a decision, the list is thinned: the range of each sum but the first
 // is divided into equal intervals, and the label with the least first sum stays for each interval (or cell). The
-// intervals of all decisions add up to the gap: kept plans are off by at most that much in these sums. The first sum,
-// which is the limited one, is never rounded, so a plan that meets the budget is still found to meet it.
+// intervals of all decisions add up to the gap: kept plans are off by at most the gap in these sums. The first sum, of
+// the limited quantity, is never rounded, so a plan that meets the budget is still found to meet it.
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
-// Bounds the best plan that a partial one can become, by the Lagrangian relaxation of the budget: a unit of the limited
+// Bounds the best completion of a partial plan, by the Lagrangian relaxation of the budget: a unit of the limited
 // quantity costs lambda of the minimized one. For every lambda >= 0
 //
 //   min over plans { least : limited <= limit }  >=  min over plans (least + lambda limited) - lambda limit
@@ -62,7 +62,7 @@ class LagrangeBound {
     const double value = least_sum + lambda_ * limited_sum + rest_[next], budget = lambda_ * goal_.tolerated();
     return value - budget - 1e-12 * (value + budget);
   }
-  // The best plan that was met in the search for lambda; empty if none met the budget.
+  // The best plan seen in the search for lambda; empty if none met the budget.
   const Plan& plan() const { return plan_; }
 
  private:
@@ -112,7 +112,7 @@ struct Label : Step {
   std::array<double, kPlanQuantities> sums{};
 };
 
-// Points of which none is at most another in both coordinates.
+// Undominated points: no point is at most another in both coordinates.
 class Stairs {
  public:
   // Whether a point is at most (x, y).
@@ -152,7 +152,7 @@ class StairsByRank {
   std::vector<Stairs> nodes_;
 };
 
-// `labels` are sorted by their sums: a label is compared with those before it, which are no worse in the first one.
+// `labels` are sorted by their sums. A label is compared with earlier labels, which are no worse in the first sum.
 void drop_dominated(std::vector<Label>& labels, int criteria) {
   std::vector<double> fourth = {0.0};  // the values that count, sorted
   if (criteria == 4) {

@@ -1,9 +1,9 @@
 // Greedy: gain per cost, one decision at a time (Dantzig, "Discrete-Variable Extremum Problems", Operations Research
 // 5(2), 1957).
 //
-// Starts with the least of the minimized quantity, ignoring the budget. Until the budget is met, it makes the move that
-// costs least of that quantity for its saving of the limited one; savings beyond the need do not count. Then it makes
-// moves within the budget, the most efficient first, until none is left.
+// Starts with the least of the minimized quantity, ignoring the budget. Until the budget is met, it makes the move with
+// the least cost in this quantity for its saving of the limited quantity; savings beyond the need do not count. Then it
+// makes moves within the budget, the most efficient first, until none is left.
 
 #include <algorithm>
 

@@ -47,7 +47,7 @@ const std::map<std::string_view, BudgetKind> kBudgetKinds = {
     {"loss", {Budget::kLoss, {{"", 1.0}, {"nats", 1.0}}}},
     {"energy", {Budget::kEnergy, {{"", 1.0}, {"J", 1.0}, {"kJ", 1e3}, {"mJ", 1e-3}, {"%", 1e-2}}}}};
 
-// In the first unit that the value reaches, or else the last one.
+// in_units() uses the first unit that the value reaches, or else the last.
 struct Unit {
   double size;
   const char* name;

@@ -45,8 +45,8 @@ struct PlanDecision {
 using PlanProblem = std::vector<PlanDecision>;
 using Plan = std::vector<int>;  // an option for each decision
 
-// ConfigError naming the decision: no decisions, a name that appears twice, no options, or a cost or damage that is
-// negative, NaN or Inf.
+// ConfigError naming the decision: no decisions, a duplicate name, no options, or a cost or damage that is negative,
+// NaN or Inf.
 void check_problem(const PlanProblem& problem);
 // Sums over the plan. ConfigError for a plan that does not go with the problem.
 PlanTotals evaluate(const PlanProblem& problem, const Plan& plan);
@@ -60,7 +60,7 @@ inline double quantity(const PlanTotals& totals, PlanQuantity what) {
 }
 // At most so many digits, one less of nats, and the unit: "1.2 ms", "340 MiB", "0.0004 nats", "12 mJ".
 std::string to_text(PlanQuantity what, double value, int digits = 3);
-// Both with the digits that tell them apart.
+// Both, with enough digits to differ.
 std::pair<std::string, std::string> told_apart(PlanQuantity what, double a, double b);
 
 enum class Budget : uint8_t { kTime, kMemory, kLoss, kEnergy };
@@ -86,7 +86,7 @@ struct PlanGoal {
     }
     return {kDamage, kSeconds, kBytes, kJoules};
   }
-  // The cost that options save: that of the budget, and time under one of loss.
+  // The cost that options save: the budget's quantity; time under a budget of loss.
   PlanQuantity cost() const { return budget == Budget::kLoss ? PlanQuantity::kSeconds : quantities()[0]; }
   // The limit, and 1e-12 of it for the rounding of sums.
   double tolerated() const { return limit * (1.0 + 1e-12); }

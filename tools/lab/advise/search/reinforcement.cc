@@ -1,14 +1,13 @@
 // Reinforcement learning by the policy gradient (REINFORCE: Williams, "Simple Statistical Gradient-Following Algorithms
 // for Connectionist Reinforcement Learning", Machine Learning 8, 1992).
 //
-// The policy is a softmax over the options of each decision, p = softmax(a). An episode draws an option for one
-// decision after the other, among those after which the rest can still meet the budget, so that every episode meets it.
-// Its return is the minimized quantity, negated. With the episodes of a batch, each of return R and drawn options o,
+// The policy is a softmax over the options of each decision, p = softmax(a). An episode draws an option for each
+// decision in turn, among options after which the rest can still meet the budget, so every episode meets it. Its return
+// is the minimized quantity, negated. With the episodes of a batch, each with return R and drawn options o,
 //   a += rate * mean over episodes of (R - baseline) / deviation * d(log p(o)) / da,   d(log p(o)) / da = [o] - p
-// where p is the policy over the options that were left at that point, the baseline is the mean return of the batch's
-// other episodes, which keeps the gradient unbiased, and the deviation is that of the batch's returns, so that seconds,
-// bytes and nats learn at one rate. Ends early when all returns of a batch are alike. The best plan of all episodes is
-// taken.
+// p is the policy over the options left at this point. The baseline is the mean return of the batch's other episodes:
+// this keeps the gradient unbiased. The deviation is taken over the batch's returns, so that seconds, bytes and nats
+// learn at the same rate. Ends early when all returns of a batch are alike. Takes the best plan of all episodes.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +22,7 @@ constexpr double kRate = 0.5;
 
 using Policy = std::vector<std::vector<double>>;  // by decision and option
 
-// A drawn plan, and the probabilities that its options were drawn with: 0 for those that were not left.
+// A drawn plan, and the probabilities of the options at each draw: 0 for options that were not left.
 struct Episode {
   Plan plan{};
   Policy probabilities{};
@@ -50,7 +49,7 @@ class PlanPolicy {
       double left = draws.uniform();
       size_t option = 0;
       while (option + 1 < p.size() && (left -= p[option]) >= 0.0) ++option;
-      while (p[option] == 0.0) --option;  // the rounding of sums, behind the last option that is left
+      while (p[option] == 0.0) --option;  // rounded sums may pass the last option that is left
       episode.plan.push_back(static_cast<int>(option));
       spent += quantity(problem_[i].options[option].totals(), limited_);
     }
@@ -81,8 +80,8 @@ class PlanPolicy {
   }
 
  private:
-  // Over the options of a decision after which the rest can meet the budget, if this much is spent; if rounding leaves
-  // none, the one with the least need.
+  // Over the options after which the rest can meet the budget, if this much is spent. If rounding leaves none, the
+  // option with the least need.
   std::vector<double> probabilities(size_t decision, double spent) const {
     const std::vector<PlanOption>& options = problem_[decision].options;
     std::vector<double> p(options.size(), 0.0);

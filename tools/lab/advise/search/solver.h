@@ -21,7 +21,7 @@ struct SearchSettings {
 struct SearchResult {
   Plan plan{};
   PlanTotals totals{};
-  // If no plan meets the budget, this is one with the least excess, and of those the best.
+  // If no plan meets the budget, `plan` is the best of the plans with the least excess.
   bool meets_budget = true;
   // The optimum of the minimized quantity is at most this much lower: 0 for a known optimum, nothing if unknown.
   std::optional<double> gap{};
@@ -37,7 +37,7 @@ SearchResult solve(std::string_view solver, const PlanProblem& problem, const Pl
 // Plans that no other plan beats in time, memory, damage and, where it is known, energy at once.
 struct ParetoFront {
   std::vector<Plan> plans{};  // by rising time; one plan for equal totals
-  // 0 if the front is complete. Else every plan has one in the front that takes no longer, with at most this much more
+  // 0 if the front is complete. Else the front has, for every plan, one at most as slow, with at most this much more
   // damage, memory and energy.
   double damage_gap = 0, bytes_gap = 0, joules_gap = 0;
 };

@@ -132,7 +132,7 @@ void DecisionPasses::run(int64_t step, ProgressBar& progress) {
     pass.local = local[i];
     if (!is_backward(decision)) pass.fisher = local[i].seen ? local[i].fisher : kUnknown;
     if (lowers_forward_product(decision)) {
-      // A forward product changes the weight that it multiplies, by a rounding that was sampled or is unknown.
+      // A forward product rounds the weight that it multiplies; the error is unknown if not sampled.
       for (int p = 0; p < state_.parameters().size(); ++p) {
         const Parameter& parameter = state_.parameters()[p];
         const bool is_its_weight = parameter.shape.rank() == 2 && parameter.precision_layer() == decision.layer;

@@ -11,7 +11,7 @@
 
 namespace mantissa {
 
-// Effects of one decision on one batch; the numbers are as in DecisionScores, NaN if not finite.
+// Effects of a decision on a batch; the numbers are as in DecisionScores, NaN if not finite.
 struct DecisionPass {
   std::string refusal;
   double loss = 0.0, update_loss = 0.0, gradient_change = 0.0, parameter_change = 0.0;
@@ -26,8 +26,8 @@ class DecisionPasses {
   // Collective.
   DecisionPasses(const SensitivityRequest& request, Session& session);
 
-  // The batch of one training step, which stays loaded. Leaves the session at the point. `progress` advances with each
-  // decision. Collective.
+  // Tries every decision on the batch of a training step, which stays loaded. Leaves the session at the point.
+  // `progress` advances with each decision. Collective.
   void run(int64_t step, ProgressBar& progress);
   // After all batches; `level` is that of the traces' intervals. Collective.
   std::vector<ParameterScores> parameter_scores(const HessianProbes& probes, double level);

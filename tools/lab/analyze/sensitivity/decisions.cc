@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "tools/config/precision_names.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {

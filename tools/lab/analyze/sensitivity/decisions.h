@@ -9,12 +9,12 @@
 
 namespace mantissa {
 
-// A linear layer, one of its products, or an attention, and the format that it would compute in. A dtype applies to
-// everything that the op computes, a recipe to the operands of a product.
+// A linear layer, one of its products, or an attention, with the format to compute in. A dtype applies to everything
+// that the op computes, a recipe to the operands of a product.
 struct PrecisionDecision {
   std::string layer;  // path: "blocks.1.mlp.up"
   Op op = Op::kLinear;
-  std::optional<Product> product{};  // none: all that the op computes, in a dtype
+  std::optional<Product> product{};  // empty: the whole op, in a dtype
   std::string format;                // "bf16", "fp16", or a recipe: "current", "mxfp8", "current:e5m2"
 
   bool operator==(const PrecisionDecision&) const = default;

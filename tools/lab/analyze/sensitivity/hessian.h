@@ -50,8 +50,8 @@ std::vector<std::vector<float>> hessian_product(LoweredPasses& passes, const Tra
 // Adds the probes numbered begin ... end - 1 of the loaded batch. Restores the point. Collective.
 void probe_hessian(LoweredPasses& passes, const std::vector<double>& steps, int begin, int end, HessianProbes& probes);
 
-// The smallest and the largest element of each parameter's diagonal, from the mean over probes; `shard` is the one that
-// `probes.diagonal` belongs to. Both are NaN if there are no probes or an element is NaN. Collective.
+// The smallest and the largest element of each parameter's diagonal, from the mean over probes. `shard`: the shard of
+// `probes.diagonal`. Both are NaN if there are no probes or an element is NaN. Collective.
 std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probes, const Shard& shard,
                                                       const ShardedState& state);
 

@@ -15,7 +15,7 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
     }
     return score;
   };
-  // A score that came out not finite is worse than all others; one that was not measured stays NaN.
+  // A score that is not finite is worse than all others; an unmeasured score stays NaN.
   const auto worst = [](double value) { return std::isnan(value) ? std::numeric_limits<double>::infinity() : value; };
   const auto if_seen = [&](const DecisionScores& one, double value) {
     return std::isnan(one.risk.overflow) ? kUnknown : worst(value);

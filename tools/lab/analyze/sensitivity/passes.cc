@@ -5,7 +5,7 @@
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/probe/args.h"
 #include "tools/probe/probe_memory.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {

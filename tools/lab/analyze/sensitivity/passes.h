@@ -1,4 +1,4 @@
-// Passes over one batch from one point of a training, each in its own precision, and their results on the ranks.
+// Passes over a batch from the same point of a training, each in its own precision, and their results on the ranks.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/quant/probe_records.h"
-#include "tools/train/session.h"
-#include "tools/train/step_work.h"
+#include "tools/train/step/session.h"
+#include "tools/train/step/step_work.h"
 
 namespace mantissa {
 
@@ -36,7 +36,7 @@ ErrorSums total(const std::vector<ErrorSums>& by_parameter);
 // Each element summed over the ranks, in rank order. Collective.
 std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator& communicator);
 
-// A training at one point, to which it can be restored after something has been tried.
+// A training at a point, to which it can be restored after a trial.
 class TrainingPoint {
  public:
   // Copies this rank's weights and moments on the device. The session is in in_exact_precision(); `state`

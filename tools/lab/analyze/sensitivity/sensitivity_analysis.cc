@@ -50,7 +50,7 @@ HessianProbes probe_until_known(const HessianGoal& goal, int64_t batches, Decisi
     made = look;
     const auto wide = static_cast<double>(std::ranges::count_if(found.results, is_wide));
     log_info("sensitivity: {} of the Hessian", counted(made, "probe"));
-    // Equal on all ranks already; the sum makes it impossible that one of them goes on alone.
+    // Equal on all ranks already; the sum ensures that no rank goes on alone.
     if (sum_over_ranks({wide}, session.sharded.communicator)[0] == 0.0) break;
   }
   return probes;

@@ -10,7 +10,7 @@
 #include "tools/lab/analyze/sensitivity/layer_scores.h"
 #include "tools/lab/analyze/sensitivity/local_scores.h"
 #include "tools/lab/analyze/sensitivity/risk_bands.h"
-#include "tools/train/session.h"
+#include "tools/train/step/session.h"
 
 namespace mantissa {
 
@@ -65,7 +65,7 @@ struct ParameterScores {
   double smallest_diagonal = 0.0, largest_diagonal = 0.0;  // see diagonal_range()
 };
 
-// A score that decisions are ranked by, larger ones first. Not finite counts as Inf; NaN is not known.
+// A score for ranking decisions, the largest first. Not finite counts as Inf; NaN is not known.
 struct NamedScore {
   const char* name;
   std::vector<double> values;  // of each decision that was tried

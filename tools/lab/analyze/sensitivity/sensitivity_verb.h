@@ -1,4 +1,4 @@
-// `mantissa analyze sensitivity`: the effect on a model's training of lowering one product of one layer.
+// `mantissa analyze sensitivity`: the effect on a model's training of lowering a single product of a layer.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace mantissa {
 // lowered_decisions: by format, how many decisions lowered_throughout() has. is_lowered: whether a decision is one.
 nlohmann::json to_json(const SensitivityAnalysis& analysis);
 std::string sensitivity_text(const nlohmann::json& figures);
-// One HTML file with charts, which needs no network.
+// A self-contained HTML file with charts.
 std::string sensitivity_page(const nlohmann::json& figures);
 
 // Runs on one rank or, under mpirun or srun, on several. Rank 0 prints the report to standard output and writes the

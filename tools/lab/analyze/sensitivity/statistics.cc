@@ -44,7 +44,7 @@ std::vector<double> ranks(std::span<const double> values) {
   return found;
 }
 
-// The class of each value, by the rank of the first one that equals it.
+// The class of each value, by the lowest rank of the values equal to it.
 std::vector<size_t> classes(std::span<const float> values) {
   std::vector<size_t> found(values.size());
   for_equal_values(values, [&](size_t place, size_t begin, size_t) {

@@ -15,7 +15,7 @@
 namespace mantissa {
 namespace {
 
-// Names what harms: the largest rise of the loss that its interval tells from 0. A falling loss is no harm.
+// Names the most harmful decision: the largest rise of the loss beyond its interval. A falling loss is no harm.
 std::string most_sensitive(const Json& order) {
   const Json* largest = nullptr;        // rise
   const Json* largest_known = nullptr;  // rise beyond its interval

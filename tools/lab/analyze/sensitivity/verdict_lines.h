@@ -7,12 +7,12 @@
 
 namespace mantissa {
 
-// The decisions that were tried, the most sensitive first; a loss that is not finite comes before all others.
+// The tried decisions, the most sensitive first; a non-finite loss comes before all others.
 Json tried_by_loss(const Json& figures);
 // The sentences of the verdict.
 Json sensitivity_verdict(const Json& figures);
 
-// `decisions`: those of the figures that were tried.
+// `decisions`: tried_by_loss() of the figures.
 
 // How wide the intervals of Hessian scores are, and how to make them narrower. Empty if there are no scores.
 std::string hessian_line(const Json& figures, const Json& decisions);

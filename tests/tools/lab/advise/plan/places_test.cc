@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "tests/program/program.h"
 #include "tools/lab/advise/plan/validation.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa::testing {
 namespace {

@@ -46,7 +46,7 @@ TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
   }
 }
 
-// Nothing but energy tells formats apart: 8 bits take a half of it.
+// Formats differ in energy only: 8 bits take half.
 TEST_F(PlanAdviceTest, UnderABudgetOfEnergyEverySolverSavesEnergyAndKeepsThePlantedLayerHigh) {
   costs_.saves_energy = true;
   request_.compare_solvers = true;
@@ -63,7 +63,7 @@ TEST_F(PlanAdviceTest, UnderABudgetOfEnergyEverySolverSavesEnergyAndKeepsThePlan
     EXPECT_TRUE(result.meets_budget) << solver;
     EXPECT_TRUE(keeps_planted_high(advice, result.plan)) << solver << "\n" << text;
   }
-  // Time does not tell these plans apart, so energy makes the front.
+  // These plans do not differ in time, so energy makes the front.
   EXPECT_GT(advice.front_plans.size(), 4u);
   const nlohmann::json json = to_json(advice);
   EXPECT_EQ(json.at("budget").at("kind"), "energy");
@@ -95,7 +95,7 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchKeepsThePlantedLayerHighAndTheMode
   EXPECT_EQ(advice.results.back().first, kDifferentiable);
 }
 
-// Predictions that call the planted layer harmless mislead a solver that uses only them, but not one that measures.
+// Predictions call the planted layer harmless. They mislead a solver without measurements, but not this search.
 TEST_F(PlanAdviceTest, TheDifferentiableSearchUnderALossBudgetGoesByTheLossesThatItMeasures) {
   const auto weights = [&] {
     const ModelRuntime& runtime = model_.session.runtime;

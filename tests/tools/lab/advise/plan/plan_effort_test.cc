@@ -25,7 +25,7 @@ TEST(PlanEffort, CountsStepsAsTheyAreMade) {
   PlanEffort effort = plan_effort(request, config, places_of(request, config));
   EXPECT_EQ(effort.decisions, 9 * 4 + 2);
   EXPECT_EQ(effort.warm_up_steps, 20);
-  // 38 decisions and the exact pass with an update and a loss behind it each; two more losses for the rest.
+  // 38 decisions and the exact pass with an update and a loss after it each; two more losses for the rest.
   EXPECT_DOUBLE_EQ(effort.layer_steps, 3 * (39 * (4.0 / 3.0) + 2.0 / 3.0));
   EXPECT_EQ(effort.state_steps, 0);
   EXPECT_EQ(effort.validation_steps, 3 * 5 * 70) << "the plan, bf16 and fp32, no longer than the training";

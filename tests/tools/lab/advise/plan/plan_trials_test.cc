@@ -1,4 +1,4 @@
-// Trials of plans: what keeps a plan, and what changes it.
+// Trials of plans: reasons to keep or change a plan.
 #include <gtest/gtest.h>
 
 #include <algorithm>

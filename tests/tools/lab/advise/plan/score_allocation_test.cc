@@ -94,7 +94,7 @@ TEST_F(ScoreAllocation, HarmsLeastOfAllPlansWithinTheBudget) {
   EXPECT_GT(different, 1) << "scores must not all be alike";
 }
 
-// Sums of parts may find no plan within a budget that other plans meet as wholes, here by a search that always finds
+// Sums of parts may find no plan within a budget, although other plans meet it as wholes. Here the search always finds
 // fp32.
 TEST_F(ScoreAllocation, ABudgetCannotBeMetOnlyWhereNoneOfAllPlansMeetsIt) {
   std::vector<PlannedPlace> places = planned_layers(model_.config, DType::kBF16, {});

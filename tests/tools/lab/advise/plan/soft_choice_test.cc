@@ -89,9 +89,9 @@ Gaps gaps_after(int64_t steps) {
   return gaps;
 }
 
-// Measured over 296 budgets: mean 0.0109, largest 0.42; mean after a single step 0.0189. The first two bounds are twice
-// that, as for other solvers. The rest of the budget is spent by the learned damages, even after a single step. The
-// last bound shows that further steps improve on that.
+// Measured over 296 budgets: mean 0.0109, largest 0.42; mean after a single step 0.0189. The first two bounds are about
+// twice the first two values, as for other solvers. The rest of the budget is spent by the learned damages, even after
+// a single step. The last bound shows that further steps help.
 TEST(SoftChoice, IsNotFurtherFromTheOptimumThanItsBound) {
   const Gaps learnt = gaps_after(kSteps), begun = gaps_after(1);
   std::printf("differentiable gap: mean %.4f, largest %.4f of %d budgets; after one step mean %.4f\n", learnt.mean,

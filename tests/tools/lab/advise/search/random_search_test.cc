@@ -55,7 +55,7 @@ PlanProblem problem_of(int decisions, int options) {
   return problem;
 }
 
-// Distance from one plan out of 3^12, the target of a search that only sees values.
+// Distance from the target, one of 3^12 plans. The search sees only this value.
 double distance(const Plan& plan) {
   double sum = 0;
   for (size_t i = 0; i < plan.size(); ++i) sum += plan[i] != static_cast<int>(i * 7 % 3);

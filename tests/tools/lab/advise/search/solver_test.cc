@@ -298,7 +298,7 @@ std::set<Point> undominated(const std::vector<Point>& points) {
 TEST(ParetoFront, HasEveryPlanThatNoneBeatsAndNoOther) {
   size_t plans = 0;
   for (uint64_t seed = 1; seed <= 32; ++seed) {
-    const bool has_energy = seed > 16;  // one more quantity that can tell plans apart: fewer decisions
+    const bool has_energy = seed > 16;  // a further quantity to compare plans by: fewer decisions
     const PlanProblem random = random_problem(seed, 1 + static_cast<int>(seed % (has_energy ? 6 : 9)));
     const PlanProblem problem = has_energy ? random : without_energy(random);
     const ParetoFront front = pareto_front(problem);

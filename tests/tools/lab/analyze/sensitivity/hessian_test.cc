@@ -14,7 +14,7 @@
 #include "core/tensor/philox.h"
 #include "tests/program/program.h"
 #include "tools/lab/analyze/sensitivity/decisions.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa::testing {
 namespace {
@@ -205,7 +205,7 @@ TEST(Hessian, TracesElementsAndRangesAgreeWithTheDenseDiagonal) {
     // The loss does not depend on the keys' biases, so their gradients are fp32 rounding errors.
     const double rounding = 0x1p-20 * std::max(std::abs(*low), std::abs(*high));
     for (size_t i = 0; i < elements.size(); ++i) {
-      // One of two thousand exceeds five standard errors of 64 groups in one of a hundred such tests.
+      // In 1 % of such tests, one of two thousand elements exceeds five standard errors of 64 groups.
       const double error = 5.0 * errors[i] + rounding;
       EXPECT_NEAR(elements[i], found.dense[parameter][i], error) << found.names[parameter] << " " << i;
       if (error > 0.0) clearest = std::max(clearest, std::abs(found.dense[parameter][i]) / error);

@@ -1,4 +1,4 @@
-// A small model, trained a little in fp32, with one layer that can be made sensitive.
+// A small model, trained a little in fp32. Tests can make one layer sensitive.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 #include "comm/local/local_communicator.h"
 #include "tests/program/program.h"
 #include "tools/lab/analyze/sensitivity/decisions.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa::testing {
 

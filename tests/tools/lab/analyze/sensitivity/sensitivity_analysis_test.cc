@@ -177,8 +177,8 @@ TEST_F(Sensitivity, FindsALossScaleForFp16) {
   EXPECT_TRUE(std::isnan(of(analysis, "blocks.0.attention attention fp16").fisher.mean));
 }
 
-// As for the head of a large vocabulary: the Hessian score needs a rounding that was not observed, unlike that of its
-// backward products.
+// The head is too large to sample, as with a large vocabulary. The Hessian score of its forward product needs the
+// missing rounding errors; the scores of its backward products do not.
 TEST_F(Sensitivity, WhatWasNotLookedAtIsNotKnownAndCountsInNoCorrelation) {
   SensitivityRequest limited = request({"bf16", "current"});
   limited.batches = 1;
@@ -355,7 +355,7 @@ TEST(LayerScores, AreSumsOfSharesAndPutWhatIsNotFiniteFirst) {
   }
 }
 
-// The verdict names rises of the loss, where they are told from 0, and no gains.
+// The verdict names rises of the loss beyond their interval, and no gains.
 TEST_F(Sensitivity, NamesWhatHarmsAndNoGain) {
   const nlohmann::json figures = to_json(analyze_sensitivity(quick(request({"nvfp4"}, "blocks.0.mlp.up")), session_));
   ASSERT_EQ(figures.at("decisions").size(), 3u);

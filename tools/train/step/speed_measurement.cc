@@ -1,4 +1,4 @@
-#include "tools/train/speed_measurement.h"
+#include "tools/train/step/speed_measurement.h"
 
 #include <algorithm>
 

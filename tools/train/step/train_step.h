@@ -8,22 +8,19 @@
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
-#include "tools/probe/run_probe.h"
-#include "tools/run/guard/integrity.h"
 #include "tools/run/guard/stop_request.h"
 #include "tools/run/metrics/step_report.h"
-#include "tools/train/step_work.h"
+#include "tools/train/step/step_examiners.h"
 
 namespace mantissa {
 
 class TrainStep {
  public:
-  // `probe` examines the steps that are due, and `stop` says when this rank wants the training to end, unless they are
-  // nullptr; they must outlive the object.
-  explicit TrainStep(Session& session, RunProbe* probe = nullptr, StopRequest* stop = nullptr);
+  // `examiners`: beside those of the configuration. `stop` says when this rank wants the training to end, unless it is
+  // nullptr. All must outlive the object.
+  explicit TrainStep(Session& session, const std::vector<StepExaminer*>& examiners = {}, StopRequest* stop = nullptr);
 
   // Gives delayed scaling its first amaxes if it has none: those of the next step's batch, from passes that scale by
   // current amaxes and whose gradients are dropped. run() does it too, and again for the next step if they were not
@@ -33,8 +30,6 @@ class TrainStep {
   // waits, else of the step before, if there was one. session.next_step counts the reports given. CorruptionError for
   // corrupted state. Collective.
   std::vector<StepReport> run();
-  // The probe's findings since the last call, about the step that run() reported last. Rank 0 has those of all ranks.
-  std::optional<ProbedStep> take_probed() { return std::exchange(probed_, std::nullopt); }
   // Waits for the step under way. Afterwards weights and optimizer are those of session.next_step. Collective.
   std::vector<StepReport> finish();
   // With no step under way: CorruptionError unless the state may be saved. Collective.
@@ -46,6 +41,7 @@ class TrainStep {
 
  private:
   using Clock = std::chrono::steady_clock;
+  using Examiners = std::vector<StepExaminer*>;
   // A step that has been started.
   struct Pending {
     StepReport report;   // as planned
@@ -59,19 +55,20 @@ class TrainStep {
 
   // Whether a step may start before the outcome of the previous one is known.
   bool runs_ahead() const;
-  bool is_probed(int64_t step) const { return probe_ != nullptr && probe_->due(step); }
-  // Whether precision.adaptive asks for the curvature along the update of this step.
-  bool is_curvature_due(int64_t step) const;
-  bool is_noise_due(int64_t step) const;
-  // The squared norms of what micro-batches add to the unscaled gradient, summed. With no step under way.
-  double sum_of_squared_norms(int64_t step);
-  Pending start(int64_t step);
+  // The examiners that are due in this step.
+  Examiners due(int64_t step) const;
+  // Plans the step and queues it: passes, reduction, decision, update. With cuda.graph it is captured the second time
+  // after the calibration, when all sizes are known and all kernels chosen, and replayed from then on, except steps in
+  // which an examiner takes part.
+  Pending start(int64_t step, const Examiners& examiners);
+  Pending plan(int64_t step);
+  void make_passes(int64_t step, const Examiners& examiners);
+  void decide_and_update(const Examiners& examiners);
+  // Whether this step is replayed, or captured to be replayed. Counts the steps since the calibration.
+  bool is_captured(const Examiners& examiners);
   void calibrate(int64_t step);
   // The gradient of the summed loss that the backward passes start from.
   double loss_gradient_of(float scale, int64_t tokens) const;
-  // Queues the planned step: passes, reduction, decision, update. With cuda.graph it is captured the second time after
-  // the calibration, when all sizes are known and all kernels chosen, and replayed from then on, except probed steps.
-  void queue(int64_t step, RunProbe* probe);
   // The scaler as it will be if the step under way is applied.
   GradScaler planned_scaler() const;
   // Waits for the decision about a step and updates the session by it.
@@ -84,20 +81,21 @@ class TrainStep {
   Tensor decision_slot(int64_t step) const;
 
   Session& session_;
-  RunProbe* probe_;
   StopRequest* stop_;
   StepWork work_;
-  UpdateCurvature curvature_;
   VerdictReduction verdicts_;
   IntegrityGuard integrity_;
-  double prescale_;     // see gradient_prescale_log2()
+  IntegrityExaminer integrity_examiner_;
+  CurvatureExaminer curvature_;
+  NoiseExaminer noise_;
+  Examiners examiners_;
+  double prescale_;     // gradient_prescale()
   int64_t queued_ = 0;  // steps since the calibration
   int64_t calibrated_for_ = -1;
   float clean_scale_ = 0.0f;  // loss scale of the previous step if that was applied; else 0
   std::unique_ptr<CapturedWork> captured_;
   Tensor decisions_;  // u8 of two UpdateDecisions in staging memory: of even and of odd steps
   std::optional<Pending> pending_;
-  std::optional<ProbedStep> probed_;
   std::string data_error_;
   Clock::time_point last_settled_;
 };

@@ -1,4 +1,4 @@
-#include "tools/train/batches.h"
+#include "tools/train/step/batches.h"
 
 #include <algorithm>
 #include <cmath>

@@ -12,8 +12,8 @@
 #include "tools/model/runtime/model_runtime.h"
 #include "tools/run/guard/fault_injection.h"
 #include "tools/run/guard/spike_detector.h"
-#include "tools/train/arena_size.h"
-#include "tools/train/batches.h"
+#include "tools/train/step/arena_size.h"
+#include "tools/train/step/batches.h"
 
 namespace mantissa {
 

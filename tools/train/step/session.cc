@@ -1,4 +1,4 @@
-#include "tools/train/session.h"
+#include "tools/train/step/session.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,10 @@
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <ranges>
+#include <utility>
 
 #include "comm/state_faults.h"
 #include "core/profile/range.h"
@@ -14,50 +17,49 @@ constexpr int64_t kDecisionBytes = sizeof(UpdateDecision);
 
 }  // namespace
 
-TrainStep::TrainStep(Session& session, RunProbe* probe, StopRequest* stop)
+TrainStep::TrainStep(Session& session, const std::vector<StepExaminer*>& examiners, StopRequest* stop)
     : session_(session),
-      probe_(probe),
       stop_(stop),
       work_(session),
-      curvature_(session.sharded, work_),
       verdicts_(session.communicator, *session.runtime.backend, *session.runtime.stream),
       integrity_(session.config.integrity, session.sharded),
-      prescale_(std::ldexp(1.0, gradient_prescale_log2(session.ranks(), session.micro_batches()))),
+      integrity_examiner_(integrity_, *session.runtime.delayed_scales, work_),
+      curvature_(session, work_),
+      noise_(session, work_),
+      examiners_{&integrity_examiner_},
+      prescale_(gradient_prescale(session)),
       decisions_(session.runtime.backend->allocate_staging(2 * kDecisionBytes, "update decisions"), DType::kU8,
                  {2 * kDecisionBytes}),
-      last_settled_(Clock::now()) {}
+      last_settled_(Clock::now()) {
+  examiners_.insert(examiners_.end(), examiners.begin(), examiners.end());
+  examiners_.insert(examiners_.end(), {&curvature_, &noise_});
+}
 
 std::vector<StepReport> TrainStep::run() {
   std::vector<StepReport> reports;
-  const bool probed = is_probed(next_to_start()), curved = is_curvature_due(next_to_start());
-  const bool examined = integrity_.is_due(next_to_start()), compares = is_noise_due(next_to_start());
-  if (probed || curved || examined || compares) reports = finish();  // findings must belong to a step that is not void
+  const Examiners examiners = due(next_to_start());
+  if (!examiners.empty()) reports = finish();  // findings must belong to a step that is not void
   if (!reports.empty() && !reports.back().applied) return reports;
-  if (curved) curvature_.before();
-  const double squares = compares ? sum_of_squared_norms(next_to_start()) : 0.0;
-  Pending started = start(next_to_start());
+  for (StepExaminer* const examiner : examiners) examiner->before(next_to_start());
+  Pending started = start(next_to_start(), examiners);
   if (pending_) {
     reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kOverwritten));
     // A step that was started after one that was not applied is void: it will be started again.
     if (!reports.back().applied) return reports;
   }
-  if (runs_ahead() && !probed && !curved && !examined && !compares) {
+  if (runs_ahead() && examiners.empty()) {
     pending_ = std::move(started);
   } else {
     reports.push_back(settle(started, Gradients::kKept));
   }
-  if (probed) {
-    const StepReport& report = reports.back();
-    probed_ = probe_->end(report.step, report.scale, report.applied, report.learning_rate);
-  }
-  if (curved) reports.back().curvature = curvature_.after(reports.back(), prescale_);
-  if (compares && reports.back().applied) {
-    const double norm = reports.back().grad_norm;
-    const int64_t micro_batches = session_.ranks() * session_.micro_batches();
-    reports.back().gradient_noise = gradient_noise_of(squares, norm * norm, micro_batches);
-  }
-  if (examined) integrity_.after_step(reports.back().step);
+  for (StepExaminer* const examiner : std::views::reverse(examiners)) examiner->after(reports.back());
   return reports;
+}
+
+TrainStep::Examiners TrainStep::due(int64_t step) const {
+  Examiners found;
+  std::ranges::copy_if(examiners_, std::back_inserter(found), [step](const auto* one) { return one->due(step); });
+  return found;
 }
 
 std::vector<StepReport> TrainStep::finish() {
@@ -66,38 +68,42 @@ std::vector<StepReport> TrainStep::finish() {
   return reports;
 }
 
-bool TrainStep::is_curvature_due(int64_t step) const {
-  const AdaptiveOptions& options = session_.config.precision_adaptive.options;
-  return options.curvature > 0.0 && step > 0 && step % options.curvature_interval == 0;
-}
-
-bool TrainStep::is_noise_due(int64_t step) const {
-  const AdaptiveOptions& options = session_.config.precision_adaptive.options;
-  return options.gradient_noise > 0.0 && step > 0 && step % options.noise_interval == 0;
-}
-
-double TrainStep::sum_of_squared_norms(int64_t step) {
-  const Range range(RangeKind::kPhase, "calibrate");
-  work_.load(step);
-  const int64_t tokens = work_.count_global_tokens();
-  const float scale = session_.scaler.current_scale();
-  work_.set_loss_gradient(loss_gradient_of(scale, tokens));
-  const double factor = static_cast<double>(scale) * prescale_;  // of the gradients
-  return work_.sum_of_squared_norms() / (factor * factor);
-}
-
 bool TrainStep::runs_ahead() const {
   // On the CPU every call has finished when it returns. Adaptive clipping depends on the norm of the step before.
   return session_.runtime.backend->device().kind != Device::Kind::kCpu &&
          session_.config.optimizer.clip.kind != ClipOptions::Kind::kAdaptive;
 }
 
-TrainStep::Pending TrainStep::start(int64_t step) {
+TrainStep::Pending TrainStep::start(int64_t step, const Examiners& examiners) {
   const Range range(RangeKind::kPhase, "step");
   calibrate(step);
   Session& s = session_;
-  s.faults.begin_step(step);
+  Pending started = plan(step);
   Backend& backend = *s.runtime.backend;
+  const auto body = [&] {
+    make_passes(step, examiners);
+    decide_and_update(examiners);
+  };
+  if (!is_captured(examiners)) {
+    body();
+  } else {
+    if (!captured_) {
+      s.sharded.buckets.bump_versions();  // so that the casts of the weights are part of it
+      captured_ = backend.capture(*s.runtime.stream, body);
+    }
+    const Range replay(RangeKind::kPhase, "replay");
+    captured_->launch();
+    s.communicator.watch_captured(*s.runtime.stream);
+    s.sharded.buckets.bump_versions();
+  }
+  backend.copy(verdicts_.decision(), decision_slot(step), *s.runtime.stream);
+  started.decided = s.runtime.stream->record();
+  return started;
+}
+
+TrainStep::Pending TrainStep::plan(int64_t step) {
+  Session& s = session_;
+  s.faults.begin_step(step);
   Pending started;
   started.started = Clock::now();
   StepReport& report = started.report;
@@ -122,10 +128,36 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   verdicts_.plan(s.spikes.holds_back() ? started.watched : plan);
   started.loss_gradient = loss_gradient_of(report.scale, report.tokens);
   work_.set_loss_gradient(started.loss_gradient);
-  queue(step, is_probed(step) ? probe_ : nullptr);
-  backend.copy(verdicts_.decision(), decision_slot(step), *s.runtime.stream);
-  started.decided = s.runtime.stream->record();
   return started;
+}
+
+void TrainStep::make_passes(int64_t step, const Examiners& examiners) {
+  PassOptions passes;
+  for (StepExaminer* const examiner : examiners) {
+    if (ProductObserver* const observer = examiner->start_passes()) passes.observer = observer;
+  }
+  work_.run(passes);
+  for (StepExaminer* const examiner : examiners) examiner->after_passes(step);
+}
+
+void TrainStep::decide_and_update(const Examiners& examiners) {
+  Session& s = session_;
+  {
+    const Range range(RangeKind::kPhase, "decide");
+    verdicts_.decide(work_.losses(), s.sharded.reducer, s.sharded.optimizer.faults());
+    s.sharded.optimizer.record_amaxes();
+    s.amaxes.run(verdicts_.decision());
+  }
+  const Range range(RangeKind::kPhase, "update");
+  for (StepExaminer* const examiner : examiners) examiner->before_update();
+  s.sharded.optimizer.step(s.sharded.reducer, verdicts_.control());
+  for (StepExaminer* const examiner : examiners) examiner->after_update();
+}
+
+bool TrainStep::is_captured(const Examiners& examiners) {
+  if (session_.runtime.delayed_scales->calibrated()) ++queued_;  // before, weights may travel in another form
+  return session_.captures_steps() && queued_ > 1 &&
+         std::ranges::none_of(examiners, [](const StepExaminer* one) { return one->takes_part(); });
 }
 
 double TrainStep::loss_gradient_of(float scale, int64_t tokens) const {
@@ -145,41 +177,6 @@ void TrainStep::calibrate(int64_t step) {
   s.sharded.optimizer.record_amaxes();
   s.amaxes.run({});
   scales.end_calibration();
-}
-
-void TrainStep::queue(int64_t step, RunProbe* probe) {
-  Session& s = session_;
-  const bool examined = integrity_.is_due(step);
-  const auto run_again = [this, &s] {
-    s.runtime.delayed_scales->forget_records();
-    work_.run();
-  };
-  const auto body = [&] {
-    if (probe != nullptr) probe->begin();
-    work_.run({.observer = probe != nullptr ? probe->products() : nullptr});
-    if (examined) integrity_.after_passes(step, run_again);
-    if (probe != nullptr) probe->gradients_ready();
-    {
-      const Range range(RangeKind::kPhase, "decide");
-      verdicts_.decide(work_.losses(), s.sharded.reducer, s.sharded.optimizer.faults());
-      s.sharded.optimizer.record_amaxes();
-      s.amaxes.run(verdicts_.decision());
-    }
-    const Range range(RangeKind::kPhase, "update");
-    if (probe != nullptr) probe->before_update();
-    s.sharded.optimizer.step(s.sharded.reducer, verdicts_.control());
-    if (probe != nullptr) probe->after_update();
-  };
-  if (s.runtime.delayed_scales->calibrated()) ++queued_;  // before, weights may travel in another form
-  if (!s.captures_steps() || queued_ <= 1 || probe != nullptr || examined) return body();
-  if (!captured_) {
-    s.sharded.buckets.bump_versions();  // so that the casts of the weights are part of it
-    captured_ = s.runtime.backend->capture(*s.runtime.stream, body);
-  }
-  const Range range(RangeKind::kPhase, "replay");
-  captured_->launch();
-  s.communicator.watch_captured(*s.runtime.stream);
-  s.sharded.buckets.bump_versions();
 }
 
 GradScaler TrainStep::planned_scaler() const {

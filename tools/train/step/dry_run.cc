@@ -1,4 +1,4 @@
-#include "tools/train/dry_run.h"
+#include "tools/train/step/dry_run.h"
 
 #include <nlohmann/json.hpp>
 
@@ -10,7 +10,7 @@
 #include "models/model.h"
 #include "tools/config/precision_phases.h"
 #include "tools/model/generate/generator.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 namespace {
