@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <sstream>
+#include <utility>
 
 #include "core/base/wrapped_text.h"
 #include "tools/config/config_reader.h"
@@ -53,6 +54,13 @@ std::string wrapped_help(const std::string& text) {
   return result;
 }
 
+// The heading of the verb's group, if the verb is the first of it in the list of verbs below `app`. `last`: the heading
+// before.
+std::string heading_before(const Verb& verb, const CLI::App& app, std::string& last) {
+  const std::string heading = app.get_parent() == nullptr ? verb.group : "Verbs";
+  return std::exchange(last, heading) == heading ? "" : fmt::format("\n{}:\n", heading);
+}
+
 class Help final : public CLI::Formatter {
  public:
   explicit Help(const std::vector<Verb>& verbs) : verbs_(verbs) { label("SUBCOMMAND", "VERB"); }
@@ -62,13 +70,14 @@ class Help final : public CLI::Formatter {
   }
 
   std::string make_subcommands(const CLI::App* app, CLI::AppFormatMode) const override {
-    std::string text;
+    std::string text, heading;
     for (const Verb& verb : verbs_) {
       if (verb.command == app) {
         text += fmt::format("\nExample:\n  {} {}\n", kProgram, verb.example);
       } else if (is_below(verb.command, *app)) {
-        text += fmt::format("{}  {:<21} {}\n{:26}{} {}\n", text.empty() ? "\nVerbs:\n" : "", path_of(*verb.command),
-                            verb.command->get_description(), "", kProgram, verb.example);
+        text += heading_before(verb, *app, heading);
+        text += fmt::format("  {:<21} {}\n{:26}{} {}\n", path_of(*verb.command), verb.command->get_description(), "",
+                            kProgram, verb.example);
       }
     }
     return text;
@@ -193,9 +202,10 @@ std::shared_ptr<CLI::FormatterBase> help_formatter(const std::vector<Verb>& verb
 }
 
 std::string short_help(const CLI::App& app, const std::vector<Verb>& verbs) {
-  std::string text = app.get_description() + "\n\n";
+  std::string text = app.get_description() + "\n", heading;
   for (const Verb& verb : verbs) {
     if (is_below(verb.command, app)) {
+      text += heading_before(verb, app, heading);
       text += fmt::format("  {:<21} {}\n", path_of(*verb.command), verb.command->get_description());
     }
   }

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/mpi/vader.h"
+#include "comm/mpi/mpi_environment.h"
 #include "comm/node/node_exchange.h"
 #include "core/base/launcher.h"
 #include "core/base/log.h"
@@ -22,69 +22,20 @@ namespace {
 constexpr int kTag = 1;
 constexpr int kUnusedTag = 2;
 
-std::string error_text(int code) {
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  return std::string(text, static_cast<size_t>(length));
-}
-
-// MPI_Init and MPI_Finalize as an object.
-class MpiEnvironment {
- public:
-  // The environment of the process: the first owner starts MPI and the last one ends it. CommError if MPI has ended.
-  static std::shared_ptr<MpiEnvironment> acquire() {
-    static std::weak_ptr<MpiEnvironment> current;
-    if (auto environment = current.lock()) return environment;
-    std::shared_ptr<MpiEnvironment> environment(new MpiEnvironment);
-    current = environment;
-    return environment;
-  }
-  // Finalizes MPI, which waits for all ranks. Not during an exception or after messages were abandoned: the other ranks
-  // would wait forever. When a process ends without finalizing MPI, mpirun ends the job with its exit code.
-  ~MpiEnvironment() {
-    if (std::uncaught_exceptions() == 0 && abandoned_.empty()) MPI_Finalize();
-  }
-  MpiEnvironment(const MpiEnvironment&) = delete;
-  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
-
-  // Keeps the buffers of abandoned messages, because MPI may still write into them.
-  void abandon(const std::vector<Tensor>& buffers) {
-    abandoned_.insert(abandoned_.end(), buffers.begin(), buffers.end());
-  }
-
- private:
-  MpiEnvironment() {
-    int finalized = 0, initialized = 0;
-    MPI_Finalized(&finalized);
-    if (finalized) throw CommError("[mpi] MPI has been finalized and cannot be started again in this process");
-    MPI_Initialized(&initialized);
-    if (initialized) throw CommError("[mpi] other code of this process has started MPI already");
-    leave_vader_out_of_foreign_namespaces();
-    int provided = MPI_THREAD_SINGLE;
-    const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
-    if (code != MPI_SUCCESS) throw CommError(fmt::format("[mpi] MPI_Init_thread failed: {}", error_text(code)));
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    if (provided < MPI_THREAD_FUNNELED) {
-      MPI_Finalize();
-      throw CommError("[mpi] this MPI cannot be used by a program with threads (MPI_THREAD_FUNNELED)");
-    }
-  }
-
-  std::vector<Tensor> abandoned_;
-};
-
 struct MpiContext {
   int rank = 0;
   int size = 1;
   MPI_Comm communicator = MPI_COMM_NULL;
 };
 
+CommError collective_error(const char* collective, size_t bytes, const MpiContext& context, const std::string& text) {
+  return CommError(
+      fmt::format("[{}] rank {} of {}, {} bytes: {}", collective, context.rank, context.size, bytes, text));
+}
+
 // CommError naming the collective, rank, size and bytes unless `code` is MPI_SUCCESS.
 void check_mpi(int code, const char* collective, size_t bytes, const MpiContext& context) {
-  if (code == MPI_SUCCESS) return;
-  throw CommError(
-      fmt::format("[{}] rank {} of {}, {} bytes: {}", collective, context.rank, context.size, bytes, error_text(code)));
+  if (code != MPI_SUCCESS) throw collective_error(collective, bytes, context, mpi_error_text(code));
 }
 
 void describe(MpiContext& context) {
@@ -228,8 +179,7 @@ class MpiWork : public Work {
     try {
       return f();
     } catch (const CommError& error) {
-      throw CommError(fmt::format("[{}] rank {} of {}, {} bytes: {}", collective_, context_.rank, context_.size, bytes_,
-                                  error.what()));
+      throw collective_error(collective_, bytes_, context_, error.what());
     }
   }
 
@@ -421,13 +371,6 @@ std::unique_ptr<Communicator> create_mpi_communicator(const MpiOptions& options)
   auto environment = MpiEnvironment::acquire();
   // Communicators of our own: messages of other users of MPI in this process cannot match ours.
   const MpiContext job = duplicate_world(), node = split_into_nodes(job, options.ranks_per_node);
-  if (node.rank == 0) {
-    const LeftSegments left = remove_left_segments();
-    if (left.files > 0) {
-      log_info("removed {} files of shared memory ({:.1f} MiB) that killed jobs of this user left in /dev/shm",
-               left.files, static_cast<double>(left.bytes) / (1 << 20));
-    }
-  }
   return std::make_unique<MpiCommunicator>(std::move(environment), job, node, options.piece_bytes);
 }
 

@@ -28,8 +28,8 @@ struct MemoryUse {
 struct TensorStats;
 
 // A device runs each kernel of a list: run(args, stream). A single virtual function serves all of them: a function for
-// each kernel costs seconds of compile time in every file that instantiates the class. core/backend/kernel_forward.h
-// implements it.
+// each kernel costs seconds of compile time in every file that instantiates the class. ForwardsAllKernels implements
+// it.
 template <typename List>
 class RunsKernels;
 
@@ -119,6 +119,39 @@ class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDe
   TensorStats read_stats(const Tensor& record, Stream& stream);
   // The number in a tensor (1) of fp32 or fp64 (blocks).
   double read_number(const Tensor& tensor, Stream& stream);
+};
+
+// Implements every run() of a Backend by one member function template of the device or decorator,
+//   template <typename Args> void call(const Args& args, Stream& stream);
+// Overloads may handle single kernels. A device that lacks a kernel does not compile.
+template <typename Device, typename Base = Backend>
+class ForwardsAllKernels : public Base {
+ public:
+  using Base::Base;
+  using Base::run;
+
+ private:
+  void run_kernel(ComputeKernels list, int64_t index, const void* args, Stream& stream) override {
+    calls(list)[index](static_cast<Device&>(*this), args, stream);
+  }
+  void run_kernel(OptimizerKernels list, int64_t index, const void* args, Stream& stream) override {
+    calls(list)[index](static_cast<Device&>(*this), args, stream);
+  }
+  void run_kernel(ReductionKernels list, int64_t index, const void* args, Stream& stream) override {
+    calls(list)[index](static_cast<Device&>(*this), args, stream);
+  }
+  void run_kernel(ProbeKernels list, int64_t index, const void* args, Stream& stream) override {
+    calls(list)[index](static_cast<Device&>(*this), args, stream);
+  }
+
+  using DeviceCall = void (*)(Device&, const void*, Stream&);
+  // call() of each kernel of the list.
+  template <typename... Args>
+  static const DeviceCall* calls(KernelList<Args...>) {
+    static constexpr DeviceCall kCalls[] = {
+        [](Device& device, const void* args, Stream& s) { device.call(*static_cast<const Args*>(args), s); }...};
+    return kCalls;
+  }
 };
 
 }  // namespace mantissa

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "core/backend/all_args.h"
-#include "core/backend/kernel_forward.h"
+#include "core/backend/backend.h"
 #include "core/backend/registry.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "core/backend/all_args.h"
-#include "core/backend/kernel_forward.h"
+#include "core/backend/backend.h"
 #include "core/backend/registry.h"
 #include "core/cuda/device_memory.h"
 #include "core/cuda/device_models.h"

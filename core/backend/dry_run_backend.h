@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "core/backend/kernel_forward.h"
+#include "core/backend/backend.h"
 #include "core/kernels/gemm/args.h"
 
 namespace mantissa {

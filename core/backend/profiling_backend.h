@@ -1,7 +1,7 @@
 // ProfilingBackend: a backend that reports every call to a StepProfiler before it forwards the call.
 #pragma once
 
-#include "core/backend/kernel_forward.h"
+#include "core/backend/backend.h"
 #include "core/profile/step_profiler.h"
 
 namespace mantissa {

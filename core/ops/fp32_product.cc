@@ -62,16 +62,4 @@ void multiply(Tape& tape, const GemmArgs& args, Fp32Products products) {
       args, products);
 }
 
-void multiply_shown(Tape& tape, const LayerProduct& of, const GemmArgs& args, Fp32Products products) {
-  multiply(tape, args, products);
-  tape.show_product({.weight = of.weight,
-                     .product = of.product,
-                     .a = {.given = args.a, .multiplied = args.a},
-                     .b = {.given = args.b, .multiplied = args.b},
-                     .result = args.activation == GemmActivation::kGelu ? args.aux : args.c,
-                     .fp32_products = products,
-                     .is_first = of.is_first,
-                     .has_derivative = args.activation == GemmActivation::kGeluGradient});
-}
-
 }  // namespace mantissa

@@ -50,13 +50,4 @@ void multiply(const ProductDevice& device, GemmArgs args, Fp32Products products)
 // On the tape's stream. Parts stay in its arena during the call.
 void multiply(Tape& tape, const GemmArgs& args, Fp32Products products);
 
-// A product of the linear layer with this weight. is_first: see ObservedProduct.
-struct LayerProduct {
-  const Parameter& weight;
-  Product product;
-  bool is_first = true;
-};
-// multiply(), and shows the product with its unrounded operands to the tape's observer.
-void multiply_shown(Tape& tape, const LayerProduct& of, const GemmArgs& args, Fp32Products products);
-
 }  // namespace mantissa

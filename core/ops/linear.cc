@@ -19,13 +19,13 @@ struct Layer {
   Fp32Products products;
 
   bool is_trained() const { return weight.is_trainable || (bias != nullptr && bias->is_trainable); }
-  // c = a W^T + b, with what else `args` asks for.
-  void forward(Tape& tape, GemmArgs args, bool is_first = true) const {
+  // Arguments of c = a W^T + b, beside those given.
+  GemmArgs forward_args(Tape& tape, GemmArgs args) const {
     args.b = tape.weight(weight, dtype);
     if (bias) args.bias = tape.weight(*bias, dtype);
     args.trans_b = Transpose::kYes;
     args.b_cache = tape.packed_weight(weight, dtype);
-    multiply_shown(tape, {weight, Product::kForward, is_first}, args, products);
+    return args;
   }
   // c = a W, where a is dy and c is dx.
   void input_gradient(Tape& tape, GemmArgs args, bool is_first = true) const {
@@ -103,7 +103,8 @@ struct ChunkedLoss {
   void run(Tape& tape, int64_t begin, int64_t count, const Tensor& loss_sum) const {
     const bool is_first = begin == 0;
     const Tensor x = input.rows(begin, count), chunk = logits.rows(0, count);
-    layer.forward(tape, {.a = x, .c = chunk}, is_first);
+    multiply_shown(tape, {layer.weight, Product::kForward, is_first}, layer.forward_args(tape, {.a = x, .c = chunk}),
+                   layer.products);
     const CrossEntropyForwardArgs loss{.logits = chunk,
                                        .targets = targets.slice(begin, count),
                                        .losses = losses.slice(begin, count),
@@ -127,6 +128,22 @@ struct ChunkedLoss {
 
 }  // namespace
 
+void multiply_shown(Tape& tape, const LayerProduct& of, const GemmArgs& args, Fp32Products products) {
+  if (products == Fp32Products::kFp32 || args.a.dtype() != DType::kF32) {
+    tape.backend().run(args, tape.stream());
+  } else {
+    multiply(tape, args, products);
+  }
+  tape.show_product({.weight = of.weight,
+                     .product = of.product,
+                     .a = {.given = args.a, .multiplied = args.a},
+                     .b = {.given = args.b, .multiplied = args.b},
+                     .result = args.activation == GemmActivation::kGelu ? args.aux : args.c,
+                     .fp32_products = products,
+                     .is_first = of.is_first,
+                     .has_derivative = args.activation == GemmActivation::kGeluGradient});
+}
+
 DType linear_dtype(const Tape& tape, DType x, const Parameter& weight) {
   return tape.compute_dtype(Op::kLinear, x, widest(x, weight.working_dtype));
 }
@@ -143,7 +160,7 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   const SavedValue saved = saved_input(layer, x, input);
   x.value = Tensor();  // the backward pass needs only the cast input
   const Tensor y = layer.allocate_output(tape, input);
-  layer.forward(tape, {.a = input, .c = y});
+  multiply_shown(tape, {weight, Product::kForward}, layer.forward_args(tape, {.a = input, .c = y}), layer.products);
   return record_linear(tape, layer, y, saved, x_dtype, x.slot);
 }
 
@@ -154,7 +171,10 @@ GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, Ge
   const SavedValue saved = saved_input(layer, x, layer_input);
   x.value = Tensor();
   const Tensor input = layer.allocate_output(tape, layer_input), y = layer.allocate_output(tape, layer_input);
-  layer.forward(tape, {.a = layer_input, .c = y, .aux = input, .activation = GemmActivation::kGelu, .form = form});
+  multiply_shown(tape, {weight, Product::kForward},
+                 layer.forward_args(
+                     tape, {.a = layer_input, .c = y, .aux = input, .activation = GemmActivation::kGelu, .form = form}),
+                 layer.products);
   Var made = record_linear(tape, layer, y, saved, x_dtype, x.slot);
   return {tape.remakeable(std::move(made), [input, form](Tape& t) { return gelu_of(t, input, form); }), input, form};
 }
@@ -164,7 +184,7 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
   MANTISSA_CHECK(layer.dtype == x.input.dtype(), "[linear] '{}' must compute in gelu's dtype {}, got {}", weight.name,
                  x.input.dtype(), layer.dtype);
   const Tensor y = layer.allocate_output(tape, x.y.value);
-  layer.forward(tape, {.a = x.y.value, .c = y});
+  multiply_shown(tape, {weight, Product::kForward}, layer.forward_args(tape, {.a = x.y.value, .c = y}), layer.products);
   return record_linear(tape, layer, y, saved_input(layer, x.y, x.y.value), layer.dtype, x.y.slot,
                        {.aux = x.input, .activation = GemmActivation::kGeluGradient, .form = x.form});
 }

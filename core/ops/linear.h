@@ -2,10 +2,12 @@
 #pragma once
 
 #include "core/autograd/tape.h"
-#include "core/kernels/activation/args.h"
+#include "core/kernels/activation/records.h"
 #include "core/ops/cross_entropy.h"
 
 namespace mantissa {
+
+struct GemmArgs;
 
 // x (R, K); weight (N, K); bias (N) or nullptr. Casts all three to the dtype that the layer's precision gives to linear
 // ops, and returns (R, N) in it. The product and the bias are added in fp32 and rounded once. Derivatives: dx = dy W,
@@ -43,5 +45,16 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias);
 // chunk, in fp32. ContractError for a layer that rounds operands.
 LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, const Tensor& targets, int64_t chunk_rows,
                                 float softcap = 0.0f);
+
+// --- for ops that contain products of a linear layer
+
+// A product of the linear layer with this weight. is_first: see ObservedProduct.
+struct LayerProduct {
+  const Parameter& weight;
+  Product product;
+  bool is_first = true;
+};
+// multiply() of core/ops/fp32_product.h, and shows the product with its unrounded operands to the tape's observer.
+void multiply_shown(Tape& tape, const LayerProduct& of, const GemmArgs& args, Fp32Products products);
 
 }  // namespace mantissa

@@ -2,7 +2,6 @@
 
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/gemm/args.h"
-#include "core/ops/fp32_product.h"
 #include "core/ops/linear.h"
 
 namespace mantissa {

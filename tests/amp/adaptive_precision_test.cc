@@ -35,11 +35,16 @@ int level_after(AdaptivePrecision& adaptive, int64_t step) {
   return adaptive.level();
 }
 
+// The level after one decision about a step with this loss and norm.
+int level_after(AdaptivePrecision& adaptive, int64_t step, double loss, double norm = 1.0) {
+  adaptive.applied(step, loss, norm);
+  return level_after(adaptive, step);
+}
+
 TEST(AdaptivePrecision, ALossFarAboveItsMedianGoesUpByALevel) {
   AdaptivePrecision adaptive(watching({.loss_rise = 0.5}), 3);
   calm(adaptive, 1, 9);
-  adaptive.applied(10, 2.49, 1.0);
-  EXPECT_EQ(level_after(adaptive, 10), 2);
+  EXPECT_EQ(level_after(adaptive, 10, 2.49), 2);
   adaptive.applied(11, 2.6, 1.0);
   const auto change = adaptive.decide(11);
   ASSERT_TRUE(change.has_value());
@@ -58,11 +63,9 @@ TEST(AdaptivePrecision, WhatIsNotFiniteDoesNotWaitForTheDistanceOfSwitches) {
   options.min_steps = 50;
   AdaptivePrecision adaptive(options, 3);
   calm(adaptive, 1, 9);
-  adaptive.applied(10, 9.0, 1.0);
-  EXPECT_EQ(level_after(adaptive, 10), 1);
+  EXPECT_EQ(level_after(adaptive, 10, 9.0), 1);
   calm(adaptive, 11, 9);
-  adaptive.applied(20, 9.0, 1.0);
-  EXPECT_EQ(level_after(adaptive, 20), 1) << "too near to the last switch";
+  EXPECT_EQ(level_after(adaptive, 20, 9.0), 1) << "too near to the last switch";
   adaptive.skipped(21, kNan, kNan);
   EXPECT_EQ(level_after(adaptive, 21), 0) << "although a finite loss was bad before";
 
@@ -82,26 +85,21 @@ TEST(AdaptivePrecision, ALadderThatBeginsLateHasSeenNothingOfTheStepsBefore) {
   AdaptivePrecision adaptive(options, 3, 100);
   calm(adaptive, 101, 39);
   EXPECT_EQ(level_after(adaptive, 139), 0);
-  adaptive.applied(140, 2.0, 1.0);
-  EXPECT_EQ(level_after(adaptive, 140), 1);
+  EXPECT_EQ(level_after(adaptive, 140, 2.0), 1);
 }
 
 TEST(AdaptivePrecision, LossesAndNormsAreComparedWhenEnoughAreKnown) {
   AdaptivePrecision adaptive(watching({.loss_rise = 0.5, .norm_factor = 2.0}), 3);
   calm(adaptive, 1, 3);
-  adaptive.applied(4, 9.0, 9.0);  // too few values so far to compare the fourth with
-  EXPECT_EQ(level_after(adaptive, 4), 2);
-  adaptive.applied(5, 9.0, 1.0);
-  EXPECT_EQ(level_after(adaptive, 5), 1);
+  EXPECT_EQ(level_after(adaptive, 4, 9.0, 9.0), 2) << "too few values so far to compare the fourth with";
+  EXPECT_EQ(level_after(adaptive, 5, 9.0), 1);
 }
 
 TEST(AdaptivePrecision, ANormFarAboveTheQuantileIsBad) {
   AdaptivePrecision adaptive(watching({.norm_factor = 3.0, .norm_quantile = 0.5}), 3);
   for (int step = 1; step <= 9; ++step) adaptive.applied(step, 2.0, step);  // median 5
-  adaptive.applied(10, 2.0, 14.9);
-  EXPECT_EQ(level_after(adaptive, 10), 2);
-  adaptive.applied(11, 2.0, 18.1);  // the nearest-rank median of 1 ... 9 and 14.9 is 5
-  EXPECT_EQ(level_after(adaptive, 11), 1);
+  EXPECT_EQ(level_after(adaptive, 10, 2.0, 14.9), 2);
+  EXPECT_EQ(level_after(adaptive, 11, 2.0, 18.1), 1) << "the nearest-rank median of 1 ... 9 and 14.9 is 5";
 }
 
 TEST(AdaptivePrecision, SkippedStepsAreCountedInTheWindow) {
@@ -136,8 +134,7 @@ TEST(AdaptivePrecision, LossesThatGetRoughAreBad) {
   AdaptivePrecision adaptive(watching({.loss_roughness = 3.0}), 3), off(watching({.curvature = 1.0}), 3);
   int64_t step = 0;
   for (; step < 12; ++step) {
-    adaptive.applied(step, loss(step, step < 10 ? 0.2 : 0.8), 1.0);
-    EXPECT_EQ(level_after(adaptive, step), 2) << step;
+    EXPECT_EQ(level_after(adaptive, step, loss(step, step < 10 ? 0.2 : 0.8)), 2) << step;
   }
   adaptive.applied(step, loss(step, 0.8), 1.0);
   const auto change = adaptive.decide(step);
@@ -222,8 +219,7 @@ TEST(AdaptivePrecision, WhatIsNotFiniteIsBad) {
     }
     // The same for an applied step without any history.
     AdaptivePrecision applied(watching({.loss_rise = 0.5}), 3);
-    applied.applied(1, value, 1.0);
-    EXPECT_EQ(level_after(applied, 1), 1) << value;
+    EXPECT_EQ(level_after(applied, 1, value), 1) << value;
   }
 }
 
@@ -349,15 +345,13 @@ TEST(AdaptivePrecision, GoingUpForgetsLossesAndNormsAndGoingDownKeepsThem) {
   options.stable_steps = 20;
   AdaptivePrecision adaptive(options, 3);
   calm(adaptive, 1, 8);
-  adaptive.applied(9, 5.0, 1.0);
-  ASSERT_EQ(level_after(adaptive, 9), 1);
+  ASSERT_EQ(level_after(adaptive, 9, 5.0), 1);
   EXPECT_TRUE(adaptive.state().losses.empty());
   EXPECT_TRUE(adaptive.state().norms.empty());
   calm(adaptive, 10, 20);
   ASSERT_EQ(level_after(adaptive, 29), 2);
   EXPECT_EQ(adaptive.state().losses.size(), 10u);
-  adaptive.applied(30, 2.7, 1.0);
-  EXPECT_EQ(level_after(adaptive, 30), 1) << "at once: the usual loss is known";
+  EXPECT_EQ(level_after(adaptive, 30, 2.7), 1) << "at once: the usual loss is known";
 }
 
 TEST(AdaptivePrecision, GoesOnFromItsState) {

@@ -31,4 +31,10 @@ inline ScalerConfig small_dynamic_config() {
   return config;
 }
 
+inline ScalerConfig small_dynamic_config(void (*change)(ScalerConfig& config)) {
+  ScalerConfig config = small_dynamic_config();
+  change(config);
+  return config;
+}
+
 }  // namespace mantissa::testing

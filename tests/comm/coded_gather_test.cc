@@ -61,6 +61,7 @@ TEST(CodedWeights, AreMatricesOfLinearLayersInBf16) {
 using testing::CodedRank;
 using testing::CodedRun;
 using testing::gradient_of;
+using testing::widened;
 
 UpdateDecision decision_of(StepOutcome outcome, bool held = false) {
   UpdateDecision decision;
@@ -77,14 +78,6 @@ struct Seen {
   std::vector<uint64_t> weights;
   std::vector<std::vector<float>> state;  // this rank's masters, or weights that are their own state, at the end
 };
-
-std::vector<float> widened(const Tensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.numel()));
-  dispatch(tensor.dtype(), [&]<typename T>() {
-    for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(tensor.data<T>()[i]);
-  });
-  return values;
-}
 
 Seen train(CodedRank& rank) {
   Seen seen;

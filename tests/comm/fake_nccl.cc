@@ -13,176 +13,17 @@
 #include <thread>
 
 #include "core/base/check.h"
-#include "core/cuda/emulation/stream_queue.h"
 #include "core/cuda/runtime/runtime.h"
-
-namespace mantissa::testing {
-namespace {
-
-// A rank's message. Only point-to-point messages have a `peer`.
-struct Message {
-  enum class Kind : uint8_t { kAllGather, kAllToAll, kSend, kReceive } kind;
-  const std::byte* from;
-  std::byte* to;
-  size_t bytes;
-  int peer;
-};
-
-struct Post {
-  std::vector<Message> messages;
-  cuda::StreamHandle stream = nullptr;
-  std::shared_ptr<void> graph_reference = nullptr;  // lives as long as a graph that holds the operation
-};
-
-struct Operation {
-  std::vector<Post> posts;  // by rank
-  int posted = 0;
-};
-
-// The ranks of one communicator.
-struct Clique {
-  int size = 0;
-  int joined = 0;
-  std::map<uint64_t, Operation> operations;
-  std::vector<cuda::EventHandle> events;  // kept while streams may wait for them
-  cuda::EventHandle gate = nullptr;       // an event that never completes, if operations do not end
-  std::atomic<int> moving = 0;            // operations launched and not yet done, over all ranks
-  std::atomic<bool> aborted = false;
-
-  Clique() = default;
-  ~Clique();
-  Clique(const Clique&) = delete;
-  Clique& operator=(const Clique&) = delete;
-
-  void close_gate();
-  void open_gate();
-  cuda::EventHandle record(cuda::StreamHandle stream);
-};
-
-// Moves the rows that a rank receives.
-void move_rows(const Operation& operation, int rank) {
-  for (const Message& mine : operation.posts[static_cast<size_t>(rank)].messages) {
-    for (size_t source = 0; source < operation.posts.size(); ++source) {
-      const std::vector<Message>& theirs = operation.posts[source].messages;
-      const size_t own = static_cast<size_t>(rank);
-      switch (mine.kind) {
-        case Message::Kind::kAllGather:
-          std::memmove(mine.to + source * mine.bytes, theirs[0].from, mine.bytes);
-          break;
-        case Message::Kind::kAllToAll:
-          std::memmove(mine.to + source * mine.bytes, theirs[0].from + own * mine.bytes, mine.bytes);
-          break;
-        case Message::Kind::kReceive:
-          for (const Message& other : theirs) {
-            const bool meant = other.kind == Message::Kind::kSend && other.peer == rank;
-            if (meant && static_cast<int>(source) == mine.peer) std::memmove(mine.to, other.from, mine.bytes);
-          }
-          break;
-        case Message::Kind::kSend:
-          break;
-      }
-    }
-  }
-}
-
-// By rank: how often it reached a captured operation and moved its rows.
-struct Meetings {
-  std::vector<int> arrived, moved;
-};
-
-Clique::~Clique() {
-  open_gate();
-  for (const cuda::EventHandle event : events) cuda::destroy_event(event);
-  if (gate != nullptr) cuda::destroy_event(gate);
-}
-
-void Clique::close_gate() {
-  gate = cuda::create_event();
-  gate->recorded = 1;
-}
-
-void Clique::open_gate() {
-  if (gate == nullptr) return;
-  const cuda::StreamHandle helper = cuda::create_stream();
-  cuda::record(gate, helper);
-  cuda::destroy_stream(helper);
-}
-
-cuda::EventHandle Clique::record(cuda::StreamHandle stream) {
-  events.push_back(cuda::create_event());
-  cuda::record(events.back(), stream);
-  return events.back();
-}
-
-// Whether all ranks capture the operation; nullopt if only some do.
-std::optional<bool> is_captured(const Operation& operation) {
-  const auto captured = std::count_if(operation.posts.begin(), operation.posts.end(),
-                                      [](const Post& post) { return cuda::is_capturing(post.stream); });
-  if (captured == 0) return false;
-  if (captured == static_cast<ptrdiff_t>(operation.posts.size())) return true;
-  return std::nullopt;
-}
-
-// Queues the operation on the streams of all ranks. Each starts when all have reached it and ends when all have ended.
-void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
-  std::vector<cuda::EventHandle> starts, ends;
-  for (const Post& post : operation->posts) starts.push_back(clique.record(post.stream));
-  for (size_t rank = 0; rank < operation->posts.size(); ++rank) {
-    const cuda::StreamHandle stream = operation->posts[rank].stream;
-    for (const cuda::EventHandle start : starts) cuda::wait(stream, start);
-    ++clique.moving;
-    cuda::emulation::enqueue(stream, [operation, rank, &clique] {
-      move_rows(*operation, static_cast<int>(rank));
-      --clique.moving;
-    });
-    if (clique.gate != nullptr) cuda::wait(stream, clique.gate);
-    ends.push_back(clique.record(stream));
-  }
-  for (const Post& post : operation->posts) {
-    for (const cuda::EventHandle end : ends) cuda::wait(post.stream, end);
-  }
-}
-
-// Captures the operation in the graphs of all ranks. Each moves its rows once all have arrived, and goes on once all
-// have moved.
-void capture(const std::shared_ptr<Clique>& clique, const Operation& operation) {
-  const size_t ranks = operation.posts.size();
-  const auto meetings = std::make_shared<Meetings>(Meetings{std::vector<int>(ranks), std::vector<int>(ranks)});
-  const auto posts = std::make_shared<Operation>(operation);
-  for (Post& post : posts->posts) post.graph_reference.reset();
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    const cuda::StreamHandle stream = operation.posts[rank].stream;
-    const auto have_all = [clique, rank](const std::vector<int>& counts) {
-      return clique->aborted || *std::min_element(counts.begin(), counts.end()) >= counts[rank];
-    };
-    cuda::emulation::enqueue(
-        stream, [meetings, rank, reference = operation.posts[rank].graph_reference] { ++meetings->arrived[rank]; });
-    cuda::emulation::enqueue(stream, {.run =
-                                          [=] {
-                                            if (!clique->aborted) move_rows(*posts, static_cast<int>(rank));
-                                            ++meetings->moved[rank];
-                                          },
-                                      .is_ready = [=] { return have_all(meetings->arrived); }});
-    cuda::emulation::enqueue(stream, {.run = [] {},
-                                      .is_ready =
-                                          [=] {
-                                            const bool ends = clique->gate == nullptr || clique->aborted;
-                                            return ends && have_all(meetings->moved);
-                                          }});
-  }
-}
-
-}  // namespace
-}  // namespace mantissa::testing
+#include "tests/comm/fake_nccl_clique.h"
 
 namespace {
 
 namespace cuda = mantissa::cuda;
 namespace fakes = mantissa::testing;
-using fakes::Clique;
-using fakes::Message;
-using fakes::Operation;
-using fakes::Post;
+using fakes::fake_nccl::Clique;
+using fakes::fake_nccl::Message;
+using fakes::fake_nccl::Operation;
+using fakes::fake_nccl::Post;
 using mantissa::ContractError;
 
 struct Fake {
@@ -268,12 +109,12 @@ ncclResult_t post(ncclComm_t comm, Post post) {
   operation.posts[static_cast<size_t>(comm->rank)] = std::move(post);
   comm->polls = fake.plan.polls;
   if (++operation.posted < clique.size) return ncclInProgress;
-  const std::optional<bool> captured = fakes::is_captured(operation);
+  const std::optional<bool> captured = fakes::fake_nccl::is_captured(operation);
   if (!captured) return misuse();
   if (*captured) {
-    fakes::capture(comm->clique, operation);
+    fakes::fake_nccl::capture(comm->clique, operation);
   } else {
-    fakes::launch(clique, std::make_shared<Operation>(operation));
+    fakes::fake_nccl::launch(clique, std::make_shared<Operation>(operation));
   }
   for (Post& posted : operation.posts) posted.graph_reference.reset();
   return ncclInProgress;

@@ -1,11 +1,10 @@
-// Sums of gradients, and the statistics computed with them.
+// Sums of gradients.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -39,6 +38,13 @@ float expected_sum(const ReducerConfig& config, int ranks, int parameter, int64_
     if (config.accumulation == Accumulation::kWire) sum = round_to(config.wire, sum);
   }
   return sum * scale.after;
+}
+
+// The number of elements of the result, on this rank, that differ from expected(parameter, element).
+int64_t count_wrong(const TrainingRank& rank, const auto& expected) {
+  int64_t wrong = 0;
+  rank.for_each_result([&](int p, int64_t i, float value) { wrong += value != expected(p, i); });
+  return wrong;
 }
 
 TEST_P(ReducerTest, EveryElementIsTheDefinedSumOnEveryRankThatHoldsIt) {
@@ -187,11 +193,8 @@ TEST(Reducer, GradientsReadInPlaceAreOverwrittenOnlyWhenAllHaveReadThem) {
         return toy_gradient(r + 2 * step, parameter, element);
       };
       rank.reduce(gradient);
-      int64_t wrong = 0;
-      rank.for_each_result([&](int parameter, int64_t element, float value) {
-        wrong += value != expected_sum({}, 2, parameter, element, gradient);
-      });
-      EXPECT_EQ(wrong, 0) << "in step " << step;
+      const auto expected = [&](int p, int64_t i) { return expected_sum({}, 2, p, i, gradient); };
+      EXPECT_EQ(count_wrong(rank, expected), 0) << "in step " << step;
     }
   });
 }
@@ -207,9 +210,8 @@ TEST(Reducer, AddingOnTheWireLosesWhatFp32Keeps) {
         run_ranks(3, [&, wire = wire](Communicator& communicator) {
           TrainingRank rank(communicator, {.wire = wire, .accumulation = accumulation, .sharding = sharding});
           rank.reduce(gradient);
-          int64_t wrong = 0;
-          rank.for_each_result([&](int, int64_t, float value) { wrong += value != expected; });
-          EXPECT_EQ(wrong, 0) << "of " << name(wire) << " added in " << (expected == big ? "the wire dtype" : "fp32");
+          EXPECT_EQ(count_wrong(rank, [&](int, int64_t) { return expected; }), 0)
+              << "of " << name(wire) << " added in " << (expected == big ? "the wire dtype" : "fp32");
         });
       }
     }
@@ -317,11 +319,7 @@ TEST(Reducer, GradientsMayLandInAnyOrderAndInAnotherOneOnEachRank) {
       }
       EXPECT_EQ(rank.reducer->started(), rank.buckets->size());
       rank.reducer->finish();
-      int64_t wrong = 0;
-      rank.for_each_result([&](int parameter, int64_t element, float value) {
-        wrong += value != expected_sum(config, 3, parameter, element);
-      });
-      EXPECT_EQ(wrong, 0);
+      EXPECT_EQ(count_wrong(rank, [&](int p, int64_t i) { return expected_sum(config, 3, p, i); }), 0);
       const Tensor& stats = rank.reducer->stats();
       const std::vector<std::byte> bytes(stats.raw(), stats.raw() + stats.size_bytes());
       rank.reduce();
@@ -343,12 +341,10 @@ TEST(Reducer, ParametersWithoutAGradientCountAsZeroEvenIfUsedBefore) {
       rank.reducer->ready(rank.parameters[2]);  // used, but its gradient is missing
       EXPECT_EQ(rank.reducer->started(), 0);
       rank.reducer->finish();
-      int64_t wrong = 0;
-      rank.for_each_result([&](int parameter, int64_t element, float value) {
-        const bool written = parameter == 5 || parameter == 6;
-        wrong += value != (written ? expected_sum(rank.reducer->config(), ranks, parameter, element) : 0.0f);
-      });
-      EXPECT_EQ(wrong, 0);
+      const auto expected = [&](int p, int64_t i) {
+        return p == 5 || p == 6 ? expected_sum(rank.reducer->config(), ranks, p, i) : 0.0f;
+      };
+      EXPECT_EQ(count_wrong(rank, expected), 0);
     });
   }
 }
@@ -390,82 +386,6 @@ TEST(Reducer, MisuseIsRefused) {
     EXPECT_THROW(GradientReducer(buckets, communicator, *rank.backend, *rank.stream, {}), ContractError);
   });
 }
-
-// The statistics of each bucket.
-
-// The definition, element by element, for this rank's part of a bucket.
-TensorStats stats_of(const TrainingRank& rank, int bucket) {
-  const BucketLayout::Bucket& place = rank.buckets->layout().buckets()[static_cast<size_t>(bucket)];
-  const Tensor shard = rank.reducer->result_shard(bucket);
-  EXPECT_EQ(shard.numel(), place.shard_numel);
-  TensorStats stats;
-  for (int64_t i = 0; i < shard.numel(); ++i) {
-    const auto value = static_cast<double>(shard.data<float>()[i]);
-    stats.sum_squares += value * value;
-    if (std::isfinite(value)) continue;
-    stats.first_bad = std::min(stats.first_bad, place.flat_begin + rank.communicator.rank() * place.shard_numel + i);
-    ++(std::isnan(value) ? stats.nan_count : stats.inf_count);
-  }
-  return stats;
-}
-
-void expect_stats_of_shards(const TrainingRank& rank) {
-  ASSERT_EQ(rank.reducer->stats().size_bytes(), static_cast<size_t>(rank.buckets->size()) * sizeof(TensorStats));
-  for (int bucket = 0; bucket < rank.buckets->size(); ++bucket) {
-    TensorStats actual;
-    std::memcpy(&actual, rank.reducer->stats().raw() + static_cast<size_t>(bucket) * sizeof(actual), sizeof(actual));
-    const TensorStats expected = stats_of(rank, bucket);
-    EXPECT_EQ(actual.first_bad, expected.first_bad) << "bucket " << bucket;
-    EXPECT_EQ(actual.nan_count, expected.nan_count) << "bucket " << bucket;
-    EXPECT_EQ(actual.inf_count, expected.inf_count) << "bucket " << bucket;
-    EXPECT_EQ(std::isfinite(actual.sum_squares), std::isfinite(expected.sum_squares)) << "bucket " << bucket;
-    if (!std::isfinite(expected.sum_squares)) continue;
-    // A shard is at most 6464 positive doubles, added in two orders: a relative error of at most 2^13 * 2^-53 each.
-    EXPECT_NEAR(actual.sum_squares, expected.sum_squares, expected.sum_squares * 0x1p-39) << "bucket " << bucket;
-  }
-}
-
-class GradientStatistics : public ReducerTest {};
-
-TEST_P(GradientStatistics, AreThoseOfEveryBucketsShard) {
-  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-  // Both ends of parameters in different buckets, from different ranks; a sum of opposite infinities is NaN.
-  const auto poisoned = [last = ranks() - 1](int rank, int parameter, int64_t element) {
-    if (parameter == 8 && element == 4025 && rank == 0) return kNan;
-    if (parameter == 6 && (element == 0 || element == 4287) && rank == last) return kInf;
-    if (parameter == 3 && element == 70) return rank == 0 ? kInf : -kInf;
-    if (parameter == 0 && element % 2000 == 1999 && rank == last) return kNan;
-    return toy_gradient(rank, parameter, element);
-  };
-  run([&](Communicator& communicator) {
-    TrainingRank rank(communicator, config());
-    rank.reduce(poisoned);
-    expect_stats_of_shards(rank);
-    rank.reduce();  // must not add to the first result
-    expect_stats_of_shards(rank);
-    rank.reduce(poisoned);
-    expect_stats_of_shards(rank);
-  });
-}
-
-// Gradients as large as a wire allows.
-TEST(PrescaledGradients, HaveTheStatisticsOfTheResult) {
-  for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-      run_ranks(2, [&](Communicator& communicator) {
-        TrainingRank rank(communicator, {.wire = wire, .sharding = sharding, .prescale_log2 = 10});
-        rank.reduce(
-            [](int r, int parameter, int64_t element) { return 1024.0f * toy_gradient(r, parameter, element); });
-        expect_stats_of_shards(rank);
-        if (wire != DType::kBF16) return;
-        rank.reduce([](int, int parameter, int64_t) { return parameter == 4 ? 0x1p127f : 0.0f; });  // 2^128 is Inf
-        expect_stats_of_shards(rank);
-      });
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Wires, GradientStatistics, testing::reducer_cases());
 
 }  // namespace
 }  // namespace mantissa

@@ -1,36 +1,26 @@
 // Run by mpirun. `mpi_ranks N`: the communicator's contract over MPI, for host tensors and, through host memory, for
 // tensors of the emulated GPU. N is the number of ranks: a program that silently starts alone fails. `mpi_ranks die`:
-// ranks sum gradients through their node's shared memory until rank 1 is killed; `mpi_ranks sum`: no rank is;
-// `mpi_ranks wait`: they wait to be killed (rank_death_test).
-#include <fcntl.h>
+// ranks sum gradients through their node's shared memory until rank 1 is killed (rank_death_test); `mpi_ranks
+// sum`: no rank is.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <set>
 
 #include "comm/communicator.h"
 #include "comm/local/local_communicator.h"
 #include "comm/mpi/mpi_communicator.h"
-#include "comm/mpi/vader.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/cuda/emulation/faults.h"
 #include "tests/comm/communicator_contract.h"
 #include "tests/comm/emulated_gpu.h"
 #include "tests/comm/training_rank.h"
-#include "tests/core/io/temp_folder.h"
 
 namespace mantissa {
 namespace {
@@ -142,69 +132,6 @@ TEST(MpiCommunicator, RefusesPiecesThatAnMpiCountCannotExpress) {
   EXPECT_THROW(create_mpi_communicator({.ranks_per_node = -1}), ContractError);
 }
 
-std::set<std::string> names_in(const std::string& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.insert(entry.path().filename());
-  return names;
-}
-
-TEST(Vader, FilesThatNoProcessUsesAreRemoved) {
-  struct stat space {};
-  ASSERT_EQ(stat("/proc/self/ns/pid", &space), 0);
-  if (space.st_ino != 0xEFFFFFFC) GTEST_SKIP() << "this is not the first PID namespace of the machine";
-  const testing::TempFolder folder;
-  folder.write("vader_segment.node.0.3a560001.0", std::string(5000, 'x'));
-  folder.write("vader_segment.node.0.3a560001.1", "x");
-  const std::string open = folder.write("vader_segment.open", "x"), mapped = folder.write("vader_segment.mapped", "x");
-  folder.write("other", "x");
-  std::filesystem::create_symlink("other", folder.file("vader_segment.link"));
-  std::filesystem::create_directory(folder.file("vader_segment.folder"));
-  std::set<std::string> rest = {"other", "vader_segment.folder", "vader_segment.link"};
-  if (geteuid() == 0) {
-    ASSERT_EQ(chown(folder.write("vader_segment.theirs", "x").c_str(), 65534, 65534), 0);
-    rest.insert("vader_segment.theirs");
-  }
-
-  const int kept = ::open(open.c_str(), O_RDONLY | O_CLOEXEC), file = ::open(mapped.c_str(), O_RDONLY | O_CLOEXEC);
-  void* const memory = mmap(nullptr, 1, PROT_READ, MAP_SHARED, file, 0);
-  close(file);
-  ASSERT_NE(memory, MAP_FAILED);
-  const LeftSegments removed = remove_left_segments(folder.path());
-  EXPECT_EQ(removed.files, 2);
-  EXPECT_GE(removed.bytes, 5000u);
-  std::set<std::string> with_used = rest;
-  with_used.insert({"vader_segment.mapped", "vader_segment.open"});
-  EXPECT_EQ(names_in(folder.path()), with_used);
-  close(kept);
-  munmap(memory, 1);
-  EXPECT_EQ(remove_left_segments(folder.path()).files, 2);
-  EXPECT_EQ(names_in(folder.path()), rest);
-  EXPECT_EQ(remove_left_segments(folder.file("absent")).files, 0);
-}
-
-// A process that is not to be looked into, as sshd and programs with rights of their own.
-TEST(Vader, FilesOfHiddenProcessesStay) {
-  const testing::TempFolder folder;
-  const pid_t hidden = fork();
-  if (hidden == 0) {
-    prctl(PR_SET_DUMPABLE, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    while (true) pause();
-  }
-  const std::string maps = fmt::format("/proc/{}/maps", hidden);
-  const auto is_hidden = [&] { return !std::ifstream(maps).is_open(); };
-  for (int look = 0; look < 1000 && !is_hidden(); ++look) usleep(1000);
-  const std::array<int32_t, 2> header = {0, hidden};
-  const std::string path =
-      folder.write("vader_segment.hidden", {reinterpret_cast<const char*>(header.data()), sizeof(header)});
-  const bool was_hidden = is_hidden();
-  const int removed = remove_left_segments(folder.path()).files;
-  kill(hidden, SIGKILL);
-  waitpid(hidden, nullptr, 0);
-  if (!was_hidden) GTEST_SKIP() << "this user may look into all processes";
-  EXPECT_EQ(removed, 0);
-}
-
 // Trains some toy steps. Returns the hash of the weights and the sum of squares of the last gradient.
 std::pair<uint64_t, double> train(Communicator& communicator, const ReducerConfig& config) {
   testing::TrainingRank rank(communicator, config);
@@ -301,13 +228,6 @@ int sum_gradients(RankOne rank_one) {
   return EXIT_SUCCESS;
 }
 
-int run_until_killed() {
-  const auto communicator = create_communicator("mpi");
-  say_what_is_mapped();
-  say(fmt::format("process {}", getpid()));
-  while (true) pause();
-}
-
 }  // namespace
 }  // namespace mantissa
 
@@ -316,7 +236,6 @@ int main(int argc, char** argv) {
   if (argc != 2) return EXIT_FAILURE;
   if (std::strcmp(argv[1], "die") == 0) return mantissa::sum_gradients(mantissa::RankOne::kDies);
   if (std::strcmp(argv[1], "sum") == 0) return mantissa::sum_gradients(mantissa::RankOne::kLives);
-  if (std::strcmp(argv[1], "wait") == 0) return mantissa::run_until_killed();
   mantissa::expected_ranks = std::atoi(argv[1]);
   const auto environment =
       mantissa::create_communicator("mpi");  // MPI can start only once: this instance serves all cases

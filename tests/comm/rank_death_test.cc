@@ -10,7 +10,6 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "tests/program/program.h"
@@ -60,29 +59,6 @@ TEST(RankDeath, InAnExchangeThroughSharedMemoryEndsTheJobAndLeavesNothing) {
   for (const std::string& path : said_after("maps", outcome.output)) {
     EXPECT_TRUE(becomes_true([&] { return !std::filesystem::exists(path); })) << path << " is left";
   }
-}
-
-// The shell kills mpirun before it can clean up, then the ranks.
-TEST(RankDeath, TheNextJobRemovesTheMemoryOfAJobThatWasKilledWithItsLauncher) {
-  const testing::Outcome killed = testing::run_shell(
-      "log=$OMPI_MCA_orte_tmpdir_base/killed; " + testing::mpirun(2) +
-      "tests/comm/mpi_ranks wait >$log 2>&1 & job=$!; until [ $(grep -c ^process $log) = 2 ]; do kill -0 $job || "
-      "break; sleep 0.01; done; kill -9 $job; kill -9 $(sed -n 's/^process //p' $log); wait $job; cat $log");
-  SCOPED_TRACE(killed.output);
-  const std::set<std::string> left = said_after("maps", killed.output);
-  ASSERT_FALSE(left.empty());
-  for (const std::string& path : left) EXPECT_TRUE(std::filesystem::exists(path)) << path << " is not left";
-  for (const std::string& process : said_after("process", killed.output)) {
-    ASSERT_TRUE(becomes_true([&] { return !runs(process); }));
-  }
-  std::error_code error;
-  if (std::filesystem::read_symlink("/proc/self/ns/pid", error) != "pid:[4026531836]") {
-    for (const std::string& path : left) std::filesystem::remove(path);
-    GTEST_SKIP() << "this is not the first PID namespace of the machine: jobs do not see whether the files are in use";
-  }
-  const testing::Outcome next = testing::run_under_mpirun(2, "tests/comm/mpi_ranks 2 --gtest_filter=None");
-  EXPECT_EQ(next.exit_code, 0) << next.output;
-  for (const std::string& path : left) EXPECT_FALSE(std::filesystem::exists(path)) << path << "\n" << next.output;
 }
 
 // A rank took another's segment for its own, since both had process number 1 or 2.

@@ -257,6 +257,16 @@ inline GradientFunction gradient_of(int step) {
       [step](int rank, int parameter, int64_t element) { return toy_gradient(rank, parameter, element + 7919 * step); };
 }
 
+// The elements of a tensor of any float dtype; none if it is undefined.
+inline std::vector<float> widened(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  dispatch(tensor.dtype(), [&]<typename T>() {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(tensor.data<T>()[i]);
+  });
+  return values;
+}
+
 struct NamedState {
   std::string name;
   AdamWOptions options;

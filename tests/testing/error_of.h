@@ -7,12 +7,12 @@
 
 namespace mantissa::testing {
 
-// "" when nothing is thrown; exceptions that are not ours pass through.
-template <typename F>
+// "" when nothing is thrown. Exceptions of other types than `Expected` pass through.
+template <typename Expected = Error, typename F>
 std::string error_of(F&& call) {
   try {
     call();
-  } catch (const Error& error) {
+  } catch (const Expected& error) {
     return error.what();
   }
   return "";

@@ -16,6 +16,7 @@
 #include "tools/lab/advise/plan/score_allocation.h"
 #include "tools/lab/advise/present_device.h"
 #include "tools/lab/advise/recommendation_report.h"
+#include "tools/lab/options.h"
 #include "tools/run/job/job.h"
 #include "tools/run/report/output_file.h"
 
@@ -89,19 +90,13 @@ bool plan(const AdviseRequest& request, const Config& config) {
   return !found.misses_budget();
 }
 
-std::vector<std::string> hardware_names(const std::string& text) {
-  std::vector<std::string> names;
-  std::istringstream parts(text);
-  for (std::string name; std::getline(parts, name, ',');) names.push_back(name);
-  return names;
-}
-
 void recommend(const AdviseRequest& request, const Config& config) {
   std::vector<NamedFile> read = files_read(request.config, config);
   read.push_back({"--measured", request.measured});
   require_different_files({{"--output", request.output}, {"--json", request.json}}, read);
   std::vector<const Hardware*> hardware;
-  for (const std::string& name : hardware_names(request.hardware)) hardware.push_back(&find_hardware(name));
+  std::istringstream names(request.hardware);
+  for (std::string name; std::getline(names, name, ',');) hardware.push_back(&find_hardware(name));
   if (!request.output.empty() && hardware.size() > 1) {
     throw ConfigError(
         fmt::format("--output: a configuration is for one device: give one --hardware, got {}", request.hardware));
@@ -111,8 +106,7 @@ void recommend(const AdviseRequest& request, const Config& config) {
   const std::vector<Candidate> candidates = candidates_of(config, measurement);
   std::vector<Advice> devices;
   for (const Hardware* const one : hardware) {
-    Roofline roofline(*one);
-    devices.push_back(advise(request.config, config, candidates, request.run.ranks, absent_target(*one, roofline)));
+    devices.push_back(advise(request.config, config, candidates, request.run.ranks, *one));
   }
   if (hardware.empty()) {
     devices.push_back(advise_present_device(request.config, config, candidates, request.run.rounds).advice);
@@ -157,21 +151,17 @@ int run(const AdviseRequest& request) {
   const std::vector<Candidate> candidates = candidates_of(config, request.formats);
   require_different_files({{"--json", request.json}, {"--html", request.html}}, files_read(request.config, config));
   OutputFile html("--html", request.html), json("--json", request.json);
-  ReportText text;
-  Json figures;
+  PresentAdvice found;
   if (request.hardware.empty()) {
-    const PresentAdvice found = advise_present_device(request.config, config, candidates, request.run.rounds);
-    text = to_text(found.advice);
-    add_comparison(found.comparison, text);
-    figures = to_json(found.advice);
-    figures["comparison"] = found.comparison;
+    found = advise_present_device(request.config, config, candidates, request.run.rounds);
   } else {
-    const Hardware& hardware = find_hardware(request.hardware);
-    Roofline roofline(hardware);
-    const Advice found =
-        advise(request.config, config, candidates, request.run.ranks, absent_target(hardware, roofline));
-    text = to_text(found);
-    figures = to_json(found);
+    found.advice = advise(request.config, config, candidates, request.run.ranks, find_hardware(request.hardware));
+  }
+  ReportText text = to_text(found.advice);
+  Json figures = to_json(found.advice);
+  if (request.hardware.empty()) {
+    add_comparison(found.comparison, text);
+    figures["comparison"] = found.comparison;
   }
   print(text.text());
   json.write(figures);
@@ -179,80 +169,78 @@ int run(const AdviseRequest& request) {
   return 0;
 }
 
+// The options of plans, which need --budget.
+void add_plan_options(CLI::App& advise, LabOptions& options, AdviseRequest& request) {
+  PlanRunRequest& run = request.run;
+  constexpr int64_t kMostSteps = int64_t{1} << 40;
+  const std::vector<CLI::Option*> all = {
+      options.add("--solver", run.plan.solver,
+                  "solver whose plan starts the search among whole plans: knapsack (exact), greedy, top_k, evolution, "
+                  "bayesian, reinforcement, enumeration, or differentiable, which trains the choice with the model"),
+      advise.add_flag("--compare-solvers", run.plan.compare_solvers,
+                      "also run the other solvers, except enumeration and differentiable, and print a table of their "
+                      "plans"),
+      options.add("--damage", request.damage,
+                  "allocate precision by the measured loss, or by a score of the sensitivity analysis: loss, fisher, "
+                  "hessian, mi (mutual information), entropy"),
+      options.list("--recipes", run.plan.recipes,
+                   "8-bit and 4-bit recipes that a plan may use: current,block,mxfp8,nvfp4, or none"),
+      options
+          .list("--state", request.state,
+                "what a plan decides besides layers: moments,masters,wire (needs several ranks), or none; not with "
+                "--damage")
+          ->default_str(fmt::format("[{}]", fmt::join(run.state, ","))),
+      options.add("--plan", request.plan, "write the plan to this file"),
+      options.count("--warm-up", run.warm_up, 0, kMostSteps, "training steps in fp32 before layers are evaluated"),
+      options.count("--batches", run.batches, 2, 10000,
+                    "batches to evaluate each layer on; two or more, for an error estimate"),
+      options
+          .add("--seeds", run.validation.most_seeds, "most seeds of the runs that validate the plan; 0: no validation")
+          ->check(zero_or(kFirstLook, 1000)),
+      options.count("--steps", run.validation.steps, 1, kMostSteps, "most steps of each of these runs"),
+      options
+          .add("--time-pairs", run.validation.time_pairs,
+               "most pairs of step times, plan against uniform precisions; 0: compare losses only")
+          ->check(zero_or(StepTimeOptions().first_look, 1000)),
+      advise.add_flag("--yes", run.accepts_much,
+                      "go on where a plan takes more than an hour by estimate, or more memory than there is")};
+  for (CLI::Option* const option : all) option->needs(advise.get_option("--budget"));
+}
+
 }  // namespace
 
 std::function<int()> add_advise_options(CLI::App& advise) {
   const auto request = std::make_shared<AdviseRequest>();
-  const auto option = [&](const char* name, auto& value, const char* text) {
-    return advise.add_option(name, value, text)->capture_default_str();
-  };
-  const auto list = [&](const char* name, std::vector<std::string>& values, const char* text) {
-    return option(name, values, text)->delimiter(',')->allow_extra_args(false);
-  };
-  const auto count = [&](const char* name, int64_t& value, int64_t least, int64_t most, const char* text) {
-    option(name, value, text)->check(CLI::Range(least, most));
-  };
-  constexpr int64_t kMostSteps = int64_t{1} << 40;
+  LabOptions options(advise);
   advise.add_option("config", request->config, "YAML file")->required();
   advise.add_option("overrides", request->overrides, "settings that replace the file's: precision.recipe=mxfp8");
-  option(
+  options.add(
       "--hardware", request->hardware,
       "predict for a device by its data sheet: t4, v100, a100, h100, h200, b200, tpu-v3, gaudi2; without it, measure "
       "the device of this machine; with --measured several, separated by commas");
-  option("--ranks", request->run.ranks, "number of devices in one node, one rank each")->check(CLI::Range(1, 1 << 20));
-  advise
-      .add_option("--formats", request->formats,
-                  fmt::format("precisions to compare, some of {}; default: all but fp64, bf16x6 and bf16x3",
-                              fmt::join(uniform_precisions(), ",")))
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  option("--rounds", request->run.rounds, "rounds of timing kernels and steps by turns on this machine's device")
-      ->check(CLI::Range(1, 1000));
-  option("--html", request->html, "also write the report as a page that needs no network");
-  option("--json", request->json, "also write the figures to this file");
-  option("--measured", request->measured,
-         "recommend the fastest precision that did no damage in this file of `mantissa compare --json`, and say how to "
-         "run it in production")
-      ->excludes("--formats")
-      ->excludes("--html");
-  option("--output", request->output, "also write a configuration for production to this file, for one --hardware")
-      ->needs("--measured");
-  option("--budget", request->budget,
-         "plan the precision of each layer, optimizer state and gradients on the wire under a budget: time=12ms, "
-         "time=90%, memory=1.5GiB, loss=0.01, or with --hardware energy=80% or energy=12J");
-  option("--solver", request->run.plan.solver,
-         "solver whose plan starts the search among whole plans: knapsack (exact), greedy, top_k, evolution, bayesian, "
-         "reinforcement, enumeration, or differentiable, which trains the choice with the model");
-  advise.add_flag(
-      "--compare-solvers", request->run.plan.compare_solvers,
-      "also run the other solvers, except enumeration and differentiable, and print a table of their plans");
-  option(
-      "--damage", request->damage,
-      "allocate precision by the measured loss, or by a score of the sensitivity analysis: loss, fisher, hessian, mi "
-      "(mutual information), entropy");
-  list("--recipes", request->run.plan.recipes,
-       "8-bit and 4-bit recipes that a plan may use: current,block,mxfp8,nvfp4, or none");
-  list("--state", request->state,
-       "what a plan decides besides layers: moments,masters,wire (needs several ranks), or none; not with --damage")
-      ->default_str(fmt::format("[{}]", fmt::join(request->run.state, ",")));
-  option("--plan", request->plan, "write the plan to this file");
-  count("--warm-up", request->run.warm_up, 0, kMostSteps, "training steps in fp32 before layers are evaluated");
-  count("--batches", request->run.batches, 2, 10000,
-        "batches to evaluate each layer on; two or more, for an error estimate");
-  option("--seeds", request->run.validation.most_seeds,
-         "most seeds of the runs that validate the plan; 0: no validation")
-      ->check(zero_or(kFirstLook, 1000));
-  count("--steps", request->run.validation.steps, 1, kMostSteps, "most steps of each of these runs");
-  option("--time-pairs", request->run.validation.time_pairs,
-         "most pairs of step times, plan against uniform precisions; 0: compare losses only")
-      ->check(zero_or(StepTimeOptions().first_look, 1000));
-  advise.add_flag("--yes", request->run.accepts_much,
-                  "go on where a plan takes more than an hour by estimate, or more memory than there is");
-  advise.get_option("--measured")->excludes("--budget");
-  for (const char* const of_plans : {"--solver", "--compare-solvers", "--damage", "--recipes", "--state", "--plan",
-                                     "--warm-up", "--batches", "--seeds", "--steps", "--time-pairs", "--yes"}) {
-    advise.get_option(of_plans)->needs(advise.get_option("--budget"));
-  }
+  options.count("--ranks", request->run.ranks, 1, 1 << 20, "number of devices in one node, one rank each");
+  options.list("--formats", request->formats,
+               fmt::format("precisions to compare, some of {}; default: all but fp64, bf16x6 and bf16x3",
+                           fmt::join(uniform_precisions(), ",")));
+  options.count("--rounds", request->run.rounds, 1, 1000,
+                "rounds of timing kernels and steps by turns on this machine's device");
+  options.html_and_json(request->html, request->json);
+  CLI::Option* const measured =
+      options
+          .add("--measured", request->measured,
+               "recommend the fastest precision that did no damage in this file of `mantissa compare --json`, and say "
+               "how to run it in production")
+          ->excludes("--formats")
+          ->excludes("--html");
+  options
+      .add("--output", request->output, "also write a configuration for production to this file, for one --hardware")
+      ->needs(measured);
+  options
+      .add("--budget", request->budget,
+           "plan the precision of each layer, optimizer state and gradients on the wire under a budget: time=12ms, "
+           "time=90%, memory=1.5GiB, loss=0.01, or with --hardware energy=80% or energy=12J")
+      ->excludes(measured);
+  add_plan_options(advise, options, *request);
   advise.footer(
       "Exit codes: 0 done, 9 the plan is written but misses the budget, 2 configuration or command line, also a plan "
       "that\n"

@@ -5,7 +5,7 @@
 
 #include "core/backend/all_args.h"
 #include "core/backend/dry_run_backend.h"
-#include "core/backend/kernel_forward.h"
+#include "core/backend/backend.h"
 #include "core/base/error.h"
 #include "tests/core/tensor/host_storage.h"
 

@@ -194,4 +194,10 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
   return advice;
 }
 
+Advice advise(const std::string& model, const Config& config, const std::vector<Candidate>& candidates, int ranks,
+              const Hardware& hardware) {
+  Roofline roofline(hardware);
+  return advise(model, config, candidates, ranks, absent_target(hardware, roofline));
+}
+
 }  // namespace mantissa

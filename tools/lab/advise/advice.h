@@ -45,6 +45,9 @@ struct Advice {
 // candidate cannot run, its EvaluatedPrecision says so.
 Advice advise(const std::string& model, const Config& config, const std::vector<Candidate>& candidates, int ranks,
               const Target& target);
+// By the data sheet.
+Advice advise(const std::string& model, const Config& config, const std::vector<Candidate>& candidates, int ranks,
+              const Hardware& hardware);
 
 Json to_json(const Advice& advice);
 ReportText to_text(const Advice& advice);

@@ -28,20 +28,17 @@ namespace {
 constexpr int64_t kProbedSteps = 8;          // whose gradients are counted
 constexpr int64_t kFormatSamples = 1 << 14;  // values tried for each size: the charts show no third digit
 constexpr double kMib = 1024.0 * 1024.0;
-constexpr const char* kMarginOption = "--margin";
-constexpr const char* kUtilityOption = "--utility";
 
 // The first line of the reason why a precision was not trained, failed, or has no interval.
 std::string reason(const Json& precision) {
-  std::string text = precision["refusal"].is_null() ? "" : precision["refusal"];
-  if (text.empty()) {
+  std::string text;
+  if (!precision.contains("summary")) {
+    text = precision["refusal"];
+  } else {
     const Json& summary = precision["summary"];
-    const int64_t runs = summary["runs"], succeeded = summary["succeeded"];
-    if (succeeded < runs) {
-      text = fmt::format("{} of {} failed: {}", runs - succeeded, counted(runs, "run"), summary["failure"]);
-    } else {
-      text = summary["why"];
-    }
+    const int64_t runs = summary["runs"], failed = runs - summary["succeeded"].get<int64_t>();
+    text = failed > 0 ? fmt::format("{} of {} failed: {}", failed, counted(runs, "run"), summary["failure"])
+                      : summary["why"].get<std::string>();
   }
   return text.substr(0, text.find('\n'));
 }
@@ -61,8 +58,6 @@ std::string verdict_line(const Json& figures) {
 }
 
 void print_figures(const Json& figures, ReportText& text) {
-  const CellText percent = [](const Json& share) { return per_cent(share) + " %"; };
-  const CellText mebibytes = in_format("{:.2f}", 1.0 / kMib);
   Json trained = Json::array();
   for (const Json& precision : figures["precisions"]) {
     if (!precision.contains("summary")) continue;
@@ -84,7 +79,7 @@ void print_figures(const Json& figures, ReportText& text) {
   };
   text.table(trained, {{"precision", "name"},
                        {"success", "", success},
-                       {"skipped\nsteps", "skipped_share", percent},
+                       {"skipped\nsteps", "skipped_share", in_format("{:.3g} %", 100.0)},
                        {"step\nms", "step_seconds/mean", in_format("{:.2f}", 1e3)},
                        {"times baseline\n(range over seeds)", "time_ratio", with_range("{:.3f}")},
                        {"tokens/s", "tokens_per_second", in_format("{:.0f}")},
@@ -92,14 +87,18 @@ void print_figures(const Json& figures, ReportText& text) {
                        {"grad\nnorm", "grad_norm", in_format("{:.3g}")},
                        {"loss scale\nleast / last / changes", "", scales},
                        {"peak MiB\na rank", "", memory},
-                       {"sent MiB\na rank, a step", "sent_bytes", mebibytes}});
+                       {"sent MiB\na rank, a step", "sent_bytes", in_format("{:.2f}", 1.0 / kMib)}});
+}
+
+bool weighs_energy(const CompareRequest& request) {
+  return !request.utility.empty() && parse_utility(request.utility).energy > 0.0;
 }
 
 Config configuration_of(const CompareRequest& request) {
   // Wrong ones fail before anything is trained.
-  parse_loss_margin(request.margin, kMarginOption);
+  parse_loss_margin(request.margin);
   const Hardware* const hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware);
-  if (!request.utility.empty() && parse_utility(request.utility, kUtilityOption).energy > 0.0 && hardware == nullptr) {
+  if (weighs_energy(request) && hardware == nullptr) {
     throw ConfigError(
         "--utility: energy is known for --hardware only, whose constants predict it: give --hardware, or energy=0");
   }
@@ -144,10 +143,8 @@ Json find_underflow(const CompareRequest& request, const Config& config, Communi
 // Predicted joules of a step of a rank, by precision. ConfigError for a precision that the hardware does not have.
 std::map<std::string, double> energies_on(const Hardware& hardware, const std::string& title, const Config& config,
                                           const std::vector<Candidate>& candidates, int ranks) {
-  Roofline roofline(hardware);
   std::map<std::string, double> joules;
-  for (const EvaluatedPrecision& one :
-       advise(title, config, candidates, ranks, absent_target(hardware, roofline)).evaluations) {
+  for (const EvaluatedPrecision& one : advise(title, config, candidates, ranks, hardware).evaluations) {
     if (!one.runs()) {
       throw ConfigError(
           fmt::format("--hardware {}: the energy of {} is not known: {}", hardware.name, one.name, one.reason));
@@ -160,29 +157,27 @@ std::map<std::string, double> energies_on(const Hardware& hardware, const std::s
 void compare(const CompareRequest& request, const Config& config, Communicator& communicator) {
   const bool leads = communicator.rank() == 0;
   OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
-  const bool is_uniform = mantissa::is_uniform(config);
-  if (leads && !is_uniform && std::ranges::count(request.precisions, kConfigured) == 0) {
+  if (leads && !is_uniform(config) && std::ranges::count(request.precisions, kConfigured) == 0) {
     log_warn(
         "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
   }
   set_up_threads(config, communicator);
   const std::vector<Candidate> candidates = chosen_candidates(config, request.precisions, "--precisions");
   std::map<std::string, double> joules;
-  if (!request.utility.empty() && parse_utility(request.utility, kUtilityOption).energy > 0.0) {
+  if (weighs_energy(request)) {
     joules = energies_on(find_hardware(request.hardware), request.config, config, candidates, communicator.size());
   }
-  const PrecisionComparison comparison =
-      compare_precisions({.title = request.config,
-                          .seeds = request.seeds,
-                          .baseline = request.baseline,
-                          .margin = parse_loss_margin(request.margin, kMarginOption)},
-                         config, candidates, communicator);
+  const PrecisionComparison comparison = compare_precisions({.title = request.config,
+                                                             .seeds = request.seeds,
+                                                             .baseline = request.baseline,
+                                                             .margin = parse_loss_margin(request.margin)},
+                                                            config, candidates, communicator);
   Json figures;
   if (leads) {
     figures = to_json(comparison);
     if (!request.utility.empty()) {
       const auto energy = [&](const std::string& name) { return joules.at(name); };
-      figures["utility"] = utility_of(comparison, parse_utility(request.utility, kUtilityOption), energy);
+      figures["utility"] = utility_of(comparison, parse_utility(request.utility), energy);
     }
     print(comparison_text(figures));
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 #include <vector>
 
 #include "core/base/error.h"
@@ -26,13 +27,17 @@ constexpr Term kTerms[] = {{"loss", &UtilityWeights::loss},
                            {"memory", &UtilityWeights::memory},
                            {"energy", &UtilityWeights::energy}};
 
-// A precision with its utility for each seed.
+// A precision with its utility for each seed, and its figures.
 struct Rated {
-  std::string name;
   size_t index = 0;
   std::vector<double> utilities{};
   double mean = 0.0;
+  Json figures{};
 };
+
+bool succeeds(const PrecisionRuns& precision) {
+  return std::ranges::all_of(precision.runs, &TrainingRecord::succeeded);
+}
 
 // Minus the slope of a run's losses on ln(step) over its second half.
 double fall(const TrainingRecord& run) {
@@ -53,11 +58,44 @@ double fall(const TrainingRecord& run) {
   return -xy / xx;
 }
 
-Json spread(const MeanDifference& found) {
-  Json json = {{"mean", found.mean}, {"interval", nullptr}};
-  if (found.interval) json["interval"] = {{"low", found.interval->low}, {"high", found.interval->high}};
-  return json;
-}
+struct Rating {
+  const PrecisionComparison& comparison;
+  const UtilityWeights& weights;
+  double efold;  // nats; NaN: not known
+
+  // `log_joules`: of the energy over the baseline's.
+  Rated rate(size_t index, double log_joules) const {
+    const std::vector<TrainingRecord>& runs = comparison.precisions[index].runs;
+    const std::vector<TrainingRecord>& baseline = comparison.precisions[comparison.baseline].runs;
+    const double memory =
+        std::log(static_cast<double>(runs[0].peak_memory_bytes) / static_cast<double>(baseline[0].peak_memory_bytes));
+    Rated rated{.index = index};
+    double loss = 0.0, time = 0.0;
+    const auto seeds = static_cast<double>(runs.size());
+    for (size_t seed = 0; seed < runs.size(); ++seed) {
+      const double own_loss = (runs[seed].final_loss() - baseline[seed].final_loss()) / efold;
+      const double own_time = std::log(runs[seed].median_step_seconds() / baseline[seed].median_step_seconds());
+      loss += own_loss / seeds;
+      time += own_time / seeds;
+      double utility = 0.0;
+      const double terms[] = {own_loss, own_time, memory, log_joules};
+      for (size_t i = 0; i < std::size(kTerms); ++i) {
+        const double weight = weights.*kTerms[i].weight;
+        if (weight > 0.0) utility -= weight * terms[i];  // a weight of 0 leaves out what is not known
+      }
+      rated.utilities.push_back(utility);
+    }
+    const MeanDifference utility = mean_difference(rated.utilities, comparison.options.level);
+    rated.mean = utility.mean;
+    rated.figures = {{"name", comparison.precisions[index].name},
+                     {"utility", {{"mean", utility.mean}, {"interval", utility.interval}}},
+                     {"loss", loss},
+                     {"time", time},
+                     {"memory", memory},
+                     {"energy", weights.energy > 0.0 ? Json(log_joules) : Json()}};
+    return rated;
+  }
+};
 
 std::string less_or_more(double log_ratio, const char* what) {
   const double per_cent = 100.0 * (std::exp(log_ratio) - 1.0);
@@ -66,20 +104,20 @@ std::string less_or_more(double log_ratio, const char* what) {
 }
 
 // In favour of a precision: "loss equal within 0.0075 nats, 0.71 times the time, 22 % less memory".
-std::string evidence(const Json& rated, const PrecisionComparison& comparison, size_t index,
-                     const UtilityWeights& weights) {
+std::string evidence(const Rated& rated, const PrecisionComparison& comparison, const UtilityWeights& weights) {
   std::vector<std::string> parts;
-  if (index == comparison.baseline) return "the baseline";
+  if (rated.index == comparison.baseline) return "the baseline";
   if (weights.loss > 0.0) {
-    const Json summary = summary_of(comparison, index);
+    const Json summary = summary_of(comparison, rated.index);
     const std::string verdict = summary["verdict"];
     const double mean = number_of(summary["loss_difference"]["mean"]);
     parts.push_back(verdict == "equal" ? fmt::format("the loss equal within {:.2g} nats", margin_of(comparison))
                                        : fmt::format("the loss {:+.4f} nats ({})", mean, verdict));
   }
-  if (weights.time > 0.0) parts.push_back(fmt::format("{:.2f} times the time", std::exp(number_of(rated["time"]))));
-  if (weights.memory > 0.0) parts.push_back(less_or_more(number_of(rated["memory"]), "memory"));
-  if (weights.energy > 0.0) parts.push_back(less_or_more(number_of(rated["energy"]), "energy"));
+  const auto term = [&](const char* key) { return number_of(rated.figures[key]); };
+  if (weights.time > 0.0) parts.push_back(fmt::format("{:.2f} times the time", std::exp(term("time"))));
+  if (weights.memory > 0.0) parts.push_back(less_or_more(term("memory"), "memory"));
+  if (weights.energy > 0.0) parts.push_back(less_or_more(term("energy"), "energy"));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -93,17 +131,17 @@ std::string too_thin(const PrecisionComparison& comparison, const UtilityWeights
            "seeds";
   }
   const double level = 1.0 - (1.0 - comparison.options.level) / static_cast<double>(all.size() - 1);
+  const auto named = [](const Rated& one) { return fmt::format("{} ({:+.3f})", one.figures["name"], one.mean); };
   std::vector<std::string> rivals;
   for (const Rated& other : all) {
     if (other.index == best.index) continue;
     std::vector<double> leads = best.utilities;
     for (size_t seed = 0; seed < leads.size(); ++seed) leads[seed] -= other.utilities[seed];
     const auto interval = mean_difference(leads, level).interval;
-    if (!interval || !(interval->low > 0.0)) rivals.push_back(fmt::format("{} ({:+.3f})", other.name, other.mean));
+    if (!interval || !(interval->low > 0.0)) rivals.push_back(named(other));
   }
   if (!rivals.empty()) {
-    return fmt::format("the lead of {} ({:+.3f}) over {} may be chance: give more seeds", best.name, best.mean,
-                       fmt::join(rivals, ", "));
+    return fmt::format("the lead of {} over {} may be chance: give more seeds", named(best), fmt::join(rivals, ", "));
   }
   if (weights.loss == 0.0 || best.index == comparison.baseline) return "";
   const auto& runs = comparison.precisions;
@@ -113,23 +151,21 @@ std::string too_thin(const PrecisionComparison& comparison, const UtilityWeights
 
 }  // namespace
 
-UtilityWeights parse_utility(const std::string& text, const char* option) {
+UtilityWeights parse_utility(const std::string& text) {
   UtilityWeights weights;
   const auto refuse = [&] {
     throw ConfigError(fmt::format(
-        "{}: expected weights of 0 or more such as loss=1,time=0.5,memory=0.2,energy=0.1, each once, got '{}'", option,
+        "--utility: expected weights of 0 or more such as loss=1,time=0.5,memory=0.2,energy=0.1, each once, got '{}'",
         text));
   };
-  std::vector<const char*> seen;
+  std::set<std::string> seen;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string part = text.substr(begin, end - begin);
     begin = end + 1;
     const size_t equals = part.find('=');
     const auto term = std::ranges::find(kTerms, part.substr(0, equals), &Term::name);
-    if (equals == std::string::npos || term == std::end(kTerms)) refuse();
-    if (std::ranges::find(seen, term->name) != seen.end()) refuse();
-    seen.push_back(term->name);
+    if (equals == std::string::npos || term == std::end(kTerms) || !seen.insert(term->name).second) refuse();
     double& weight = weights.*term->weight;
     const auto [rest, error] = std::from_chars(part.data() + equals + 1, part.data() + part.size(), weight);
     if (error != std::errc() || rest != part.data() + part.size() || !std::isfinite(weight) || weight < 0.0) refuse();
@@ -158,70 +194,35 @@ std::optional<double> nats_per_efold(const std::vector<TrainingRecord>& baseline
 }
 
 Json utility_of(const PrecisionComparison& comparison, const UtilityWeights& weights, const StepEnergy& energy) {
-  const double level = comparison.options.level;
   const PrecisionRuns& baseline = comparison.precisions[comparison.baseline];
-  const std::optional<double> efold = nats_per_efold(baseline.runs, level);
+  const std::optional<double> efold = nats_per_efold(baseline.runs, comparison.options.level);
+  const Rating rating{.comparison = comparison, .weights = weights, .efold = efold.value_or(NAN)};
   const double base_joules = weights.energy > 0.0 ? energy(baseline.name) : 0.0;
-  Json precisions = Json::array();
+  Json found = {{"weights", weights}, {"nats_per_efold", efold}, {"winner", nullptr}, {"precisions", Json::array()}};
   std::vector<Rated> all;
   std::vector<std::string> failed;
   for (size_t index = 0; index < comparison.precisions.size(); ++index) {
     const PrecisionRuns& one = comparison.precisions[index];
     if (one.runs.empty()) continue;
-    if (!std::ranges::all_of(one.runs, &TrainingRecord::succeeded)) {
+    if (!succeeds(one)) {
       failed.push_back(one.name);
-      continue;
+    } else if (succeeds(baseline)) {
+      all.push_back(rating.rate(index, weights.energy > 0.0 ? std::log(energy(one.name) / base_joules) : 0.0));
+      found["precisions"].push_back(all.back().figures);
     }
-    if (!std::ranges::all_of(baseline.runs, &TrainingRecord::succeeded)) continue;
-    const double memory = std::log(static_cast<double>(one.runs[0].peak_memory_bytes) /
-                                   static_cast<double>(baseline.runs[0].peak_memory_bytes));
-    const double joules = weights.energy > 0.0 ? std::log(energy(one.name) / base_joules) : 0.0;
-    Rated rated{.name = one.name, .index = index};
-    double loss = 0.0, time = 0.0;
-    const auto seeds = static_cast<double>(one.runs.size());
-    for (size_t seed = 0; seed < one.runs.size(); ++seed) {
-      const double own_loss = (one.runs[seed].final_loss() - baseline.runs[seed].final_loss()) / efold.value_or(NAN);
-      const double own_time =
-          std::log(one.runs[seed].median_step_seconds() / baseline.runs[seed].median_step_seconds());
-      loss += own_loss / seeds;
-      time += own_time / seeds;
-      double utility = 0.0;  // a weight of 0 leaves out what is not known
-      if (weights.loss > 0.0) utility -= weights.loss * own_loss;
-      if (weights.time > 0.0) utility -= weights.time * own_time;
-      if (weights.memory > 0.0) utility -= weights.memory * memory;
-      if (weights.energy > 0.0) utility -= weights.energy * joules;
-      rated.utilities.push_back(utility);
-    }
-    const MeanDifference utility = mean_difference(rated.utilities, level);
-    rated.mean = utility.mean;
-    precisions.push_back({{"name", one.name},
-                          {"utility", spread(utility)},
-                          {"loss", loss},
-                          {"time", time},
-                          {"memory", memory},
-                          {"energy", weights.energy > 0.0 ? Json(joules) : Json()}});
-    all.push_back(std::move(rated));
   }
-  Json found = {{"weights", weights}, {"nats_per_efold", efold}, {"winner", nullptr}};
   const auto best = std::ranges::max_element(all, {}, &Rated::mean);
-  const bool has_baseline = std::ranges::all_of(baseline.runs, &TrainingRecord::succeeded);
-  const std::string why = !has_baseline       ? fmt::format("{}, the baseline, failed with some seed", baseline.name)
+  const std::string why = !succeeds(baseline) ? fmt::format("{}, the baseline, failed with some seed", baseline.name)
                           : best == all.end() ? "nothing was trained with success"
                                               : too_thin(comparison, weights, *best, all);
+  std::string sentence = fmt::format("By {}, the evidence is too thin to name a winner: {}", describe(weights), why);
   if (why.empty()) {
-    found["winner"] = best->name;
-    const Json& rated = precisions[static_cast<size_t>(best - all.begin())];
-    found["sentence"] =
-        fmt::format("By {}, {} wins ({}): {}", describe(weights), best->name, with_error("+")(rated["utility"]),
-                    evidence(rated, comparison, best->index, weights));
-  } else {
-    found["sentence"] = fmt::format("By {}, the evidence is too thin to name a winner: {}", describe(weights), why);
+    found["winner"] = best->figures["name"];
+    sentence = fmt::format("By {}, {} wins ({}): {}", describe(weights), found["winner"],
+                           with_error("+")(best->figures["utility"]), evidence(*best, comparison, weights));
   }
-  if (!failed.empty()) {
-    found["sentence"] =
-        fmt::format("{}. Not rated, since some seed failed: {}", found["sentence"], fmt::join(failed, ", "));
-  }
-  found["precisions"] = std::move(precisions);
+  if (!failed.empty()) sentence += fmt::format(". Not rated, since some seed failed: {}", fmt::join(failed, ", "));
+  found["sentence"] = sentence;
   return found;
 }
 

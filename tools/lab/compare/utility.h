@@ -15,8 +15,8 @@ namespace mantissa {
 struct UtilityWeights {
   double loss = 0.0, time = 0.0, memory = 0.0, energy = 0.0;
 };
-// "loss=1,time=0.5,memory=0.2,energy=0.1", or some of these. ConfigError, which names `option`, for other texts.
-UtilityWeights parse_utility(const std::string& text, const char* option);
+// "loss=1,time=0.5,memory=0.2,energy=0.1", or some of these. ConfigError for other texts.
+UtilityWeights parse_utility(const std::string& text);
 std::string describe(const UtilityWeights& weights);  // as parsed
 
 // Nats a token that the baseline's loss falls while its steps grow e-fold, over the seeds: minus the slope of training

@@ -71,16 +71,17 @@ double LossMargin::of(double first_loss, double final_loss) const {
   return is_share ? value * (first_loss - final_loss) : value;
 }
 
-LossMargin parse_loss_margin(const std::string& text, const char* option) {
+LossMargin parse_loss_margin(const std::string& text) {
   double value = 0.0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   const std::string unit(rest, end);
   const bool is_share = unit == "%" || unit == " %";
   if (error != std::errc() || !(unit.empty() || is_share) || !std::isfinite(value) || value <= 0.0) {
-    throw ConfigError(fmt::format(
-        "{}: expected nats above 0, such as 0.01, or per cent of what the baseline learns, such as 0.5%, got '{}'",
-        option, text));
+    throw ConfigError(
+        fmt::format("--margin: expected nats above 0, such as 0.01, or per cent of what the baseline learns, such as "
+                    "0.5%, got '{}'",
+                    text));
   }
   return {.value = is_share ? value / 100.0 : value, .is_share = is_share};
 }

@@ -27,11 +27,14 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 namespace mantissa {
 
 struct Interval {
   double low = 0.0, high = 0.0;
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Interval, low, high)
 
 // The quantile of Student's t distribution: P(T <= t) = p, with p in (0, 1) and at least 1 degree of freedom.
 //
@@ -67,8 +70,8 @@ struct LossMargin {
   // weights. Losses in nats per token, as TrainingRecord::first_loss(), final_loss().
   double of(double first_loss, double final_loss) const;
 };
-// "0.01" (nats) or "0.5%" (of what the baseline learns). ConfigError, which names `option`, for other texts.
-LossMargin parse_loss_margin(const std::string& text, const char* option);
+// "0.01" (nats) or "0.5%" (of what the baseline learns). ConfigError for other texts.
+LossMargin parse_loss_margin(const std::string& text);
 std::string describe(const LossMargin& margin);  // "0.25 % of what the baseline learns", "0.01 nats"
 
 // Their mean; 0 if a margin is 0, or without margins.

@@ -32,8 +32,8 @@ double mean_loss(Steps steps, double begin, double end) {
 
 // To the last one with half of the greatest learning rate. A rate that goes down to 0 makes any loss flat.
 Steps at_high_rate(const TrainingRecord& run) {
-  const auto rate = [](const TrainedStep& step) { return step.learning_rate; };
-  const double most = run.steps.empty() ? 0.0 : std::ranges::max(run.steps, {}, rate).learning_rate;
+  const double most =
+      run.steps.empty() ? 0.0 : std::ranges::max(run.steps, {}, &TrainedStep::learning_rate).learning_rate;
   const auto last = std::find_if(run.steps.rbegin(), run.steps.rend(),
                                  [&](const TrainedStep& step) { return step.learning_rate >= 0.5 * most; });
   return Steps(run.steps).first(static_cast<size_t>(run.steps.rend() - last));
@@ -70,20 +70,19 @@ std::string too_short(std::span<const TrainingRecord> baseline, std::span<const 
   }
   if (is_same) return "";
   const double learning = mean_difference(learnings, level).mean;
-  const std::string advice = "give more steps";
-  if (!(learning <= kMostLateLearning)) {
-    return std::isnan(learning)
-               ? fmt::format("too few steps to tell: {}", advice)
-               : fmt::format(
-                     "too few steps to tell: {:.0f} % of what the baseline learnt came in the last quarter of "
-                     "its steps at half the peak learning rate or more; {}",
-                     100.0 * learning, advice);
+  if (std::isnan(learning)) return "too few steps to tell: give more steps";
+  if (learning > kMostLateLearning) {
+    return fmt::format(
+        "too few steps to tell: {:.0f} % of what the baseline learnt came in the last quarter of its steps at half the "
+        "peak learning rate or more; give more steps",
+        100.0 * learning);
   }
   const MeanDifference growth = mean_difference(growths, level);
   const double of_twice_the_length = mean_difference(differences, level).mean + 4.0 * growth.mean;  // 4 more quarters
   if (growth.interval && growth.interval->low > 0.0 && of_twice_the_length > margin) {
-    return fmt::format("too few steps to tell: the difference grows by {:.2g} nats a quarter of the run; {}",
-                       growth.mean, advice);
+    return fmt::format(
+        "too few steps to tell: the difference grows by {:.2g} nats a quarter of the run; give more steps",
+        growth.mean);
   }
   return "";
 }

@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
-#include <span>
 
 #include "comm/communicator.h"
 #include "core/base/error.h"
@@ -132,8 +130,7 @@ class Run {
 
   TrainingRecord run() {
     try {
-      train_run(config_, std::nullopt, {.begin = [this](auto&&... arguments) { begin(arguments...); }},
-                communicator_);
+      train_run(config_, std::nullopt, {.begin = [this](auto&&... arguments) { begin(arguments...); }}, communicator_);
       judge();
     } catch (const ConfigError&) {
       throw;
@@ -163,8 +160,7 @@ class Run {
 
   // A training that reached its last step may still have failed.
   void judge() {
-    const auto is_applied = [](const TrainedStep& step) { return step.result == StepResult::kApplied; };
-    if (std::none_of(record_.steps.begin(), record_.steps.end(), is_applied)) {
+    if (std::ranges::count(record_.steps, StepResult::kApplied, &TrainedStep::result) == 0) {
       record_.failure = fmt::format("all of its {} steps were skipped", record_.steps.size());
     } else if (!std::isfinite(record_.final_loss())) {
       record_.failure = fmt::format("the {} loss is not finite after step {}",
@@ -177,12 +173,10 @@ class Run {
     std::vector<double> mine;
     for (const TrainedStep& step : record_.steps) mine.push_back(step.seconds);
     mine.push_back(static_cast<double>(record_.peak_memory_bytes));
-    const auto bytes = communicator_.all_gather_bytes(std::as_bytes(std::span(mine)));
-    std::vector<double> all(bytes.size() / sizeof(double));
-    std::memcpy(all.data(), bytes.data(), bytes.size());
+    const std::vector<std::vector<double>> all = all_gather_arrays(communicator_, mine);
     const auto largest = [&](size_t index) {
       double most = 0.0;
-      for (size_t at = index; at < all.size(); at += mine.size()) most = std::max(most, all[at]);
+      for (const std::vector<double>& of_rank : all) most = std::max(most, of_rank[index]);
       return most;
     };
     for (size_t step = 0; step < record_.steps.size(); ++step) record_.steps[step].seconds = largest(step);
@@ -201,15 +195,8 @@ class Run {
 }  // namespace
 
 std::string_view name(StepResult result) {
-  switch (result) {
-    case StepResult::kApplied:
-      return "applied";
-    case StepResult::kOverflow:
-      return "overflow";
-    case StepResult::kFault:
-      break;
-  }
-  return "fault";
+  constexpr std::string_view kNames[] = {"applied", "overflow", "fault"};
+  return kNames[static_cast<size_t>(result)];
 }
 
 double TrainingRecord::first_loss() const {
@@ -235,7 +222,7 @@ double TrainingRecord::median_step_seconds() const {
 }
 
 double TrainingRecord::skipped_share(StepResult kind) const {
-  const auto count = std::count_if(steps.begin(), steps.end(), [&](const auto& step) { return step.result == kind; });
+  const auto count = std::ranges::count(steps, kind, &TrainedStep::result);
   return steps.empty() ? 0.0 : static_cast<double>(count) / static_cast<double>(steps.size());
 }
 

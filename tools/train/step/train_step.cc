@@ -81,7 +81,12 @@ TrainStep::Pending TrainStep::start(int64_t step, const Examiners& examiners) {
   Pending started = plan(step);
   Backend& backend = *s.runtime.backend;
   const auto body = [&] {
-    make_passes(step, examiners);
+    PassOptions passes;
+    for (StepExaminer* const examiner : examiners) {
+      if (ProductObserver* const observer = examiner->start_passes()) passes.observer = observer;
+    }
+    work_.run(passes);
+    for (StepExaminer* const examiner : examiners) examiner->after_passes(step);
     decide_and_update(examiners);
   };
   if (!is_captured(examiners)) {
@@ -129,15 +134,6 @@ TrainStep::Pending TrainStep::plan(int64_t step) {
   started.loss_gradient = loss_gradient_of(report.scale, report.tokens);
   work_.set_loss_gradient(started.loss_gradient);
   return started;
-}
-
-void TrainStep::make_passes(int64_t step, const Examiners& examiners) {
-  PassOptions passes;
-  for (StepExaminer* const examiner : examiners) {
-    if (ProductObserver* const observer = examiner->start_passes()) passes.observer = observer;
-  }
-  work_.run(passes);
-  for (StepExaminer* const examiner : examiners) examiner->after_passes(step);
 }
 
 void TrainStep::decide_and_update(const Examiners& examiners) {

@@ -62,7 +62,6 @@ class TrainStep {
   // which an examiner takes part.
   Pending start(int64_t step, const Examiners& examiners);
   Pending plan(int64_t step);
-  void make_passes(int64_t step, const Examiners& examiners);
   void decide_and_update(const Examiners& examiners);
   // Whether this step is replayed, or captured to be replayed. Counts the steps since the calibration.
   bool is_captured(const Examiners& examiners);

@@ -42,18 +42,18 @@ PrecisionComparison three_seeds(const std::vector<TrainingRecord>& baseline,
 std::vector<TrainingRecord> thrice(const TrainingRecord& run) { return {run, run, run}; }
 
 Json utility(const PrecisionComparison& comparison, const std::string& weights) {
-  return utility_of(comparison, parse_utility(weights, "--utility"), [](const std::string&) { return 7.0; });
+  return utility_of(comparison, parse_utility(weights), [](const std::string&) { return 7.0; });
 }
 
 TEST(UtilityWeights, AreReadAndPrinted) {
-  const UtilityWeights weights = parse_utility("time=0.5,loss=1", "--utility");
+  const UtilityWeights weights = parse_utility("time=0.5,loss=1");
   EXPECT_EQ(weights.loss, 1.0);
   EXPECT_EQ(weights.time, 0.5);
   EXPECT_EQ(weights.memory, 0.0);
   EXPECT_EQ(describe(weights), "loss=1,time=0.5");
   for (const char* wrong : {"", "loss", "loss=", "loss=-1", "loss=nan", "loss=0", "loss=1,loss=2", "speed=1", "loss=1,",
                             "loss=1x", "loss=1;time=1"}) {
-    EXPECT_THROW(parse_utility(wrong, "--utility"), ConfigError) << wrong;
+    EXPECT_THROW(parse_utility(wrong), ConfigError) << wrong;
   }
 }
 

@@ -135,14 +135,14 @@ TEST(LossMargin, IsNatsOrAShareOfWhatTheBaselineLearns) {
     EXPECT_EQ(LossMargin().of(5.0, final), 0.0) << final;
     EXPECT_EQ((LossMargin{.value = 0.02, .is_share = false}.of(5.0, final)), 0.0) << final;
   }
-  const LossMargin share = parse_loss_margin("0.5%", "--margin"), nats = parse_loss_margin("1e-2", "--margin");
+  const LossMargin share = parse_loss_margin("0.5%"), nats = parse_loss_margin("1e-2");
   EXPECT_TRUE(share.is_share && !nats.is_share);
   EXPECT_DOUBLE_EQ(share.value, 0.005);
   EXPECT_DOUBLE_EQ(nats.value, 0.01);
   EXPECT_EQ(describe(share), "0.5 % of what the baseline learns");
   EXPECT_EQ(describe(nats), "0.01 nats");
   for (const char* wrong : {"", "%", "0", "0%", "-1", "-1%", "nan", "inf", "1 nat", "0.5%%", "1,5"}) {
-    EXPECT_THROW(parse_loss_margin(wrong, "--margin"), ConfigError) << wrong;
+    EXPECT_THROW(parse_loss_margin(wrong), ConfigError) << wrong;
   }
 }
 

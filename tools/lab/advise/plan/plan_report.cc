@@ -36,11 +36,7 @@ Json figures(const WholePlan& plan) {
 
 Json figures(const std::optional<MeanDifference>& difference) {
   if (!difference) return {};
-  Json json = {{"pairs", difference->pairs}, {"mean", difference->mean}, {"interval", nullptr}};
-  if (const auto& interval = difference->interval) {
-    json["interval"] = {{"low", interval->low}, {"high", interval->high}};
-  }
-  return json;
+  return {{"pairs", difference->pairs}, {"mean", difference->mean}, {"interval", difference->interval}};
 }
 
 Json figures(const ReferenceResult& one) {
