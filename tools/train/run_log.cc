@@ -30,58 +30,7 @@ std::string in_clauses(std::string text) {
   return text;
 }
 
-// "65536", "2^24".
-std::string scale_text(float scale) {
-  int exponent = 0;
-  const bool is_power_of_two = std::frexp(scale, &exponent) == 0.5f;
-  return scale >= 1e5f && is_power_of_two ? fmt::format("2^{}", exponent - 1) : fmt::format("{:.5g}", scale);
-}
-
 }  // namespace
-
-std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time) {
-  const double norm = std::abs(report.grad_norm);  // NaN may have a sign
-  std::string numbers =
-      fmt::format("step {}/{} | loss {:.4f}, norm {}, lr {:.1e}", report.step + 1, steps, report.loss,
-                  norm < 1000.0 ? fmt::format("{:.3f}", norm) : fmt::format("{:.4g}", norm), report.learning_rate);
-  if (report.scale != 1.0f) numbers += ", scale " + scale_text(report.scale);
-  const double seconds = report.seconds;
-  const std::string duration = seconds < 0.1    ? fmt::format("{:.1f} ms, ", 1e3 * seconds)
-                               : seconds < 10.0 ? fmt::format("{:.0f} ms, ", 1e3 * seconds)
-                                                : fmt::format("{:.1f} s, ", seconds);
-  const std::string rate = in_thousands(speed.tokens_per_second(seconds)) + " tok/s";
-  const double peak = speed.gemm_peak_flops > 0.0 ? speed.gemm_peak_flops : speed.datasheet_flops;
-  const double per_cent = 100.0 * speed.mfu(peak, seconds);
-  const std::string mfu = peak > 0.0 ? fmt::format(", MFU {:.{}f}%", per_cent, per_cent < 10.0 ? 1 : 0) : "";
-  std::string line;
-  for (const auto& [before, behind] :
-       std::initializer_list<std::pair<std::string, std::string>>{{duration, mfu}, {"", mfu}, {"", ""}}) {
-    line = fmt::format("{} | {}{}{} | {}", numbers, before, rate, behind, time);
-    if (line.size() <= kTextColumns) break;
-  }
-  return line;
-}
-
-nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes) {
-  nlohmann::json record = {{"event", "step"},
-                           {"step", report.step + 1},
-                           {"loss", report.loss},
-                           {"grad_norm", report.grad_norm},
-                           {"clip_factor", report.clip_factor},
-                           {"lr", report.learning_rate},
-                           {"scale", report.scale},
-                           {"next_scale", report.next_scale},
-                           {"applied", report.applied},
-                           {"tokens", report.tokens},
-                           {"ms", 1e3 * report.seconds},
-                           {"tokens_per_second", speed.tokens_per_second(report.seconds)},
-                           {"mfu_of_gemm_peak", known(speed.mfu_of_gemm_peak(report.seconds))},
-                           {"mfu_of_datasheet", known(speed.mfu_of_datasheet(report.seconds))},
-                           {"memory_bytes", memory_bytes}};
-  if (report.curvature) record["curvature"] = *report.curvature;
-  if (report.gradient_noise) record["gradient_noise"] = *report.gradient_noise;
-  return record;
-}
 
 RunLog::RunLog(Session& session, const Start& start, Heartbeat* heartbeat)
     : config_(session.config),
@@ -134,10 +83,13 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step) {
   const Session& session = trainer.session();
   const std::string reason = step.skip_reason(session.runtime.parameters);
   trainer.state().statistics.add(step, reason);
-  const size_t memory = session.runtime.backend->memory_use().held_bytes;
-  nlohmann::json record = step_json(step, speed_, memory);
+  const StepFigures figures{.report = step,
+                            .speed = speed_,
+                            .statistics = trainer.state().statistics,
+                            .memory_bytes = session.runtime.backend->memory_use().held_bytes,
+                            .skip_reason = reason};
+  const nlohmann::json record = step_json(figures);  // of the peak that was known in the step
   if (!step.applied) {
-    record["skip_reason"] = reason;
     const std::string scale = step.next_scale != step.scale
                                   ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
                                   : fmt::format("scale {:g} ({})", step.scale, name(step.event));
@@ -147,7 +99,6 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step) {
     log_info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
              session.scaler.config().growth_interval);
   }
-  if (step.spike) record["spike"] = *step.spike;
   if (const double before = speed_.gemm_peak_flops; step.applied && peak_watch_.add(step.seconds, speed_)) {
     log_info("step {}: MFU is now of {:.3g} TFLOP/s, which steps reach: that is more than the measured peak of {:.3g}",
              step.step + 1, speed_.gemm_peak_flops * 1e-12, before * 1e-12);
@@ -156,10 +107,10 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step) {
   tell_spike(step, trainer.state().spikes_in_a_row);
   records_->write(record);
   if (step.probed) records_->write(*step.probed);
-  tell(step, memory);
+  tell(figures);
   const TrainConfig& train = config_.train;
   if (is_due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
-    log_info("{}", step_line(step, train.steps, speed_, heartbeat_->times()));
+    log_info("{}", step_line(figures, train.steps, heartbeat_->times()));
   }
 }
 
@@ -192,17 +143,13 @@ void RunLog::log_rollback(const Session& session, const Rollback& rollback) {
                    {"cause", rollback.cause}});
 }
 
-void RunLog::tell(const StepReport& step, size_t memory_bytes) {
-  heartbeat_->step_done(step.step + 1);
-  RunFigures& figures = heartbeat_->figures();
-  figures.loss = step.loss;
-  figures.gradient_norm = step.grad_norm;
-  figures.learning_rate = step.learning_rate;
-  figures.loss_scale = static_cast<double>(step.scale);
-  figures.tokens_per_second = speed_.tokens_per_second(step.seconds);
-  figures.step_seconds = step.seconds;
-  figures.memory_bytes = static_cast<double>(memory_bytes);
-  if (!step.applied) *figures.skipped_steps += 1.0;
+void RunLog::tell(const StepFigures& figures) {
+  heartbeat_->step_done(figures.report.step + 1);
+  RunFigures& newest = heartbeat_->figures();
+  for (const Metric& row : metrics()) {
+    if (row.of_step != nullptr && row.prometheus.name != nullptr) newest.set(row.name, value_of(row, figures));
+  }
+  if (!figures.report.applied) newest.set("skipped_steps", *newest["skipped_steps"] + 1.0);
   heartbeat_->beat();
 }
 
@@ -214,7 +161,7 @@ void RunLog::after_validation(Trainer& trainer, double loss) {
   log_info("step {} | validation loss {:.4f} nats per token ({:.3f} bits), perplexity {:.3f}", step, loss,
            loss / std::log(2.0), std::exp(loss));
   records_->write({{"event", "validation"}, {"step", step}, {"loss", loss}});
-  heartbeat_->figures().validation_loss = loss;
+  heartbeat_->figures().set("validation_loss", loss);
   heartbeat_->beat();
 }
 
@@ -247,7 +194,7 @@ void RunLog::saved(const Session& session) {
   log_info("step {} | checkpoint saved to {}", session.next_step, checkpoint_root(config_.train.run_dir));
   records_->write({{"event", "checkpoint"}, {"step", session.next_step}});
   tell_phases(session);
-  heartbeat_->figures().last_checkpoint_step = static_cast<double>(session.next_step);
+  heartbeat_->figures().set("last_checkpoint_step", static_cast<double>(session.next_step));
   heartbeat_->beat();
 }
 

@@ -11,17 +11,11 @@
 
 #include "tools/model/runtime/loaded_model.h"
 #include "tools/run/metrics/heartbeat.h"
+#include "tools/run/metrics/metric_table.h"
 #include "tools/run/metrics/run_records.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
-
-// "step 5/100 | loss 7.6201, norm 2.100, lr 3.0e-04, scale 65536 | 12.3 ms, 90.0k tok/s, MFU 45% | 14:02, ends 14:05".
-// A loss scale of 1 is left out. MFU is of the GEMM peak, or else of the data sheet, if one is known. At most 120
-// columns: a line that would be longer leaves out the time of the step, then MFU.
-std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time);
-// Figures that are not finite are null, as are rates that are not known.
-nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
 
 class RunLog final : public TrainObserver {
  public:
@@ -46,7 +40,7 @@ class RunLog final : public TrainObserver {
   void unsaved() { is_unsaved_ = true; }
 
  private:
-  void tell(const StepReport& step, size_t memory_bytes);
+  void tell(const StepFigures& figures);
   void tell_spike(const StepReport& step, int spikes_before) const;
   void begin(const Session& session, const Start& start);
   void log_switch(const Session& session, const PrecisionSwitch& by_switch);

@@ -108,7 +108,7 @@ class StragglerWatch final : public TrainObserver {
         hosts_(all_gather_texts(communicator, host_name())),
         detector_(options, communicator.size()),
         counted_(box.work_seconds(kStepPhases)) {
-    if (heartbeat_ != nullptr) heartbeat_->figures().slow_ranks = 0.0;
+    if (heartbeat_ != nullptr) heartbeat_->figures().set("slow_ranks", 0.0);
   }
 
   void after_step(Trainer& trainer, const StepReport& step) override {
@@ -118,7 +118,7 @@ class StragglerWatch final : public TrainObserver {
     for (size_t i = 0; i < mine.size(); ++i) mine[i] = all[i] - counted_[i];
     const auto changes = detector_.judge(all_gather_records(trainer.session().communicator, mine), steps_);
     for (const StragglerChange& change : changes) tell(change, step.step + 1);
-    if (heartbeat_ != nullptr) heartbeat_->figures().slow_ranks = detector_.slow_ranks();
+    if (heartbeat_ != nullptr) heartbeat_->figures().set("slow_ranks", detector_.slow_ranks());
     counted_ = all;
     steps_ = 0;
   }

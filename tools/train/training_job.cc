@@ -18,6 +18,7 @@
 #include "tools/run/job/threads.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/initial_weights.h"
+#include "tools/train/precision_table.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/run_observers.h"
 #include "tools/train/run_profile.h"
@@ -157,9 +158,10 @@ void TrainingJob::begin_run(Session& session, const Start& start) {
   folder_->write_config(run_);
   if (start.checkpoint() == nullptr) carry_model_files(run_);
   RunFigures figures;
-  figures.step = session.next_step;
-  figures.steps_total = run_.train.steps;
-  if (start.checkpoint() != nullptr) figures.last_checkpoint_step = session.next_step;
+  const auto steps_done = static_cast<double>(session.next_step);
+  figures.set("step", steps_done);
+  figures.set("steps_total", static_cast<double>(run_.train.steps));
+  if (start.checkpoint() != nullptr) figures.set("last_checkpoint_step", steps_done);
   heartbeat_.emplace(run_.train.run_dir, run_.train.last_step(), figures);
 }
 

@@ -10,6 +10,7 @@
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/train/run_evaluations.h"
+#include "tools/train/step/dry_run.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {

@@ -60,25 +60,25 @@ TEST(Heartbeat, WritesAtTheStartAndAtTheEndAndSeldomBetween) {
   std::filesystem::create_directories(folder);
   Heartbeat heartbeat(folder, 100, {});
   EXPECT_EQ(figures_in(folder).host, host_name());
-  EXPECT_TRUE(figures_in(folder).start);
+  EXPECT_TRUE(figures_in(folder)["start"]);
   heartbeat.step_done(1);
   EXPECT_EQ(heartbeat.times().find("ends"), std::string::npos);  // one step tells nothing
   heartbeat.step_done(2);
   EXPECT_NE(heartbeat.times().find(", ends "), std::string::npos);
   const auto begin = std::chrono::steady_clock::now();
-  auto last = figures_in(folder).heartbeat;
+  auto last = figures_in(folder)["heartbeat"];
   double writes = 0.0;
   for (int step = 0; step < 200; ++step) {
     heartbeat.beat();
-    const auto now = figures_in(folder).heartbeat;
+    const auto now = figures_in(folder)["heartbeat"];
     if (now != std::exchange(last, now)) writes += 1.0;
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   EXPECT_LE(writes, elapsed.count() / Heartbeat::kSeconds + 1.0);
   heartbeat.end(RunProgress::kStopped);
-  EXPECT_EQ(figures_in(folder).step, 2.0);
+  EXPECT_EQ(figures_in(folder)["step"], 2.0);
   EXPECT_EQ(figures_in(folder).progress, RunProgress::kStopped);
-  EXPECT_FALSE(figures_in(folder).estimated_end);
+  EXPECT_FALSE(figures_in(folder)["estimated_end"]);
   EXPECT_FALSE(std::filesystem::exists(folder + "/metrics.prom.partial"));
 }
 
@@ -107,7 +107,7 @@ TEST(Heartbeat, AFileThatCannotBeReplacedIsWrittenInItsPlace) {
   heartbeat.figures().job = "9";
   heartbeat.end(RunProgress::kFailed);
   EXPECT_EQ(logged_warnings(), before + 1);
-  EXPECT_EQ(figures_in(folder).step, 7.0);
+  EXPECT_EQ(figures_in(folder)["step"], 7.0);
   EXPECT_EQ(figures_in(folder).progress, RunProgress::kFailed);
   EXPECT_EQ(figures_in(folder).job, "9") << "a rest of the longer text";
 }

@@ -60,14 +60,14 @@ class PreparedRun {
     RunFigures figures;
     figures.host = host_name();
     figures.progress = progress;
-    figures.step = static_cast<double>(step);
-    figures.steps_total = static_cast<double>(steps);
-    figures.loss = 1.25;
-    figures.gradient_norm = 1.0;
-    figures.tokens_per_second = 27778.0;
-    figures.start = now() - 60.0;
-    figures.heartbeat = now() + 1.0;  // behind the lock
-    figures.estimated_end = now() + 3630.0;
+    figures.set("step", static_cast<double>(step));
+    figures.set("steps_total", static_cast<double>(steps));
+    figures.set("loss", 1.25);
+    figures.set("grad_norm", 1.0);
+    figures.set("tokens_per_second", 27778.0);
+    figures.set("start", now() - 60.0);
+    figures.set("heartbeat", now() + 1.0);  // behind the lock
+    figures.set("estimated_end", now() + 3630.0);
     write_file(path + "/metrics.prom", to_prometheus(figures));
     flock(lock_, progress == RunProgress::kRunning ? LOCK_EX | LOCK_NB : LOCK_UN);
   }

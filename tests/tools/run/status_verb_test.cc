@@ -50,14 +50,14 @@ class PreparedRun {
     RunFigures figures;
     figures.host = host;
     figures.progress = progress;
-    figures.step = 1200;
-    figures.steps_total = 5000;
-    figures.loss = 3.21;
-    figures.tokens_per_second = 23400;
-    figures.step_seconds = 20.0;
-    figures.start = static_cast<double>(kStarted);
-    figures.heartbeat = kNow - seconds_ago;
-    figures.estimated_end = kNow + 6010.0;
+    figures.set("step", 1200);
+    figures.set("steps_total", 5000);
+    figures.set("loss", 3.21);
+    figures.set("tokens_per_second", 23400);
+    figures.set("ms", 20'000.0);
+    figures.set("start", static_cast<double>(kStarted));
+    figures.set("heartbeat", kNow - seconds_ago);
+    figures.set("estimated_end", kNow + 6010.0);
     std::ofstream(path + "/metrics.prom") << to_prometheus(figures);
     return *this;
   }
@@ -177,9 +177,9 @@ TEST(RunStatus, JsonHasNoNumbersBeyondItself) {
   PreparedRun run("json");
   RunFigures figures;
   figures.host = "node01";
-  figures.step = 3;
-  figures.loss = std::nan("");
-  figures.heartbeat = kNow - 5.0;
+  figures.set("step", 3);
+  figures.set("loss", std::nan(""));
+  figures.set("heartbeat", kNow - 5.0);
   std::ofstream(run.path + "/metrics.prom") << to_prometheus(figures);
   run.held();
   const nlohmann::json read = nlohmann::json::parse(to_json(read_status(run.path, kNow), kNow).dump());

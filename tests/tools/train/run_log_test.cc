@@ -11,11 +11,18 @@
 namespace mantissa::testing {
 namespace {
 
+nlohmann::json json_of(const StepReport& report, const SpeedContext& speed = {}) {
+  return step_json({.report = report, .speed = speed, .statistics = RunStatistics()});
+}
+std::string line_of(const StepReport& report, const SpeedContext& speed, int64_t steps, const std::string& time) {
+  return step_line({.report = report, .speed = speed, .statistics = RunStatistics()}, steps, time);
+}
+
 TEST(Metrics, NonFiniteNumbersAreNull) {
   StepReport report;
   report.loss = std::nan("");
   report.grad_norm = INFINITY;
-  const nlohmann::json record = nlohmann::json::parse(step_json(report, {}, 0).dump());
+  const nlohmann::json record = nlohmann::json::parse(json_of(report).dump());
   EXPECT_TRUE(record.at("loss").is_null());
   EXPECT_TRUE(record.at("grad_norm").is_null());
 }
@@ -30,11 +37,11 @@ TEST(Metrics, StepLineHasEveryColumn) {
   report.seconds = 0.0123;
   const SpeedContext speed{.tokens_per_step = 1107, .flops_per_step = 4.51e9, .gemm_peak_flops = 8.13e11};
   EXPECT_EQ(
-      step_line(report, 100, speed, "14:02, ends 14:05"),
+      line_of(report, speed, 100, "14:02, ends 14:05"),
       "step 5/100 | loss 7.6200, norm 2.100, lr 3.0e-04, scale 65536 | 12.3 ms, 90.0k tok/s, MFU 45% | 14:02, ends "
       "14:05");
   report.grad_norm = -std::nan("");
-  EXPECT_NE(step_line(report, 100, speed, "14:02").find(", norm nan, "), std::string::npos);
+  EXPECT_NE(line_of(report, speed, 100, "14:02").find(", norm nan, "), std::string::npos);
 }
 
 // The longest numbers of every column, in runs of hours and of weeks.
@@ -48,7 +55,7 @@ TEST(Metrics, StepLinesFitATerminal) {
   report.seconds = 1.234;
   const SpeedContext speed{.tokens_per_step = 4 << 20, .flops_per_step = 1e12, .gemm_peak_flops = 2e12};
   for (const char* time : {"14:02", "14:02, ends 14:05", "14:02, ends Dec 01 14:05"}) {
-    const std::string line = step_line(report, 2'000'000, speed, time);
+    const std::string line = line_of(report, speed, 2'000'000, time);
     EXPECT_LE(line.size(), 120u) << line;
     EXPECT_NE(line.find("scale 2^24 | "), std::string::npos) << line;
     EXPECT_NE(line.find("3.40M tok/s"), std::string::npos) << line;
@@ -58,7 +65,7 @@ TEST(Metrics, StepLinesFitATerminal) {
   report.loss = 3.21;
   report.grad_norm = 0.31;
   report.scale = 65536.0f;
-  const std::string usual = step_line(report, 100'000, speed, "14:02, ends 14:05");
+  const std::string usual = line_of(report, speed, 100'000, "14:02, ends 14:05");
   EXPECT_LE(usual.size(), 120u) << usual;
   EXPECT_NE(usual.find(" | 1234 ms, 3.40M tok/s, MFU 41% | "), std::string::npos) << usual;
 }
@@ -72,11 +79,11 @@ TEST(Metrics, StepLineLeavesOutWhatSaysNothing) {
   report.seconds = 0.1;
   SpeedContext speed{.tokens_per_step = 40000, .flops_per_step = 1e12, .datasheet_flops = 2e13};
   const std::string time = "14:02, ends Dec 01 14:05";
-  EXPECT_EQ(step_line(report, 100000, speed, time),
+  EXPECT_EQ(line_of(report, speed, 100000, time),
             "step 12000/100000 | loss 3.2100, norm 0.310, lr 3.0e-04 | 100 ms, 400.0k tok/s, MFU 50% | 14:02, ends Dec "
             "01 14:05");
   speed.datasheet_flops = 0.0;
-  EXPECT_EQ(step_line(report, 100000, speed, time).find("MFU"), std::string::npos);
+  EXPECT_EQ(line_of(report, speed, 100000, time).find("MFU"), std::string::npos);
 }
 
 StepReport step_report(int64_t step, double norm, float scale, float next_scale, bool applied = true) {
@@ -177,10 +184,10 @@ TEST(Speed, WithoutADataSheetOneShareIsLeftOut) {
   EXPECT_EQ(speed.to_text(kSeconds), "400000 tok/s | MFU 48.8% of the measured peak");
   StepReport report;
   report.seconds = kSeconds;
-  const nlohmann::json record = step_json(report, speed, 0);
+  const nlohmann::json record = json_of(report, speed);
   EXPECT_TRUE(record.at("mfu_of_datasheet").is_null());
   EXPECT_NEAR(record.at("mfu_of_gemm_peak"), 0.488250514, 1e-9);
-  EXPECT_NEAR(step_json(report, gpt2_on_an_h100(), 0).at("mfu_of_datasheet"), 0.345436992, 1e-9);
+  EXPECT_NEAR(json_of(report, gpt2_on_an_h100()).at("mfu_of_datasheet"), 0.345436992, 1e-9);
 }
 
 // The peak was measured on a busy machine. One step that seems fast, as the host sees it, does not count.
@@ -206,7 +213,7 @@ TEST(Speed, AnUnknownPeakHasNoShare) {
   EXPECT_EQ(speed.to_text(kSeconds), "400000 tok/s");
   StepReport report;
   report.seconds = kSeconds;
-  EXPECT_TRUE(step_json(report, speed, 0).at("mfu_of_gemm_peak").is_null());
+  EXPECT_TRUE(json_of(report, speed).at("mfu_of_gemm_peak").is_null());
 }
 
 }  // namespace

@@ -44,11 +44,6 @@ std::string to_clock(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-std::string in_thousands(double value) {
-  if (value >= 1e6) return fmt::format("{:.2f}M", 1e-6 * value);
-  return value >= 1e3 ? fmt::format("{:.1f}k", 1e-3 * value) : fmt::format("{:.0f}", value);
-}
-
 std::string time_text(double now, std::optional<double> seconds_left) {
   const std::tm today = fmt::localtime(static_cast<std::time_t>(now));
   std::string text = fmt::format("{:%H:%M}", today);
@@ -76,7 +71,7 @@ void still_done(const std::string& run_dir) {
   if (!text) return;
   RunFigures figures = parse_prometheus(*text);
   figures.run = label_of_run(run_dir);
-  figures.heartbeat = unix_time();
+  figures.set("heartbeat", unix_time());
   replace_file(path, to_prometheus(figures));
 }
 
@@ -85,15 +80,15 @@ Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures
   figures_.run = label_of_run(run_dir);
   figures_.host = host_name();
   figures_.job = slurm_job();
-  figures_.skipped_steps = 0.0;
-  figures_.start = unix_time();
+  figures_.set("skipped_steps", 0.0);
+  figures_.set("start", unix_time());
   write();
 }
 
 void Heartbeat::step_done(int64_t steps) {
   pace_.add(steps, elapsed());
-  figures_.step = static_cast<double>(steps);
-  if (const auto left = pace_.seconds_to(end_)) figures_.estimated_end = unix_time() + *left;
+  figures_.set("step", static_cast<double>(steps));
+  if (const auto left = pace_.seconds_to(end_)) figures_.set("estimated_end", unix_time() + *left);
 }
 
 std::string Heartbeat::times() const { return time_text(unix_time(), pace_.seconds_to(end_)); }
@@ -104,7 +99,7 @@ void Heartbeat::beat() {
 
 void Heartbeat::end(RunProgress progress) {
   figures_.progress = progress;
-  figures_.estimated_end.reset();
+  figures_.set("estimated_end", std::nullopt);
   write();
 }
 
@@ -112,8 +107,8 @@ double Heartbeat::elapsed() const { return std::chrono::duration<double>(Clock::
 
 void Heartbeat::write() {
   written_ = Clock::now();
-  figures_.heartbeat = unix_time();
-  figures_.warnings = static_cast<double>(logged_warnings());
+  figures_.set("heartbeat", unix_time());
+  figures_.set("warnings", static_cast<double>(logged_warnings()));
   const std::string text = to_prometheus(figures_);
   const int error = replace_file(path_, text);
   if (error == 0) return;

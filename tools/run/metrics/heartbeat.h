@@ -14,8 +14,6 @@ namespace mantissa {
 double unix_time();
 // "1:40:10": hours, minutes, seconds.
 std::string to_clock(double seconds);
-// "23.4k".
-std::string in_thousands(double value);
 // "14:02, ends 14:05", "23:02, ends Dec 01 04:05": the time of day and the estimated end, if there is one, in local
 // time. `now`: seconds of Unix time.
 std::string time_text(double now, std::optional<double> seconds_left);

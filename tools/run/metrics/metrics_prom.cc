@@ -7,38 +7,12 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "tools/run/metrics/metric_table.h"
+
 namespace mantissa {
 namespace {
 
-struct Metric {
-  const char *name, *type, *help;
-  std::optional<double> RunFigures::*value;
-};
-constexpr std::array kMetrics = {
-    Metric{"mantissa_step", "gauge", "Steps done, skipped ones included.", &RunFigures::step},
-    Metric{"mantissa_steps_total", "gauge", "Steps of the whole run (train.steps).", &RunFigures::steps_total},
-    Metric{"mantissa_loss", "gauge", "Training loss of the last step, nats per token.", &RunFigures::loss},
-    Metric{"mantissa_validation_loss", "gauge", "Last validation loss, nats per token.", &RunFigures::validation_loss},
-    Metric{"mantissa_gradient_norm", "gauge", "Norm of the gradient before clipping.", &RunFigures::gradient_norm},
-    Metric{"mantissa_learning_rate", "gauge", "Learning rate of the last step.", &RunFigures::learning_rate},
-    Metric{"mantissa_loss_scale", "gauge", "Loss scale of the last step.", &RunFigures::loss_scale},
-    Metric{"mantissa_tokens_per_second", "gauge", "Tokens of all ranks in the last step, over its time.",
-           &RunFigures::tokens_per_second},
-    Metric{"mantissa_step_seconds", "gauge", "Time of the last step.", &RunFigures::step_seconds},
-    Metric{"mantissa_skipped_steps_total", "counter", "Skipped steps since this start.", &RunFigures::skipped_steps},
-    Metric{"mantissa_memory_bytes", "gauge", "Memory that rank 0 holds on its device.", &RunFigures::memory_bytes},
-    Metric{"mantissa_last_checkpoint_step", "gauge", "Step of the last checkpoint.", &RunFigures::last_checkpoint_step},
-    Metric{"mantissa_slow_ranks", "gauge", "Ranks that are slower than the others by straggler.factor.",
-           &RunFigures::slow_ranks},
-    Metric{"mantissa_warnings_total", "counter", "Warnings and errors of rank 0 since this start.",
-           &RunFigures::warnings},
-    Metric{"mantissa_heartbeat_timestamp_seconds", "gauge", "Time at which this file was written.",
-           &RunFigures::heartbeat},
-    Metric{"mantissa_start_timestamp_seconds", "gauge", "Time of this start of the run.", &RunFigures::start},
-    Metric{"mantissa_estimated_end_timestamp_seconds", "gauge", "Estimated end of the run.",
-           &RunFigures::estimated_end},
-};
-constexpr const char *kState = "mantissa_state", *kJob = "mantissa_job_info";
+constexpr std::string_view kPrefix = "mantissa_", kState = "state", kJob = "job_info";
 constexpr std::array kProgress = {RunProgress::kRunning, RunProgress::kDone, RunProgress::kStopped,
                                   RunProgress::kFailed};
 
@@ -61,8 +35,8 @@ std::string label(const char* name, std::string_view value) {
   return text + '"';
 }
 
-std::string heading(const char* name, const char* type, const char* help) {
-  return fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+std::string heading(std::string_view name, const char* type, const char* help) {
+  return fmt::format("# HELP {0}{1} {2}\n# TYPE {0}{1} {3}\n", kPrefix, name, help, type);
 }
 
 // The value of a label, without escapes.
@@ -81,22 +55,37 @@ std::string_view name(RunProgress progress) {
   return kNames[static_cast<size_t>(progress)];
 }
 
+std::optional<double> RunFigures::operator[](std::string_view metric) const {
+  const auto found = values_.find(mantissa::metric(metric).name);
+  return found == values_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void RunFigures::set(std::string_view metric, std::optional<double> value) {
+  const char* const name = mantissa::metric(metric).name;
+  if (value) {
+    values_[name] = *value;
+  } else {
+    values_.erase(name);
+  }
+}
+
 std::string to_prometheus(const RunFigures& figures) {
   const std::string run = label("run", figures.run);
   std::string text;
-  for (const Metric& metric : kMetrics) {
-    const std::optional<double>& value = figures.*metric.value;
+  for (const Metric& metric : metrics()) {
+    const auto& [name, type, help, units] = metric.prometheus;
+    const std::optional<double> value = name == nullptr ? std::nullopt : figures[metric.name];
     if (!value) continue;
-    text += heading(metric.name, metric.type, metric.help);
-    text += fmt::format("{}{{{}}} {}\n", metric.name, run, number(*value));
+    text += heading(name, type, help);
+    text += fmt::format("{}{}{{{}}} {}\n", kPrefix, name, run, number(*value / units));
   }
   text += heading(kState, "gauge", "1 for the state of the run.");
   for (const RunProgress progress : kProgress) {
-    text += fmt::format("{}{{{},{}}} {}\n", kState, run, label("state", name(progress)),
+    text += fmt::format("{}{}{{{},{}}} {}\n", kPrefix, kState, run, label("state", name(progress)),
                         progress == figures.progress ? 1 : 0);
   }
   text += heading(kJob, "gauge", "Host of rank 0, and Slurm job.");
-  text += fmt::format("{}{{{},{},{}}} 1\n", kJob, run, label("host", figures.host), label("job", figures.job));
+  text += fmt::format("{}{}{{{},{},{}}} 1\n", kPrefix, kJob, run, label("host", figures.host), label("job", figures.job));
   return text;
 }
 
@@ -106,11 +95,14 @@ RunFigures parse_prometheus(std::string_view text) {
     const std::string line(text.substr(0, text.find('\n')));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     const size_t end = line.find('{'), value_at = line.rfind("} ");
-    if (line.starts_with('#') || end == std::string::npos || value_at == std::string::npos) continue;
-    const std::string_view metric_name = std::string_view(line).substr(0, end);
+    if (!line.starts_with(kPrefix) || end == std::string::npos || value_at == std::string::npos) continue;
+    const std::string_view metric_name = std::string_view(line).substr(0, end).substr(kPrefix.size());
     const double value = std::strtod(line.c_str() + value_at + 2, nullptr);
-    for (const Metric& metric : kMetrics) {
-      if (metric_name == metric.name) figures.*metric.value = value;
+    for (const Metric& metric : metrics()) {
+      const auto& prometheus = metric.prometheus;
+      if (prometheus.name != nullptr && metric_name == prometheus.name) {
+        figures.set(metric.name, prometheus.units * value);
+      }
     }
     for (const RunProgress progress : kProgress) {
       if (metric_name == kState && value == 1.0 && label_of(line, "state") == name(progress)) {

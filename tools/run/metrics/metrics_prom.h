@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,16 +18,21 @@ enum class RunProgress : uint8_t { kRunning, kDone, kStopped, kFailed };
 // "running", "done", "stopped", "failed".
 std::string_view name(RunProgress progress);
 
-// Figures that are not known yet are left out of the file. NaN and Inf are figures.
-struct RunFigures {
+// The newest values of the metrics that have a name in Prometheus (metric_table.h).
+class RunFigures {
+ public:
   std::string run;   // absolute path of the run folder: the label of every metric
   std::string host;  // of rank 0
   std::string job;   // of Slurm; empty: none
   RunProgress progress = RunProgress::kRunning;
-  std::optional<double> step{}, steps_total{}, loss{}, validation_loss{}, gradient_norm{}, learning_rate{},
-      loss_scale{}, tokens_per_second{}, step_seconds{}, skipped_steps{}, memory_bytes{}, last_checkpoint_step{},
-      slow_ranks{}, warnings{};
-  std::optional<double> heartbeat{}, start{}, estimated_end{};  // seconds of Unix time
+
+  // By the name of a row of the table, in the units of metrics.jsonl. Nothing: not known yet, and left out of the file.
+  // NaN and Inf are values.
+  std::optional<double> operator[](std::string_view metric) const;
+  void set(std::string_view metric, std::optional<double> value);
+
+ private:
+  std::map<std::string, double, std::less<>> values_;
 };
 
 std::string to_prometheus(const RunFigures& figures);

@@ -2,11 +2,23 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
+#include <limits>
+
+#include "tools/run/metrics/metric_table.h"
 
 namespace mantissa {
 
-RunMetrics::RunMetrics(const std::string& run_dir) : path_(run_dir + "/metrics.jsonl") {}
+RunMetrics::RunMetrics(const std::string& run_dir) : path_(run_dir + "/metrics.jsonl") {
+  for (const Metric& row : metrics()) {
+    if (row.of_step != nullptr) values_[row.name];
+  }
+}
+
+const std::vector<double>& RunMetrics::values(std::string_view metric) const {
+  return values_.find(mantissa::metric(metric).name)->second;
+}
 
 void RunMetrics::refresh() {
   struct stat file {};
@@ -15,6 +27,7 @@ void RunMetrics::refresh() {
   if (!exists || file.st_dev != device_ || file.st_ino != inode_ || file.st_size < read_bytes_) {
     read_bytes_ = 0;
     steps_.clear();
+    for (auto& [name, values] : values_) values.clear();
     events_.clear();
   }
   device_ = file.st_dev;
@@ -33,34 +46,30 @@ void RunMetrics::take(const std::string& line) {
   if (!record.is_object()) return;
   const auto kind = record.find("event");
   if (kind == record.end() || !kind->is_string()) return;
-  if (*kind != "step") {
+  if (*kind == "step") {
+    take_step(record);
+  } else {
     events_.push_back(std::move(record));
-    return;
   }
-  const auto number = [&record](const char* key) {
+}
+
+void RunMetrics::take_step(const nlohmann::json& record) {
+  const auto number = [&record](const std::string& key, double otherwise) {
     const auto found = record.find(key);
-    return found != record.end() && found->is_number() ? found->get<double>() : RunStep::kUnknown;
+    return found != record.end() && found->is_number() ? found->get<double>() : otherwise;
   };
-  RunStep step{.loss = number("loss"),
-               .grad_norm = number("grad_norm"),
-               .learning_rate = number("lr"),
-               .scale = number("scale"),
-               .seconds = 1e-3 * number("ms"),
-               .tokens_per_second = number("tokens_per_second"),
-               .mfu = number("mfu_of_gemm_peak")};
-  if (std::isnan(step.mfu)) step.mfu = number("mfu_of_datasheet");
-  if (const double at = number("step"); at > 0.0) step.step = static_cast<int64_t>(at);
+  for (auto& [name, values] : values_) values.push_back(number(name, std::numeric_limits<double>::quiet_NaN()));
+  const RunStep before = steps_.empty() ? RunStep() : steps_.back();
   const auto applied = record.find("applied");
-  step.applied = applied == record.end() || *applied != false;
-  const auto known = [](double value) { return std::isnan(value) ? 0.0 : value; };
-  step.tokens_so_far = known(number("tokens")) + (steps_.empty() ? 0.0 : steps_.back().tokens_so_far);
-  step.hours_so_far = known(step.seconds) / 3600.0 + (steps_.empty() ? 0.0 : steps_.back().hours_so_far);
-  if (!step.applied) {
-    const auto reason = record.find("skip_reason");
-    const std::string text = reason != record.end() && reason->is_string() ? reason->get<std::string>() : "not told";
-    events_.push_back({{"event", "skip"}, {"step", step.step}, {"reason", text}});
-  }
+  const RunStep step{.step = std::max(int64_t{0}, static_cast<int64_t>(number("step", 0.0))),
+                     .applied = applied == record.end() || *applied != false,
+                     .tokens_so_far = before.tokens_so_far + number("tokens", 0.0),
+                     .hours_so_far = before.hours_so_far + number("ms", 0.0) / 3.6e6};
   steps_.push_back(step);
+  if (step.applied) return;
+  const auto reason = record.find("skip_reason");
+  const std::string text = reason != record.end() && reason->is_string() ? reason->get<std::string>() : "not told";
+  events_.push_back({{"event", "skip"}, {"step", step.step}, {"reason", text}});
 }
 
 std::vector<const nlohmann::json*> RunMetrics::events(const std::string& kind) const {

@@ -2,21 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 namespace mantissa {
 
-// A step; NaN for a figure that is not finite or not known.
 struct RunStep {
-  static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-
   int64_t step = 0;  // from 1
-  double loss = kUnknown, grad_norm = kUnknown, learning_rate = kUnknown, scale = kUnknown, seconds = kUnknown,
-         tokens_per_second = kUnknown, mfu = kUnknown;
   bool applied = true;
   // From the first step of the file to this one.
   double tokens_so_far = 0.0, hours_so_far = 0.0;
@@ -32,6 +28,8 @@ class RunMetrics {
   void refresh();
 
   const std::vector<RunStep>& steps() const { return steps_; }
+  // The values of a metric of steps (metric_table.h), one for each step; NaN where it is not finite or not known.
+  const std::vector<double>& values(std::string_view metric) const;
   // The other records, in the order of the file.
   const std::vector<nlohmann::json>& events() const { return events_; }
   // Those of this kind: "validation", and the steps that were skipped as "skip", with `step` and `reason`.
@@ -39,11 +37,13 @@ class RunMetrics {
 
  private:
   void take(const std::string& line);
+  void take_step(const nlohmann::json& record);
 
   std::string path_;
   uint64_t device_ = 0, inode_ = 0;
   int64_t read_bytes_ = 0;
   std::vector<RunStep> steps_;
+  std::map<std::string, std::vector<double>, std::less<>> values_;  // by metric
   std::vector<nlohmann::json> events_;
 };
 

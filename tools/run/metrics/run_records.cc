@@ -17,6 +17,7 @@
 #include "core/io/files.h"
 #include "tools/config/config_binding.h"
 #include "tools/run/metrics/heartbeat.h"
+#include "tools/run/metrics/metric_table.h"
 #include "tools/run/metrics/tensorboard_events.h"
 
 namespace mantissa {
@@ -79,18 +80,6 @@ std::string new_events_path(const std::string& run_dir, double time) {
   return path;
 }
 
-// Fields of a record, and their tags.
-constexpr std::pair<const char*, const char*> kStepTags[] = {{"loss", "train/loss"},
-                                                             {"grad_norm", "train/grad_norm"},
-                                                             {"lr", "train/learning_rate"},
-                                                             {"scale", "train/loss_scale"},
-                                                             {"curvature", "train/curvature"},
-                                                             {"gradient_noise", "train/gradient_noise"},
-                                                             {"tokens_per_second", "throughput/tokens_per_second"},
-                                                             {"ms", "throughput/step_ms"},
-                                                             {"mfu_of_gemm_peak", "throughput/mfu"},
-                                                             {"mfu_of_datasheet", "throughput/mfu_of_datasheet"},
-                                                             {"memory_bytes", "memory/bytes"}};
 constexpr const char* kValidationTag = "validation/loss";
 // Figures of train.evaluations. The tag is evaluation/NAME/FIELD.
 constexpr const char* kScores[] = {"acc", "acc_norm", "loss", "bits_per_byte"};
@@ -147,16 +136,16 @@ TensorboardFile::TensorboardFile(const std::string& run_dir, std::optional<int64
   if (steps) file_->append(TensorboardEvent::restart(now, *steps > 0 ? *steps + 1 : 0));
   std::map<std::string, std::string> readable;
   for (const auto& [name, value] : settings) readable[name] = legible(value);
-  file_->append(TensorboardEvent(now, 0).session_start(readable, {kStepTags[0].second, kValidationTag}).record());
+  file_->append(TensorboardEvent(now, 0).session_start(readable, {metric("loss").tag, kValidationTag}).record());
 }
 
 void TensorboardFile::write(const nlohmann::json& record) {
   const auto kind = record.at("event").get<std::string>();
   TensorboardEvent event(unix_time(), record.value("step", int64_t{0}));
   if (kind == "step") {
-    for (const auto& [field, tag] : kStepTags) {
-      const auto figure = record.find(field);
-      if (figure != record.end() && figure->is_number()) event.scalar(tag, *figure);
+    for (const Metric& row : metrics()) {
+      const auto figure = row.tag == nullptr ? record.end() : record.find(row.name);
+      if (figure != record.end() && figure->is_number()) event.scalar(row.tag, *figure);
     }
     event.scalar("train/skipped", record.at("applied") ? 0.0 : 1.0);
   } else if (kind == "validation") {

@@ -15,6 +15,7 @@
 #include "tools/config/config_binding.h"
 #include "tools/config/data_paths.h"
 #include "tools/run/metrics/heartbeat.h"
+#include "tools/run/metrics/metric_table.h"
 #include "tools/run/metrics/run_metrics.h"
 #include "tools/run/report/report.h"
 #include "tools/run/watch/status_verb.h"
@@ -35,21 +36,18 @@ class Parts {
  public:
   Parts(const std::vector<RunStep>& steps, size_t most) : steps_(steps), count_(std::min(steps.size(), most)) {}
 
-  // The figure that `value` takes from each step: {mean, low, high}, each a list over the parts. Steps without a finite
-  // value do not count.
-  template <typename Value>
-  Json spread(Value value) const {
+  // One value for each step: {mean, low, high}, each a list over the parts. Values that are not finite do not count.
+  Json spread(const std::vector<double>& values) const {
     Json mean = Json::array(), low = Json::array(), high = Json::array();
     for (size_t part = 0; part < count_; ++part) {
       double sum = 0.0, least = INFINITY, most = -INFINITY;
       int64_t known = 0;
       for (size_t i = begin_of(part); i < begin_of(part + 1); ++i) {
-        const double one = value(steps_[i]);
-        if (!std::isfinite(one)) continue;
+        if (!std::isfinite(values[i])) continue;
         ++known;
-        sum += one;
-        least = std::min(least, one);
-        most = std::max(most, one);
+        sum += values[i];
+        least = std::min(least, values[i]);
+        most = std::max(most, values[i]);
       }
       mean.push_back(rounded(sum / static_cast<double>(known)));
       low.push_back(rounded(least));
@@ -73,17 +71,31 @@ class Parts {
   const size_t count_;
 };
 
-Json series_of(const std::vector<RunStep>& steps, size_t most) {
-  const Parts parts(steps, most);
-  return {{"step", parts.middle([](const RunStep& step) { return static_cast<double>(step.step); })},
-          {"tokens", parts.middle([](const RunStep& step) { return step.tokens_so_far; })},
-          {"hours", parts.middle([](const RunStep& step) { return step.hours_so_far; })},
-          {"loss", parts.spread([](const RunStep& step) { return step.loss; })},
-          {"grad_norm", parts.spread([](const RunStep& step) { return step.grad_norm; })},
-          {"lr", parts.spread([](const RunStep& step) { return step.learning_rate; })},
-          {"scale", parts.spread([](const RunStep& step) { return step.scale; })},
-          {"tokens_per_second", parts.spread([](const RunStep& step) { return step.tokens_per_second; })},
-          {"mfu", parts.spread([](const RunStep& step) { return step.mfu; })}};
+Json series_of(const RunMetrics& metrics, size_t most) {
+  const Parts parts(metrics.steps(), most);
+  Json series = {{"step", parts.middle([](const RunStep& step) { return static_cast<double>(step.step); })},
+                 {"tokens", parts.middle([](const RunStep& step) { return step.tokens_so_far; })},
+                 {"hours", parts.middle([](const RunStep& step) { return step.hours_so_far; })}};
+  for (const Metric& row : mantissa::metrics()) {
+    if (row.chart.title != nullptr) series[row.name] = parts.spread(metrics.values(row.name));
+  }
+  return series;
+}
+
+// The curves of a page, in the order of their panels.
+Json charts() {
+  Json list = Json::array();
+  for (const Metric& row : metrics()) {
+    const Metric::Chart& chart = row.chart;
+    if (chart.title == nullptr) continue;
+    list.push_back({{"series", row.name},
+                    {"title", chart.title},
+                    {"panel", chart.panel},
+                    {"log", chart.is_logarithmic},
+                    {"zero", chart.starts_at_0},
+                    {"share", chart.is_share}});
+  }
+  return list;
 }
 
 // The place of an event on each axis.
@@ -101,13 +113,10 @@ int64_t step_of(const Json& record) {
   return step > 0.0 && step < 1e15 ? static_cast<int64_t>(step) : 0;
 }
 
-template <typename Value>
-double median_of(const std::vector<RunStep>& steps, Value value) {
+double median_of(const std::vector<double>& values) {
   std::vector<double> known;
-  for (const RunStep& step : steps) {
-    if (std::isfinite(value(step))) known.push_back(value(step));
-  }
-  if (known.empty()) return RunStep::kUnknown;
+  std::ranges::copy_if(values, std::back_inserter(known), [](double value) { return std::isfinite(value); });
+  if (known.empty()) return NAN;
   const auto middle = known.begin() + std::ssize(known) / 2;
   std::ranges::nth_element(known, middle);
   return *middle;
@@ -138,7 +147,7 @@ Json causes_of(const RunMetrics& metrics) {
 Json evaluations_of(const RunMetrics& metrics) {
   Json list = Json::array();
   for (const Json* const record : metrics.events("validation")) {
-    const double loss = record->contains("loss") ? number_of((*record)["loss"]) : RunStep::kUnknown;
+    const double loss = record->contains("loss") ? number_of((*record)["loss"]) : NAN;
     list.push_back(placed(metrics.steps(), step_of(*record), {{"loss", rounded(loss)}}));
   }
   return list;
@@ -216,8 +225,10 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
   const std::string status_text = to_text(status, now);
   const Json evaluations = evaluations_of(metrics);
   const std::vector<const Json*> memory = metrics.events("memory");
+  const std::vector<double>& losses = metrics.values("loss");
   const auto newest =
-      std::find_if(steps.rbegin(), steps.rend(), [](const RunStep& step) { return std::isfinite(step.loss); });
+      std::find_if(losses.rbegin(), losses.rend(), [](double loss) { return std::isfinite(loss); });
+  const double mfu = median_of(metrics.values("mfu_of_gemm_peak"));
   Json skips = Json::array();
   for (const Json* const skip : metrics.events("skip")) {
     skips.push_back(placed(steps, step_of(*skip), {{"reason", skip->at("reason")}}));
@@ -230,14 +241,14 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
           {"steps", steps.empty() ? 0 : steps.back().step},
           {"tokens", steps.empty() ? 0.0 : steps.back().tokens_so_far},
           {"hours", steps.empty() ? Json(0.0) : rounded(steps.back().hours_so_far)},
-          {"loss", newest == steps.rend() ? Json() : rounded(newest->loss)},
+          {"loss", newest == losses.rend() ? Json() : rounded(*newest)},
           {"validation", validation_of(evaluations)},
-          {"tokens_per_second", rounded(median_of(steps, [](const RunStep& step) { return step.tokens_per_second; }))},
-          {"mfu", rounded(median_of(steps, [](const RunStep& step) { return step.mfu; }))},
+          {"tokens_per_second", rounded(median_of(metrics.values("tokens_per_second")))},
+          {"mfu", rounded(std::isnan(mfu) ? median_of(metrics.values("mfu_of_datasheet")) : mfu)},
           {"skipped", skips.size()},
           {"memory", memory.empty() ? Json() : *memory.back()},
           {"phases", phases_of(metrics)},
-          {"series", series_of(steps, points)},
+          {"series", series_of(metrics, points)},
           {"evaluations", evaluations},
           {"skips", skips},
           {"causes", causes_of(metrics)},
@@ -362,6 +373,7 @@ Json examine_runs(const std::vector<std::string>& folders, double now) {
           {"title", folders.size() == 1 ? names.front() : counted(std::ssize(folders), "run")},
           {"verdict", verdict_on(runs)},
           {"runs", runs},
+          {"charts", charts()},
           {"settings", settings_of(folders)}};
 }
 

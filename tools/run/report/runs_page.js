@@ -50,6 +50,15 @@ function curvesOf(figure, of = (value) => value) {
       })
       .filter((run) => run.points.some((point) => point.mean !== null));
 }
+// The charts of a panel, by the table of metrics; those without a value are left out.
+function chartsOf(name) {
+  return recordsOf(figures.charts).filter(({panel: of}) => of === name).flatMap(({series, title, log, zero, share: isShare}) => {
+    const curves = curvesOf(textOf(series));
+    const text = isShare ? wholePercent : zero ? compact : undefined;
+    return curves.length ? [lineChart(textOf(title), curves, {...horizontal(), log, zero, ...(text && {text})})] : [];
+  });
+}
+const kNoSteps = 'No step is done yet.';
 const evaluationsOf = (run) =>
     recordsOf(run.evaluations).map((one) => ({x: numberOf(one[axis]), mean: numberOf(one.loss)}));
 
@@ -89,21 +98,21 @@ function drawFigures(body) {
 }
 
 function drawLoss(body, legend) {
+  const charts = chartsOf('loss');
+  const evaluated = runs.map((run) => ({...run, points: evaluationsOf(run)})).filter((run) => run.points.length);
+  if (!charts.length && !evaluated.length) return kNoSteps;
   legend.append(...runLegend());
   body.append(axisChoice());
-  const charts = [lineChart('Training loss, nats per token', curvesOf('loss'), horizontal())];
-  const evaluated = runs.map((run) => ({...run, points: evaluationsOf(run)})).filter((run) => run.points.length);
   const dots = evaluated.every((run) => run.points.length <= 40) ? 'beside' : null;
   if (evaluated.length) charts.push(lineChart('Validation loss, nats per token', evaluated, {...horizontal(), dots}));
   facetGrid(body, 420, charts);
 }
 
 function drawGradients(body, legend) {
+  const charts = chartsOf('gradients');
+  if (!charts.length) return kNoSteps;
   legend.append(...runLegend());
-  facetGrid(body, 420, [
-    lineChart('Gradient norm', curvesOf('grad_norm'), {...horizontal(), log: true}),
-    lineChart('Learning rate', curvesOf('lr'), horizontal()),
-  ]);
+  facetGrid(body, 420, charts);
 }
 
 const kCauseColumns = {
@@ -132,12 +141,11 @@ function drawScales(body, legend) {
 }
 
 function drawSpeed(body, legend) {
+  const charts = chartsOf('speed');
+  if (!charts.length) return kNoSteps;
   legend.append(...runLegend());
-  const charts = [lineChart('Tokens per second', curvesOf('tokens_per_second'), {...horizontal(), zero: true, text: compact})];
-  const mfu = curvesOf('mfu');
-  if (mfu.length) charts.push(lineChart('Model FLOP utilisation', mfu, {...horizontal(), zero: true, text: wholePercent}));
   facetGrid(body, 420, charts);
-  if (!mfu.length) body.append(note('MFU is not known: no peak was measured (train.measure_peak), and no data sheet has one.'));
+  if (runs.every(({mfu}) => numberOf(mfu) === null)) body.append(note('MFU is not known: no peak was measured (train.measure_peak), and no data sheet has one.'));
 }
 
 function drawMemory(body, legend) {

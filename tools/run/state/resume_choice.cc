@@ -97,7 +97,7 @@ Config as_kept(Config run) {
 
 void warn_of_lost_steps(const Config& run) {
   const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
-  const double steps = figures ? parse_prometheus(*figures).step.value_or(0.0) : 0.0;
+  const double steps = figures ? parse_prometheus(*figures)["step"].value_or(0.0) : 0.0;
   if (!(steps > 0.0) || run.checkpoint.resume != "auto") return;
   warn_in_lines(
       fmt::format("{} has done {} by {}, but holds no checkpoint: training begins anew, and metrics.jsonl becomes "

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/run/metrics/metric_table.h"
+
 namespace mantissa {
 
 // Characters that a terminal can show.
@@ -27,7 +29,8 @@ struct SparklineOptions {
   double from = 0.0, to = 1.0;  // x of the left and the right edge
   bool logarithmic = false;     // values that are not above 0 are left out
   // The value of a column with several points.
-  enum class Pick : uint8_t { kMean, kLargest, kSmallest } pick = Pick::kMean;
+  using Pick = Metric::Watch::Pick;
+  Pick pick = Pick::kMean;
   Glyphs glyphs = Glyphs::kBlocks;
 };
 

@@ -23,6 +23,7 @@
 #include "core/io/files.h"
 #include "tools/run/guard/black_box.h"
 #include "tools/run/metrics/heartbeat.h"
+#include "tools/run/metrics/metric_table.h"
 #include "tools/run/state/next_commands.h"
 
 namespace mantissa {
@@ -59,7 +60,7 @@ std::optional<RunFigures> read_metrics(const std::string& path) {
 }
 
 // Unix time; 0 without a heartbeat.
-double last_beat(const std::optional<RunFigures>& figures) { return figures ? figures->heartbeat.value_or(0.0) : 0.0; }
+double last_beat(const std::optional<RunFigures>& figures) { return figures ? (*figures)["heartbeat"].value_or(0.0) : 0.0; }
 
 RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begun, double now) {
   const double beat = last_beat(figures);
@@ -76,7 +77,7 @@ RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begu
       break;
   }
   // A lock of another host may not be seen here.
-  const bool is_fresh = now - beat < std::max(60.0, 10.0 * figures->step_seconds.value_or(0.0));
+  const bool is_fresh = now - beat < std::max(60.0, 10.0 * 1e-3 * (*figures)["ms"].value_or(0.0));
   if (!held && (figures->host == host_name() || !is_fresh)) return RunHealth::kDead;
   return is_fresh ? RunHealth::kRunning : RunHealth::kSilent;
 }
@@ -166,15 +167,17 @@ std::string verdict(const RunStatus& status, double now) {
     return text + " it never began to train, or by an earlier version of the program";
   }
   const RunFigures& figures = *status.figures;
-  text += fmt::format("{} step {:.0f} of {:.0f}", is_refused ? " after" : "", figures.step.value_or(0.0),
-                      figures.steps_total.value_or(0.0));
+  text += fmt::format("{} step {:.0f} of {:.0f}", is_refused ? " after" : "", figures["step"].value_or(0.0),
+                      figures["steps_total"].value_or(0.0));
   if (is_refused) return text;
-  if (figures.loss) text += fmt::format(", loss {:.4f}", *figures.loss);
+  const auto add = [&](const char* name) {
+    if (const auto value = figures[name]) text += ", " + metric(name).line.text(*value);
+  };
+  add("loss");
   if (status.health == RunHealth::kStarting) return text + " before; since " + at_time(status.begun);
-  if (figures.tokens_per_second) text += fmt::format(", {} tok/s", in_thousands(*figures.tokens_per_second));
-  if (status.health == RunHealth::kRunning && figures.estimated_end) {
-    const double end = *figures.estimated_end;
-    text += fmt::format(", ends in about {} ({})", to_clock(std::max(0.0, end - now)), at_time(end));
+  add("tokens_per_second");
+  if (const auto end = figures["estimated_end"]; end && status.health == RunHealth::kRunning) {
+    text += fmt::format(", ends in about {} ({})", to_clock(std::max(0.0, *end - now)), at_time(*end));
   }
   if (status.health == RunHealth::kStopped) text += "; the same command continues";
   if (status.health == RunHealth::kDead) text += "; no job holds the folder";
@@ -213,12 +216,13 @@ std::string to_text(const RunStatus& status, double now) {
   if (status.figures) {
     const RunFigures& figures = *status.figures;
     text += "on " + as_shown(figures.host, 40) + (figures.job.empty() ? "" : ", job " + as_shown(figures.job, 20));
-    if (figures.start) text += ", since " + at_time(*figures.start);
-    if (figures.heartbeat) text += ", heartbeat " + ago(*figures.heartbeat, now);
+    if (const auto start = figures["start"]) text += ", since " + at_time(*start);
+    if (const auto heartbeat = figures["heartbeat"]) text += ", heartbeat " + ago(*heartbeat, now);
     text += "\n";
-    if (figures.validation_loss) text += fmt::format("validation loss: {:.4f}\n", *figures.validation_loss);
-    if (figures.skipped_steps.value_or(0.0) > 0.0)
-      text += fmt::format("skipped steps: {:.0f}\n", *figures.skipped_steps);
+    if (const auto loss = figures["validation_loss"]) text += fmt::format("validation loss: {:.4f}\n", *loss);
+    if (const auto skipped = figures["skipped_steps"]; skipped.value_or(0.0) > 0.0) {
+      text += fmt::format("skipped steps: {:.0f}\n", *skipped);
+    }
   }
   text += status.checkpoint ? fmt::format("last checkpoint: step {}, {}\n", status.checkpoint->step,
                                           ago(status.checkpoint->time, now))
@@ -229,35 +233,37 @@ std::string to_text(const RunStatus& status, double now) {
 }
 
 nlohmann::json to_json(const RunStatus& status, double now) {
-  const auto known = [](const std::optional<double>& value) {
-    return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
-  };
-  const auto count = [&known](const std::optional<double>& value) {
-    return value && std::abs(*value) < 1e15 ? nlohmann::json(static_cast<int64_t>(*value)) : known(value);
+  // Whole numbers without a point.
+  const auto number = [](const std::optional<double>& value) {
+    if (!value) return nlohmann::json(nullptr);
+    const bool is_whole = std::trunc(*value) == *value && std::abs(*value) < 1e15;
+    return is_whole ? nlohmann::json(static_cast<int64_t>(*value)) : nlohmann::json(*value);
   };
   const auto age = [now](const std::optional<double>& time) {
     return time ? nlohmann::json(std::max(0.0, now - *time)) : nlohmann::json(nullptr);
   };
   const RunFigures figures = status.figures.value_or(RunFigures());
   const auto& checkpoint = status.checkpoint;
-  return {{"status", name(status.health)},
-          {"exit_code", exit_code(status.health)},
-          {"host", figures.host},
-          {"job", figures.job},
-          {"step", count(figures.step)},
-          {"steps", count(figures.steps_total)},
-          {"loss", known(figures.loss)},
-          {"validation_loss", known(figures.validation_loss)},
-          {"tokens_per_second", known(figures.tokens_per_second)},
-          {"step_seconds", known(figures.step_seconds)},
-          {"skipped_steps", count(figures.skipped_steps)},
-          {"start_time", known(figures.start)},
-          {"estimated_end_time", known(figures.estimated_end)},
-          {"heartbeat_age_seconds", age(figures.heartbeat)},
-          {"checkpoint_step", checkpoint ? nlohmann::json(checkpoint->step) : nlohmann::json(nullptr)},
-          {"checkpoint_age_seconds", age(checkpoint ? std::optional(checkpoint->time) : std::nullopt)},
-          {"warnings", status.warnings},
-          {"last_warnings", status.last_warnings}};
+  nlohmann::json json = {{"status", name(status.health)},
+                         {"exit_code", exit_code(status.health)},
+                         {"host", figures.host},
+                         {"job", figures.job},
+                         {"steps", number(figures["steps_total"])},
+                         {"validation_loss", number(figures["validation_loss"])},
+                         {"skipped_steps", number(figures["skipped_steps"])},
+                         {"start_time", number(figures["start"])},
+                         {"estimated_end_time", number(figures["estimated_end"])},
+                         {"heartbeat_age_seconds", age(figures["heartbeat"])},
+                         {"checkpoint_step", checkpoint ? nlohmann::json(checkpoint->step) : nlohmann::json(nullptr)},
+                         {"checkpoint_age_seconds", age(checkpoint ? std::optional(checkpoint->time) : std::nullopt)},
+                         {"warnings", status.warnings},
+                         {"last_warnings", status.last_warnings}};
+  for (const Metric& row : metrics()) {
+    if (row.of_step == nullptr || row.prometheus.name == nullptr) continue;
+    const auto value = figures[row.name];
+    json[row.prometheus.name] = number(value ? std::optional(*value / row.prometheus.units) : std::nullopt);
+  }
+  return json;
 }
 
 int status_verb(const StatusRequest& request) {

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
 
 #include "core/base/wrapped_text.h"
 #include "tools/run/metrics/heartbeat.h"
+#include "tools/run/metrics/metric_table.h"
 
 namespace mantissa {
 namespace {
@@ -42,30 +42,26 @@ std::string progress_bar(double share, size_t columns, Glyphs glyphs) {
 
 double share_done(const RunStatus& status) {
   if (!status.figures) return 0.0;
-  const double total = status.figures->steps_total.value_or(0.0);
-  return total > 0.0 ? status.figures->step.value_or(0.0) / total : 0.0;
-}
-
-std::string plain(double value) {
-  if (std::isnan(value)) return "-";
-  return std::abs(value) >= 1e5 || (value != 0.0 && std::abs(value) < 1e-3) ? fmt::format("{:.3g}", value)
-                                                                            : fmt::format("{:.4g}", value);
+  const double total = (*status.figures)["steps_total"].value_or(0.0);
+  return total > 0.0 ? (*status.figures)["step"].value_or(0.0) / total : 0.0;
 }
 
 // A curve of a run.
 struct WatchedCurve {
   std::string name;
   std::vector<CurvePoint> points;
-  std::function<std::string(double)> text = plain;
-  bool logarithmic = false;
+  Metric::Text text = in_four_digits;
+  bool is_logarithmic = false;
   SparklineOptions::Pick pick = SparklineOptions::Pick::kMean;
 };
 
-WatchedCurve curve_of_steps(const std::vector<RunStep>& steps, std::string name, double RunStep::*figure) {
-  WatchedCurve curve{.name = std::move(name), .points = {}};
-  curve.points.reserve(steps.size());
-  for (const RunStep& step : steps) curve.points.push_back({static_cast<double>(step.step), step.*figure});
-  return curve;
+std::vector<CurvePoint> points_of(const RunMetrics& metrics, const char* name) {
+  std::vector<CurvePoint> points;
+  const std::vector<RunStep>& steps = metrics.steps();
+  const std::vector<double>& values = metrics.values(name);
+  points.reserve(steps.size());
+  for (size_t i = 0; i < steps.size(); ++i) points.push_back({static_cast<double>(steps[i].step), values[i]});
+  return points;
 }
 
 std::vector<CurvePoint> validation_points(const RunMetrics& metrics) {
@@ -87,21 +83,24 @@ std::vector<CurvePoint> skipped_points(const std::vector<RunStep>& steps) {
 }
 
 std::vector<WatchedCurve> curves_of(const RunMetrics& metrics) {
-  const std::vector<RunStep>& steps = metrics.steps();
-  std::vector<WatchedCurve> curves = {curve_of_steps(steps, "loss", &RunStep::loss)};
-  if (auto points = validation_points(metrics); !points.empty()) {
-    curves.push_back({.name = "validation loss", .points = std::move(points)});
+  std::vector<WatchedCurve> curves;
+  for (const Metric& row : mantissa::metrics()) {
+    const Metric::Watch& watch = row.watch;
+    if (watch.curve == nullptr) continue;
+    if (watch.needs_change && std::ranges::all_of(metrics.values(row.name), [](double one) { return one == 1.0; })) {
+      continue;
+    }
+    curves.push_back({.name = watch.curve,
+                      .points = points_of(metrics, row.name),
+                      .text = watch.text,
+                      .is_logarithmic = watch.is_logarithmic,
+                      .pick = watch.pick});
+    if (curves.size() > 1) continue;
+    // Beside the training loss.
+    if (auto points = validation_points(metrics); !points.empty()) {
+      curves.push_back({.name = "validation loss", .points = std::move(points), .text = watch.text});
+    }
   }
-  curves.push_back(curve_of_steps(steps, "gradient norm", &RunStep::grad_norm));
-  curves.back().logarithmic = true;
-  curves.back().pick = SparklineOptions::Pick::kLargest;  // spikes
-  if (std::ranges::any_of(steps, [](const RunStep& step) { return step.scale != 1.0; })) {
-    curves.push_back(curve_of_steps(steps, "loss scale", &RunStep::scale));
-    curves.back().logarithmic = true;
-    curves.back().pick = SparklineOptions::Pick::kSmallest;
-  }
-  curves.push_back(curve_of_steps(steps, "tokens/s", &RunStep::tokens_per_second));
-  curves.back().text = in_thousands;
   return curves;
 }
 
@@ -110,7 +109,7 @@ constexpr size_t kNameColumns = 16, kAxisColumns = 9, kLeastCurve = 10;
 // The name above the newest value at the left, and the largest value above the smallest beside the curve. In one row
 // there is room for the name and the newest value.
 void add_curve(const WatchedCurve& curve, SparklineOptions options, std::vector<std::string>& lines) {
-  options.logarithmic = curve.logarithmic;
+  options.logarithmic = curve.is_logarithmic;
   options.pick = curve.pick;
   const Sparkline drawn = sparkline(curve.points, options);
   const auto known = std::find_if(curve.points.rbegin(), curve.points.rend(),
@@ -177,6 +176,36 @@ std::vector<std::string> frame_of_run(const WatchedRun& run, const FrameStyle& s
   return lines;
 }
 
+size_t width_of(const Metric& metric) { return std::max<size_t>(8, columns_of(metric.watch.column)); }
+
+std::string row_of(const WatchedRun& run, size_t name_columns, double now) {
+  const RunFigures figures = run.status.figures.value_or(RunFigures());
+  std::string line = padded(run.path, name_columns) + " " + right_aligned(name(run.status.health), 8) + " " +
+                     right_aligned(fmt::format("{:.0f}/{:.0f}", figures["step"].value_or(0.0),
+                                               figures["steps_total"].value_or(0.0)),
+                                   15);
+  for (const Metric& row : metrics()) {
+    if (row.watch.column == nullptr) continue;
+    const auto value = figures[row.name];
+    line += " " + right_aligned(value ? row.watch.text(*value) : "-", width_of(row));
+  }
+  const auto end = figures["estimated_end"];
+  const std::string left = run.is_under_way() && end ? to_clock(std::max(0.0, *end - now)) : "-";
+  return line + " " + right_aligned(fmt::format("{}", skipped_points(run.metrics.steps()).size()), 5) + " " +
+         right_aligned(left, 9);
+}
+
+// The loss, in one row behind `taken` columns; empty where there is no room.
+std::string small_curve(const RunMetrics& metrics, const FrameStyle& style, size_t taken) {
+  const std::vector<RunStep>& steps = metrics.steps();
+  if (steps.empty() || style.columns < taken + kLeastCurve) return "";
+  const SparklineOptions options{.columns = std::min<size_t>(style.columns - taken - 1, 40),
+                                 .from = static_cast<double>(steps.front().step),
+                                 .to = static_cast<double>(steps.back().step),
+                                 .glyphs = style.glyphs};
+  return sparkline(points_of(metrics, "loss"), options).rows.front();
+}
+
 std::vector<std::string> frame_of_runs(const std::vector<WatchedRun>& runs, const FrameStyle& style, double now) {
   size_t under_way = 0, name_columns = 3;
   for (const WatchedRun& run : runs) {
@@ -185,41 +214,15 @@ std::vector<std::string> frame_of_runs(const std::vector<WatchedRun>& runs, cons
   }
   name_columns = std::min<size_t>(name_columns, 28);
   std::vector<std::string> lines = {fmt::format("{} of {} under way", under_way, counted(std::ssize(runs), "run"))};
-  const auto row = [&](const std::string& name, std::initializer_list<std::string> cells, const std::string& curve) {
-    std::string line = padded(name, name_columns);
-    constexpr size_t kWidths[] = {8, 15, 8, 10, 8, 8, 5, 9};
-    size_t index = 0;
-    for (const std::string& cell : cells) line += " " + right_aligned(cell, kWidths[index++]);
-    return line + "  " + curve;
-  };
-  const std::string heading =
-      row("run", {"state", "step", "loss", "validation", "norm", "tok/s", "skips", "ends in"}, "loss");
-  lines.push_back(heading);
-  const size_t taken = columns_of(heading) - 4;
+  std::string heading = padded("run", name_columns) + " " + right_aligned("state", 8) + " " + right_aligned("step", 15);
+  for (const Metric& row : metrics()) {
+    if (row.watch.column != nullptr) heading += " " + right_aligned(row.watch.column, width_of(row));
+  }
+  heading += " " + right_aligned("skips", 5) + " " + right_aligned("ends in", 9) + "  ";
+  const size_t taken = columns_of(heading);
+  lines.push_back(heading + "loss");
   for (const WatchedRun& run : runs) {
-    const RunFigures figures = run.status.figures.value_or(RunFigures());
-    const auto figure = [](const std::optional<double>& value, const char* format) {
-      return value ? fmt::format(fmt::runtime(format), *value) : std::string("-");
-    };
-    const std::vector<RunStep>& steps = run.metrics.steps();
-    std::string curve;
-    if (!steps.empty() && style.columns >= taken + kLeastCurve) {
-      SparklineOptions options{.columns = std::min<size_t>(style.columns - taken - 1, 40),
-                               .from = static_cast<double>(steps.front().step),
-                               .to = static_cast<double>(steps.back().step),
-                               .glyphs = style.glyphs};
-      curve = sparkline(curve_of_steps(steps, "", &RunStep::loss).points, options).rows.front();
-    }
-    const bool has_end = run.is_under_way() && figures.estimated_end;
-    lines.push_back(row(run.path,
-                        {name(run.status.health),
-                         fmt::format("{:.0f}/{:.0f}", figures.step.value_or(0.0), figures.steps_total.value_or(0.0)),
-                         figure(figures.loss, "{:.4f}"), figure(figures.validation_loss, "{:.4f}"),
-                         figure(figures.gradient_norm, "{:.3g}"),
-                         figures.tokens_per_second ? in_thousands(*figures.tokens_per_second) : "-",
-                         fmt::format("{}", skipped_points(steps).size()),
-                         has_end ? to_clock(std::max(0.0, *figures.estimated_end - now)) : "-"},
-                        curve));
+    lines.push_back(row_of(run, name_columns, now) + "  " + small_curve(run.metrics, style, taken));
   }
   return lines;
 }
