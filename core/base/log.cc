@@ -12,7 +12,9 @@
 #include <chrono>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "core/base/error.h"
@@ -25,7 +27,17 @@
 namespace mantissa {
 namespace {
 
-std::string rank_text;  // "[rank 1] " if there are several ranks
+struct Rank {
+  std::string text{};  // "[rank 1] " if there are several ranks
+  LogLevel least = LogLevel::kInfo;
+};
+std::optional<Rank> rank_of_process;
+thread_local std::optional<Rank> rank_of_thread;
+
+const Rank& this_rank() {
+  static const Rank kNone;
+  return rank_of_thread ? *rank_of_thread : rank_of_process ? *rank_of_process : kNone;
+}
 
 std::atomic<int64_t> warning_count = 0;
 
@@ -38,7 +50,9 @@ std::string name_of(LogLevel level) {
   return fmt::format("{}: ", std::string_view(name.data(), name.size()));
 }
 
-std::string_view rank_of(LogLevel level) { return level < LogLevel::kWarning ? std::string_view() : rank_text; }
+std::string_view rank_of(LogLevel level) {
+  return level < LogLevel::kWarning ? std::string_view() : std::string_view(this_rank().text);
+}
 
 // mpirun takes what its ranks write from pipes, to its own standard error.
 bool is_on_console() {
@@ -135,15 +149,20 @@ LogFile& log_file() {
 }  // namespace
 
 void start_logging(int rank, int ranks) {
-  rank_text = ranks > 1 ? fmt::format("[rank {}] ", rank) : "";
+  rank_of_thread = Rank{.text = ranks > 1 ? fmt::format("[rank {}] ", rank) : "",
+                        .least = rank == 0 ? LogLevel::kInfo : LogLevel::kWarning};
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  static const std::thread::id first = std::this_thread::get_id();
+  if (first != std::this_thread::get_id()) return;
+  rank_of_process = rank_of_thread;
   auto logger = std::make_shared<spdlog::logger>("mantissa", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("%v");
-  logger->set_level(rank == 0 ? spdlog::level::info : spdlog::level::warn);
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
 }
 
-bool is_logged(LogLevel level) { return spdlog::should_log(to_spdlog(level)); }
+bool is_logged(LogLevel level) { return level >= this_rank().least && spdlog::should_log(to_spdlog(level)); }
 
 void log_to_file(const std::string& path, const std::string& first_line) { log_file().open(path, first_line); }
 

@@ -36,6 +36,27 @@ std::vector<int32_t> sequences(const std::string& text, int64_t step, int64_t sh
   return tokens;
 }
 
+// Parameters in two sets, each with its own optimizer. They stay in fp32; ops cast them.
+struct Model {
+  ParameterSet body{}, head{};
+  const Init normal{.kind = Init::Kind::kNormal, .stddev = 0.05f};
+  Parameter& table = body.add("embedding.weight", {kVocab, kWidth}, normal);
+  Parameter& up = body.add("up.weight", {4 * kWidth, kWidth}, normal);
+  Parameter& up_bias = body.add("up.bias", {4 * kWidth}, {});
+  Parameter& down = body.add("down.weight", {kWidth, 4 * kWidth}, normal);
+  Parameter& out = head.add("head.weight", {kVocab, kWidth}, normal);
+
+  // Summed over tokens.
+  Var loss(Tape& tape, const Tensor& tokens, const Tensor& targets) const {
+    const AutocastScope fp16({.enabled = true, .dtype = DType::kF16});
+    Var x = embedding(tape, tokens, kContext, table, nullptr);
+    x = gelu(tape, linear(tape, x, up, &up_bias), GeluForm::kTanh);
+    x = linear(tape, x, down, nullptr);
+    const AutocastScope off({.enabled = false});  // the head in fp32, the widest of its inputs
+    return cross_entropy(tape, linear(tape, x, out, nullptr), targets).sum;
+  }
+};
+
 int main(int argc, char** argv) try {
   std::ifstream file(argc > 1 ? argv[1] : "");
   const std::string text(std::istreambuf_iterator<char>(file), {});
@@ -45,17 +66,9 @@ int main(int argc, char** argv) try {
   const auto backend = create_backend("cpu");
   const auto stream = backend->create_stream();
 
-  // Parameters in two sets, each with its own optimizer. They stay in fp32; ops cast them.
-  ParameterSet body, head;
-  const Init normal{.kind = Init::Kind::kNormal, .stddev = 0.05f};
-  Parameter& table = body.add("embedding.weight", {kVocab, kWidth}, normal);
-  Parameter& up = body.add("up.weight", {4 * kWidth, kWidth}, normal);
-  Parameter& up_bias = body.add("up.bias", {4 * kWidth}, {});
-  Parameter& down = body.add("down.weight", {kWidth, 4 * kWidth}, normal);
-  Parameter& out = head.add("head.weight", {kVocab, kWidth}, normal);
-  DataParallel body_optimizer(body, *ranks, *backend, *stream, {.adamw = {.weight_decay = 0.1f, .seed = 1}});
-  DataParallel head_optimizer(head, *ranks, *backend, *stream, {.adamw = {.weight_decay = 0.0f, .seed = 1}});
-
+  Model model;
+  DataParallel body(model.body, *ranks, *backend, *stream, {.adamw = {.weight_decay = 0.1f, .seed = 1}});
+  DataParallel head(model.head, *ranks, *backend, *stream, {.adamw = {.weight_decay = 0.0f, .seed = 1}});
   GradScaler scaler(scaler_preset("pytorch"));
   const UniformPrecision defaults(unruled_precision());  // for each op the rule of PyTorch's autocast
   DerivedWeights casts(*backend);
@@ -65,15 +78,6 @@ int main(int argc, char** argv) try {
   const Tensor targets = backend->make_tensor(DType::kI32, {rows}, "targets");
   const Tensor loss_gradient = backend->make_tensor(DType::kF32, {1}, "loss gradient");
 
-  const auto forward = [&](Tape& tape) {
-    const AutocastScope fp16({.enabled = true, .dtype = DType::kF16});
-    Var x = embedding(tape, tokens, kContext, table, nullptr);
-    x = gelu(tape, linear(tape, x, up, &up_bias), GeluForm::kTanh);
-    x = linear(tape, x, down, nullptr);
-    const AutocastScope off({.enabled = false});  // the head in fp32, the widest of its inputs
-    return cross_entropy(tape, linear(tape, x, out, nullptr), targets).sum;
-  };
-
   for (int64_t step = 0; step < steps; ++step) {
     arena.rewind();
     backend->upload(sequences(text, step, 0, *ranks).data(), tokens, *stream);
@@ -81,23 +85,22 @@ int main(int argc, char** argv) try {
     const float start = scaler.scale() / static_cast<float>(kBatch * kContext);  // scaled, of the mean loss
     backend->upload(&start, loss_gradient, *stream);
 
-    body_optimizer.begin();
-    head_optimizer.begin();
+    body.begin();
+    head.begin();
     Tape tape(*backend, *stream, arena, defaults, casts,
               {.loss_gradient = loss_gradient, .gradient_ready = [&](Parameter& parameter) {
-                 body_optimizer.ready(parameter);
-                 head_optimizer.ready(parameter);
+                 body.ready(parameter);
+                 head.ready(parameter);
                }});
-    const Var loss = forward(tape);
+    const Var loss = model.loss(tape, tokens, targets);
     tape.backward(loss);
 
     const float unscale = scaler.unscale();
-    const Gradients found =
-        join(body_optimizer.unscale(unscale, loss.value), head_optimizer.unscale(unscale, loss.value));
+    const Gradients found = join(body.unscale(unscale, loss.value), head.unscale(unscale, loss.value));
     if (scaler.step(found.outcome)) {
       const double clip = clip_factor(found.norm, 1.0);
-      body_optimizer.step(3e-3, clip);
-      head_optimizer.step(1e-3, clip);
+      body.step(3e-3, clip);
+      head.step(1e-3, clip);
     }
     scaler.update();
     if (ranks->rank() == 0 && (step % 10 == 0 || step + 1 == steps)) {

@@ -56,7 +56,7 @@ TEST(BadInput, UnknownNamesWithTheirPlace) {
                  {"blocks.9, format: fp32}]: precision.rules[0].match: 'blocks.9' matches no layer"});
   expect_refused(run.try_train(2, known), 2,
                  {"config.yaml:8:50: test.faults[0].parameter: the model has no parameter 'blocks.9.weight'"});
-  expect_refused(run.try_train(1, with(known, {"test.gradients=[]"})), 2,
+  expect_refused(run.try_train(1, with(known, {"test.faults=[]"})), 2,
                  {"config.yaml:9:48: test.activations[0].layer: no op gelu ran in a layer 'blocks.9' in step 2"});
 }
 

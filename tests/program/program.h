@@ -58,13 +58,14 @@ double largest_difference(const std::map<int64_t, double>& a, const std::map<int
 class SmallRun {
  public:
   explicit SmallRun(const std::string& name);
+  virtual ~SmallRun() = default;
 
   // Appended to the configuration file, top-level sections that it does not have yet ("test: …").
   SmallRun& with_yaml(const std::string& yaml);
   // Trains and expects success; the settings are "key.sub=value".
   Outcome train(int ranks, std::vector<std::string> settings) const;
   // The same without an expectation.
-  Outcome try_train(int ranks, std::vector<std::string> settings) const;
+  virtual Outcome try_train(int ranks, std::vector<std::string> settings) const;
 
   std::string folder() const { return folder_; }
   std::string run_dir() const { return folder_ + "/run"; }

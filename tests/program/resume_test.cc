@@ -8,7 +8,7 @@
 #include <functional>
 #include <span>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 #include "tests/testing/every_case.h"
 #include "tests/tools/run/unwrapped.h"
 
@@ -25,7 +25,7 @@ TEST_P(ResumeOnRanks, TenStepsAndTenMoreEqualTwentyBitForBit) {
   const auto& [ranks, rounding] = GetParam();
   const std::vector<std::string> settings = with(kSettings, {"optimizer.weight_rounding=" + rounding});
   const std::string name = rounding + std::to_string(ranks);
-  const SmallRun straight("straight_" + name), halves("halves_" + name);
+  const ThreadedRun straight("straight_" + name), halves("halves_" + name);
   straight.train(ranks, settings);
   halves.train(ranks, with(settings, {"train.stop_at_step=10"}));
   EXPECT_TRUE(halves.has_checkpoint(10));
@@ -50,7 +50,7 @@ TEST_P(ResumeWithRecipe, TenStepsAndTenMoreEqualTwentyBitForBit) {
   const auto& [ranks, recipe] = GetParam();
   const std::vector<std::string> settings = {"precision.recipe=" + recipe, "train.eval_interval=7"};
   const std::string name = recipe + std::to_string(ranks);
-  const SmallRun straight("straight_" + name), halves("halves_" + name);
+  const ThreadedRun straight("straight_" + name), halves("halves_" + name);
   straight.train(ranks, settings);
   halves.train(ranks, with(settings, {"train.stop_at_step=10"}));
   halves.train(ranks, settings);
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ResumeWithRecipe,
 
 // A checkpoint from before knows no amaxes: the first batch gives them.
 TEST(Resume, IntoDelayedScaling) {
-  const SmallRun run("into_delayed");
+  const ThreadedRun run("into_delayed");
   run.train(2, {"train.stop_at_step=10"});
   const Outcome outcome = run.train(2, {"precision.recipe=delayed", "checkpoint.allow_changes=true"});
   EXPECT_NE(outcome.output.find("delayed scaling is new to"), std::string::npos) << outcome.output;
@@ -75,7 +75,7 @@ TEST(Resume, IntoDelayedScaling) {
 // it.
 TEST(Resume, DelayedScalingIntoAnotherLossScale) {
   const std::vector<std::string> delayed = {"precision.recipe=delayed", "model.layers=4"};
-  const SmallRun straight("delayed_bf16"), scaled("delayed_fp16");
+  const ThreadedRun straight("delayed_bf16"), scaled("delayed_fp16");
   straight.train(1, delayed);
   scaled.train(1, with(delayed, {"train.stop_at_step=10"}));
   scaled.train(1, with(delayed, {"precision.compute=fp16", "checkpoint.allow_changes=true"}));
@@ -89,7 +89,7 @@ TEST(Resume, DelayedScalingIntoAnotherLossScale) {
 TEST(Resume, Fp64IntoFp32AndBack) {
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"},
                                  changed = {"checkpoint.allow_changes=true"};
-  const SmallRun straight("fp32_alone"), switched("by_way_of_fp64");
+  const ThreadedRun straight("fp32_alone"), switched("by_way_of_fp64");
   straight.train(1, fp32);
   switched.train(1, {"precision.compute=fp64", "train.stop_at_step=8"});
   switched.train(1, with(with(fp32, changed), {"train.stop_at_step=14"}));
@@ -101,7 +101,7 @@ TEST(Resume, Fp64IntoFp32AndBack) {
 // fp32 throughout: only the order of sums differs, see RankParity.
 TEST(Resume, OnAnotherNumberOfRanks) {
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
-  const SmallRun straight("straight_fp32"), moved("moved");
+  const ThreadedRun straight("straight_fp32"), moved("moved");
   straight.train(1, fp32);
   moved.train(2, with(fp32, {"train.stop_at_step=7"}));
   moved.train(3, with(fp32, {"train.stop_at_step=14"}));
@@ -113,7 +113,7 @@ TEST(Resume, OnAnotherNumberOfRanks) {
 
 // Settings that change only speed and memory may differ from start to start.
 TEST(Resume, WithOtherMemoryAndThreads) {
-  const SmallRun straight("straight_memory"), changed("changed_memory");
+  const ThreadedRun straight("straight_memory"), changed("changed_memory");
   straight.train(2, kSettings);
   changed.train(2, with(kSettings, {"train.packed_weights=none", "train.stop_at_step=7"}));
   changed.train(2, with(kSettings, {"train.recompute=full", "train.threads=2", "train.stop_at_step=14"}));
@@ -124,7 +124,7 @@ TEST(Resume, WithOtherMemoryAndThreads) {
 
 TEST(Resume, FromAReplicatedRunIntoAShardedOne) {
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
-  const SmallRun straight("straight_sharded"), moved("replicated_first");
+  const ThreadedRun straight("straight_sharded"), moved("replicated_first");
   straight.train(2, fp32);
   moved.train(2, with(fp32, {"optimizer.sharding=replicated", "train.stop_at_step=10"}));
   moved.train(2, with(fp32, {"checkpoint.allow_changes=true"}));
@@ -132,7 +132,7 @@ TEST(Resume, FromAReplicatedRunIntoAShardedOne) {
 }
 
 TEST(Resume, KeepLastKeepsTheNewest) {
-  const SmallRun run("keep_last");
+  const ThreadedRun run("keep_last");
   run.train(1, {"checkpoint.interval=5", "checkpoint.keep_last=2"});
   EXPECT_FALSE(run.has_checkpoint(5));
   EXPECT_FALSE(run.has_checkpoint(10));
@@ -161,7 +161,7 @@ void expect_begun_anew(const Outcome& outcome, const std::string& steps) {
 }
 
 TEST(Resume, ARunThatBeganAgainGoesOnAndNotTheAbandonedOne) {
-  const SmallRun run("began_again");
+  const ThreadedRun run("began_again");
   run.train(1, {"checkpoint.interval=10"});
   expect_begun_anew(run.train(1, {"checkpoint.resume=none", "train.stop_at_step=6"}), "20, 10");
   expect_resumed_at(train_from_folder(run.run_dir(), {"train.stop_at_step=7"}), 6);
@@ -170,7 +170,7 @@ TEST(Resume, ARunThatBeganAgainGoesOnAndNotTheAbandonedOne) {
 }
 
 TEST(Resume, ARunThatWentBackGoesOnFromWhereItIs) {
-  const SmallRun run("went_back");
+  const ThreadedRun run("went_back");
   run.train(1, {"checkpoint.interval=5", "train.stop_at_step=10"});
   const std::string back = "checkpoint.resume=" + run.checkpoint_folder(5);
   const Outcome outcome = run.train(1, {back + "/", "train.stop_at_step=7"});
@@ -185,7 +185,7 @@ TEST(Resume, ARunThatWentBackGoesOnFromWhereItIs) {
 // Each later start would drop what the run has done since.
 TEST(Resume, ARunThatBeganFromAnotherGoesOnFromItsOwnCheckpoints) {
   for (const int ranks : {1, 2}) {
-    const SmallRun first("begun_from" + std::to_string(ranks)), second("began_from" + std::to_string(ranks));
+    const ThreadedRun first("begun_from" + std::to_string(ranks)), second("began_from" + std::to_string(ranks));
     first.train(1, {"train.stop_at_step=4"});
     const std::vector<std::string> settings = {"checkpoint.resume=" + first.run_dir(),
                                                "data.train=[" + first.data_path() + "]"};
@@ -205,7 +205,7 @@ TEST(Resume, ARunThatBeganFromAnotherGoesOnFromItsOwnCheckpoints) {
 
 // A copy with another name is trained on, and not the run that it was made from.
 TEST(Resume, ACopyOfARunFolderLeavesTheRunAsItWas) {
-  const SmallRun run("copied_run");
+  const ThreadedRun run("copied_run");
   run.train(1, {"train.stop_at_step=5"});
   const std::string copy = run.folder() + "/copy", before = read_file(run.run_dir() + "/run.log");
   std::filesystem::copy(run.run_dir(), copy, std::filesystem::copy_options::recursive);
@@ -218,12 +218,12 @@ TEST(Resume, ACopyOfARunFolderLeavesTheRunAsItWas) {
 }
 
 TEST(Resume, FromTheNewestCheckpointOfARunThatIsNamed) {
-  const SmallRun first("named_run"), second("named_by"), third("named_by_folder");
+  const ThreadedRun first("named_run"), second("named_by"), third("named_by_folder");
   first.train(1, {"train.stop_at_step=4"});
   const std::string there = "checkpoint.resume=" + first.run_dir(), text = "data.train=[" + first.data_path() + "]";
   expect_resumed_at(second.train(2, {there, text, "train.stop_at_step=5"}), 4);
   expect_resumed_at(third.train(1, {there + "/checkpoints", text, "train.stop_at_step=5"}), 4);
-  const SmallRun fourth("named_by_none");
+  const ThreadedRun fourth("named_by_none");
   const Outcome none = fourth.try_train(1, {"checkpoint.resume=" + first.folder(), text});
   EXPECT_EQ(none.exit_code, 4) << none.output;
   EXPECT_NE(none.output.find("'" + first.folder() + "' holds no checkpoint: expected a checkpoint folder"),
@@ -232,7 +232,7 @@ TEST(Resume, FromTheNewestCheckpointOfARunThatIsNamed) {
 }
 
 TEST(Resume, ADamagedCheckpointIsPassedOverForTheOneBefore) {
-  const SmallRun run("damaged");
+  const ThreadedRun run("damaged");
   run.train(2, {"checkpoint.interval=10", "checkpoint.keep_last=0"});
   const std::string file = run.checkpoint_folder(20) + "/model.safetensors";
   {
@@ -246,7 +246,7 @@ TEST(Resume, ADamagedCheckpointIsPassedOverForTheOneBefore) {
 }
 
 TEST(Resume, ACheckpointOfAnotherModelIsRefused) {
-  const SmallRun run("other_model");
+  const ThreadedRun run("other_model");
   run.train(1, {"train.stop_at_step=2"});
   const Outcome outcome = run.try_train(2, {"model.layers=3", "optimizer.lr=1e-3", "train.seed=5"});
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
@@ -254,7 +254,7 @@ TEST(Resume, ACheckpointOfAnotherModelIsRefused) {
 }
 
 TEST(Resume, ChangedTrainingSettingsAreShownAndNeedConsent) {
-  const SmallRun run("changed_settings");
+  const ThreadedRun run("changed_settings");
   run.train(1, {"train.stop_at_step=2"});
   const Outcome refused = run.try_train(1, {"optimizer.beta2=0.9", "optimizer.lr=1e-3", "train.stop_at_step=4"});
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
@@ -264,7 +264,7 @@ TEST(Resume, ChangedTrainingSettingsAreShownAndNeedConsent) {
 }
 
 TEST(Resume, ALongerRunWithAnotherRateGoesOnWithANotice) {
-  const SmallRun run("longer");
+  const ThreadedRun run("longer");
   run.train(2, {});
   const Outcome outcome = run.train(2, {"train.steps=25", "optimizer.lr=1e-3", "optimizer.clip.max_norm=0.5"});
   EXPECT_NE(
@@ -277,7 +277,7 @@ TEST(Resume, ALongerRunWithAnotherRateGoesOnWithANotice) {
 }
 
 TEST(Resume, FewerStepsThanAreDoneAreRefused) {
-  const SmallRun run("shorter");
+  const ThreadedRun run("shorter");
   run.train(1, {});
   for (const std::string setting : {"train.steps", "train.stop_at_step"}) {
     const Outcome outcome = run.try_train(1, {setting + "=15", "optimizer.warmup_steps=0"});
@@ -297,7 +297,7 @@ class UnusableCheckpoint : public ::testing::TestWithParam<int> {
   const int ranks_ = GetParam();
 
   // Replaces the checkpoint of step 20, whose files are those of `saved`, by one that was changed before it was saved.
-  static void forge(const SmallRun& run, Checkpoint saved, const Change& change) {
+  static void forge(const ThreadedRun& run, Checkpoint saved, const Change& change) {
     CheckpointStore store(run.run_dir() + "/checkpoints", {.keep_last = 0, .warn = [](const std::string&) {}});
     store.begin(20);
     change(saved.files, saved.state);
@@ -313,7 +313,7 @@ class UnusableCheckpoint : public ::testing::TestWithParam<int> {
   // Resumes with a checkpoint of step 20 that was changed.
   void expect_the_one_before(const std::string& name, const Change& change, const std::string& reason) {
     SCOPED_TRACE(name);
-    const SmallRun run(name + std::to_string(ranks_));
+    const ThreadedRun run(name + std::to_string(ranks_));
     run.train(ranks_, {"checkpoint.interval=10", "checkpoint.keep_last=0", "precision.recipe=delayed"});
     forge(run, open_checkpoint(run.checkpoint_folder(20)), change);
     const Outcome outcome = run.train(ranks_, {"checkpoint.interval=0", "train.steps=25", "precision.recipe=delayed"});
@@ -349,7 +349,7 @@ TEST_P(UnusableCheckpoint, IsPassedOverForTheOneBefore) {
 
 // Without another checkpoint, and for verbs that only read one.
 TEST_P(UnusableCheckpoint, WithForgedNumbersIsAnError) {
-  const SmallRun run("forged_level" + std::to_string(ranks_));
+  const ThreadedRun run("forged_level" + std::to_string(ranks_));
   run.train(ranks_, {"precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]", "precision.adaptive.loss_rise=0.5",
                      "precision.compute=bf16"});
   const Checkpoint original = open_checkpoint(run.checkpoint_folder(20));

@@ -14,7 +14,6 @@
 #include "tools/config/config_reader.h"
 #include "tools/config/data_paths.h"
 #include "tools/config/init_from.h"
-#include "tools/config/old_settings.h"
 #include "tools/config/precision_phases.h"
 
 namespace mantissa {
@@ -68,7 +67,6 @@ void find_plugin(ModelConfig& model, const std::filesystem::path& folder, const 
 Config build(ConfigNode root, const std::filesystem::path& folder, const std::vector<std::string>& overrides,
              ConfigOrigins* origins) {
   for (const std::string& assignment : overrides) apply_override(root, assignment);
-  replace_old_settings(root, OldSettings::kRefuse);
   refuse_unavailable(root);
   Config config;
   // Model settings that are missing come from the weights. A run's file has all of them.
@@ -164,7 +162,9 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
                     "are given behind it, by data.train={0}",
                     path));
   }
-  Config config = build(parse_config_file(file), file.parent_path(), overrides, &written);
+  ConfigNode root = parse_config_file(file);
+  if (is_config_of_run(file)) drop_fixed_settings(root);
+  Config config = build(std::move(root), file.parent_path(), overrides, &written);
   if (is_config_of_run(file)) relocate(config, file.has_parent_path() ? file.parent_path() : ".", written);
   if (origins != nullptr) *origins = std::move(written);
   return config;
@@ -173,7 +173,7 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
 Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides,
                     ConfigOrigins* origins) {
   ConfigNode root = parse_config_text(yaml, source);
-  replace_old_settings(root, OldSettings::kRead);
+  drop_fixed_settings(root);
   return build(std::move(root), {}, overrides, origins);
 }
 

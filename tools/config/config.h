@@ -28,6 +28,7 @@
 #include "core/tensor/dtype.h"
 #include "models/model_config.h"
 #include "tools/config/config_reader.h"
+#include "tools/config/test_config.h"
 
 namespace mantissa {
 
@@ -186,85 +187,23 @@ enum class SpikeAction : uint8_t {
 
 struct StopRulesConfig {
   SpikeAction action = SpikeAction::kWarn;
-  int window = 128;           // applied steps that a step is compared with
+  int window = 128;           // applied steps that a step is compared with; no setting
   double loss_z = 10.0;       // deviations above the median; 0: the loss is not watched
   double grad_norm_z = 30.0;  // the same for the gradient norm
   int consecutive = 3;        // spikes in a row for a rollback or a stop
-  int max_rollbacks = 3;      // of a run; the next one stops it
+  int max_rollbacks = 3;      // of a run; the next one stops it; no setting
 };
 
 // Ranks that are slower than the others (tools/run/guard/stragglers.h).
 struct StragglerConfig {
   int64_t window = 50;  // steps over which times are compared; 0: never
-  double factor = 1.3;  // by which a slow rank exceeds the median of the others
+  double factor = 1.3;  // by which a slow rank exceeds the median of the others; no setting
 };
 
 struct WatchdogConfig {
   bool enabled = true;
   double deadline_s = 0.0;          // seconds without progress after which the job ends; 0: learned from the run
   double least_deadline_s = 300.0;  // of learned ones
-};
-
-// Faults to inject, for tests of fault handling only.
-enum class FaultKind : uint8_t {
-  kInf,
-  kNan,
-  kFlip,  // of a bit
-  kSleep,
-  kStop,  // by SIGSTOP
-  kDeadlock,
-  kKill,
-  kExit,
-  kShortWrite,
-  kNoSpace,
-  kCorrupt,
-  kReadError,
-};
-
-// The tensor that kInf, kNan and kFlip change.
-enum class FaultTarget : uint8_t { kGradient, kWire, kMaster, kFirstMoment, kSecondMoment, kWeight };
-
-struct Fault {
-  int64_t step = 1;  // the first is 1
-  int rank = 0;
-  FaultKind kind = FaultKind::kInf;
-  // Values.
-  FaultTarget target = FaultTarget::kGradient;
-  std::string parameter;
-  int64_t element = 0;
-  int bit = 0;  // 0: the lowest
-  // Processes: where in the step.
-  std::string_view phase = "none";  // of static storage
-  FileOperation operation = FileOperation::kNone;
-  std::string file;  // a part of the path
-  double seconds = 1.0;
-  int64_t steps = 1;
-  int code = 1;
-
-  bool changes_value() const { return kind == FaultKind::kInf || kind == FaultKind::kNan || kind == FaultKind::kFlip; }
-  // Whether the file decides when it strikes: at the first operation that fits, from the step on.
-  bool is_of_files() const {
-    return operation != FileOperation::kNone || kind == FaultKind::kShortWrite || kind == FaultKind::kNoSpace ||
-           kind == FaultKind::kCorrupt || kind == FaultKind::kReadError;
-  }
-};
-
-// Faults that are drawn from a seed.
-struct RandomFaults {
-  uint64_t seed = 0;
-  int count = 0;
-  std::vector<std::string> kinds = {"flip"};
-};
-
-enum class InjectedValue : uint8_t { kInf, kNan };
-
-struct ActivationInjection {
-  int64_t step = 1;  // the first is 1
-  int rank = 0;
-  std::string layer;  // path: "blocks.1.mlp.up"
-  Op op = Op::kLinear;
-  Pass pass = Pass::kForward;  // backward: into the gradient that the op gives its first input
-  InjectedValue value = InjectedValue::kInf;
 };
 
 // Probes of tensors during the training.
@@ -279,12 +218,6 @@ struct CudaConfig {
   GemmSelection gemm = GemmSelection::kTimed;
   NarrowMath narrow_math = NarrowMath::kAuto;
   bool graph = false;  // capture the step
-};
-
-struct TestConfig {
-  std::vector<Fault> faults;
-  RandomFaults random;
-  std::vector<ActivationInjection> activations;
 };
 
 struct Config {
@@ -323,7 +256,7 @@ struct Config {
 // written that is not at its default.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {},
                    ConfigOrigins* origins = nullptr);
-// The same for text in memory, as checkpoints keep it. Settings that older versions wrote are read by their old names.
+// The same for text in memory, as checkpoints keep it. Settings that have become constants since may stand in it.
 Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides = {},
                     ConfigOrigins* origins = nullptr);
 

@@ -47,8 +47,6 @@ constexpr Name<ScalerChoice> kScalerMode[] = {{"auto", ScalerChoice::kAuto},
                                               {"none", ScalerChoice::kNone},
                                               {"static", ScalerChoice::kStatic},
                                               {"dynamic", ScalerChoice::kDynamic}};
-constexpr Name<HysteresisRefill> kRefill[] = {{"growth", HysteresisRefill::kOnGrowth},
-                                              {"clean_step", HysteresisRefill::kOnCleanStep}};
 constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault},
                                         {"clamp", FloorPolicy::kClamp},
                                         {"stop", FloorPolicy::kStop},
@@ -56,32 +54,11 @@ constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault},
                                         {"bf16", FloorPolicy::kBf16}};
 constexpr Name<IntegrityAction> kIntegrityAction[] = {{"stop", IntegrityAction::kStop},
                                                       {"warn", IntegrityAction::kWarn}};
-constexpr Name<FaultKind> kFault[] = {
-    {"inf", FaultKind::kInf},          {"nan", FaultKind::kNan},         {"flip", FaultKind::kFlip},
-    {"sleep", FaultKind::kSleep},      {"stop", FaultKind::kStop},       {"deadlock", FaultKind::kDeadlock},
-    {"kill", FaultKind::kKill},        {"exit", FaultKind::kExit},       {"short_write", FaultKind::kShortWrite},
-    {"no_space", FaultKind::kNoSpace}, {"corrupt", FaultKind::kCorrupt}, {"read_error", FaultKind::kReadError}};
-constexpr Name<FaultTarget> kTarget[] = {{"gradient", FaultTarget::kGradient},
-                                         {"wire", FaultTarget::kWire},
-                                         {"master", FaultTarget::kMaster},
-                                         {"first_moment", FaultTarget::kFirstMoment},
-                                         {"second_moment", FaultTarget::kSecondMoment},
-                                         {"weight", FaultTarget::kWeight}};
-constexpr Name<std::string_view> kPhase[] = {
-    {"none", "none"},         {"data", "data"},     {"forward", "forward"},      {"backward", "backward"},
-    {"reduce", "reduce"},     {"decide", "decide"}, {"update", "update"},        {"wait", "wait"},
-    {"evaluate", "evaluate"}, {"sample", "sample"}, {"checkpoint", "checkpoint"}};
-constexpr Name<FileOperation> kOperation[] = {{"none", FileOperation::kNone},    {"open", FileOperation::kOpen},
-                                              {"read", FileOperation::kRead},    {"write", FileOperation::kWrite},
-                                              {"sync", FileOperation::kSync},    {"close", FileOperation::kClose},
-                                              {"rename", FileOperation::kRename}};
 constexpr Name<SpikeAction> kSpikeAction[] = {{"none", SpikeAction::kNone},
                                               {"warn", SpikeAction::kWarn},
                                               {"skip", SpikeAction::kSkip},
                                               {"rollback", SpikeAction::kRollback},
                                               {"stop", SpikeAction::kStop}};
-constexpr Name<InjectedValue> kInjected[] = {{"inf", InjectedValue::kInf}, {"nan", InjectedValue::kNan}};
-constexpr Name<Pass> kInjectedPass[] = {{"forward", Pass::kForward}, {"backward", Pass::kBackward}};
 
 }  // namespace
 }  // namespace config_names
@@ -236,11 +213,9 @@ void bind_scaler(ConfigVisitor& v, ScalerSettings& c) {
       real_field(c.scaler.backoff_factor,
                  {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen, .max_bound = RealRange::Bound::kOpen}));
   v.scalar("growth_interval", integer_field<int64_t>(c.scaler.growth_interval, 1));
-  v.scalar("growth_delay", integer_field<int64_t>(c.scaler.growth_delay, 0));
   v.scalar("min_scale", real_field(c.scaler.min_scale, RealRange::at_least_zero()));
   v.scalar("max_scale", real_field(c.scaler.max_scale, RealRange::above_zero()));
   v.scalar("hysteresis", integer_field(c.scaler.hysteresis, 1));
-  v.scalar("refill", choice_field(c.scaler.refill, names::kRefill));
   v.scalar("floor", choice_field(c.scaler.floor_policy, names::kFloor));
 }
 
@@ -262,42 +237,9 @@ void bind_checkpoint(ConfigVisitor& v, CheckpointConfig& c) {
 
 void bind_stop_rules(ConfigVisitor& v, StopRulesConfig& c) {
   v.scalar("action", choice_field(c.action, names::kSpikeAction));
-  v.scalar("window", integer_field(c.window, 8, 1 << 16));
   v.scalar("loss_z", real_field(c.loss_z, RealRange::at_least_zero()));
   v.scalar("grad_norm_z", real_field(c.grad_norm_z, RealRange::at_least_zero()));
   v.scalar("consecutive", integer_field(c.consecutive, 1));
-  v.scalar("max_rollbacks", integer_field(c.max_rollbacks, 0));
-}
-
-void bind_test(ConfigVisitor& v, TestConfig& c) {
-  v.list("faults", list_field(c.faults, [](ConfigVisitor& w, Fault& fault) {
-           w.scalar("step", integer_field<int64_t>(fault.step, 1));
-           w.scalar("rank", integer_field(fault.rank, 0));
-           w.scalar("kind", choice_field(fault.kind, names::kFault));
-           w.scalar("target", choice_field(fault.target, names::kTarget));
-           w.scalar("parameter", text_field(fault.parameter));
-           w.scalar("element", integer_field<int64_t>(fault.element, 0));
-           w.scalar("bit", integer_field(fault.bit, 0, 31));
-           w.scalar("phase", choice_field(fault.phase, names::kPhase));
-           w.scalar("operation", choice_field(fault.operation, names::kOperation));
-           w.scalar("file", text_field(fault.file));
-           w.scalar("seconds", real_field(fault.seconds, RealRange{.min = 0.0, .max = 1e6}));
-           w.scalar("steps", integer_field<int64_t>(fault.steps, 1));
-           w.scalar("code", integer_field(fault.code, 0, 255));
-         }));
-  v.section("random", [&] {
-    v.scalar("seed", integer_field(c.random.seed));
-    v.scalar("count", integer_field(c.random.count, 0, 10000));
-    v.texts("kinds", c.random.kinds);
-  });
-  v.list("activations", list_field(c.activations, [](ConfigVisitor& w, ActivationInjection& fault) {
-           w.scalar("step", integer_field<int64_t>(fault.step, 1));
-           w.scalar("rank", integer_field(fault.rank, 0));
-           w.scalar("layer", text_field(fault.layer));
-           w.scalar("op", op_field(fault.op));
-           w.scalar("pass", choice_field(fault.pass, names::kInjectedPass));
-           w.scalar("value", choice_field(fault.value, names::kInjected));
-         }));
 }
 
 }  // namespace
@@ -319,7 +261,6 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("stop_rules", [&] { bind_stop_rules(v, c.stop_rules); });
   v.section("straggler", [&] {
     v.scalar("window", integer_field<int64_t>(c.straggler.window, 0, kMaxSteps));
-    v.scalar("factor", real_field(c.straggler.factor, {.min = 1.0, .min_bound = RealRange::Bound::kOpen}));
   });
   v.section("watchdog", [&] {
     v.scalar("enabled", bool_field(c.watchdog.enabled));
@@ -345,20 +286,6 @@ void bind_config(ConfigVisitor& v, Config& c) {
   });
   v.scalar("profile", bool_field(c.profile));
   v.section("test", [&] { bind_test(v, c.test); });
-}
-
-std::optional<FaultKind> parse_fault_kind(std::string_view word) {
-  const auto* const found = std::ranges::find(names::kFault, word, &names::Name<FaultKind>::first);
-  return found == std::end(names::kFault) ? std::nullopt : std::optional(found->second);
-}
-std::string_view name(FaultKind kind) {
-  return std::ranges::find(names::kFault, kind, &names::Name<FaultKind>::second)->first;
-}
-std::string_view name(FaultTarget target) {
-  return std::ranges::find(names::kTarget, target, &names::Name<FaultTarget>::second)->first;
-}
-std::string_view name(FileOperation operation) {
-  return std::ranges::find(names::kOperation, operation, &names::Name<FileOperation>::second)->first;
 }
 
 std::map<std::string, std::string> flatten(const Config& config) {

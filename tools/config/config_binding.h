@@ -15,6 +15,8 @@ void bind_config(ConfigVisitor& visitor, Config& config);
 // The section `precision`: precision_binding.cc.
 void bind_precision(ConfigVisitor& visitor, Config& config);
 ScalarField op_field(Op& op);
+// The section `test`: test_binding.cc.
+void bind_test(ConfigVisitor& visitor, TestConfig& test);
 
 // Step numbers are 32-bit counters of the random generator. With this bound and that of global_batch, numbers of
 // samples stay far below 2^63.
@@ -22,8 +24,12 @@ inline constexpr int64_t kMaxSteps = (int64_t{1} << 32) - 1;
 
 // Names that other programs use for our settings.
 ConfigSynonyms config_synonyms();
-// ConfigError for a setting of another program that mantissa lacks; it names the alternative.
+// ConfigError for a setting of another program that mantissa lacks, and for one that earlier versions had; it names the
+// alternative.
 void refuse_unavailable(const ConfigNode& root);
+// Removes the settings of earlier versions whose values are those that now hold, from a configuration that such a
+// version has written.
+void drop_fixed_settings(ConfigNode& root);
 
 // Path to printed value of every setting.
 std::map<std::string, std::string> flatten(const Config& config);

@@ -34,6 +34,59 @@ const std::vector<Unavailable>& unavailable() {
   return kAll;
 }
 
+// A setting of earlier versions that is a constant now.
+struct Fixed {
+  const char *section, *key;
+  const char* value;  // as such a version printed it; nullptr: that of scaler.preset
+  const char* instead;
+};
+constexpr const char* kByPreset = "scaler.preset sets it: deepspeed, megatron, pytorch or none";
+constexpr Fixed kFixed[] = {
+    {"scaler", "growth_delay", nullptr, kByPreset},
+    {"scaler", "refill", nullptr, kByPreset},
+    {"straggler", "factor", "1.3", "straggler.window turns the comparison off"},
+    {"stop_rules", "window", "128", "stop_rules.loss_z and grad_norm_z are its thresholds"},
+    {"stop_rules", "max_rollbacks", "3", "stop_rules.action says what spikes lead to"},
+    {"precision.adaptive", "max_switches", "10", "precision.adaptive.min_steps spaces them"},
+    {"precision.adaptive", "band", "0.5", "the thresholds of the signals are settings"},
+    {"precision.adaptive", "window", "100", "precision.adaptive.warmup says how much of it must be known"},
+    {"precision.adaptive", "norm_quantile", "0.9", "precision.adaptive.norm_factor is the threshold"},
+    {"precision.adaptive", "curvature_interval", "50", "precision.adaptive.curvature is the threshold"},
+    {"precision.adaptive", "noise_interval", "50", "precision.adaptive.gradient_noise is the threshold"}};
+
+// The section of a path such as "precision.adaptive"; nullptr if the tree has none.
+template <typename Node>
+Node* section_of(Node& root, std::string_view path) {
+  Node* node = &root;
+  while (!path.empty()) {
+    const std::string_view key = path.substr(0, path.find('.'));
+    auto* const member = node->find(key);
+    if (member == nullptr) return nullptr;
+    node = &member->value;
+    path.remove_prefix(std::min(path.size(), key.size() + 1));
+  }
+  return node;
+}
+
+std::string value_of(const Fixed& fixed, const ConfigNode& section) {
+  if (fixed.value != nullptr) return fixed.value;
+  const ConfigMember* const preset = section.find("preset");
+  const bool has_preset = preset != nullptr && preset->value.text != "none";
+  const ScalerConfig scaler = has_preset ? scaler_preset(preset->value.text) : ScalerConfig();
+  if (fixed.key == std::string_view("growth_delay")) return fmt::format("{}", scaler.growth_delay);
+  return scaler.refill == HysteresisRefill::kOnGrowth ? "growth" : "clean_step";
+}
+
+void refuse_fixed(const ConfigNode& root) {
+  for (const Fixed& fixed : kFixed) {
+    const ConfigNode* const section = section_of(root, fixed.section);
+    const ConfigMember* const member = section != nullptr ? section->find(fixed.key) : nullptr;
+    if (member == nullptr) continue;
+    throw ConfigError(fmt::format("{}: {}.{} is no setting any more, and is {}; remove it: {}", member->origin,
+                                  fixed.section, fixed.key, value_of(fixed, *section), fixed.instead));
+  }
+}
+
 [[noreturn]] void refuse(const std::string& origin, const std::string& what, std::string_view why) {
   throw ConfigError(fmt::format("{}: {} is not available: {}", origin, what, why));
 }
@@ -63,7 +116,18 @@ void refuse_below(const ConfigNode& node, const std::string& section) {
 
 }  // namespace
 
+void drop_fixed_settings(ConfigNode& root) {
+  for (const Fixed& fixed : kFixed) {
+    ConfigNode* const section = section_of(root, fixed.section);
+    if (section == nullptr) continue;
+    std::erase_if(section->members, [&](const ConfigMember& member) {
+      return member.key == fixed.key && member.value.text == value_of(fixed, *section);
+    });
+  }
+}
+
 void refuse_unavailable(const ConfigNode& root) {
+  refuse_fixed(root);
   if (const ConfigMember* const optimizer = root.find("optimizer")) {
     const auto refuse_name = [](const ConfigMember& member, const std::string& path) {
       const std::string& name = member.value.text;

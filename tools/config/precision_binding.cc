@@ -73,27 +73,20 @@ void bind_adaptive(ConfigVisitor& v, PrecisionConfig& precision, AdaptiveConfig&
                        [&precision] { return precision; }));
   AdaptiveOptions& o = c.options;
   const RealRange share = {.min = 0.0, .max = 1.0};
-  const RealRange positive_share = {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen};
   v.scalar("start", integer_field(o.start, 0, 1000));
-  v.scalar("max_switches", integer_field(o.max_switches, 1));
   v.scalar("min_steps", integer_field<int64_t>(o.min_steps, 1, kMaxSteps));
   v.scalar("stable_steps", integer_field<int64_t>(o.stable_steps, 0, kMaxSteps));
   v.scalar("check_interval", integer_field<int64_t>(o.check_interval, 1, kMaxSteps));
-  v.scalar("band", real_field(o.band, positive_share));
-  v.scalar("window", integer_field(o.window, 1, 1 << 16));
   v.scalar("warmup", integer_field(o.warmup, 1, 1 << 16));
   v.scalar("rollback", bool_field(o.rollback));
   v.scalar("loss_rise", real_field(o.loss_rise, RealRange::at_least_zero()));
   v.scalar("norm_factor", real_field(o.norm_factor, RealRange::at_least_zero()));
-  v.scalar("norm_quantile", real_field(o.norm_quantile, positive_share));
   v.scalar("skipped_share", real_field(o.skipped_share, share));
   v.scalar("underflow_share", real_field(o.underflow_share, share));
   v.scalar("stalled_evaluations", integer_field(o.stalled_evaluations, 0));
   v.scalar("min_improvement", real_field(o.min_improvement, RealRange::at_least_zero()));
   v.scalar("curvature", real_field(o.curvature, RealRange::at_least_zero()));
-  v.scalar("curvature_interval", integer_field<int64_t>(o.curvature_interval, 1, kMaxSteps));
   v.scalar("gradient_noise", real_field(o.gradient_noise, RealRange::at_least_zero()));
-  v.scalar("noise_interval", integer_field<int64_t>(o.noise_interval, 1, kMaxSteps));
   v.scalar("loss_roughness", real_field(o.loss_roughness, RealRange::at_least_zero()));
 }
 

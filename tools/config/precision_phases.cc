@@ -106,8 +106,8 @@ void validate_ladder(const Config& config, const ConfigOrigins& origins) {
   };
   refuse_shorter(options.stalled_evaluations > 0, config.train.eval_interval, "train.eval_interval");
   refuse_shorter(options.underflow_share > 0.0, config.probe.interval, "probe.interval");
-  refuse_shorter(options.curvature > 0.0, options.curvature_interval, "precision.adaptive.curvature_interval");
-  refuse_shorter(options.gradient_noise > 0.0, options.noise_interval, "precision.adaptive.noise_interval");
+  refuse_shorter(options.curvature > 0.0, options.curvature_interval, "the interval of curvature");
+  refuse_shorter(options.gradient_noise > 0.0, options.noise_interval, "the interval of gradient_noise");
 }
 
 }  // namespace

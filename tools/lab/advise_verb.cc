@@ -86,7 +86,7 @@ bool plan(const AdviseRequest& request, const Config& config) {
   Json figures = to_json(found);
   figures["model"] = request.config;
   json.write(figures);
-  html.write(advice_page(figures));
+  html.write(page_document(kAdvicePage, figures));
   return !found.misses_budget();
 }
 
@@ -122,8 +122,8 @@ void recommend(const AdviseRequest& request, const Config& config) {
 int run(const AdviseRequest& request) {
   if (launcher_size() > 1) {
     throw ConfigError(
-        "advise: expected to be started alone, got a job of several processes: --ranks and --hardware say "
-        "what a step of several ranks is predicted on");
+        "advise: expected to be started alone, got a job of several processes: --ranks and --hardware say what a step "
+        "of several ranks is predicted on");
   }
   const Config given = load_config(request.config, request.overrides);
   Config config = at_step(given, 0);
@@ -165,7 +165,7 @@ int run(const AdviseRequest& request) {
   }
   print(text.text());
   json.write(figures);
-  html.write(advice_page(figures));
+  html.write(page_document(kAdvicePage, figures));
   return 0;
 }
 
@@ -177,9 +177,9 @@ void add_plan_options(CLI::App& advise, LabOptions& options, AdviseRequest& requ
       options.add("--solver", run.plan.solver,
                   "solver whose plan starts the search among whole plans: knapsack (exact), greedy, top_k, evolution, "
                   "bayesian, reinforcement, enumeration, or differentiable, which trains the choice with the model"),
-      advise.add_flag("--compare-solvers", run.plan.compare_solvers,
-                      "also run the other solvers, except enumeration and differentiable, and print a table of their "
-                      "plans"),
+      advise.add_flag(
+          "--compare-solvers", run.plan.compare_solvers,
+          "also run the other solvers, except enumeration and differentiable, and print a table of their plans"),
       options.add("--damage", request.damage,
                   "allocate precision by the measured loss, or by a score of the sensitivity analysis: loss, fisher, "
                   "hessian, mi (mutual information), entropy"),
@@ -214,10 +214,9 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   LabOptions options(advise);
   advise.add_option("config", request->config, "YAML file")->required();
   advise.add_option("overrides", request->overrides, "settings that replace the file's: precision.recipe=mxfp8");
-  options.add(
-      "--hardware", request->hardware,
-      "predict for a device by its data sheet: t4, v100, a100, h100, h200, b200, tpu-v3, gaudi2; without it, measure "
-      "the device of this machine; with --measured several, separated by commas");
+  options.add("--hardware", request->hardware,
+              "predict for a device by its data sheet: t4, v100, a100, h100, h200, b200, tpu-v3, gaudi2; without it, "
+              "measure the device of this machine; with --measured several, separated by commas");
   options.count("--ranks", request->run.ranks, 1, 1 << 20, "number of devices in one node, one rank each");
   options.list("--formats", request->formats,
                fmt::format("precisions to compare, some of {}; default: all but fp64, bf16x6 and bf16x3",
@@ -225,13 +224,12 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   options.count("--rounds", request->run.rounds, 1, 1000,
                 "rounds of timing kernels and steps by turns on this machine's device");
   options.html_and_json(request->html, request->json);
-  CLI::Option* const measured =
-      options
-          .add("--measured", request->measured,
-               "recommend the fastest precision that did no damage in this file of `mantissa compare --json`, and say "
-               "how to run it in production")
-          ->excludes("--formats")
-          ->excludes("--html");
+  CLI::Option* const measured = options
+                                    .add("--measured", request->measured,
+                                         "recommend the fastest precision that did no damage in this file of `mantissa "
+                                         "compare --json`, and say how to run it in production")
+                                    ->excludes("--formats")
+                                    ->excludes("--html");
   options
       .add("--output", request->output, "also write a configuration for production to this file, for one --hardware")
       ->needs(measured);

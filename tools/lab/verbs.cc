@@ -17,7 +17,7 @@
 namespace mantissa {
 namespace {
 
-constexpr int64_t kMostSteps = int64_t{1} << 40;
+constexpr int64_t kStepLimit = int64_t{1} << 40;
 
 // "50%" as "50e-2".
 std::string share_of_text(const std::string& text) {
@@ -44,7 +44,7 @@ void add_probes(CLI::App* analyze, std::vector<Verb>& verbs) {
   options.add("--role", request->role, "only rows of this role: activation, weight, gradient, wgrad, ...");
   options.add("--tensor", request->tensor, "only rows of tensors whose name contains this text");
   probes->add_option("--step", request->step, "only rows of this step; 0: all steps")
-      ->check(CLI::Range(int64_t{0}, kMostSteps));
+      ->check(CLI::Range(int64_t{0}, kStepLimit));
   options.add("--format", request->format, "add what this format would lose: fp16, bf16, e4m3, ...");
   options.count("--exponent", request->exponent, -300, 300, "scale for --format: two to this power");
   CLI::Option* const sql =
@@ -87,8 +87,8 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
   sensitivity->add_option("target", request->target, "configuration file or run folder")->required();
   sensitivity->add_option("overrides", request->overrides, "settings that replace the target's: train.global_batch=8");
   options.list("--formats", request->formats,
-               "formats to try: bf16,fp16 for whole layers; current,block,mxfp8,nvfp4 or, for example, "
-               "current:e5m2 for products");
+               "formats to try: bf16,fp16 for whole layers; current,block,mxfp8,nvfp4 or, for example, current:e5m2 "
+               "for products");
   options.add("--layers", request->layers, "pattern for the paths of the layers to try: blocks.*.mlp");
   options.count("--batches", request->batches, 1, 10000, "batches to repeat every trial on");
   options.count("--probes", request->probes, 0, 100000, "probes of the Hessian, over all batches; 0: none");
@@ -99,16 +99,15 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
       ->needs(interval);
   options.count("--rows", request->rows, 1, 1 << 20, "rows of a micro-batch to sample from each product");
   CLI::Option* const low = share("--risk-low", request->low_risk,
-                                 "share of elements at risk below which a product may have low precision: 5%; "
-                                 "default: as measured for the format, where shares tell harm");
+                                 "share of elements at risk below which a product may have low precision: 5%; default: "
+                                 "as measured for the format, where shares tell harm");
   CLI::Option* const high =
       share("--risk-high", request->high_risk, "share of elements at risk above which fp32 is needed: 20%");
   low->needs(high);
   high->needs(low);
-  CLI::Option* const weights =
-      options.list("--score", request->score,
-                   "also rank layers by w1 magnitude + w2 variance over batches + w3 change by a step of their "
-                   "gradients: weights w1,w2,w3");
+  CLI::Option* const weights = options.list("--score", request->score,
+                                            "also rank layers by w1 magnitude + w2 variance over batches + w3 change "
+                                            "by a step of their gradients: weights w1,w2,w3");
   options.count("--top-k", request->top_k, 0, 1 << 20, "layers of that ranking to print; 0: all")->needs(weights);
   options.html_and_json(outputs->html, outputs->json);
   verbs.push_back({sensitivity, "analyze sensitivity configs/recipes.yaml --layers 'blocks.*.mlp'",
@@ -126,12 +125,6 @@ void add_evidence(CLI::App* analyze, std::vector<Verb>& verbs) {
                    [files, json] { return evidence_verb(*files, *json); }});
 }
 
-void add_advise(CLI::App& app, std::vector<Verb>& verbs) {
-  CLI::App* advise =
-      app.add_subcommand("advise", "Predict training speed by precision, or plan precision under a budget");
-  verbs.push_back({advise, "advise configs/gpt_small_bf16.yaml --hardware h100", add_advise_options(*advise)});
-}
-
 void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* compare = app.add_subcommand(
       "compare", "Train a model in several precisions and show which of them differ; also runs under mpirun");
@@ -146,7 +139,7 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
                   fmt::join(uniform_precisions(), ",")));
   options.count("--seeds", request->seeds, 1, 1000, "runs of each precision, with train.seed and the seeds after it");
   compare->add_option("--steps", request->steps, "steps of each run; default: train.steps")
-      ->check(CLI::Range(int64_t{1}, kMostSteps));
+      ->check(CLI::Range(int64_t{1}, kStepLimit));
   options.add("--baseline", request->baseline,
               "precision that the others are compared with; default: fp32 if it is trained, else the first");
   options.add("--margin", request->margin,
@@ -173,7 +166,9 @@ void add_lab_verbs(CLI::App& app, std::vector<Verb>& verbs) {
   add_model(analyze, verbs);
   add_sensitivity(analyze, verbs);
   add_evidence(analyze, verbs);
-  add_advise(app, verbs);
+  CLI::App* advise =
+      app.add_subcommand("advise", "Predict training speed by precision, or plan precision under a budget");
+  verbs.push_back({advise, "advise configs/gpt_small_bf16.yaml --hardware h100", add_advise_options(*advise)});
   add_compare(app, verbs);
 }
 

@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <limits>
+#include <map>
 #include <set>
 
 #include "amp/autocast_policy.h"
@@ -67,98 +67,46 @@ Effect effect_on(Op op, const Precision& precision) {
   return effect;
 }
 
-// An op of a layer, the rules that match the layer, and their effect.
-struct RuledOp {
-  Op op;
-  std::vector<size_t> rules{};
-  Effect effect{};
-};
-
-constexpr const char* kRepeats = "it repeats the precision that already applies";
-
-bool has(const std::vector<size_t>& rules, size_t index) { return std::ranges::count(rules, index) > 0; }
-
-// `is_replaced`: whether the group would have an effect without the rules after it.
-std::string reason(const RuleGroup& group, const PrecisionConfig& precision, const std::vector<PrecisionRule>& rules,
-                   const std::vector<RuledOp>& ruled, bool is_replaced) {
-  if (group.path == "precision.recipe") return "precision.rules decide about every linear layer";
-  if (group.path == "precision.pattern") {
-    const auto is_fp32 = [](const RuledOp& one) { return one.effect.dtype == DType::kF32; };
-    if (!precision.recipe && std::ranges::all_of(ruled, is_fp32)) return "everything computes in fp32";
-    if (precision.pattern == PrecisionPattern::kAllLow && !precision.recipe) {
-      return "only precision.recipe leaves out the head, and there is none";
-    }
-  }
-  if (is_replaced) return "later rules replace it";
-  // Whether any of the rules is about an op of a layer that it matches.
-  const auto meets = [&](const auto& is_about) {
-    return std::ranges::any_of(group.rules, [&](size_t i) {
-      return std::ranges::any_of(ruled,
-                                 [&](const RuledOp& one) { return has(one.rules, i) && is_about(rules[i], one); });
-    });
-  };
-  const auto sets_products = [&](size_t i) { return std::holds_alternative<Fp32Products>(*rules[i].format); };
-  if (std::ranges::any_of(group.rules, sets_products)) {
-    const bool multiplies = meets([](const PrecisionRule&, const RuledOp& one) { return one.effect.multiplies_fp32; });
-    return multiplies ? kRepeats : "no linear layer that it names multiplies fp32 numbers";
-  }
-  const bool has_op = meets([](const PrecisionRule& rule, const RuledOp& one) {
-    if (rule.op) return one.op == *rule.op;
-    return one.op == Op::kLinear || (one.op == Op::kAttention && !rule.names_operands());
-  });
-  if (has_op) return kRepeats;
-  if (group.rules.empty() || rules[group.rules.front()].op) return "its layers have no such op";
-  return "without an op it is about linear layers and attention, and its layers have neither";
-}
-
 // Removes settings one by one, as long as no op shows it.
 std::vector<Ineffective> ineffective_rules(const Config& config, const std::vector<PlacedOp>& ops) {
   const std::vector<PrecisionRule> rules = config.precision_rules();
-  std::vector<bool> removed(rules.size());
-  // `end`: of the rules that are applied, before `last`.
-  const auto effect = [&](const RuledOp& one, const std::vector<size_t>& without, const std::vector<size_t>& last = {},
-                          size_t end = std::numeric_limits<size_t>::max()) {
-    Precision precision = unruled_precision();
-    for (const size_t i : one.rules) {
-      if (i < end && !removed[i] && !has(without, i)) apply(rules[i], precision);
-    }
-    for (const size_t i : one.rules) {
-      if (has(last, i)) apply(rules[i], precision);
-    }
-    return effect_on(one.op, precision);
-  };
   std::vector<LayerPattern> patterns;
   for (const PrecisionRule& rule : rules) patterns.emplace_back(rule.match);
-  std::vector<RuledOp> ruled;
-  std::set<std::pair<std::string, Op>> met;
+  std::map<std::pair<std::string, Op>, std::vector<size_t>> matches;  // rules of an op of a layer
   for (const PlacedOp& placed : ops) {
-    if (!met.emplace(placed.layer, placed.op).second) continue;
-    RuledOp& one = ruled.emplace_back(RuledOp{.op = placed.op});
+    std::vector<size_t> found;
     for (size_t i = 0; i < rules.size(); ++i) {
-      if (patterns[i].matches(placed.layer)) one.rules.push_back(i);
+      if (patterns[i].matches(placed.layer)) found.push_back(i);
     }
-    one.effect = effect(one, {});
+    matches.try_emplace({placed.layer, placed.op}, std::move(found));
   }
+  std::set<size_t> removed;
+  const auto effects = [&] {
+    std::vector<Effect> all;
+    for (const auto& [placed, matching] : matches) {
+      Precision precision = unruled_precision();
+      for (const size_t i : matching) {
+        if (!removed.contains(i)) apply(rules[i], precision);
+      }
+      all.push_back(effect_on(placed.second, precision));
+    }
+    return all;
+  };
+  const std::vector<Effect> wanted = effects();
   // Rules come before the short forms that they replace: a rule that undoes a short form has an effect.
   std::vector<RuleGroup> groups = groups_of(config.precision, rules);
   const auto is_rule = [](const RuleGroup& group) { return group.path.starts_with("precision.rules"); };
   std::ranges::stable_partition(groups, is_rule);
   std::vector<Ineffective> found;
   for (const RuleGroup& group : groups) {
-    const auto changes_without = [&](const RuledOp& one) { return effect(one, group.rules) != one.effect; };
-    if (std::ranges::any_of(ruled, changes_without)) continue;
-    // A rule is tried in its place, with only those before it. A short form, or a rule about fp32 products, is tried as
-    // the last one: it may need what later rules set.
-    const auto is_replaced_in = [&](const RuledOp& one) {
-      const size_t first = group.rules.front();
-      const bool in_place = is_rule(group) && !std::holds_alternative<Fp32Products>(*rules[first].format);
-      return in_place ? effect(one, {}, {}, first + 1) != effect(one, {}, {}, first)
-                      : effect(one, {}, group.rules) != one.effect;
-    };
-    const bool is_replaced = !group.rules.empty() && std::ranges::any_of(ruled, is_replaced_in);
-    for (const size_t i : group.rules) removed[i] = true;
-    found.push_back({group.path, reason(group, config.precision, rules, ruled, is_replaced),
-                     is_rule(group) ? describe(rules[group.rules.front()]) : std::string()});
+    const std::set<size_t> before = removed;
+    removed.insert(group.rules.begin(), group.rules.end());
+    if (effects() == wanted) {
+      found.push_back({group.path, "every op of this model computes without it as it does with it (`mantissa config`)",
+                       is_rule(group) ? describe(rules[group.rules.front()]) : std::string()});
+    } else {
+      removed = before;
+    }
   }
   return found;
 }
@@ -277,10 +225,7 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
       {"stop_rules.", rules.action != SpikeAction::kNone, "stop_rules.action = none", {"stop_rules.action"}},
       {"stop_rules.consecutive", rules.action == SpikeAction::kRollback || rules.action == SpikeAction::kStop,
        "it belongs to stop_rules.action = rollback and stop"},
-      {"stop_rules.max_rollbacks", rules.action == SpikeAction::kRollback,
-       "it belongs to stop_rules.action = rollback"},
       {"straggler.", has_peers, one_rank},
-      {"straggler.factor", config.straggler.window > 0, "straggler.window = 0"},
       // Without peers fp16 still selects a loss scale.
       {"comm.wire_dtype", has_peers || config.comm.reducer.wire == DType::kF16, one_rank},
       {"comm.wire_dtype", !config.precision.is_fp64(), fp64_wire},

@@ -9,7 +9,6 @@
 #include "core/base/wrapped_text.h"
 #include "core/profile/range.h"
 #include "tools/model/generate/generator.h"
-#include "tools/run/guard/black_box.h"
 #include "tools/run/guard/watchdog.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/step/dry_run.h"
@@ -32,11 +31,12 @@ std::string in_clauses(std::string text) {
 
 }  // namespace
 
-RunLog::RunLog(Session& session, const Start& start, Heartbeat* heartbeat)
+RunLog::RunLog(Session& session, const Start& start, const BlackBox& box, Heartbeat* heartbeat)
     : config_(session.config),
+      box_(box),
       speed_(measure_speed_context(session.config, session.device, session.runtime, session.communicator)),
-      heartbeat_(heartbeat) {
-  if (const BlackBox* const box = BlackBox::current()) told_seconds_ = box->work_seconds(kPhases);
+      heartbeat_(heartbeat),
+      told_seconds_(box.work_seconds(kPhases)) {
   if (session.communicator.rank() == 0) begin(session, start);
 }
 
@@ -199,9 +199,7 @@ void RunLog::saved(const Session& session) {
 }
 
 void RunLog::tell_phases(const Session& session) {
-  const BlackBox* const box = BlackBox::current();
-  if (box == nullptr) return;
-  const auto all = box->work_seconds(kPhases);
+  const auto all = box_.work_seconds(kPhases);
   const auto now = std::chrono::steady_clock::now();
   nlohmann::json seconds;
   for (size_t i = 0; i < all.size(); ++i) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "tools/model/runtime/loaded_model.h"
+#include "tools/run/guard/black_box.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
 #include "tools/run/metrics/run_records.h"
@@ -19,8 +20,8 @@ namespace mantissa {
 
 class RunLog final : public TrainObserver {
  public:
-  // `heartbeat`: of rank 0; it must outlive the object. Collective.
-  RunLog(Session& session, const Start& start, Heartbeat* heartbeat);
+  // `heartbeat`: of rank 0. Box and heartbeat must outlive the object. Collective.
+  RunLog(Session& session, const Start& start, const BlackBox& box, Heartbeat* heartbeat);
 
   void after_step(Trainer& trainer, const StepReport& step) override;
   void after_validation(Trainer& trainer, double loss) override;
@@ -52,6 +53,7 @@ class RunLog final : public TrainObserver {
   void tell_phases(const Session& session);
 
   const Config& config_;
+  const BlackBox& box_;
   SpeedContext speed_;
   PeakWatch peak_watch_{};
   std::optional<RunRecords> records_;  // rank 0

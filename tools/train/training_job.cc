@@ -170,7 +170,7 @@ void TrainingJob::begin(Session& session, RunState& state, const Start& start, T
   const ShardedOptimizer& optimizer = session.sharded.optimizer;
   stop_.reserve(2.0 + static_cast<double>(optimizer.master_bytes() + optimizer.moment_bytes()) / kSlowWrite);
   Heartbeat* const heartbeat = heartbeat_ ? &*heartbeat_ : nullptr;
-  const auto log = std::make_shared<RunLog>(session, start, heartbeat);
+  const auto log = std::make_shared<RunLog>(session, start, *box_, heartbeat);
   if (start.rollback) {
     box_->note(BlackBoxEvent::Kind::kNotice, "rollback", static_cast<double>(start.rollback->from_step));
   }
@@ -228,6 +228,21 @@ ExitCode TrainingJob::finish(Ending ending) {
   const ExitCode code = is_stopped ? ExitCode::kPreempted : ExitCode::kOk;
   box_->ended(static_cast<int>(code));
   return code;
+}
+
+ExitCode run_training(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator) {
+  TrainingJob training(run, origins, stop, communicator);
+  stop.limit(run.train.max_minutes);
+  if (!training.prepare()) return ExitCode::kOk;
+  const TrainingHooks hooks = training.start();
+  Ending ending = Ending::kFailed;
+  try {
+    ending = train_run(run, training.checkpoint(), hooks, training.communicator());
+  } catch (const std::exception& error) {  // outside of a session
+    training.record_failure(error);
+    throw;
+  }
+  return training.finish(ending);
 }
 
 }  // namespace mantissa

@@ -65,4 +65,7 @@ class TrainingJob {
   std::optional<int64_t> unsaved_step_;
 };
 
+// A training as `mantissa train` does it, up to its exit code. Errors: see train_run(). Collective.
+ExitCode run_training(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator);
+
 }  // namespace mantissa

@@ -86,18 +86,7 @@ int train_verb(const std::string& config_path, const std::vector<std::string>& o
   Job job;
   try {
     const Config run = load_config(config_path, overrides, &origins);
-    TrainingJob training(run, origins, stop, job.start(run));
-    stop.limit(run.train.max_minutes);
-    if (!training.prepare()) return static_cast<int>(ExitCode::kOk);
-    const TrainingHooks hooks = training.start();
-    Ending ending = Ending::kFailed;
-    try {
-      ending = train_run(run, training.checkpoint(), hooks, training.communicator());
-    } catch (const std::exception& error) {  // outside of a session
-      training.record_failure(error);
-      throw;
-    }
-    return static_cast<int>(training.finish(ending));
+    return static_cast<int>(run_training(run, origins, stop, job.start(run)));
   } catch (...) {
     return job.failed(origins);
   }

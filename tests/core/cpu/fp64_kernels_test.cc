@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "tests/core/kernels/norm/norm_cases.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/core/kernels/test_tensor.h"
 #include "tests/reference/attention.h"
@@ -15,11 +16,10 @@
 #include "tests/reference/dropout.h"
 #include "tests/reference/embedding.h"
 #include "tests/reference/gelu.h"
-#include "tests/reference/layer_norm.h"
 #include "tests/reference/linear.h"
+#include "tests/reference/norm.h"
 #include "tests/reference/random_values.h"
 #include "tests/reference/relu_squared.h"
-#include "tests/reference/rms_norm.h"
 #include "tests/reference/rope.h"
 #include "tests/reference/swiglu.h"
 
@@ -157,89 +157,97 @@ TEST(Fp64Kernels, Attention) {
   }
 }
 
+constexpr size_t kRows = 9, kColumns = 37;
+
+// The operands of both norms' tests.
+struct NormOperands {
+  Values x = random_values(kRows * kColumns, 1, -1.0, 3.0), residual = random_values(kRows * kColumns, 2),
+         dy = random_values(kRows * kColumns, 3), weight = random_values(kColumns, 4, 0.5, 1.5),
+         bias = random_values(kColumns, 5);
+};
+
+constexpr float kEpsilon = 1e-5f;
+
+enum class Summands { kOne, kTwo };
+
+void check_norm(Norm norm, Summands summands) {
+  const NormOperands o;
+  const Shape shape{kRows, kColumns};
+  const bool is_layer = norm == Norm::kLayer, is_sum = summands == Summands::kTwo;
+  const reference::NormFormula formula{norm, static_cast<double>(kEpsilon)};
+  const Values sum = is_sum ? o.x + o.residual : o.x;
+  const auto expected = reference::norm_forward(formula, sum, o.weight, is_layer ? o.bias : Values());
+  const auto gradients = reference::norm_backward(formula, sum, o.dy, o.weight);
+  const LayerNormForwardArgs forward{.x = fp64(shape, o.x),
+                                     .residual = is_sum ? fp64(shape, o.residual) : Tensor(),
+                                     .sum = is_sum ? unwritten(shape) : Tensor(),
+                                     .weight = fp64({kColumns}, o.weight),
+                                     .bias = is_layer ? fp64({kColumns}, o.bias) : Tensor(),
+                                     .y = unwritten(shape),
+                                     .mean = is_layer ? unwritten({kRows}) : Tensor(),
+                                     .rstd = unwritten({kRows}),
+                                     .epsilon = kEpsilon};
+  run_norm(norm, forward);
+  if (is_sum) expect_close(forward.sum, sum, "sum");
+  expect_close(forward.y, expected.y, "y");
+  if (is_layer) expect_close(forward.mean, expected.mean, "mean");
+  expect_close(forward.rstd, expected.rstd, "rstd");
+  LayerNormBackwardArgs backward{.x = is_sum ? forward.sum : forward.x,
+                                 .dy = fp64(shape, o.dy),
+                                 .weight = forward.weight,
+                                 .mean = forward.mean,
+                                 .rstd = forward.rstd,
+                                 .dx = unwritten(shape),
+                                 .d_weight = unwritten({kColumns}),
+                                 .d_bias = is_layer ? unwritten({kColumns}) : Tensor()};
+  run_norm(norm, backward);
+  expect_close(backward.dx, gradients.dx, "dx");
+  backward.mode = backward.weight_mode = backward.bias_mode = GradientMode::kAccumulate;
+  run_norm(norm, backward);
+  expect_close(backward.dx, gradients.dx + gradients.dx, "accumulated dx");
+  expect_close(backward.d_weight, gradients.d_weight + gradients.d_weight, "d_weight");
+  if (is_layer) expect_close(backward.d_bias, gradients.d_bias + gradients.d_bias, "d_bias");
+}
+
 TEST(Fp64Kernels, Norms) {
-  const double epsilon = static_cast<double>(1e-5f);
-  const Shape shape{9, 37};
-  const Values x = random_values(333, 1, -1.0, 3.0), residual = random_values(333, 2), dy = random_values(333, 3),
-               weight = random_values(37, 4, 0.5, 1.5), bias = random_values(37, 5);
-  const Values sum = x + residual;
-  {
-    const auto expected = reference::layer_norm_forward(sum, weight, bias, epsilon);
-    const auto gradients = reference::layer_norm_backward(sum, dy, weight, epsilon);
-    const LayerNormForwardArgs forward{.x = fp64(shape, x),
-                                       .residual = fp64(shape, residual),
-                                       .sum = unwritten(shape),
-                                       .weight = fp64({37}, weight),
-                                       .bias = fp64({37}, bias),
-                                       .y = unwritten(shape),
-                                       .mean = unwritten({9}),
-                                       .rstd = unwritten({9}),
-                                       .epsilon = 1e-5f};
-    run(forward);
-    expect_close(forward.sum, sum, "sum");
-    expect_close(forward.y, expected.y, "y");
-    expect_close(forward.mean, expected.mean, "mean");
-    expect_close(forward.rstd, expected.rstd, "rstd");
-    LayerNormBackwardArgs backward{.x = forward.sum,
-                                   .dy = fp64(shape, dy),
-                                   .weight = forward.weight,
-                                   .mean = forward.mean,
-                                   .rstd = forward.rstd,
-                                   .dx = unwritten(shape),
-                                   .d_weight = unwritten({37}),
-                                   .d_bias = unwritten({37})};
-    run(backward);
-    expect_close(backward.dx, gradients.dx, "dx");
-    backward.mode = backward.weight_mode = backward.bias_mode = GradientMode::kAccumulate;
-    run(backward);
-    expect_close(backward.dx, gradients.dx + gradients.dx, "accumulated dx");
-    expect_close(backward.d_weight, gradients.d_weight + gradients.d_weight, "d_weight");
-    expect_close(backward.d_bias, gradients.d_bias + gradients.d_bias, "d_bias");
+  for (const Norm norm : {Norm::kLayer, Norm::kRms}) {
+    for (const Summands summands : {Summands::kOne, Summands::kTwo}) check_norm(norm, summands);
   }
-  const auto expected = reference::rms_norm_forward(x, weight, epsilon);
-  const auto gradients = reference::rms_norm_backward(x, dy, weight, epsilon);
-  const RmsNormForwardArgs forward{.x = fp64(shape, x),
-                                   .weight = fp64({37}, weight),
-                                   .y = unwritten(shape),
-                                   .rstd = unwritten({9}),
-                                   .epsilon = 1e-5f};
+}
+
+// The last head of each three: rows 2, 5 and 8.
+TEST(Fp64Kernels, NormsOfSomeHeads) {
+  const NormOperands o;
+  const Shape shape{kRows, kColumns};
+  const reference::NormFormula formula{Norm::kRms, static_cast<double>(kEpsilon)};
+  const RmsNormForwardArgs forward{.x = fp64(shape, o.x),
+                                   .weight = fp64({kColumns}, o.weight),
+                                   .y = fp64(shape, Values(kRows * kColumns, -1.0)),
+                                   .rstd = unwritten({3}),
+                                   .epsilon = kEpsilon,
+                                   .heads = {3, 2, 1}};
   run(forward);
-  expect_close(forward.y, expected.y, "y of rms norm");
   const RmsNormBackwardArgs backward{.x = forward.x,
-                                     .dy = fp64(shape, dy),
+                                     .dy = fp64(shape, o.dy),
                                      .weight = forward.weight,
                                      .rstd = forward.rstd,
-                                     .dx = unwritten(shape),
-                                     .d_weight = unwritten({37})};
+                                     .dx = fp64(shape, Values(kRows * kColumns, -1.0)),
+                                     .d_weight = unwritten({kColumns}),
+                                     .heads = forward.heads};
   run(backward);
-  expect_close(backward.dx, gradients.dx, "dx of rms norm");
-  expect_close(backward.d_weight, gradients.d_weight, "d_weight of rms norm");
-
-  // The last head of each three: rows 2, 5 and 8.
-  Values head_x, head_dy;
-  const auto append = [](Values& to, const Values& from, size_t row) {
-    to.insert(to.end(), from.begin() + row * 37, from.begin() + (row + 1) * 37);
-  };
-  RmsNormForwardArgs of_heads = forward;
-  of_heads.y = fp64(shape, Values(333, -1.0));
-  of_heads.rstd = unwritten({3});
-  of_heads.heads = {3, 2, 1};
-  run(of_heads);
-  RmsNormBackwardArgs backward_of_heads = backward;
-  backward_of_heads.rstd = of_heads.rstd;
-  backward_of_heads.dx = fp64(shape, Values(333, -1.0));
-  backward_of_heads.heads = of_heads.heads;
-  run(backward_of_heads);
-  Values y = Values(333, -1.0), dx = y;
+  const auto expected = reference::norm_forward(formula, o.x, o.weight);
+  const auto gradients = reference::norm_backward(formula, o.x, o.dy, o.weight);
+  Values y(kRows * kColumns, -1.0), dx = y, head_x, head_dy;
   for (const size_t row : {2u, 5u, 8u}) {
-    append(head_x, x, row);
-    append(head_dy, dy, row);
-    std::copy_n(expected.y.begin() + row * 37, 37, y.begin() + row * 37);
-    std::copy_n(gradients.dx.begin() + row * 37, 37, dx.begin() + row * 37);
+    const size_t first = row * kColumns, last = first + kColumns;
+    head_x.insert(head_x.end(), o.x.begin() + first, o.x.begin() + last);
+    head_dy.insert(head_dy.end(), o.dy.begin() + first, o.dy.begin() + last);
+    std::copy_n(expected.y.begin() + first, kColumns, y.begin() + first);
+    std::copy_n(gradients.dx.begin() + first, kColumns, dx.begin() + first);
   }
-  expect_close(of_heads.y, y, "y of heads");
-  expect_close(backward_of_heads.dx, dx, "dx of heads");
-  expect_close(backward.d_weight, reference::rms_norm_backward(head_x, head_dy, weight, epsilon).d_weight,
+  expect_close(forward.y, y, "y of heads");
+  expect_close(backward.dx, dx, "dx of heads");
+  expect_close(backward.d_weight, reference::norm_backward(formula, head_x, head_dy, o.weight).d_weight,
                "d_weight of heads");
 }
 
@@ -301,7 +309,7 @@ TEST(Fp64Kernels, PointwiseOps) {
   expect_close(y, reference::dropout_forward(x, key), "dropout");
 }
 
-TEST(Fp64Kernels, EmbeddingLossAndColumnSums) {
+TEST(Fp64Kernels, Embedding) {
   const std::vector<int32_t> tokens{3, 0, 5, 3, 3, 1};
   const Values table = random_values(7 * 21, 1), positions = random_values(3 * 21, 2), dy = random_values(6 * 21, 3);
   const EmbeddingForwardArgs forward{.tokens = make_indices(tokens),
@@ -331,52 +339,48 @@ TEST(Fp64Kernels, EmbeddingLossAndColumnSums) {
   run(documents_backward);
   expect_close(backward.d_position_table,
                reference::embedding_backward(tokens, dy, 7, 3, 3, 21, starts).d_position_table, "in documents");
+}
 
+TEST(Fp64Kernels, ColumnSums) {
+  const Values x = random_values(6 * 21, 3);
+  const ColumnSumArgs columns{.x = fp64({6, 21}, x), .out = unwritten({21})};
+  run(columns);
+  expect_close(columns.out, reference::column_sum(x, 21), "column sum");
+}
+
+TEST(Fp64Kernels, CrossEntropy) {
   constexpr int32_t kIgnored = -100;
   const std::vector<int32_t> targets{2, kIgnored, 20, 0, 7, 7};
   const Values logits = random_values(6 * 21, 4, -9.0, 9.0);
-  const CrossEntropyForwardArgs loss{.logits = fp64({6, 21}, logits),
-                                     .targets = make_indices(targets),
-                                     .losses = unwritten({6}),
-                                     .lse = unwritten({6}),
-                                     .loss_sum = unwritten({1}),
-                                     .ignore_index = kIgnored};
-  run(loss);
-  const Values losses = reference::cross_entropy_forward(logits, targets, kIgnored);
-  expect_close(loss.losses, losses, "losses");
-  double sum = 0.0;
-  for (const double one : losses) sum += one;
-  expect_close(loss.loss_sum, {sum}, "loss_sum");
-  run(CrossEntropyBackwardArgs{.logits = loss.logits,
-                               .targets = loss.targets,
-                               .lse = loss.lse,
-                               .scale = fp64({1}, {1.0 / 3.0}),
-                               .ignore_index = kIgnored});
-  expect_close(loss.logits, reference::cross_entropy_backward(logits, targets, kIgnored, 1.0 / 3.0), "d_logits");
-
-  Values capped = logits, slopes;
-  for (double& logit : capped) {
-    slopes.push_back(1.0 - std::pow(std::tanh(logit / 5.0), 2.0));
-    logit = 5.0 * std::tanh(logit / 5.0);
+  for (const float softcap : {0.0f, 5.0f}) {
+    Values capped = logits, slopes(logits.size(), 1.0);
+    for (size_t i = 0; i < logits.size() && softcap > 0.0f; ++i) {
+      slopes[i] = 1.0 - std::pow(std::tanh(logits[i] / softcap), 2.0);
+      capped[i] = softcap * std::tanh(logits[i] / softcap);
+    }
+    const CrossEntropyForwardArgs loss{.logits = fp64({6, 21}, logits),
+                                       .targets = make_indices(targets),
+                                       .losses = unwritten({6}),
+                                       .lse = unwritten({6}),
+                                       .loss_sum = unwritten({1}),
+                                       .ignore_index = kIgnored,
+                                       .softcap = softcap};
+    run(loss);
+    const Values losses = reference::cross_entropy_forward(capped, targets, kIgnored);
+    expect_close(loss.losses, losses, "losses");
+    double sum = 0.0;
+    for (const double one : losses) sum += one;
+    expect_close(loss.loss_sum, {sum}, "loss_sum");
+    run(CrossEntropyBackwardArgs{.logits = loss.logits,
+                                 .targets = loss.targets,
+                                 .lse = loss.lse,
+                                 .scale = fp64({1}, {1.0 / 3.0}),
+                                 .ignore_index = kIgnored,
+                                 .softcap = softcap});
+    Values d_logits = reference::cross_entropy_backward(capped, targets, kIgnored, 1.0 / 3.0);
+    for (size_t i = 0; i < d_logits.size(); ++i) d_logits[i] *= slopes[i];
+    expect_close(loss.logits, d_logits, "d_logits");
   }
-  CrossEntropyForwardArgs capped_loss = loss;
-  capped_loss.logits = fp64({6, 21}, logits);
-  capped_loss.softcap = 5.0f;
-  run(capped_loss);
-  expect_close(loss.losses, reference::cross_entropy_forward(capped, targets, kIgnored), "losses with a softcap");
-  run(CrossEntropyBackwardArgs{.logits = capped_loss.logits,
-                               .targets = loss.targets,
-                               .lse = loss.lse,
-                               .scale = fp64({1}, {1.0 / 3.0}),
-                               .ignore_index = kIgnored,
-                               .softcap = 5.0f});
-  Values d_capped = reference::cross_entropy_backward(capped, targets, kIgnored, 1.0 / 3.0);
-  for (size_t i = 0; i < d_capped.size(); ++i) d_capped[i] *= slopes[i];
-  expect_close(capped_loss.logits, d_capped, "d_logits with a softcap");
-
-  const ColumnSumArgs columns{.x = backward.dy, .out = unwritten({21})};
-  run(columns);
-  expect_close(columns.out, reference::column_sum(dy, 21), "column sum");
 }
 
 TEST(Fp64Kernels, CastsToFp32RoundOnceAndOthersAreRefused) {

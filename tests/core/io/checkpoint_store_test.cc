@@ -32,6 +32,14 @@ class CheckpointStoreTest : public ::testing::Test {
     return CheckpointStore(
         root(), {.keep_last = keep_last, .warn = [this](const std::string& text) { warnings_.push_back(text); }});
   }
+  CheckpointStore store_with(std::initializer_list<int64_t> saved, int keep_last = 0) {
+    CheckpointStore made = store(keep_last);
+    for (const int64_t step : saved) save(made, step);
+    return made;
+  }
+  static std::string refusal(const std::string& folder) {
+    return message_of<CheckpointError>([&] { open_checkpoint(folder); });
+  }
   std::string root() const { return folder_.file("run/checkpoints"); }
 
   // Writes one rank's file.
@@ -116,9 +124,7 @@ TEST_F(CheckpointStoreTest, RefusesStateThatJsonCannotHold) {
 }
 
 TEST_F(CheckpointStoreTest, AnyChangedByteIsFoundAndTheOlderCheckpointTaken) {
-  CheckpointStore s = store();
-  save(s, 100);
-  save(s, 200);
+  CheckpointStore s = store_with({100, 200});
   for (const std::string name : {"rank-0", "rank-1", "manifest.json"}) {
     const std::string path = s.folder(200) + "/" + name, whole = read_file(path);
     const size_t stride = name == "manifest.json" ? 1 : 97;
@@ -152,31 +158,26 @@ TEST_F(CheckpointStoreTest, AWrittenFileIsVerifiedBeforeItCounts) {
 }
 
 TEST_F(CheckpointStoreTest, DamageIsToldWithExpectedAndFound) {
-  CheckpointStore s = store();
-  save(s, 100);
+  CheckpointStore s = store_with({100});
   const std::string path = s.folder(100) + "/rank-1", whole = read_file(path);
   const std::string expected = xxh3_128_hex(std::as_bytes(std::span(whole)));
   std::string damaged = whole;
   damaged[10] ^= 1;
   std::ofstream(path, std::ios::binary) << damaged;
-  EXPECT_THAT(message_of<CheckpointError>([&] { open_checkpoint(s.folder(100)); }),
-              HasSubstr("rank-1: damaged: expected XXH3-128 " + expected + ", found " +
-                        xxh3_128_hex(std::as_bytes(std::span(damaged)))));
+  EXPECT_THAT(refusal(s.folder(100)), HasSubstr("rank-1: damaged: expected XXH3-128 " + expected + ", found " +
+                                                xxh3_128_hex(std::as_bytes(std::span(damaged)))));
   std::ofstream(path, std::ios::binary) << whole.substr(0, 500);
-  EXPECT_THAT(message_of<CheckpointError>([&] { open_checkpoint(s.folder(100)); }),
+  EXPECT_THAT(refusal(s.folder(100)),
               HasSubstr("rank-1: damaged: expected " + std::to_string(whole.size()) + " bytes, found 500"));
   fs::remove(path);
-  EXPECT_THAT(message_of<CheckpointError>([&] { open_checkpoint(s.folder(100)); }),
-              HasSubstr("rank-1: cannot read the file: No such file"));
+  EXPECT_THAT(refusal(s.folder(100)), HasSubstr("rank-1: cannot read the file: No such file"));
   fs::remove(s.folder(100) + "/manifest.json");
-  EXPECT_THAT(message_of<CheckpointError>([&] { open_checkpoint(s.folder(100)); }),
-              HasSubstr("manifest.json: cannot read"));
+  EXPECT_THAT(refusal(s.folder(100)), HasSubstr("manifest.json: cannot read"));
   EXPECT_EQ(s.latest_valid(), std::nullopt);
 }
 
 TEST_F(CheckpointStoreTest, EveryCutOfTheManifestIsFound) {
-  CheckpointStore s = store();
-  save(s, 100);
+  CheckpointStore s = store_with({100});
   const std::string path = s.folder(100) + "/manifest.json", whole = read_file(path);
   EXPECT_EQ(nlohmann::json::parse(whole).at("manifest").at("step"), 100) << "the manifest is plain JSON";
   for (size_t size = 0; size < whole.size(); ++size) {
@@ -195,8 +196,7 @@ TEST_F(CheckpointStoreTest, HashIsStandard) {
 }
 
 TEST_F(CheckpointStoreTest, KeepLastRemovesOldOnes) {
-  CheckpointStore s = store(2);
-  for (const int64_t step : {100, 200, 300, 400}) save(s, step);
+  CheckpointStore s = store_with({100, 200, 300, 400}, 2);
   EXPECT_THAT(names(), ElementsAre("step-00000300", "step-00000400"));
   CheckpointStore all = store(0);
   save(all, 500);
@@ -204,8 +204,7 @@ TEST_F(CheckpointStoreTest, KeepLastRemovesOldOnes) {
 }
 
 TEST_F(CheckpointStoreTest, KeepLastGoesByTheOrderOfSaves) {
-  CheckpointStore s = store(2);
-  for (const int64_t step : {100, 900, 200}) save(s, step);  // the run was resumed from 100
+  CheckpointStore s = store_with({100, 900, 200}, 2);  // the run was resumed from 100
   EXPECT_THAT(s.steps(), ElementsAre(900, 200));
   save(s, 300);
   EXPECT_THAT(s.steps(), ElementsAre(300, 200));
@@ -215,8 +214,7 @@ TEST_F(CheckpointStoreTest, KeepLastGoesByTheOrderOfSaves) {
 }
 
 TEST_F(CheckpointStoreTest, TheNewestIsTheOneSavedLast) {
-  CheckpointStore s = store();
-  for (const int64_t step : {5, 10, 15, 20}) save(s, step);
+  CheckpointStore s = store_with({5, 10, 15, 20});
   EXPECT_EQ(s.latest_valid()->step, 20);
   save(s, 10);  // the run started again and reached this step
   EXPECT_EQ(s.latest_valid()->step, 10);
@@ -231,8 +229,7 @@ TEST_F(CheckpointStoreTest, TheNewestIsTheOneSavedLast) {
 }
 
 TEST_F(CheckpointStoreTest, WhatCannotBeReadIsNeitherCountedNorRemoved) {
-  CheckpointStore s = store(1);
-  save(s, 100);
+  CheckpointStore s = store_with({100}, 1);
   std::ofstream(s.folder(100) + "/manifest.json", std::ios::binary) << "damaged";
   save(s, 200);
   save(s, 150);
@@ -243,11 +240,10 @@ TEST_F(CheckpointStoreTest, WhatCannotBeReadIsNeitherCountedNorRemoved) {
 }
 
 TEST_F(CheckpointStoreTest, AFolderUnderTheNameOfAnotherStepIsRefused) {
-  CheckpointStore s = store();
-  save(s, 100);
+  CheckpointStore s = store_with({100});
   fs::copy(s.folder(100), s.folder(300));
   for (const std::string slash : {"", "/"}) {
-    EXPECT_THAT(message_of<CheckpointError>([&] { open_checkpoint(s.folder(300) + slash); }),
+    EXPECT_THAT(refusal(s.folder(300) + slash),
                 HasSubstr("step-00000300" + slash +
                           ": renamed or copied: the folder is named after step 300, its manifest says step 100; rename "
                           "the folder to step-00000100, or remove it"));
@@ -259,16 +255,14 @@ TEST_F(CheckpointStoreTest, AFolderUnderTheNameOfAnotherStepIsRefused) {
 }
 
 TEST_F(CheckpointStoreTest, AStepThatIsReachedAgainReplacesItsCheckpoint) {
-  CheckpointStore s = store(2);
-  save(s, 100);
+  CheckpointStore s = store_with({100}, 2);
   s.commit(100, "model-2", write_ranks(s, 100), {});
   EXPECT_EQ(s.latest_valid()->model_fingerprint, "model-2");
   EXPECT_THAT(names(), ElementsAre("step-00000100"));
 }
 
 TEST_F(CheckpointStoreTest, AFullDiskLeavesTheOldCheckpoint) {
-  CheckpointStore s = store(1);
-  save(s, 100);
+  CheckpointStore s = store_with({100}, 1);
   {
     s.begin(200);
     const FileSizeLimit limit(4096);
@@ -285,8 +279,7 @@ TEST_F(CheckpointStoreTest, AFullDiskLeavesTheOldCheckpoint) {
 }
 
 TEST_F(CheckpointStoreTest, AManifestThatDoesNotFitLeavesTheOldCheckpoint) {
-  CheckpointStore s = store(1);
-  save(s, 100);
+  CheckpointStore s = store_with({100}, 1);
   const auto files = write_ranks(s, 200);
   {
     const FileSizeLimit limit(64);
@@ -314,8 +307,7 @@ TEST_F(CheckpointStoreTest, AFolderThatCannotBeMadeIsNamed) {
 }
 
 TEST_F(CheckpointStoreTest, WhatAKilledRunLeftIsRemoved) {
-  CheckpointStore s = store(2);
-  save(s, 100);
+  CheckpointStore s = store_with({100}, 2);
   write_ranks(s, 200);  // killed before commit
   fs::create_directories(root() + "/step-00000050.doomed");
   fs::create_directories(root() + "/notes");
@@ -328,8 +320,7 @@ TEST_F(CheckpointStoreTest, WhatAKilledRunLeftIsRemoved) {
 }
 
 TEST_F(CheckpointStoreTest, AReplacementThatWasInterruptedIsFinished) {
-  CheckpointStore s = store();
-  save(s, 100);
+  CheckpointStore s = store_with({100});
   fs::rename(s.folder(100), s.folder(100) + ".replaced");  // killed between the two renames
   s.recover();
   EXPECT_EQ(s.latest_valid()->step, 100);
@@ -339,8 +330,7 @@ TEST_F(CheckpointStoreTest, AReplacementThatWasInterruptedIsFinished) {
 }
 
 TEST_F(CheckpointStoreTest, KilledAtAnyTimeOneCheckpointAlwaysLoads) {
-  CheckpointStore s = store(1);
-  save(s, 100);
+  CheckpointStore s = store_with({100}, 1);
   for (int round = 0; round < 20; ++round) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
@@ -381,8 +371,7 @@ TEST_F(CheckpointStoreTest, WriterRefusesMisuse) {
 
 // The number of the next save would be beyond the range.
 TEST_F(CheckpointStoreTest, AForgedNumberOfTheSaveIsDamage) {
-  CheckpointStore s = store();
-  save(s, 100);
+  CheckpointStore s = store_with({100});
   const std::string path = s.folder(100) + "/" + kManifestName, entry = "\"save\": 1,";
   std::string text = read_file(path);
   text = text.substr(0, text.rfind(",\n\"xxh3_128\""));
@@ -395,8 +384,7 @@ TEST_F(CheckpointStoreTest, AForgedNumberOfTheSaveIsDamage) {
 }
 
 TEST_F(CheckpointStoreTest, AProtectedOneStaysBesideTheLast) {
-  CheckpointStore s = store(2);
-  for (const int64_t step : {100, 200}) save(s, step);
+  CheckpointStore s = store_with({100, 200}, 2);
   s.protect({100});
   for (const int64_t step : {300, 400, 500}) save(s, step);
   EXPECT_THAT(s.steps(), ElementsAre(500, 400, 100));

@@ -16,7 +16,7 @@ std::string step(std::vector<std::string> arguments) {
 }
 
 TEST(StepFailure, OfAllRanksIsToldOnce) {
-  const std::string overflow = "test.gradients=[{step: 2, rank: 1, parameter: blocks.0.mlp.up.weight}]";
+  const std::string overflow = "test.faults=[{step: 2, rank: 1, parameter: blocks.0.mlp.up.weight}]";
   const Outcome outcome = run_under_mpirun(2, step({overflow}));
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
   const std::string message = "step 2 was skipped";

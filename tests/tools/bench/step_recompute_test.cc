@@ -37,7 +37,7 @@ TEST(StepRecompute, TellsTimeAndMemoryOfEachSetting) {
 }
 
 TEST(StepRecompute, ErrorOfOneSettingEndsAll) {
-  const Outcome outcome = run_shell(recompute_step({"test.gradients=[{step: 2, parameter: blocks.0.mlp.up.weight}]"}));
+  const Outcome outcome = run_shell(recompute_step({"test.faults=[{step: 2, parameter: blocks.0.mlp.up.weight}]"}));
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("error: step 2 was skipped"));
   EXPECT_THAT(outcome.output, HasSubstr("error: train.recompute=none ended with exit code 5 instead of a round"));

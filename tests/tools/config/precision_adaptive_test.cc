@@ -72,7 +72,7 @@ TEST(PrecisionAdaptive, LevelsHaveTheLossScalerThatTheyNeed) {
 }
 
 TEST(PrecisionAdaptive, IsWrittenAndReadBack) {
-  const Config config = configured({kLevels, kStart, kSignal, "precision.adaptive.band=0.25"});
+  const Config config = configured({kLevels, kStart, kSignal, "precision.adaptive.warmup=7"});
   EXPECT_EQ(flatten(parse_config(to_yaml(config), "again.yaml")), flatten(config));
   EXPECT_FALSE(training_differences(config, configured({kLevels, kStart, "precision.adaptive.loss_rise=0.6"})).empty());
 }

@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "tests/core/io/temp_folder.h"
 #include "tests/tools/config/minimal.h"
+#include "tools/config/config_binding.h"
 
 namespace mantissa {
 namespace {
@@ -144,9 +145,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"scaler.mode=static", "scaler.init_scale=0.5"}, "is below scaler.min_scale = 1.0"},
         Case{{"scaler.mode=dynamic", "scaler.max_scale=100"},
              "scaler.init_scale = 65536.0 (default) is above scaler.max_scale"},
-        Case{{"test.gradients=[{step: 0, parameter: a}]"}, "test.faults[0].step: expected an integer >= 1, got '0'"},
+        Case{{"test.faults=[{step: 0, parameter: a}]"}, "test.faults[0].step: expected an integer >= 1, got '0'"},
         Case{{"test.activations=[{step: 0, layer: a}]"}, "test.activations[0].step: expected an integer >= 1, got '0'"},
-        Case{{"test.gradients=[{step: 1}]"}, "test.faults[0].parameter = \"\" (default; command line: "},
+        Case{{"test.faults=[{step: 1}]"}, "test.faults[0].parameter = \"\" (default; command line: "},
         Case{{"test.faults=[{parameter: a, step: 1001}]"}, "is never reached: the run ends after step 1000"},
         Case{{"test.faults=[{kind: explode}]"}, "test.faults[0].kind: expected one of inf, nan, flip, sleep"},
         Case{{"test.faults=[{kind: sleep, phase: lunch}]"}, "test.faults[0].phase: expected one of none, data"},
@@ -192,110 +193,35 @@ TEST(Validation, FormatsOfTheStateAreRead) {
   EXPECT_EQ(adamw.master, MasterWeights::kKahan);
 }
 
-// ---- Old names and forms, which older checkpoints hold.
+// ---- Settings that have become constants.
 
-TEST(Validation, TheFirstMomentIsReadUnderItsOldName) {
-  EXPECT_EQ(minimal_config({"optimizer.moment_dtype=bf16"}).optimizer.adamw.first_moment, MomentFormat::kBF16);
-  EXPECT_THAT(error_of({"optimizer.moment_dtype=bf16", "optimizer.first_moment=fp32"}),
-              HasSubstr("unknown key 'moment_dtype'"));
+TEST(Validation, SettingsThatAreConstantsNowAreRefusedWithTheirValue) {
+  EXPECT_THAT(error_of({"straggler.factor=1.3"}),
+              HasSubstr("command line: straggler.factor=1.3: straggler.factor is no setting any more, and is 1.3; remove "
+                        "it: straggler.window turns the comparison off"));
+  EXPECT_THAT(error_of({"precision.adaptive.band=0.25"}), HasSubstr("precision.adaptive.band is no setting any more"));
+  EXPECT_THAT(error_of({"scaler.preset=deepspeed", "scaler.growth_delay=0"}),
+              HasSubstr("scaler.growth_delay is no setting any more, and is 1; remove it: scaler.preset sets it"));
 }
 
-TEST(Validation, CheckpointsMaySayTf32) {
-  const auto kept = [](const char* precision) {
-    return parse_config(std::string("data:\n  train: [a.txt]\nprecision:\n  ") + precision, "kept").precision;
-  };
-  EXPECT_EQ(kept("tf32: true\n").fp32_products, Fp32Products::kTf32);
-  EXPECT_EQ(kept("tf32: false\n").fp32_products, Fp32Products::kFp32);
+// A configuration that an earlier version wrote has all of its settings.
+TEST(Validation, CheckpointsMayHoldConstantsWithTheirValues) {
+  const auto parsed = [](const char* text) { return parse_config(std::string("data: {train: [a.txt]}\n") + text, "kept"); };
+  EXPECT_EQ(flatten(parsed("straggler: {window: 50, factor: 1.3}\nstop_rules: {window: 128, max_rollbacks: 3}\n"
+                           "scaler: {growth_delay: 0, refill: growth}\n")),
+            flatten(parsed("")));
+  EXPECT_EQ(parsed("scaler: {preset: deepspeed, growth_delay: 1, refill: growth}\n").scaler.scaler.growth_delay, 1);
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { parsed("straggler: {factor: 2.0}\n"); }),
+              HasSubstr("kept:2:13: straggler.factor is no setting any more, and is 1.3"));
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { parsed("scaler: {preset: deepspeed, growth_delay: 0}\n"); }),
+              HasSubstr("scaler.growth_delay is no setting any more, and is 1"));
+}
+
+TEST(Validation, NamesOfOtherProgramsAreAnswered) {
   EXPECT_THAT(error_of({"precision.tf32=true"}), HasSubstr("here it is called precision.fp32_products"));
   for (const char* rules :
        {"rules=[{match: head, dtype: fp32}]", "schedule=[{after_step: 3, rules: [{compute: fp32}]}]"}) {
     EXPECT_THAT(error_of({std::string("precision.") + rules}), HasSubstr("here it is called format")) << rules;
-  }
-  const testing::TempFolder folder;
-  std::ofstream(folder.file("a.yaml")) << "data:\n  train: [a.txt]\nprecision:\n  tf32: true\n";
-  EXPECT_THAT(testing::message_of<ConfigError>([&] { load_config(folder.file("a.yaml")); }),
-              HasSubstr("a.yaml:4:3: unknown key 'tf32' in section 'precision'; here it is called "
-                        "precision.fp32_products"));
-}
-
-std::string error_in_file(const std::string& precision) {
-  const testing::TempFolder folder;
-  const std::string path = folder.write("a.yaml", "data: {train: a}\nprecision:\n" + precision);
-  const std::string message = message_of<ConfigError>([&] { load_config(path); });
-  const size_t at = message.find(path);
-  return at == std::string::npos ? message : message.substr(0, at) + message.substr(at + path.size() - 6);
-}
-
-TEST(Validation, OldOverridesAreShownAsRules) {
-  EXPECT_EQ(error_in_file("  layers: [{match: \"blocks.0.*\", dtype: fp32}]\n"),
-            "a.yaml:3:3: precision.ops and precision.layers are now precision.rules, an ordered list in which the last "
-            "match wins; write\n  rules:\n    - {match: \"blocks.0.*\", format: fp32}");
-  // In their former order of precedence.
-  EXPECT_THAT(error_in_file("  fp32_products: tf32\n"
-                            "  ops: {gelu: auto, linear: mxfp8}\n"
-                            "  layers:\n"
-                            "    - {match: blocks.3.mlp, product: wgrad, role: gradient, dtype: low}\n"
-                            "    - {match: blocks.3.mlp, dtype: fp32, fp32_products: bf16x3}\n"
-                            "    - {match: \"**\", role: weight, dtype: block}\n"
-                            "    - {match: blocks, op: linear, dtype: bf16}\n"
-                            "    - {match: blocks, dtype: fp16}\n"),
-              HasSubstr("write\n  rules:\n"
-                        "    - {match: blocks, format: fp16}\n"
-                        "    - {match: blocks.3.mlp, format: fp32}\n"
-                        "    - {op: linear, format: mxfp8}\n"
-                        "    - {match: blocks, op: linear, format: bf16}\n"
-                        "    - {match: \"**\", role: weight, format: block}\n"
-                        "    - {match: blocks.3.mlp, product: wgrad, role: gradient, format: low}\n"
-                        "    - {op: linear, format: tf32}\n"
-                        "    - {match: blocks.3.mlp, format: bf16x3}"));
-  EXPECT_THAT(error_of({"precision.ops.linear=bf16"}),
-              AllOf(HasSubstr("command line: precision.ops.linear=bf16: "),
-                    HasSubstr("write 'precision.rules=[{op: linear, format: bf16}]'")));
-  EXPECT_THAT(error_of({"precision.layers=[{match: head, format: fp32}]"}),
-              HasSubstr("write 'precision.rules=[{match: head, format: fp32}]'"));
-  EXPECT_THAT(
-      error_of({"precision.schedule=[{after_step: 3, layers: [{match: head, dtype: fp16}]}]"}),
-      HasSubstr("precision.schedule[0].layers are now precision.schedule[0].rules, an ordered list in which the "
-                "last match wins; write\n  rules:\n    - {match: head, format: fp16}"));
-  EXPECT_THAT(error_of({"precision.adaptive.levels=[{ops: {linear: bf16}}]"}),
-              HasSubstr("precision.adaptive.levels[0].ops"));
-  EXPECT_THAT(error_of({"precision.layers=text"}),
-              HasSubstr("rules: [{match: \"blocks.0.*\", format: fp32}]  for example"));
-}
-
-// A part that is no longer understood must not be lost.
-TEST(Validation, OldOverridesInAnUnknownFormAreRefused) {
-  for (const char* old :
-       {"layers=[{match: blocks.0, format: fp32}]", "layers=[{match: blocks.0, compute: fp32}]",
-        "layers={blocks.0: fp32}", "layers=[fp32]", "ops=[{linear: fp32}]", "ops={linear: {dtype: fp32}}"}) {
-    EXPECT_THAT(error_of({std::string("precision.") + old}), HasSubstr("are now precision.rules")) << old;
-  }
-  EXPECT_THAT(error_in_file("  ops: {linear: fp32}\n  rules: [{match: head, format: fp16}]\n"),
-              HasSubstr("write, before the rules that are there,\n  rules:\n    - {op: linear, format: fp32}"));
-}
-
-TEST(Validation, OldOverridesThatSayNothingAreIgnored) {
-  EXPECT_EQ(error_in_file("  ops: {linear: auto, add: auto}\n  layers: []\n"), "(nothing was thrown)");
-  EXPECT_EQ(error_in_file("  layers: [{match: head, op: any, dtype: any, fp32_products: auto}]\n"),
-            "(nothing was thrown)");
-}
-
-TEST(Validation, CheckpointsMayHaveOldOverrides) {
-  const auto kept = [](const std::string& precision) {
-    return parse_config("data: {train: a}\nprecision:\n" + precision, "kept");
-  };
-  const Config c = kept(
-      "  ops: {linear: current, gelu: auto}\n"
-      "  layers: [{match: blocks.0, op: any, product: any, role: any, dtype: fp32, fp32_products: auto}]\n"
-      "  schedule: [{after_step: 5, compute: fp32, ops: {linear: auto}, layers: []}]\n");
-  ASSERT_EQ(c.precision.rules.size(), 2u);
-  EXPECT_EQ(describe(c.precision.rules[0]), "{match: blocks.0, format: fp32}");
-  EXPECT_EQ(describe(c.precision.rules[1]), "{op: linear, format: current}");
-  EXPECT_TRUE(c.precision_schedule[0].precision.rules.empty()) << "they replaced those of precision itself";
-  // Exact products without a dtype, overrides beside a pattern, and unknown forms have no equivalent.
-  for (const char* old : {"  layers: [{match: head, fp32_products: fp32}]\n",
-                          "  pattern: attention_high\n  layers: [{match: head, dtype: fp32}]\n", "  layers: text\n"}) {
-    EXPECT_THAT(message_of<ConfigError>([&] { kept(old); }), HasSubstr("are now precision.rules")) << old;
   }
 }
 
@@ -356,14 +282,14 @@ TEST(Validation, BatchMustDivideAmongTheRanks) {
 
 // Steps count from 1, so a fault in step 0 would never occur.
 TEST(Validation, InjectedFaultsAreInTheFirstStepUnlessTheySayOtherwise) {
-  const Config c = minimal_config({"test.gradients=[{parameter: a}]", "test.activations=[{layer: a}]"});
+  const Config c = minimal_config({"test.faults=[{parameter: a}]", "test.activations=[{layer: a}]"});
   EXPECT_EQ(c.test.faults[0].step, 1);
   EXPECT_EQ(c.test.activations[0].step, 1);
 }
 
 TEST(Validation, InjectedFaultsNameRanksThatExist) {
   const Config c =
-      minimal_config({"test.gradients=[{rank: 1, parameter: a}]", "test.activations=[{rank: 2, layer: a}]"});
+      minimal_config({"test.faults=[{rank: 1, parameter: a}]", "test.activations=[{rank: 2, layer: a}]"});
   const std::string message = message_of<ConfigError>([&] { validate_for_ranks(c, 1); });
   EXPECT_THAT(message, HasSubstr("test.faults[0].rank = 1"));
   EXPECT_THAT(message, HasSubstr("test.activations[0].rank = 2"));

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "core/kernels/check_args.h"
 #include "core/ops/linear.h"
@@ -22,6 +23,7 @@ using testing::weighted_sum;
 using Values = std::vector<float>;
 
 constexpr int64_t kContext = 64, kRows = 4 * kContext, kInputs = 128, kOutputs = 256;
+constexpr ProductProbe::Options kEverything{.rows = kRows, .context = kContext, .max_layers = 1};
 
 // Normal values times powers of two over 40 binades, some replaced by 0.
 Values spread_values(int64_t count, uint64_t seed) {
@@ -56,26 +58,39 @@ Values transposed(const Values& values, int64_t rows, int64_t columns) {
   return result;
 }
 
+// The products of a layer's operands: y = x W^T, dx = dy W, dW = dy^T x.
+std::vector<double> fprop(const Values& x, const Values& w) {
+  return product(x, transposed(w, kOutputs, kInputs), kRows, kInputs, kOutputs);
+}
+std::vector<double> dgrad(const Values& dy, const Values& w) { return product(dy, w, kRows, kOutputs, kInputs); }
+std::vector<double> wgrad(const Values& dy, const Values& x, int64_t rows = kRows) {
+  return product(transposed(dy, rows, kOutputs), x, kOutputs, rows, kInputs);
+}
+
+template <typename T>
+T amax_of(const std::vector<T>& values) {
+  T amax = 0;
+  for (const T value : values) amax = std::max(amax, std::fabs(value));
+  return amax;
+}
+
 Values rows_of(const Values& values, int64_t columns, int64_t begin, int64_t count) {
   return {values.begin() + begin * columns, values.begin() + (begin + count) * columns};
 }
 
 double squares(const std::vector<double>& values) {
-  double sum = 0.0;
-  for (const double value : values) sum += value * value;
-  return sum;
+  return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
 }
 
-std::vector<double> difference(std::vector<double> a, const std::vector<double>& b) {
-  for (size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
-  return a;
+double squares_of_difference(const auto& a, const std::vector<double>& b) {
+  double sum = 0.0;
+  for (size_t i = 0; i < b.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return sum;
 }
 
 // Rounded with the tensor's own scale, then divided by it.
 Values rounded(const Values& values, int64_t rows, int64_t columns, TensorFormat format) {
-  float amax = 0.0f;
-  for (const float value : values) amax = std::max(amax, std::fabs(value));
-  const float scale = testing::reference_tensor_scale(format, amax);
+  const float scale = testing::reference_tensor_scale(format, amax_of(values));
   Values result = testing::quantize_reference(values, rows, columns, format, BlockAxis::kColumns, scale).values;
   for (float& value : result) value = static_cast<float>(static_cast<double>(value) / scale);
   return result;
@@ -109,15 +124,17 @@ class ProductProbeTest : public ::testing::Test {
     return gradients;
   }
 
-  std::map<std::string, ProbeRow> look(const LinearFormats& formats, int64_t rows,
-                                       Fp32Products products = Fp32Products::kFp32, DType reference = DType::kF32) {
-    ProductProbe probe({.rows = rows, .context = kContext, .max_layers = 1, .reference = reference}, host_.backend(),
-                       host_.stream());
-    probe.begin();
-    pass(formats, &probe, products);
+  static auto by_role(ProductProbe& probe) {
     std::map<std::string, ProbeRow> found;
     for (ProbeRow& row : probe.rows()) found.emplace(row.role, std::move(row));
     return found;
+  }
+  auto look(const LinearFormats& formats, const ProductProbe::Options& options = kEverything,
+            Fp32Products products = Fp32Products::kFp32) {
+    ProductProbe probe(options, host_.backend(), host_.stream());
+    probe.begin();
+    pass(formats, &probe, products);
+    return by_role(probe);
   }
 
   static LinearFormats everywhere(TensorFormat format) {
@@ -140,7 +157,7 @@ class ProductProbeTest : public ::testing::Test {
 
 // By rounding each value, for every format and several scales.
 TEST_F(ProductProbeTest, CountsEqualABruteForceCount) {
-  const auto found = look({}, kRows);
+  const auto found = look({});
   const std::pair<const char*, Values> tensors[] = {{"activation", x()}, {"weight", w()}, {"gradient", dy_}};
   for (const auto& [role, values] : tensors) {
     const ProbeRow& row = found.at(role);
@@ -171,7 +188,7 @@ TEST_F(ProductProbeTest, CountsEqualABruteForceCount) {
 
 TEST_F(ProductProbeTest, LossesAreThoseOfTheFormatInUse) {
   constexpr TensorFormat kFormat{Format::kE4M3, Scaling::kCurrent};
-  const auto found = look(everywhere(kFormat), kRows);
+  const auto found = look(everywhere(kFormat));
   const std::pair<const char*, Values> tensors[] = {{"activation", x()}, {"weight", w()}, {"gradient", dy_}};
   for (const auto& [role, values] : tensors) {
     const ProbeRow& row = found.at(role);
@@ -187,10 +204,8 @@ TEST_F(ProductProbeTest, LossesAreThoseOfTheFormatInUse) {
 }
 
 TEST_F(ProductProbeTest, SeesWhatTheProductsMade) {
-  const auto found = look({}, kRows);
-  float amax = 0.0f;
-  for (const float value : host_.values(x_.gradient)) amax = std::max(amax, std::fabs(value));
-  EXPECT_EQ(found.at("input gradient").histogram.amax, magnitude_bits(amax));
+  const auto found = look({});
+  EXPECT_EQ(found.at("input gradient").histogram.amax, magnitude_bits(amax_of(host_.values(x_.gradient))));
   EXPECT_EQ(found.at("input gradient").losses.elements, kRows * kInputs);
   EXPECT_EQ(found.at("output").losses.elements, kRows * kOutputs);
   EXPECT_EQ(found.at("output").format, "fp32");
@@ -216,13 +231,8 @@ TEST_F(ProductProbeTest, SeesResultsWithoutTheActivationFunction) {
     tape->backward(weighted_sum(*tape, out, dy));
   }
   host_.arena().rewind();
-  const auto amax = [](const std::vector<double>& values) {
-    double most = 0.0;
-    for (const double value : values) most = std::max(most, std::fabs(value));
-    return most;
-  };
-  const double y_amax = amax(product(x(), transposed(w(), kOutputs, kInputs), kRows, kInputs, kOutputs));
-  const double dx_amax = amax(product(dy, host_.values(down.weight), kRows, kInputs, kOutputs));
+  const double y_amax = amax_of(fprop(x(), w()));
+  const double dx_amax = amax_of(product(dy, host_.values(down.weight), kRows, kInputs, kOutputs));
   bool saw_y = false, saw_dx = false;
   for (const ProbeRow& row : probe.rows()) {
     const double seen = static_cast<double>(std::bit_cast<float>(row.histogram.amax));
@@ -236,23 +246,20 @@ TEST_F(ProductProbeTest, SeesResultsWithoutTheActivationFunction) {
 // Sums of 256 products in fp32 on both sides.
 TEST_F(ProductProbeTest, ErrorsAreThoseOfTheProducts) {
   constexpr TensorFormat kFormat{Format::kE4M3, Scaling::kCurrent};
-  const auto found = look(everywhere(kFormat), kRows);
+  const auto found = look(everywhere(kFormat));
   const Values rx = rounded(x(), kRows, kInputs, kFormat), rw = rounded(w(), kOutputs, kInputs, kFormat);
   const Values rdy = rounded(dy_, kRows, kOutputs, kFormat);
   struct Case {
     const char* product;
     std::vector<double> exact, made;
   };
-  const Case cases[] = {
-      {"fprop", product(x(), transposed(w(), kOutputs, kInputs), kRows, kInputs, kOutputs),
-       product(rx, transposed(rw, kOutputs, kInputs), kRows, kInputs, kOutputs)},
-      {"dgrad", product(dy_, w(), kRows, kOutputs, kInputs), product(rdy, rw, kRows, kOutputs, kInputs)},
-      {"wgrad", product(transposed(dy_, kRows, kOutputs), x(), kOutputs, kRows, kInputs),
-       product(transposed(rdy, kRows, kOutputs), rx, kOutputs, kRows, kInputs)}};
+  const Case cases[] = {{"fprop", fprop(x(), w()), fprop(rx, rw)},
+                        {"dgrad", dgrad(dy_, w()), dgrad(rdy, rw)},
+                        {"wgrad", wgrad(dy_, x()), wgrad(rdy, rx)}};
   for (const Case& one : cases) {
     const ProbeRow& row = found.at(one.product);
     EXPECT_EQ(row.format, "current:e4m3 x current:e4m3");
-    const double signal = squares(one.exact), noise = squares(difference(one.made, one.exact));
+    const double signal = squares(one.exact), noise = squares_of_difference(one.made, one.exact);
     EXPECT_NEAR(row.error.reference_squares, signal, 1e-5 * signal) << one.product;
     EXPECT_NEAR(row.error.error_squares, noise, 1e-4 * noise) << one.product;
     EXPECT_EQ(row.error.elements, static_cast<int64_t>(one.exact.size()));
@@ -271,61 +278,55 @@ TEST_F(ProductProbeTest, ErrorsOfSplitProductsAreThoseOfTheirParts) {
     return values;
   };
   const Values x1 = part(x()), x2 = part(rest(x(), x1)), w1 = part(w()), w2 = part(rest(w(), w1));
-  const auto of = [](const Values& a, const Values& b) {
-    return product(a, transposed(b, kOutputs, kInputs), kRows, kInputs, kOutputs);
-  };
-  const std::vector<double> exact = of(x(), w()), parts[] = {of(x1, w2), of(x2, w1)};
-  std::vector<double> made = of(x1, w1);
+  const std::vector<double> exact = fprop(x(), w()), parts[] = {fprop(x1, w2), fprop(x2, w1)};
+  std::vector<double> made = fprop(x1, w1);
   for (const auto& summand : parts) {
     for (size_t i = 0; i < made.size(); ++i) made[i] += summand[i];
   }
-  const double signal = squares(exact), noise = squares(difference(made, exact));
+  const double signal = squares(exact), noise = squares_of_difference(made, exact);
 
   // Rounding of the sums and of the reference's sums is 2^-24, and the parts omit about 2^-17: 2^-7 of the error, and
   // twice that of its square.
-  const ProbeRow three = look({}, kRows, Fp32Products::kBf16x3).at("fprop");
+  const ProbeRow three = look({}, kEverything, Fp32Products::kBf16x3).at("fprop");
   EXPECT_EQ(three.format, "fp32 x fp32 by bf16x3");
   EXPECT_NEAR(three.error.error_squares, noise, 0x1p-6 * noise);
-  const ProbeRow six = look({}, kRows, Fp32Products::kBf16x6).at("fprop");
+  const ProbeRow six = look({}, kEverything, Fp32Products::kBf16x6).at("fprop");
   EXPECT_EQ(six.error.elements, three.error.elements);
   EXPECT_LT(six.error.error_squares, 0x1p-40 * signal);
 }
 
 // The gradients are products in fp32 of the same operands. Sums of the reference are 2^-29 nearer than theirs.
 TEST_F(ProductProbeTest, ReferencesInFp64ShowTheRoundingOfFp32) {
-  const auto found = look({}, kRows, Fp32Products::kFp32, DType::kF64);
-  const auto noise_of = [](const Values& made, const std::vector<double>& exact) {
-    return squares(difference(std::vector<double>(made.begin(), made.end()), exact));
-  };
-  const double dgrad = noise_of(host_.values(x_.gradient), product(dy_, w(), kRows, kOutputs, kInputs));
-  const double wgrad = noise_of(host_.values(weight_.gradient),
-                                product(transposed(dy_, kRows, kOutputs), x(), kOutputs, kRows, kInputs));
-  EXPECT_GT(dgrad, 0.0);
-  EXPECT_NEAR(found.at("dgrad").error.error_squares, dgrad, 1e-6 * dgrad);
-  EXPECT_NEAR(found.at("wgrad").error.error_squares, wgrad, 1e-6 * wgrad);
+  constexpr ProductProbe::Options kInFp64{
+      .rows = kRows, .context = kContext, .max_layers = 1, .reference = DType::kF64};
+  const auto found = look({}, kInFp64);
+  const double dx_noise = squares_of_difference(host_.values(x_.gradient), dgrad(dy_, w()));
+  const double dw_noise = squares_of_difference(host_.values(weight_.gradient), wgrad(dy_, x()));
+  EXPECT_GT(dx_noise, 0.0);
+  EXPECT_NEAR(found.at("dgrad").error.error_squares, dx_noise, 1e-6 * dx_noise);
+  EXPECT_NEAR(found.at("wgrad").error.error_squares, dw_noise, 1e-6 * dw_noise);
   EXPECT_GT(found.at("wgrad").batch_noise, 0.0);
 
   // Six parts in bf16 omit less than fp32 rounds away: their error shows as well.
-  const ProbeRow six = look({}, kRows, Fp32Products::kBf16x6, DType::kF64).at("fprop");
+  const ProbeRow six = look({}, kInFp64, Fp32Products::kBf16x6).at("fprop");
   EXPECT_GT(signal_to_noise_db(six.error), 120.0);
   EXPECT_LT(signal_to_noise_db(six.error), 160.0);
 }
 
 // From the gradients of the samples' first and second halves.
 TEST_F(ProductProbeTest, BatchNoiseIsTheDifferenceOfTwoHalves) {
-  const auto found = look({}, kRows);
+  const auto found = look({});
   const int64_t half = kRows / 2;
   std::vector<double> parts[2];
   for (const int64_t i : {0, 1}) {
-    parts[i] = product(transposed(rows_of(dy_, kOutputs, i * half, half), half, kOutputs),
-                       rows_of(x(), kInputs, i * half, half), kOutputs, half, kInputs);
+    parts[i] = wgrad(rows_of(dy_, kOutputs, i * half, half), rows_of(x(), kInputs, i * half, half), half);
   }
-  const double expected = squares(difference(parts[0], parts[1]));
+  const double expected = squares_of_difference(parts[0], parts[1]);
   EXPECT_NEAR(found.at("wgrad").batch_noise, expected, 1e-5 * expected);
 }
 
 TEST_F(ProductProbeTest, LooksAtProductsOnSomeOfTheRows) {
-  const auto found = look({}, 2 * kContext);
+  const auto found = look({}, {.rows = 2 * kContext, .context = kContext, .max_layers = 1});
   EXPECT_EQ(found.at("fprop").error.elements, 2 * kContext * kOutputs);
   EXPECT_EQ(found.at("dgrad").error.elements, 2 * kContext * kInputs);
   EXPECT_EQ(found.at("wgrad").error.elements, kOutputs * kInputs);
@@ -335,45 +336,32 @@ TEST_F(ProductProbeTest, LooksAtProductsOnSomeOfTheRows) {
 
 // Halves of one sample are not two draws of samples.
 TEST_F(ProductProbeTest, OneSampleHasNoBatchNoise) {
-  ProductProbe probe({.rows = kRows, .context = kRows, .max_layers = 1}, host_.backend(), host_.stream());
-  probe.begin();
-  pass({}, &probe);
-  for (const ProbeRow& row : probe.rows()) EXPECT_EQ(row.batch_noise, 0.0) << row.role;
+  for (const auto& [role, row] : look({}, {.rows = kRows, .context = kRows, .max_layers = 1})) {
+    EXPECT_EQ(row.batch_noise, 0.0) << role;
+  }
 }
 
 // At least two samples, for any number of rows.
 TEST_F(ProductProbeTest, LooksAtTwoSamplesWhereThereAreTwo) {
-  ProductProbe probe({.rows = 1, .context = kRows / 2, .max_layers = 1}, host_.backend(), host_.stream());
-  probe.begin();
-  pass({}, &probe);
-  for (const ProbeRow& row : probe.rows()) {
-    if (row.role == "fprop") {
-      EXPECT_EQ(row.error.elements, kRows * kOutputs);
-    }
-  }
+  const auto found = look({}, {.rows = 1, .context = kRows / 2, .max_layers = 1});
+  EXPECT_EQ(found.at("fprop").error.elements, kRows * kOutputs);
 }
 
 // The Hadamard transform mixes 16 rows, so a product of only some of them is meaningless.
 TEST_F(ProductProbeTest, TakesWholeGroupsOfTransformedRows) {
-  const LinearFormats formats = everywhere({Format::kE2M1, Scaling::kTwoLevel});
-  const auto ratio = [&](int64_t context, int64_t rows) {
-    ProductProbe probe({.rows = rows, .context = context, .max_layers = 1}, host_.backend(), host_.stream());
-    probe.begin();
-    pass(formats, &probe);
-    for (const ProbeRow& row : probe.rows()) {
-      if (row.role == "wgrad") return row.error.error_squares / row.error.reference_squares;
-    }
-    return 0.0;
+  const auto ratio = [&](const ProductProbe::Options& options) {
+    const ErrorSums error = look(everywhere({Format::kE2M1, Scaling::kTwoLevel}), options).at("wgrad").error;
+    return error.error_squares / error.reference_squares;
   };
-  const double whole = ratio(32, 192);
+  const double whole = ratio({.rows = 192, .context = 32, .max_layers = 1});
   EXPECT_GT(whole, 0.0);
   // 18 * 2 * 5 = 180 rows would split a group; 18 * 2 * 4 = 144 do not.
-  EXPECT_LT(ratio(18, 190), 2.0 * whole);
+  EXPECT_LT(ratio({.rows = 190, .context = 18, .max_layers = 1}), 2.0 * whole);
 }
 
 // A head computed in chunks.
 TEST_F(ProductProbeTest, CountsWhatComesInPieces) {
-  ProductProbe probe({.rows = kRows, .context = kContext, .max_layers = 1}, host_.backend(), host_.stream());
+  ProductProbe probe(kEverything, host_.backend(), host_.stream());
   probe.begin();
   const Tensor x = x_.weight, w = weight_.weight, y = host_.tensor(dy_, {kRows, kOutputs});
   for (const bool is_first : {true, false, false}) {
@@ -384,26 +372,17 @@ TEST_F(ProductProbeTest, CountsWhatComesInPieces) {
                       .result = y,
                       .is_first = is_first});
   }
-  for (const ProbeRow& row : probe.rows()) {
-    if (row.role == "activation") {
-      EXPECT_EQ(row.losses.elements, 3 * kRows * kInputs);
-    }
-    if (row.role == "output") {
-      EXPECT_EQ(row.losses.elements, 3 * kRows * kOutputs);
-    }
-    if (row.role == "weight") {
-      EXPECT_EQ(row.losses.elements, kOutputs * kInputs);
-    }
-    if (row.role == "fprop") {
-      EXPECT_EQ(row.error.elements, kRows * kOutputs);
-    }
-  }
+  const auto found = by_role(probe);
+  EXPECT_EQ(found.at("activation").losses.elements, 3 * kRows * kInputs);
+  EXPECT_EQ(found.at("output").losses.elements, 3 * kRows * kOutputs);
+  EXPECT_EQ(found.at("weight").losses.elements, kOutputs * kInputs);
+  EXPECT_EQ(found.at("fprop").error.elements, kRows * kOutputs);
 }
 
 TEST_F(ProductProbeTest, ChangesNothing) {
   for (const Scaling scaling : {Scaling::kCurrent, Scaling::kBlock, Scaling::kMicro}) {
     const LinearFormats formats = everywhere({Format::kE4M3, scaling});
-    ProductProbe probe({.rows = kRows, .context = kContext, .max_layers = 1}, host_.backend(), host_.stream());
+    ProductProbe probe(kEverything, host_.backend(), host_.stream());
     probe.begin();
     const Values seen = pass(formats, &probe);
     EXPECT_EQ(seen, pass(formats, nullptr)) << name(scaling);
@@ -411,17 +390,9 @@ TEST_F(ProductProbeTest, ChangesNothing) {
 }
 
 TEST_F(ProductProbeTest, OneOfTheRanksCountsWeights) {
-  ProductProbe probe({.rows = kRows, .context = kContext, .max_layers = 1, .counts_weights = false}, host_.backend(),
-                     host_.stream());
-  probe.begin();
-  pass({}, &probe);
-  for (const ProbeRow& row : probe.rows()) {
-    if (row.role == "weight") {
-      EXPECT_EQ(row.histogram, ExponentHistogram());
-    } else if (row.role == "activation") {
-      EXPECT_GT(row.histogram.amax, 0u);
-    }
-  }
+  const auto found = look({}, {.rows = kRows, .context = kContext, .max_layers = 1, .counts_weights = false});
+  EXPECT_EQ(found.at("weight").histogram, ExponentHistogram());
+  EXPECT_GT(found.at("activation").histogram.amax, 0u);
 }
 
 }  // namespace

@@ -28,70 +28,71 @@ std::string refusal(const testing::TempFolder& folder, const std::string& name, 
   return message;
 }
 
+// The pattern of the first pre-tokenizer in the file of llama3.
+Json& pattern_of(Json& tokenizer) { return tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]; }
+
+struct BadKey {
+  std::string file;
+  std::function<void(Json&)> damage;
+  std::string message;
+};
+
+const BadKey kBadKeys[] = {
+    {"gpt2", [](Json& j) { j.erase("model"); }, "tokenizer.json: the key 'model' is missing"},
+    {"gpt2", [](Json& j) { j["model"]["type"] = "Unigram"; },
+     "model: the type 'Unigram' is not supported; only BPE is"},
+    {"gpt2", [](Json& j) { j["model"]["type"] = "WordPiece"; }, "model: the type 'WordPiece' is not supported"},
+    {"gpt2", [](Json& j) { j["model"]["vocab"] = Json::array(); }, "model.vocab: expected an object, got an array"},
+    {"gpt2", [](Json& j) { j["model"]["vocab"] = Json::object(); }, "model.vocab: it has no tokens"},
+    {"gpt2", [](Json& j) { j["model"]["vocab"]["!"] = -1; },
+     "model.vocab.!: expected a token's id, 0 to 4194303, got -1"},
+    {"gpt2", [](Json& j) { j["model"]["vocab"]["!"] = 1e9; }, "model.vocab.!: expected a token's id"},
+    {"gpt2", [](Json& j) { j["model"]["vocab"]["!"] = 1u << 30; }, "got 1073741824"},
+    {"gpt2", [](Json& j) { j["model"]["merges"][3] = "a"; }, "model.merges[3]: expected two tokens: \"a b\""},
+    {"gpt2", [](Json& j) { j["model"]["merges"][3] = "a b c"; }, "model.merges[3]: expected two tokens"},
+    {"gpt2", [](Json& j) { j["model"]["merges"][3] = {"a"}; }, "model.merges[3]: expected two tokens"},
+    {"gpt2", [](Json& j) { j["model"]["merges"][3] = "zzzz z"; }, "merges[3]: the token 'zzzz' is not in model.vocab"},
+    {"gpt2", [](Json& j) { j["model"]["merges"][3] = "~ ~"; }, "merges[3]: the token '~~' is not in model.vocab"},
+    {"gpt2", [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "model.end_of_word_suffix: '</w>' is not"},
+    {"gpt2", [](Json& j) { j["model"]["dropout"] = 0.1; }, "model.dropout: merges that are left out at random"},
+    {"gpt2", [](Json& j) { j["model"]["ignore_merges"] = "no"; }, "ignore_merges: expected true or false, got \"no\""},
+    {"llama2", [](Json& j) { j["model"]["unk_token"] = "?x"; },
+     "model.unk_token: the token '?x' is not in model.vocab"},
+    {"gpt2", [](Json& j) { j["pre_tokenizer"]["type"] = "BertPreTokenizer"; },
+     "pre_tokenizer: the type 'BertPreTokenizer' is not supported; supported: ByteLevel, Digits, Metaspace, "
+     "Sequence"},
+    {"llama3", [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Both"; },
+     "pre_tokenizer.pretokenizers[0].behavior: expected Removed, Isolated"},
+    {"llama3", [](Json& j) { pattern_of(j) = "(a"; },
+     "pre_tokenizer.pretokenizers[0]: the pattern '(a' is no regular expression: missing closing parenthesis"},
+    {"llama3", [](Json& j) { pattern_of(j) = "\\p{N}{1,3}+"; }, "the pattern '\\p{N}{1,3}+' contains '}+'"},
+    {"llama3", [](Json& j) { pattern_of(j) = "[a-z&&[^b]]"; }, "'&&'"},
+    {"llama3", [](Json& j) { pattern_of(j) = "\\h+"; }, "'\\h'"},
+    {"llama3", [](Json& j) { pattern_of(j) = "\\w+"; }, "'\\w'"},
+    {"llama3", [](Json& j) { pattern_of(j) = "a\\b"; }, "'\\b'"},
+    {"llama3", [](Json& j) { pattern_of(j) = "[[:alpha:]_]"; }, "'[:alpha:]'"},
+    {"llama3",
+     [](Json& j) { std::swap(j["pre_tokenizer"]["pretokenizers"][0], j["pre_tokenizer"]["pretokenizers"][1]); },
+     "pre_tokenizer.pretokenizers[1]: 'Split' behind ByteLevel is not supported"},
+    {"qwen", [](Json& j) { j["normalizer"]["type"] = "Lowercase"; },
+     "normalizer: the type 'Lowercase' is not supported; supported: NFC, NFD"},
+    {"llama2", [](Json& j) { j["decoder"] = nullptr; }, "tokenizer.json: decoder: expected how tokens are joined"},
+    {"llama2", [](Json& j) { j["decoder"]["decoders"][3]["stop"] = 2; },
+     "decoder.decoders[3]: only spaces at the start"},
+    {"gpt2", [](Json& j) { j["decoder"]["type"] = "WordPiece"; }, "decoder: the type 'WordPiece' is not supported"},
+    {"llama3", [](Json& j) { j["post_processor"]["special_tokens"] = Json::object(); },
+     "post_processor.special_tokens: the key '<|endoftext|>' is missing"},
+    {"llama3", [](Json& j) { j["post_processor"]["special_tokens"]["<|endoftext|>"]["ids"][0] = 99999; },
+     "post_processor.special_tokens.<|endoftext|>.ids[0]: token 99999 is not in the vocabulary"},
+    {"gpt2", [](Json& j) { j["added_tokens"][0]["id"] = "0"; }, "added_tokens[0].id: expected a token's id"},
+    {"gpt2", [](Json& j) { j["added_tokens"][0]["id"] = 7; },
+     "added_tokens[0]: the token '<|endoftext|>' has id 7 here and 0 in model.vocab"},
+    {"gpt2", [](Json& j) { j["added_tokens"] = 1; }, "added_tokens: expected an array, got 1"},
+};
+
 TEST(BadTokenizer, EveryKeyIsNamed) {
-  struct Case {
-    std::string file;
-    std::function<void(Json&)> damage;
-    std::string message;
-  };
-  const std::vector<Case> cases = {
-      {"gpt2", [](Json& j) { j.erase("model"); }, "tokenizer.json: the key 'model' is missing"},
-      {"gpt2", [](Json& j) { j["model"]["type"] = "Unigram"; },
-       "model: the type 'Unigram' is not supported; only BPE is"},
-      {"gpt2", [](Json& j) { j["model"]["type"] = "WordPiece"; }, "model: the type 'WordPiece' is not supported"},
-      {"gpt2", [](Json& j) { j["model"]["vocab"] = Json::array(); }, "model.vocab: expected an object, got an array"},
-      {"gpt2", [](Json& j) { j["model"]["vocab"] = Json::object(); }, "model.vocab: it has no tokens"},
-      {"gpt2", [](Json& j) { j["model"]["vocab"]["!"] = -1; },
-       "model.vocab.!: expected a token's id, 0 to 4194303, got -1"},
-      {"gpt2", [](Json& j) { j["model"]["vocab"]["!"] = 1e9; }, "model.vocab.!: expected a token's id"},
-      {"gpt2", [](Json& j) { j["model"]["vocab"]["!"] = 1u << 30; }, "got 1073741824"},
-      {"gpt2", [](Json& j) { j["model"]["merges"][3] = "a"; }, "model.merges[3]: expected two tokens: \"a b\""},
-      {"gpt2", [](Json& j) { j["model"]["merges"][3] = "a b c"; }, "model.merges[3]: expected two tokens"},
-      {"gpt2", [](Json& j) { j["model"]["merges"][3] = {"a"}; }, "model.merges[3]: expected two tokens"},
-      {"gpt2", [](Json& j) { j["model"]["merges"][3] = "zzzz z"; },
-       "merges[3]: the token 'zzzz' is not in model.vocab"},
-      {"gpt2", [](Json& j) { j["model"]["merges"][3] = "~ ~"; }, "merges[3]: the token '~~' is not in model.vocab"},
-      {"gpt2", [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "model.end_of_word_suffix: '</w>' is not"},
-      {"gpt2", [](Json& j) { j["model"]["dropout"] = 0.1; }, "model.dropout: merges that are left out at random"},
-      {"gpt2", [](Json& j) { j["model"]["ignore_merges"] = "no"; },
-       "ignore_merges: expected true or false, got \"no\""},
-      {"llama2", [](Json& j) { j["model"]["unk_token"] = "?x"; },
-       "model.unk_token: the token '?x' is not in model.vocab"},
-      {"gpt2", [](Json& j) { j["pre_tokenizer"]["type"] = "BertPreTokenizer"; },
-       "pre_tokenizer: the type 'BertPreTokenizer' is not supported; supported: ByteLevel, Digits, Metaspace, "
-       "Sequence"},
-      {"llama3", [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Both"; },
-       "pre_tokenizer.pretokenizers[0].behavior: expected Removed, Isolated"},
-      {"llama3", [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a"; },
-       "pre_tokenizer.pretokenizers[0]: the pattern '(a' is no regular expression: missing closing parenthesis"},
-      {"llama3", [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\p{N}{1,3}+"; },
-       "the pattern '\\p{N}{1,3}+' contains '}+'"},
-      {"llama3", [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[a-z&&[^b]]"; }, "'&&'"},
-      {"llama3", [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\h+"; }, "'\\h'"},
-      {"llama3", [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+"; }, "'\\w'"},
-      {"llama3", [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "a\\b"; }, "'\\b'"},
-      {"llama3", [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[[:alpha:]_]"; },
-       "'[:alpha:]'"},
-      {"llama3",
-       [](Json& j) { std::swap(j["pre_tokenizer"]["pretokenizers"][0], j["pre_tokenizer"]["pretokenizers"][1]); },
-       "pre_tokenizer.pretokenizers[1]: 'Split' behind ByteLevel is not supported"},
-      {"qwen", [](Json& j) { j["normalizer"]["type"] = "Lowercase"; },
-       "normalizer: the type 'Lowercase' is not supported; supported: NFC, NFD"},
-      {"llama2", [](Json& j) { j["decoder"] = nullptr; }, "tokenizer.json: decoder: expected how tokens are joined"},
-      {"llama2", [](Json& j) { j["decoder"]["decoders"][3]["stop"] = 2; },
-       "decoder.decoders[3]: only spaces at the start"},
-      {"gpt2", [](Json& j) { j["decoder"]["type"] = "WordPiece"; }, "decoder: the type 'WordPiece' is not supported"},
-      {"llama3", [](Json& j) { j["post_processor"]["special_tokens"] = Json::object(); },
-       "post_processor.special_tokens: the key '<|endoftext|>' is missing"},
-      {"llama3", [](Json& j) { j["post_processor"]["special_tokens"]["<|endoftext|>"]["ids"][0] = 99999; },
-       "post_processor.special_tokens.<|endoftext|>.ids[0]: token 99999 is not in the vocabulary"},
-      {"gpt2", [](Json& j) { j["added_tokens"][0]["id"] = "0"; }, "added_tokens[0].id: expected a token's id"},
-      {"gpt2", [](Json& j) { j["added_tokens"][0]["id"] = 7; },
-       "added_tokens[0]: the token '<|endoftext|>' has id 7 here and 0 in model.vocab"},
-      {"gpt2", [](Json& j) { j["added_tokens"] = 1; }, "added_tokens: expected an array, got 1"},
-  };
   const testing::TempFolder folder;
-  for (const Case& wrong : cases) {
+  for (const BadKey& wrong : kBadKeys) {
     Json json = small_file(wrong.file);
     wrong.damage(json);
     const std::string message = refusal(folder, "tokenizer.json", json.dump());

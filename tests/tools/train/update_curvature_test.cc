@@ -14,8 +14,16 @@ namespace mantissa::testing {
 namespace {
 
 const std::vector<std::string> kSettings = {"precision.compute=fp32", "comm.wire_dtype=fp32",
-                                            "precision.adaptive.curvature=1", "precision.adaptive.curvature_interval=3",
+                                            "precision.adaptive.curvature=1",
                                             "precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]"};
+
+// With measurements every three steps.
+Config load_measured(const std::string& path, const std::vector<std::string>& settings) {
+  Config config = load_config(path, settings);
+  config.precision_adaptive.options.curvature_interval = 3;
+  config.precision_adaptive.options.noise_interval = 3;
+  return config;
+}
 
 // All of a rank's part, piece by piece.
 std::vector<float> masters(Session& session) {
@@ -47,7 +55,7 @@ std::vector<float> gradients(Session& session) {
 TEST(UpdateCurvature, IsThatOfTheChangeOfTheGradient) {
   const SmallRun run("curvature");
   LocalGroup group(1);
-  const Config config = load_config(run.config_path(), kSettings);
+  const Config config = load_measured(run.config_path(), kSettings);
   Session session(config, group.rank(0));
   TrainStep step(session);
   StepWork work(session);
@@ -82,7 +90,7 @@ TEST(UpdateCurvature, IsThatOfTheChangeOfTheGradient) {
 TEST(UpdateCurvature, IsTheSameOnAllRanksAndForAnyNumberOfThem) {
   const SmallRun run("curvature_ranks");
   const auto curvature = [&](int ranks) {
-    const Config config = load_config(run.config_path(), kSettings);
+    const Config config = load_measured(run.config_path(), kSettings);
     LocalGroup group(ranks);
     std::vector<double> found(static_cast<size_t>(ranks));
     std::vector<std::thread> threads;
@@ -114,7 +122,7 @@ TEST(UpdateCurvature, DoesNotDependOnTheLossScale) {
   for (const char* mode : {"scaler.mode=none", "scaler.mode=static"}) {
     std::vector<std::string> settings = kSettings;
     settings.insert(settings.end(), {mode, "scaler.init_scale=1024"});
-    const Config config = load_config(run.config_path(), settings);
+    const Config config = load_measured(run.config_path(), settings);
     LocalGroup group(1);
     Session session(config, group.rank(0));
     TrainStep step(session);
@@ -136,7 +144,7 @@ TEST(GradientNoise, IsThatOfTheMicroBatchesAsStepsOfTheirOwn) {
     std::vector<std::string> settings = {"precision.compute=fp32", "comm.wire_dtype=fp32", "optimizer.lr=1e-30",
                                          "precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]"};
     settings.insert(settings.end(), more.begin(), more.end());
-    const Config config = load_config(run.config_path(), settings);
+    const Config config = load_measured(run.config_path(), settings);
     LocalGroup group(ranks);
     std::vector<std::vector<StepReport>> found(static_cast<size_t>(ranks));
     std::vector<std::thread> threads;
@@ -153,8 +161,7 @@ TEST(GradientNoise, IsThatOfTheMicroBatchesAsStepsOfTheirOwn) {
     for (const auto& other : found) EXPECT_EQ(other.back().gradient_noise, found[0].back().gradient_noise);
     return found[0];
   };
-  const std::vector<std::string> watched = {"precision.adaptive.gradient_noise=2",
-                                            "precision.adaptive.noise_interval=3"};
+  const std::vector<std::string> watched = {"precision.adaptive.gradient_noise=2"};
   const std::vector<StepReport> whole = reports_of(watched, 4, 1);
   EXPECT_FALSE(whole[2].gradient_noise);
   ASSERT_TRUE(whole[3].gradient_noise);

@@ -134,8 +134,8 @@ std::string verdict_of(const Advice& advice) {
     text = fmt::format("no precision of these runs on {}", advice.device);
   } else if (!best.fits) {
     text = fmt::format(
-        "no precision of these fits into the memory of {}: use more ranks, a smaller train.micro_batch "
-        "or train.recompute",
+        "no precision of these fits into the memory of {}: use more ranks, a smaller train.micro_batch or "
+        "train.recompute",
         advice.device);
   } else {
     text = fmt::format("fastest on {}: {}, {}", advice.device, best.name, with_speedup(best, advice));

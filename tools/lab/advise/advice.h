@@ -49,9 +49,12 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
 Advice advise(const std::string& model, const Config& config, const std::vector<Candidate>& candidates, int ranks,
               const Hardware& hardware);
 
+// A predicted figure by in_three_digits(), after multiplication by `unit`.
+CellText predicted(double unit = 1.0);
+
 Json to_json(const Advice& advice);
 ReportText to_text(const Advice& advice);
-// A self-contained HTML file with charts, from the figures of an Advice or a PlanAdvice.
-std::string advice_page(const Json& figures);
+// For page_document(), with the figures of an Advice or a PlanAdvice; written by page_scripts().
+extern const std::string_view kAdvicePage;
 
 }  // namespace mantissa

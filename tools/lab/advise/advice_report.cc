@@ -1,22 +1,13 @@
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "tools/lab/advise/advice.h"
 
 namespace mantissa {
 
-extern const std::string_view kAdvicePage;  // written by page_scripts()
-
 namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
 constexpr size_t kOpsShown = 16;
-
-// A prediction's figure, as in_three_digits() has it.
-CellText predicted(double unit = 1.0) {
-  return [unit](const Json& value) {
-    return value.is_number() ? in_three_digits(unit * value.get<double>()) : std::string("-");
-  };
-}
 
 Json known(double value) { return value > 0.0 ? Json(value) : Json(); }
 
@@ -36,13 +27,6 @@ Json figures(const Hardware& hardware) {
           {"joules_per_byte", hardware.joules_per_byte},
           {"source", hardware.source},
           {"idle_source", hardware.idle_source}};
-}
-
-Json figures(const MemoryTable& memory) {
-  return {{"weights", memory.state.weights},   {"gradients", memory.state.gradients},
-          {"masters", memory.state.masters},   {"moments", memory.state.moments},
-          {"activations", memory.activations}, {"buffers", memory.state.buffers + memory.casts},
-          {"packed", memory.packed},           {"total", memory.total()}};
 }
 
 Json figures(const OpCost& cost) {
@@ -70,57 +54,52 @@ Json figures(const EvaluatedPrecision& found, const Advice& advice) {
                {"joules", known(prediction.joules)},
                {"most_joules", known(prediction.most_joules)},
                {"fits", found.fits},
-               {"memory_bytes", figures(found.memory)},
+               {"memory_bytes", found.memory},
                {"ops", Json::array()}});
+  json["memory_bytes"]["total"] = found.memory.total();
   for (const OpCost& cost : prediction.ops) json["ops"].push_back(figures(cost));
   return json;
 }
 
 void add_hardware(const Json& hardware, ReportText& text) {
-  const auto figure = [&](const char* key) { return hardware[key].get<double>(); };
-  std::string rates;
+  const auto figure = [&](const char* key) { return number_of(hardware[key]); };
+  std::vector<std::string> rates;
   for (const ProductFormat format : kAllProductFormats) {
+    const Json& flops = hardware["flops"];
     const std::string word(name(format));
-    if (hardware["flops"].contains(word)) {
-      rates +=
-          fmt::format("{}{} {:.1f}", rates.empty() ? "" : ", ", word, hardware["flops"][word].get<double>() * 1e-12);
-    }
+    if (flops.contains(word)) rates.push_back(fmt::format("{} {:.1f}", word, 1e-12 * number_of(flops[word])));
   }
   text.line(
-      "\n{} by {}:\n  {} TFLOP/s; memory {:.0f} GB at {:.0f} GB/s; link {:.0f} GB/s one way; {:.0f} W; "
-      "{:.1f} pJ a byte of memory; {:.0f} W idle ({})\n"
+      "\n{} by {}:\n  {} TFLOP/s; memory {:.0f} GB at {:.0f} GB/s; link {:.0f} GB/s one way; {:.0f} W; {:.1f} pJ a "
+      "byte of memory; {:.0f} W idle ({})\n"
       "Times are a roofline of the data sheet: no step is faster, real ones are slower. Energy is a rank's, without "
       "links: from idle power, arithmetic and memory at these times to {:.0f} W for {:.1f} times as long, as trainings "
       "take that reach {:.0f} % of the peak.",
-      hardware["title"].get<std::string>(), hardware["source"].get<std::string>(), rates, figure("memory_bytes") * 1e-9,
+      hardware["title"], hardware["source"], fmt::join(rates, ", "), figure("memory_bytes") * 1e-9,
       figure("memory_bandwidth") * 1e-9, figure("link_bandwidth") * 1e-9, figure("watts"),
-      figure("joules_per_byte") * 1e12, figure("idle_watts"), hardware["idle_source"].get<std::string>(),
-      figure("watts"), 1.0 / kAttainedShare, 100.0 * kAttainedShare);
+      figure("joules_per_byte") * 1e12, figure("idle_watts"), hardware["idle_source"], figure("watts"),
+      1.0 / kAttainedShare, 100.0 * kAttainedShare);
 }
 
 // Time of a step by operation, and memory of a rank.
 void add_step(const Json& best, ReportText& text) {
-  const std::string name = best["name"];
-  const double step = best["step_seconds"];
   Json ops = Json::array();
   for (const Json& op : best["ops"]) {
     if (ops.size() == kOpsShown) break;
     ops.push_back(op);
-    if (!op["format"].is_null())
-      ops.back()["op"] = fmt::format("{} {}", op["op"].get<std::string>(), op["format"].get<std::string>());
-    const double seconds = op["seconds"];
-    ops.back()["flops"] = known(op["flops"].get<double>() / seconds);
-    ops.back()["bytes"] = known(op["bytes"].get<double>() / seconds);
+    if (!op["format"].is_null()) ops.back()["op"] = fmt::format("{} {}", op["op"], op["format"]);
+    for (const char* rate : {"flops", "bytes"})
+      ops.back()[rate] = known(number_of(op[rate]) / number_of(op["seconds"]));
   }
   if (best["exposed_seconds"] > 0.0) {
     ops.push_back({{"phase", ""}, {"op", "waiting for links"}, {"calls", ""}, {"seconds", best["exposed_seconds"]}});
   }
-  text.line("\nwhere the time of a step in {} goes:", name)
+  text.line("\nwhere the time of a step in {} goes:", best["name"])
       .table(ops, {{"operation", "op"},
                    {"phase", "phase"},
                    {"calls", "calls"},
                    {"ms", "seconds", predicted(1e3)},
-                   {"%", "seconds", in_format("{:.1f}", 100.0 / step)},
+                   {"%", "seconds", in_format("{:.1f}", 100.0 / number_of(best["step_seconds"]))},
                    {"GFLOP/s", "flops", predicted(1e-9)},
                    {"GB/s", "bytes", predicted(1e-9)}});
   std::string memory;
@@ -130,7 +109,7 @@ void add_step(const Json& best, ReportText& text) {
       memory += fmt::format("{} {} {:.1f}", memory.empty() ? "" : ",", category, bytes / kMib);
     }
   }
-  text.line("\nmemory of a rank in {}, MiB:{}", name, memory);
+  text.line("\nmemory of a rank in {}, MiB:{}", best["name"], memory);
 }
 
 }  // namespace
@@ -148,13 +127,15 @@ Json to_json(const Advice& advice) {
   return json;
 }
 
-std::string advice_page(const Json& figures) { return page_document(kAdvicePage, figures); }
+CellText predicted(double unit) {
+  return [unit](const Json& value) { return value.is_number() ? in_three_digits(unit * number_of(value)) : "-"; };
+}
 
 ReportText to_text(const Advice& advice) {
   const Json json = to_json(advice);
   Json rows = json["precisions"];
   for (Json& row : rows) {
-    if (row["configured"] == true) row["name"] = row["name"].get<std::string>() + " *";
+    if (row["configured"] == true) row["name"] = fmt::format("{} *", row["name"]);
   }
   // The roofline's ends are marked as such.
   const bool is_roofline = advice.hardware != nullptr;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <string>
 #include <vector>
 
 #include "core/autograd/linear_formats.h"
@@ -17,6 +16,10 @@ namespace mantissa {
 namespace {
 
 constexpr double kTera = 1e12, kGiga = 1e9;
+// Joules for moving a byte between memory and processor. O'Connor et al., "Fine-Grained DRAM: Energy-Efficient DRAM for
+// Extreme Bandwidth Systems", MICRO 2017: HBM2 3.9 pJ a bit, GDDR5 14 pJ. Later generations, GDDR6 among them, take
+// less: for them these are estimates on the high side.
+constexpr double kHbm = 8 * 3.9e-12, kGddr = 8 * 14e-12;
 
 using Peaks = std::array<double, std::size(kAllProductFormats)>;
 
@@ -44,7 +47,6 @@ Fp8GemmSupport nvidia_fp8(int major, int minor) { return cublaslt_fp8_gemm_suppo
 // 26 to 50 W to an empty A100 or H100, however much memory it takes (Vadari, "The Model Parking Tax", arXiv 2605.23918,
 // 2026). The table adds 26 W to some 60 W of an empty A100, and 50 W to some 70 W of an empty H100.
 const std::vector<Hardware>& table() {
-  constexpr double kGddr = kGddrJoulesPerByte, kHbm = kHbmJoulesPerByte;
   constexpr std::string_view kContext =
       "nvidia-smi for an empty GPU, and the context's share of Vadari, arXiv 2605.23918";
   static const std::vector<Hardware> kTable = {
@@ -94,17 +96,23 @@ std::string plain(std::string_view name) {
 
 std::span<const Hardware> all_hardware() { return table(); }
 
+std::string hardware_names(std::optional<ProductFormat> format) {
+  std::vector<std::string_view> names;
+  for (const Hardware& hardware : table()) {
+    if (!format || units_for(hardware, *format)) names.push_back(hardware.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 const Hardware& find_hardware(std::string_view name) {
   const auto distance = [wanted = plain(name)](const Hardware& hardware) {
     return edit_distance(wanted, plain(hardware.name));
   };
   const Hardware& nearest = *std::ranges::min_element(table(), {}, distance);
   if (distance(nearest) == 0) return nearest;
-  std::vector<std::string_view> known;
-  for (const Hardware& hardware : table()) known.push_back(hardware.name);
   const bool is_near = distance(nearest) <= nearest.name.size() / 2;
-  throw ConfigError(fmt::format("--hardware: expected one of {}, got '{}'{}", fmt::join(known, ", "), name,
-                                is_near ? fmt::format("; did you mean '{}'?", nearest.name) : std::string()));
+  throw ConfigError(fmt::format("--hardware: expected one of {}, got '{}'{}", hardware_names(), name,
+                                is_near ? fmt::format("; did you mean '{}'?", nearest.name) : ""));
 }
 
 std::optional<ProductUnits> units_for(const Hardware& hardware, ProductFormat wanted) {

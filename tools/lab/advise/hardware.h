@@ -7,6 +7,7 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "core/backend/kernel_call.h"
@@ -38,13 +39,9 @@ struct Hardware {
 // Models", 2022).
 inline constexpr double kAttainedShare = 0.4;
 
-// Energy of moving a byte between memory and processor. O'Connor et al., "Fine-Grained DRAM: Energy-Efficient DRAM for
-// Extreme Bandwidth Systems", MICRO 2017: HBM2 3.9 pJ a bit, GDDR5 14 pJ. Later generations, GDDR6 among them, take
-// less: for them these are estimates on the high side.
-inline constexpr double kHbmJoulesPerByte = 8 * 3.9e-12;
-inline constexpr double kGddrJoulesPerByte = 8 * 14e-12;
-
 std::span<const Hardware> all_hardware();
+// The names of all devices, or of those with units_for() a format: "t4, v100".
+std::string hardware_names(std::optional<ProductFormat> format = std::nullopt);
 // By name, in any case. ConfigError with the known names and the nearest one.
 const Hardware& find_hardware(std::string_view name);
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <set>
 #include <unordered_map>
 
@@ -213,7 +212,5 @@ std::vector<CostModel::Cost> MeasuredCosts::costs(const StepCalls& step) {
   }
   return costs;
 }
-
-double MeasuredCosts::link_bandwidth() const { return std::numeric_limits<double>::infinity(); }
 
 }  // namespace mantissa

@@ -1,6 +1,7 @@
 // MeasuredCosts: costs of calls on the present device. Each distinct call is timed separately.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,7 +30,7 @@ class MeasuredCosts final : public CostModel {
 
   // The median of a call's timings; times a call that was not timed yet.
   std::vector<Cost> costs(const StepCalls& step) override;
-  double link_bandwidth() const override;
+  double link_bandwidth() const override { return std::numeric_limits<double>::infinity(); }
 
  private:
   // Seconds of the call with random operands: the median over at least three repetitions and some 20 ms. On a GPU each

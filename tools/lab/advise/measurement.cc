@@ -25,10 +25,9 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 void judge_damage(MeasuredPrecision& found) {
   const Json& summary = found.summary;
   found.verdict = summary.at("verdict");
-  const int64_t runs = summary.at("runs"), succeeded = summary.at("succeeded");
-  if (succeeded < runs) {
-    found.why =
-        first_line(fmt::format("{} of {} failed: {}", runs - succeeded, counted(runs, "run"), summary.at("failure")));
+  const int64_t runs = summary.at("runs"), failed = runs - summary.at("succeeded").get<int64_t>();
+  if (failed > 0) {
+    found.why = first_line(fmt::format("{} of {} failed: {}", failed, counted(runs, "run"), summary.at("failure")));
   } else if (found.verdict == "inconclusive") {
     found.damage = Damage::kUnclear;
     found.why = first_line(summary.at("why"));
@@ -41,8 +40,7 @@ void require_same_task(const std::string& path, const ModelConfig& measured, con
   if (measured.name == wanted.name && measured.context == wanted.context) return;
   throw ConfigError(
       fmt::format("--measured {}: expected a comparison of a {} with model.context={}, as the configuration has it, "
-                  "got a {} with {}: "
-                  "damage depends on both",
+                  "got a {} with {}: damage depends on both",
                   path, wanted.name, wanted.context, measured.name, measured.context));
 }
 
@@ -65,9 +63,34 @@ int level_of(const RuleFormat& format) {
   return recipe == nullptr ? 0 : format_for(*recipe, Role::kWeight).format == Format::kE2M1 ? 7 : 6;
 }
 
+// Why a trained precision tells nothing about this configuration; empty: it does. `differences`: as in Measurement.
+std::string why_left_out(const Config& trained, const Config& config, const std::vector<std::string>& differences) {
+  if (phase_count(trained) > 1) return ", since its precision changes during the run: its steps have several speeds";
+  // A plan may have other formats of optimizer state and wire than the baseline. A recommendation takes the
+  // configuration's, which such a plan says nothing about.
+  for (const std::string& own :
+       training_differences(with_uniform(trained, trained.precision), with_uniform(config, trained.precision))) {
+    if (std::ranges::count(differences, own) > 0) continue;
+    return ": its training differs from the baseline's in more than precision: " + own;
+  }
+  return "";
+}
+
+// A baseline that is damaged itself would show no damage of others, nor its own.
+void require_precise_baseline(const Measurement& found, int64_t model_blocks) {
+  const auto coarse = [&](const MeasuredPrecision& one) { return coarseness(one.precision, model_blocks); };
+  const MeasuredPrecision* const baseline = found.find(found.baseline);
+  for (const MeasuredPrecision& one : found.precisions) {
+    if (baseline == nullptr || coarse(one) >= coarse(*baseline)) continue;
+    throw ConfigError(fmt::format(
+        "--measured {}: expected the most precise one as baseline, got {} beside {}: compare with --baseline {}",
+        found.file, found.baseline, one.name, one.name));
+  }
+}
+
 Measurement measurement_of(const Json& comparison, const std::string& path, const Config& config) {
   const Json& setting = comparison.at("setting");
-  Measurement found{.path = path,
+  Measurement found{.file = path,
                     .baseline = comparison.at("baseline"),
                     .model = setting.at("model"),
                     .steps = setting.at("steps"),
@@ -78,52 +101,31 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
   const auto config_of = [&](const Json& entry) {
     return parse_config(entry.at("config"), fmt::format("--measured {}, {}", path, entry.at("name")));
   };
-  const auto baseline_entry =
+  const auto baseline =
       std::ranges::find(entries, comparison.at("baseline"), [](const Json& entry) { return entry.at("name"); });
-  if (baseline_entry == entries.end() || !baseline_entry->contains("summary")) {
+  if (baseline == entries.end() || !baseline->contains("summary")) {
     throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
                                   found.baseline));
   }
-  const Config reference = config_of(*baseline_entry);
+  const Config reference = config_of(*baseline);
   require_same_task(path, reference.model, config.model);
   found.parameters = predict_memory_table(in_fp32(reference), DryRunOptions{}).parameters;
   found.tokens_per_step = reference.train.global_batch * reference.model.context;
   found.differences = training_differences(in_fp32(reference), in_fp32(config));
   for (const Json& entry : entries) {
-    const std::string name = entry.at("name");
     if (!entry.contains("summary")) continue;
     const Config trained = config_of(entry);
-    if (phase_count(trained) > 1) {
-      log_info("--measured: {} is left out, since its precision changes during the run: its steps have several speeds",
-               name);
+    if (const std::string why = why_left_out(trained, config, found.differences); !why.empty()) {
+      log_info("--measured: {} is left out{}", entry.at("name"), why);
       continue;
     }
-    // A plan may have other formats of optimizer state and wire than the baseline. A recommendation takes the
-    // configuration's, which such a plan says nothing about.
-    const std::vector<std::string> own =
-        training_differences(with_uniform(trained, trained.precision), with_uniform(config, trained.precision));
-    const auto other = std::ranges::find_if(
-        own, [&](const std::string& one) { return std::ranges::count(found.differences, one) == 0; });
-    if (other != own.end()) {
-      log_info("--measured: {} is left out: its training differs from the baseline's in more than precision: {}", name,
-               *other);
-      continue;
-    }
-    MeasuredPrecision& one = found.precisions.emplace_back(
-        MeasuredPrecision{.name = name, .precision = trained.precision, .summary = entry.at("summary")});
-    one.runs = entry.at("runs");
-    judge_damage(one);
+    found.precisions.push_back({.name = entry.at("name"),
+                                .precision = trained.precision,
+                                .summary = entry.at("summary"),
+                                .runs = entry.at("runs")});
+    judge_damage(found.precisions.back());
   }
-  // A baseline that is damaged itself would show no damage of others, nor its own.
-  const auto coarse = [&](const MeasuredPrecision& one) { return coarseness(one.precision, config.model.layers); };
-  const MeasuredPrecision* const baseline = found.find(found.baseline);
-  for (const MeasuredPrecision& one : found.precisions) {
-    if (baseline == nullptr || coarse(one) >= coarse(*baseline)) continue;
-    throw ConfigError(
-        fmt::format("--measured {}: expected the most precise one as baseline, got {} beside {}: compare "
-                    "with --baseline {}",
-                    path, found.baseline, one.name, one.name));
-  }
+  require_precise_baseline(found, config.model.layers);
   return found;
 }
 

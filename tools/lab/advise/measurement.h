@@ -26,7 +26,7 @@ struct MeasuredPrecision {
 };
 
 struct Measurement {
-  std::string path{};
+  std::string file{};
   std::string baseline{};
   std::string model{};  // in words
   int64_t steps = 0, seeds = 0;

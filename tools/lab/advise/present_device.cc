@@ -11,6 +11,7 @@
 #include "tools/run/job/threads.h"
 #include "tools/run/metrics/run_statistics.h"
 #include "tools/run/metrics/step_report.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 namespace {
@@ -59,41 +60,53 @@ Config measured(Config config) {
   return config;
 }
 
-}  // namespace
+// Real steps of a model, in memory, on random tokens, profiled. Model, batches and precision are the configuration's;
+// data, schedule and evaluation are not: steps follow each other as in a long training with small updates.
+class MeasuredSteps {
+ public:
+  MeasuredSteps(const Config& config, Communicator& communicator)
+      : config_(measured(config)), session_(config_, communicator, SessionParts{.batches = random_batches}) {
+    step_.calibrate();
+    // Neither timed nor profiled: they build kernels and take pages.
+    for (int warm_up = 0; warm_up < session_.profiler->options().warm_up_steps; ++warm_up) step_.run();
+    step_.finish();
+  }
 
-MeasuredSteps::MeasuredSteps(const Config& config, Communicator& communicator)
-    : config_(measured(config)),
-      session_(std::make_unique<Session>(config_, communicator, SessionParts{.batches = random_batches})),
-      step_(std::make_unique<TrainStep>(*session_)) {
-  step_->calibrate();
-  // Neither timed nor profiled: they build kernels and take pages.
-  for (int warm_up = 0; warm_up < session_->profiler->options().warm_up_steps; ++warm_up) step_->run();
-  step_->finish();
-}
-
-std::vector<double> MeasuredSteps::run(int steps) {
-  std::vector<double> seconds;
-  const auto take = [&](const std::vector<StepReport>& reports) {
-    for (const StepReport& report : reports) {
-      if (!report.applied) {
-        throw FaultError(fmt::format("step {} was skipped, which takes another time than the others: {}",
-                                     report.step + 1, report.skip_reason(session_->runtime.parameters)));
+  // Seconds of each of this many steps. FaultError if one was skipped, since its time differs.
+  std::vector<double> run(int steps) {
+    std::vector<double> seconds;
+    const auto take = [&](const std::vector<StepReport>& reports) {
+      for (const StepReport& report : reports) {
+        if (!report.applied) {
+          throw FaultError(fmt::format("step {} was skipped, which takes another time than the others: {}",
+                                       report.step + 1, report.skip_reason(session_.runtime.parameters)));
+        }
+        seconds.push_back(report.seconds);
       }
-      seconds.push_back(report.seconds);
-    }
-  };
-  for (int index = 0; index < steps; ++index) take(step_->run());
-  take(step_->finish());
-  return seconds;
-}
+    };
+    for (int index = 0; index < steps; ++index) take(step_.run());
+    take(step_.finish());
+    return seconds;
+  }
+  const OpTimes& op_times() { return session_.profiler->finish(); }  // of all steps of run()
+  ModelRuntime& runtime() { return session_.runtime; }
+
+ private:
+  const Config config_;
+  Session session_;
+  TrainStep step_{session_};
+};
+
+}  // namespace
 
 PresentAdvice advise_present_device(const std::string& model, const Config& config,
                                     const std::vector<Candidate>& candidates, int rounds) {
   const auto communicator = start_communicator("local", config.device);
   set_up_threads(config, *communicator);
   MeasuredSteps steps(config, *communicator);
-  MeasuredCosts costs(steps.backend(), steps.stream(), last_level_cache_bytes());
-  const Target target = present_target(config, steps.backend(), costs);
+  Backend& backend = *steps.runtime().backend;
+  MeasuredCosts costs(backend, *steps.runtime().stream, last_level_cache_bytes());
+  const Target target = present_target(config, backend, costs);
   const StepCalls calls = walk_calls(config, 1, target.fp8_gemm_support, target.packing);
   const double first = steps.run(1).front();
   const auto steps_a_round = static_cast<int>(std::clamp(kRoundSeconds / first, 1.0, kMostSteps));
@@ -111,25 +124,23 @@ void add_comparison(const Json& comparison, ReportText& text) {
   const std::vector<double> steps = comparison["steps_seconds"];
   const double measured = comparison["measured_seconds"];
   text.line("\npredicted against measured, {}: {} ms a step against {:.3f} ({:.3f} - {:.3f}, {}), ratio {:.3f}",
-            comparison["precision"].get<std::string>(),
-            in_three_digits(1e3 * comparison["predicted_seconds"].get<double>()), 1e3 * measured,
+            comparison["precision"], predicted(1e3)(comparison["predicted_seconds"]), 1e3 * measured,
             1e3 * quantile(steps, 0.0), 1e3 * quantile(steps, 1.0), counted(std::ssize(steps), "step"),
-            comparison["ratio"].get<double>());
+            comparison["ratio"]);
   Json rows = Json::array();
   for (const Json& op : comparison["ops"]) {
-    const double predicted = op["predicted_seconds"], ran = op["measured_seconds"];
-    if (std::max(predicted, ran) < kShown * measured) continue;
+    const double expected = op["predicted_seconds"], ran = op["measured_seconds"];
+    if (std::max(expected, ran) < kShown * measured) continue;
     rows.push_back(op);
     if (op["op"] == "") {
       rows.back()["op"] = "(no operation)";
     } else if (ran > 0.0) {
-      rows.back()["ratio"] = predicted / ran;
+      rows.back()["ratio"] = expected / ran;
     }
   }
   text.table(rows, {{"operation", "op"},
                     {"phase", "phase"},
-                    {"predicted ms", "predicted_seconds",
-                     [](const Json& value) { return in_three_digits(1e3 * number_of(value)); }},
+                    {"predicted ms", "predicted_seconds", predicted(1e3)},
                     {"measured ms", "measured_seconds", in_format("{:.3f}", 1e3)},
                     {"ratio", "ratio", in_format("{:.3f}")}});
 }

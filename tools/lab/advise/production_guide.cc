@@ -62,8 +62,6 @@ Config production_config(const Config& given, const MeasuredPrecision& chosen, c
   return config;
 }
 
-std::string share_text(const Json& share) { return per_cent(share) + " %"; }
-
 Json monitor_of(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
                 const SignalThresholds& thresholds) {
   const AdaptiveOptions window;
@@ -91,8 +89,8 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
   add("step.loss, mantissa_loss", watch_loss);
   add("step.grad_norm, mantissa_gradient_norm", watch_norm);
   add("step.applied, step.skip_reason, mantissa_skipped_steps_total",
-      fmt::format("{} of the measured steps were skipped for the loss scale, {} by faults; report each fault",
-                  share_text(summary.at("overflow_share")), share_text(summary.at("fault_share"))));
+      fmt::format("{} % of the measured steps were skipped for the loss scale, {} % by faults; report each fault",
+                  per_cent(summary.at("overflow_share")), per_cent(summary.at("fault_share"))));
   if (config.precision.uses_fp16()) {
     add("step.scale, mantissa_loss_scale",
         fmt::format("alarm below {:g}, the least of the measured runs: it comes down where gradients overflow",
@@ -118,6 +116,80 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
   }
   add("mantissa_warnings_total, mantissa_heartbeat_timestamp_seconds", "alarm at a rise, and where it stands still");
   return monitor;
+}
+
+// Settings of a configuration, with the reason for each.
+class SettingList {
+ public:
+  explicit SettingList(const Config& config) : settings_(flatten(config)) {}
+
+  void add(const char* setting, const std::string& why) {
+    list_.push_back({{"setting", setting}, {"value", settings_.at(setting)}, {"why", why}});
+  }
+  const Json& list() const { return list_; }
+
+ private:
+  const std::map<std::string, std::string> settings_;
+  Json list_ = Json::array();
+};
+
+Json practices_of(const Config& config, bool has_ladder) {
+  SettingList practices(config);
+  practices.add("optimizer.master", "most updates are below half a step of 16 bits; fp32 masters add them up");
+  practices.add("comm.wire_dtype", "rounds each rank's gradient once; sums are fp32 (comm.accumulate)");
+  if (config.precision.recipe) {
+    practices.add("precision.recipe",
+                  "leaves head, attention, norms, embedding and loss out; they reach the loss at once");
+  } else {
+    practices.add("precision.weights", "norms, softmax, residual stream and loss are fp32 in any case");
+  }
+  if (config.precision.uses_fp16()) {
+    practices.add("scaler.mode", "auto is a dynamic loss scale: without one, gradients below 3e-8 are 0");
+    practices.add("scaler.growth_interval", "clean steps until the scale is tried at twice its value");
+    practices.add("scaler.floor",
+                  "lift raises a layer that overflows at the least scale; fault counts towards the end");
+  }
+  if (config.data.has_validation()) {
+    practices.add("train.eval_interval", "the validation loss is the only sign of slow damage");
+  }
+  if (config.probe.enabled) {
+    const int64_t interval = config.probe.interval, steps = config.train.steps;
+    practices.add("probe.interval",
+                  fmt::format("{} probed steps of {}, each 1 to 3 steps longer (docs/results/probes.md): {:.3g} to "
+                              "{:.3g} % more time at this interval",
+                              (steps + interval - 1) / interval, steps, 100.0 / static_cast<double>(interval),
+                              300.0 / static_cast<double>(interval)));
+  }
+  practices.add("checkpoint.interval", has_ladder ? "a small part of the run: a fallback returns to the last good one"
+                                                  : "a small part of the run: an interruption loses no more");
+  practices.add("checkpoint.keep_last", has_ladder ? "beside these, the one to which a rollback returns stays"
+                                                   : "older ones are removed; 0 keeps all");
+  practices.add("checkpoint.resume", "the same command continues an interrupted run, to the same bits");
+  return practices.list();
+}
+
+Json fallbacks_of(const Config& config, const MeasuredPrecision& chosen, const MeasuredPrecision* above,
+                  const SignalThresholds& thresholds) {
+  SettingList fallbacks(config);
+  if (above != nullptr) {
+    fallbacks.add("precision.adaptive.start",
+                  fmt::format("level 1 is {}; a bad signal goes up to level 0, {}", chosen.name, above->name));
+    fallbacks.add("precision.adaptive.rollback", "and trains again from before the damage");
+    fallbacks.add("precision.adaptive.skipped_share", "one step with a loss or gradient of NaN or Inf goes up");
+    if (thresholds.is_known()) {
+      fallbacks.add("precision.adaptive.loss_rise", "the alarm above");
+      fallbacks.add("precision.adaptive.norm_factor", "the alarm above");
+    }
+    if (rounds_operands(config.precision, config.model.layers)) {
+      fallbacks.add("precision.adaptive.underflow_share", "of the gradients' values, by probes");
+    }
+  }
+  if (config.precision_fallback.overflows > 0) {
+    fallbacks.add("precision.fallback.overflows", "overflows of one layer that lift this layer alone");
+  }
+  fallbacks.add("stop_rules.action", "the answer to spikes of single batches; `rollback` leaves these batches out");
+  fallbacks.add("faults.max_consecutive", "faults end the run; `mantissa postmortem` names the first cause");
+  return fallbacks.list();
 }
 
 }  // namespace
@@ -157,69 +229,13 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
                                  const MeasuredPrecision* above) {
   const SignalThresholds thresholds = thresholds_of(chosen.runs);
   ProductionGuide guide{.config = production_config(config, chosen, above, thresholds)};
-  const Config& production = guide.config;
-  validate_phases(production);
-  const std::map<std::string, std::string> settings = flatten(production);
-  const auto add = [&](Json& list, const char* setting, const std::string& why) {
-    list.push_back({{"setting", setting}, {"value", settings.at(setting)}, {"why", why}});
-  };
-  const int64_t blocks = production.model.layers, steps = production.train.steps;
-  const bool is_narrow = rounds_operands(production.precision, blocks), is_fp16 = production.precision.uses_fp16();
-  Json practices = Json::array(), fallbacks = Json::array();
-  add(practices, "optimizer.master", "most updates are below half a step of 16 bits; fp32 masters add them up");
-  add(practices, "comm.wire_dtype", "rounds each rank's gradient once; sums are fp32 (comm.accumulate)");
-  if (production.precision.recipe) {
-    add(practices, "precision.recipe",
-        "leaves head, attention, norms, embedding and loss out; they reach the loss at once");
-  } else {
-    add(practices, "precision.weights", "norms, softmax, residual stream and loss are fp32 in any case");
-  }
-  if (is_fp16) {
-    add(practices, "scaler.mode", "auto is a dynamic loss scale: without one, gradients below 3e-8 are 0");
-    add(practices, "scaler.growth_interval", "clean steps until the scale is tried at twice its value");
-    add(practices, "scaler.floor",
-        "lift raises a layer that overflows at the least scale; fault counts towards the end");
-  }
-  if (production.data.has_validation()) {
-    add(practices, "train.eval_interval", "the validation loss is the only sign of slow damage");
-  }
-  if (production.probe.enabled) {
-    const auto interval = static_cast<double>(production.probe.interval);
-    add(practices, "probe.interval",
-        fmt::format("{} probed steps of {}, each 1 to 3 steps longer (docs/results/probes.md): {:.3g} to {:.3g} % more "
-                    "time at this interval",
-                    (steps + production.probe.interval - 1) / production.probe.interval, steps, 100.0 / interval,
-                    300.0 / interval));
-  }
-  add(practices, "checkpoint.interval",
-      above != nullptr ? "a small part of the run: a fallback returns to the last good one"
-                       : "a small part of the run: an interruption loses no more");
-  add(practices, "checkpoint.keep_last",
-      above != nullptr ? "beside these, the one to which a rollback returns stays"
-                       : "older ones are removed; 0 keeps all");
-  add(practices, "checkpoint.resume", "the same command continues an interrupted run, to the same bits");
-  if (above != nullptr) {
-    add(fallbacks, "precision.adaptive.start",
-        fmt::format("level 1 is {}; a bad signal goes up to level 0, {}", chosen.name, above->name));
-    add(fallbacks, "precision.adaptive.rollback", "and trains again from before the damage");
-    add(fallbacks, "precision.adaptive.skipped_share", "one step with a loss or gradient of NaN or Inf goes up");
-    if (thresholds.is_known()) {
-      add(fallbacks, "precision.adaptive.loss_rise", "the alarm above");
-      add(fallbacks, "precision.adaptive.norm_factor", "the alarm above");
-    }
-    if (is_narrow) add(fallbacks, "precision.adaptive.underflow_share", "of the gradients' values, by probes");
-  }
-  if (production.precision_fallback.overflows > 0) {
-    add(fallbacks, "precision.fallback.overflows", "overflows of one layer that lift this layer alone");
-  }
-  add(fallbacks, "stop_rules.action", "the answer to spikes of single batches; `rollback` leaves these batches out");
-  add(fallbacks, "faults.max_consecutive", "faults end the run; `mantissa postmortem` names the first cause");
+  validate_phases(guide.config);
   guide.figures = {{"precision", chosen.name},
                    {"above", above == nullptr ? Json() : Json(above->name)},
                    {"measured_thresholds", thresholds.is_known()},
-                   {"monitor", monitor_of(production, measurement, chosen, thresholds)},
-                   {"practices", practices},
-                   {"fallbacks", fallbacks}};
+                   {"monitor", monitor_of(guide.config, measurement, chosen, thresholds)},
+                   {"practices", practices_of(guide.config, above != nullptr)},
+                   {"fallbacks", fallbacks_of(guide.config, chosen, above, thresholds)}};
   return guide;
 }
 

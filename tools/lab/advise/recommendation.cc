@@ -55,9 +55,8 @@ Recommendation recommend(Advice advice, const Measurement& measurement, int64_t 
     for (const Harmless& one : harmless) {
       const bool has_less_range = one.has_fp16 && !chosen->has_fp16;
       if (one.coarseness == 0 || one.coarseness >= chosen->coarseness || has_less_range) continue;
-      const bool is_nearer = above == nullptr || one.coarseness > above->coarseness ||
-                             (one.coarseness == above->coarseness && one.seconds < above->seconds);
-      if (is_nearer) above = &one;
+      const auto distance = [](const Harmless& from) { return std::tuple(-from.coarseness, from.seconds); };
+      if (above == nullptr || distance(one) < distance(*above)) above = &one;
     }
     found.chosen = chosen->step->name;
     found.fastest = fastest.step->name;

@@ -10,6 +10,11 @@
 #include "tools/lab/experiment/paired_comparison.h"
 
 namespace mantissa {
+
+// The names of the fields are the keys of the JSON file.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Measurement, file, model, parameters, tokens_per_step, steps, seeds, baseline,
+                                   margin, level, differences)
+
 namespace {
 
 constexpr double kMillion = 1e-6;
@@ -153,24 +158,10 @@ RecommendationReport report_recommendations(const std::string& title, const Conf
 Json to_json(const RecommendationReport& report) {
   const Measurement& measurement = report.measurement;
   const Advice& first = report.devices.front().advice;
-  Json json = {{"model", report.title},
-               {"parameters", first.parameters},
-               {"steps", report.steps},
-               {"ranks", first.ranks},
-               {"least_gain", kLeastGain},
-               {"measured",
-                {{"file", measurement.path},
-                 {"model", measurement.model},
-                 {"parameters", measurement.parameters},
-                 {"tokens_per_step", measurement.tokens_per_step},
-                 {"steps", measurement.steps},
-                 {"seeds", measurement.seeds},
-                 {"baseline", measurement.baseline},
-                 {"margin", measurement.margin},
-                 {"level", measurement.level},
-                 {"differences", measurement.differences}}},
-               {"devices", Json::array()},
-               {"guide", report.guide ? report.guide->figures : Json()}};
+  Json json = {{"model", report.title},    {"parameters", first.parameters},
+               {"steps", report.steps},    {"ranks", first.ranks},
+               {"least_gain", kLeastGain}, {"measured", measurement},
+               {"devices", Json::array()}, {"guide", report.guide ? report.guide->figures : Json()}};
   for (const Recommendation& device : report.devices) {
     const auto optional = [](const std::string& name) { return name.empty() ? Json() : Json(name); };
     Json precisions = Json::array();

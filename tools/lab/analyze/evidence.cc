@@ -1,6 +1,5 @@
 #include "tools/lab/analyze/evidence.h"
 
-#include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -45,6 +44,17 @@ bool is_beyond_chance(int64_t rises, int64_t products) {
   return rises > 0 && tail < kLeastChance;
 }
 
+// Lists by name, in the order of their first items.
+template <typename T>
+using Named = std::vector<std::pair<std::string, std::vector<T>>>;
+
+template <typename T>
+std::vector<T>& list_of(Named<T>& lists, const std::string& name) {
+  auto found = std::ranges::find(lists, name, &Named<T>::value_type::first);
+  if (found == lists.end()) found = lists.insert(found, {name, {}});
+  return found->second;
+}
+
 Json training_evidence(const Json& precision, const Json& baseline) {
   if (!precision.contains("summary")) {
     return {{"answer", kOpen}, {"text", "not trained"}, {"why", precision.at("refusal")}};
@@ -52,12 +62,9 @@ Json training_evidence(const Json& precision, const Json& baseline) {
   if (precision.at("name") == baseline) return {{"answer", kNoHarm}, {"text", "baseline"}, {"why", ""}};
   const Json& summary = precision.at("summary");
   const std::string verdict = summary.at("verdict");
-  const bool is_harmless = verdict == "equal" || verdict == "better";
-  Json found = {{"answer", verdict == "worse" ? kHarm
-                           : is_harmless      ? kNoHarm
-                                              : kOpen},
-                {"text", verdict},
-                {"why", summary.at("why")}};
+  Json found = {{"answer", kOpen}, {"text", verdict}, {"why", summary.at("why")}};
+  if (verdict == "worse") found["answer"] = kHarm;
+  if (verdict == "equal" || verdict == "better") found["answer"] = kNoHarm;
   const Json& difference = summary.at("loss_difference");
   if (difference.is_null()) return found;
   found["difference"] = difference;
@@ -83,9 +90,8 @@ Json one_step_evidence(const std::vector<Json>& decisions, int64_t products) {
   const auto all = static_cast<int64_t>(decisions.size());
   const bool is_harm = !is_finite || is_beyond_chance(harms, all);
   const bool is_part = all < products;  // says nothing about the rest
-  Json found = {{"answer", is_harm                       ? kHarm
-                           : harmless == all && !is_part ? kNoHarm
-                                                         : kOpen},
+  const char* const if_no_harm = harmless == all && !is_part ? kNoHarm : kOpen;
+  Json found = {{"answer", is_harm ? kHarm : if_no_harm},
                 {"products", all},
                 {"of", products},
                 {"harmed", harms},
@@ -255,26 +261,17 @@ class Weighing {
   }
 
   void add_decisions(const EvidenceFile& file) {
-    std::vector<std::string> formats;
-    std::vector<std::vector<Json>> decisions;
+    Named<Json> by_format;
     std::set<std::string> met;  // a repeated decision is the same product
     for (const Json& one : file.figures.at("decisions")) {
       // A recipe leaves the head in 16 bits: what it would do there is no part of it.
       if (one.contains("refusal") || !one.at("is_lowered").get<bool>()) continue;
-      if (!met.insert(one.at("name")).second) continue;
-      const std::string format = one.at("format");
-      const auto found = std::find(formats.begin(), formats.end(), format);
-      const auto place = static_cast<size_t>(found - formats.begin());
-      if (found == formats.end()) {
-        formats.push_back(format);
-        decisions.emplace_back();
-      }
-      decisions[place].push_back(one);
+      if (met.insert(one.at("name")).second) list_of(by_format, one.at("format")).push_back(one);
     }
-    for (size_t i = 0; i < formats.size(); ++i) {
-      const int64_t products = file.figures.at("lowered_decisions").at(formats[i]);
-      set(file, formats[i], "one_step", one_step_evidence(decisions[i], products));
-      if (const Json bands = band_evidence(decisions[i]); !bands.is_null()) set(file, formats[i], "bands", bands);
+    for (const auto& [format, decisions] : by_format) {
+      const int64_t products = file.figures.at("lowered_decisions").at(format);
+      set(file, format, "one_step", one_step_evidence(decisions, products));
+      if (const Json bands = band_evidence(decisions); !bands.is_null()) set(file, format, "bands", bands);
     }
   }
 
@@ -323,21 +320,16 @@ std::string verdict_line(const Json& figures) {
     if (row["by"].is_null()) return "Harm not known";
     return is_harm ? "Harmed in one step, training not known" : "Not harmed in one step, training not known";
   };
-  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  Named<std::string> groups;
   for (const Json& row : figures["precisions"]) {
-    if (row["precision"] == figures["baseline"]) continue;
-    const std::string name = group(row);
-    auto found = std::ranges::find(groups, name, &decltype(groups)::value_type::first);
-    if (found == groups.end()) found = groups.insert(found, {name, {}});
-    found->second.push_back(row["precision"]);
+    if (row["precision"] != figures["baseline"]) list_of(groups, group(row)).push_back(row["precision"]);
   }
-  std::vector<std::string> sentences;
-  sentences.reserve(groups.size());
+  if (groups.empty()) return "Nothing to weigh: the files have no precision beside the baseline.";
+  std::string text;
   for (const auto& [name, precisions] : groups) {
-    sentences.push_back(fmt::format("{}: {}.", name, fmt::join(precisions, ", ")));
+    text += fmt::format("{}{}: {}.", text.empty() ? "" : " ", name, fmt::join(precisions, ", "));
   }
-  return sentences.empty() ? "Nothing to weigh: the files have no precision beside the baseline."
-                           : fmt::format("{}", fmt::join(sentences, " "));
+  return text;
 }
 
 }  // namespace

@@ -102,12 +102,6 @@ std::optional<double> saturates_from(const Rounding& rounding, float max) {
   return max + (max - below) / 2;
 }
 
-// Whether 2^exponent * (1 + epsilon) is stored exactly.
-bool has_full_precision(const Rounding& rounding, int exponent, double epsilon) {
-  const auto value = static_cast<float>(std::ldexp(1.0 + epsilon, exponent));
-  return rounded(rounding, value) == value;
-}
-
 constexpr uint64_t kValueSeed = 0x0f0a11a5;
 
 // In fp64, so that fp32 has errors as well.
@@ -136,38 +130,26 @@ Values normal_gradients(int decade, int64_t samples) {
 
 template <typename Predicate>
 double share(const Values& values, const Predicate& predicate) {
-  return static_cast<double>(std::count_if(values.begin(), values.end(), predicate)) /
-         static_cast<double>(values.size());
+  return static_cast<double>(std::ranges::count_if(values, predicate)) / static_cast<double>(values.size());
 }
 
 bool is_zero(float value) { return value == 0.0f; }
+
 // Whether a value is beyond the format's numbers: it became Inf or NaN, or the largest number though that is not the
 // nearest of an endless row.
-class Beyond {
- public:
+using Beyond = std::function<bool(double value, float stored)>;
+Beyond beyond(const Rounding& rounding) {
   // Scales follow the values: only a non-finite value is beyond a scaled format's numbers.
-  explicit Beyond(const Rounding& rounding)
-      : from_(rounding.scaling ? std::nullopt : measure_range(rounding).overflow_from) {}
+  const std::optional<double> from = rounding.scaling ? std::nullopt : measure_range(rounding).overflow_from;
+  return [from](double value, float stored) { return !std::isfinite(stored) || (from && std::fabs(value) >= *from); };
+}
 
-  bool operator()(double value, float stored) const {
-    return !std::isfinite(stored) || (from_ && std::fabs(value) >= *from_);
-  }
-  double share(const Values& values, const Values& stored) const {
-    double count = 0.0;
-    for (size_t i = 0; i < values.size(); ++i) count += (*this)(values[i], stored[i]);
-    return count / static_cast<double>(values.size());
-  }
-
- private:
-  std::optional<double> from_;
-};
-
-ErrorRow errors_of(int decade, const std::vector<double>& values, const Values& stored, const Beyond& beyond) {
+ErrorRow errors_of(int decade, const std::vector<double>& values, const Values& stored, const Beyond& is_beyond) {
   ErrorRow row{.decade = decade, .zeros = share(stored, is_zero)};
   std::vector<double> errors;
   double sum = 0.0;
   for (size_t i = 0; i < values.size(); ++i) {
-    if (beyond(values[i], stored[i])) continue;
+    if (is_beyond(values[i], stored[i])) continue;
     errors.push_back(std::fabs(static_cast<double>(stored[i]) - values[i]) / values[i]);
     sum += errors.back();
   }
@@ -220,8 +202,12 @@ FormatRange measure_range(const Rounding& rounding) {
   }
   const float after_one = first_with(1.0f, 2.0f, [&](float v) { return rounded(rounding, v) > 1.0f; });
   range.epsilon = static_cast<double>(rounded(rounding, after_one)) - 1.0;
+  const auto has_full_precision = [&](int exponent) {
+    const auto value = static_cast<float>(std::ldexp(1.0 + range.epsilon, exponent));
+    return rounded(rounding, value) == value;
+  };
   int exponent = 0;
-  while (exponent > -126 && has_full_precision(rounding, exponent - 1, range.epsilon)) --exponent;
+  while (exponent > -126 && has_full_precision(exponent - 1)) --exponent;
   range.min_normal = std::ldexp(1.0, exponent);
   return range;
 }
@@ -241,11 +227,11 @@ std::string difference_from_definition(const FormatRange& range, Format format) 
 }
 
 std::vector<ErrorRow> measure_errors(const Rounding& rounding, int64_t samples) {
-  const Beyond beyond(rounding);
+  const Beyond is_beyond = beyond(rounding);
   std::vector<ErrorRow> rows;
   for (int decade = kFirstErrorDecade; decade <= kLastErrorDecade; ++decade) {
     const std::vector<double> values = decade_values(decade, samples);
-    rows.push_back(errors_of(decade, values, rounding.round(Values(values.begin(), values.end())), beyond));
+    rows.push_back(errors_of(decade, values, rounding.round(Values(values.begin(), values.end())), is_beyond));
   }
   return rows;
 }
@@ -256,7 +242,7 @@ double recommended_scale(double format_max, double amax) {
 
 std::vector<UnderflowRow> measure_underflow(const Rounding& rounding, int64_t samples) {
   const FormatInfo& format = info(rounding.format);
-  const Beyond beyond(rounding);
+  const Beyond is_beyond = beyond(rounding);
   std::vector<UnderflowRow> rows;
   for (int decade = kFirstGradientDecade; decade <= kLastGradientDecade; ++decade) {
     Values gradients = normal_gradients(decade, samples);
@@ -271,7 +257,8 @@ std::vector<UnderflowRow> measure_underflow(const Rounding& rounding, int64_t sa
     for (float& gradient : gradients) gradient = static_cast<float>(gradient * row.loss_scale);
     const Values scaled = rounding.round(gradients);
     row.scaled_underflow = share(scaled, is_zero);
-    row.scaled_overflow = beyond.share(gradients, scaled);
+    for (size_t i = 0; i < scaled.size(); ++i) row.scaled_overflow += is_beyond(gradients[i], scaled[i]);
+    row.scaled_overflow /= static_cast<double>(scaled.size());
     rows.push_back(row);
   }
   return rows;

@@ -14,8 +14,6 @@
 
 namespace mantissa {
 
-extern const std::string_view kFormatsPage;  // written by page_scripts()
-
 // Found through argument-dependent lookup, and so not in an anonymous namespace.
 static void to_json(Json& json, const FormatRange& range) {
   json = {{"max", range.max},
@@ -50,32 +48,6 @@ Json analyze(const Rounding& rounding, int64_t samples) {
   found["underflow"] = measure_underflow(rounding, samples);
   return found;
 }
-
-}  // namespace
-
-Json analyze_formats(const FormatsRequest& request) {
-  const DeviceChoice choice = choose_device(request.device, 0);
-  if (!choice.reason.empty()) log_info("device {}: {}", choice.backend, choice.reason);
-  const std::unique_ptr<Backend> device = create_backend(choice.backend, choice.index), host = create_backend("cpu");
-  const std::unique_ptr<Stream> stream = device->create_stream();
-  Json formats = Json::array(), gemm = Json::array();
-  for (const Rounding& rounding : make_roundings(*device, *stream, *host)) {
-    formats.push_back(analyze(rounding, request.samples));
-  }
-  std::vector<DType> dtypes;
-  if (request.products) dtypes = {DType::kF32, DType::kBF16, DType::kF16};
-  if (request.products && device->fp8_gemm_support() != Fp8GemmSupport::kNone) dtypes.push_back(DType::kU8);
-  for (const DType dtype : dtypes) {
-    const GemmPeak peak = gemm_peak(choice, dtype);
-    gemm.push_back({{"dtype", operand_name(dtype)},
-                    {"peak_flops", peak.flops},
-                    {"peak_source", peak.source},
-                    {"products", measure_gemm_rates(*device, *stream, peak)}});
-  }
-  return {{"device", device->describe()}, {"samples", request.samples}, {"formats", formats}, {"gemm", gemm}};
-}
-
-namespace {
 
 // Relative errors and lost gradients, by decade, of each format.
 void add_decades(const Json& figures, const Json& ranges, ReportText& text) {
@@ -144,6 +116,28 @@ void add_products(const Json& figures, ReportText& text) {
 
 }  // namespace
 
+Json analyze_formats(const FormatsRequest& request) {
+  const DeviceChoice choice = choose_device(request.device, 0);
+  if (!choice.reason.empty()) log_info("device {}: {}", choice.backend, choice.reason);
+  const std::unique_ptr<Backend> device = create_backend(choice.backend, choice.index), host = create_backend("cpu");
+  const std::unique_ptr<Stream> stream = device->create_stream();
+  Json formats = Json::array(), gemm = Json::array();
+  for (const Rounding& rounding : make_roundings(*device, *stream, *host)) {
+    formats.push_back(analyze(rounding, request.samples));
+  }
+  std::vector<DType> dtypes;
+  if (request.products) dtypes = {DType::kF32, DType::kBF16, DType::kF16};
+  if (request.products && device->fp8_gemm_support() != Fp8GemmSupport::kNone) dtypes.push_back(DType::kU8);
+  for (const DType dtype : dtypes) {
+    const GemmPeak peak = gemm_peak(choice, dtype);
+    gemm.push_back({{"dtype", operand_name(dtype)},
+                    {"peak_flops", peak.flops},
+                    {"peak_source", peak.source},
+                    {"products", measure_gemm_rates(*device, *stream, peak)}});
+  }
+  return {{"device", device->describe()}, {"samples", request.samples}, {"formats", formats}, {"gemm", gemm}};
+}
+
 std::string formats_text(const Json& figures, bool full) {
   const CellText number = in_format("{:.7g}"), short_number = in_format("{:.4g}");
   ReportText text;
@@ -177,8 +171,6 @@ std::string formats_text(const Json& figures, bool full) {
   return text.text();
 }
 
-std::string formats_page(const Json& figures) { return page_document(kFormatsPage, figures); }
-
 int formats_verb(const FormatsRequest& request) {
   return run_reported([&] {
     require_different_files({{"--json", request.json}, {"--html", request.html}}, {});
@@ -186,7 +178,7 @@ int formats_verb(const FormatsRequest& request) {
     const Json figures = analyze_formats(request);
     print(formats_text(figures, request.full));
     json.write(figures);
-    html.write(formats_page(figures));
+    html.write(page_document(kFormatsPage, figures));
   });
 }
 

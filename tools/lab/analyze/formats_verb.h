@@ -24,8 +24,7 @@ struct FormatsRequest {
 nlohmann::json analyze_formats(const FormatsRequest& request);
 // `full`: also errors by decade, what gradients lose, and products by size.
 std::string formats_text(const nlohmann::json& figures, bool full);
-// A self-contained HTML file with charts.
-std::string formats_page(const nlohmann::json& figures);
+extern const std::string_view kFormatsPage;  // for page_document(); written by page_scripts()
 
 // Prints the report to standard output. Returns the exit code.
 int formats_verb(const FormatsRequest& request);

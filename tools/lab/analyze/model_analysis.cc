@@ -1,12 +1,11 @@
 #include "tools/lab/analyze/model_analysis.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "amp/grad_scaler.h"
 #include "comm/communicator.h"
+#include "core/backend/registry.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
 #include "tools/config/data_paths.h"
@@ -16,8 +15,8 @@
 #include "tools/run/state/resume_choice.h"
 #include "tools/run/state/run_state.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/step/dry_run.h"
 #include "tools/train/probe_recorder.h"
+#include "tools/train/step/dry_run.h"
 #include "tools/train/step/train_step.h"
 
 namespace mantissa {
@@ -92,15 +91,14 @@ Config in_fp32(Config config) {
 
 // Whether any layer's gradients are stored in fp16.
 bool stores_fp16(const Config& config) {
-  const auto ops = ops_of(config);
-  return std::any_of(ops.begin(), ops.end(), [](const PlacedOp& op) { return op.compute == DType::kF16; });
+  return std::ranges::count(ops_of(config), DType::kF16, &PlacedOp::compute) > 0;
 }
 
 struct Trained {
-  std::vector<ProbedStep> steps;
+  std::vector<ProbedStep> steps{};
   int64_t first_step = 0;
   double first_loss = 0.0;
-  std::optional<LearningRateInstead> learning_rate_instead;
+  std::optional<LearningRateInstead> learning_rate_instead{};
 };
 
 // The last positive rate of a schedule that is 0 after so many steps; nothing if it is positive then.
@@ -110,11 +108,6 @@ std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_
     if (const double rate = learning_rate(schedule, step - 1); rate > 0.0) return rate;
   }
   return std::nullopt;
-}
-
-// Keeps this loss scale whether or not the step overflows.
-GradScaler fixed_scale(float scale) {
-  return GradScaler({.mode = ScalerMode::kStatic, .init_scale = scale, .min_scale = 0.0f});
 }
 
 // With `scales_of`, takes the loss scales of these steps, which start at the same point.
@@ -128,10 +121,13 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
   RunProbe probe = make_probe(session.config, session.sharded, reference);
   ProbeExaminer examiner(probe);
   TrainStep step(session, {&examiner});
-  Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = {}};
+  Trained trained{.first_step = session.next_step};
   step.calibrate();
   while (static_cast<int64_t>(trained.steps.size()) < batches) {
-    if (scales_of != nullptr) session.scaler = fixed_scale(scales_of->at(trained.steps.size()).loss_scale);
+    if (scales_of != nullptr) {  // whether or not the step overflows
+      const float scale = scales_of->at(trained.steps.size()).loss_scale;
+      session.scaler = GradScaler({.mode = ScalerMode::kStatic, .init_scale = scale, .min_scale = 0.0f});
+    }
     if (const auto instead = last_learning_rate(schedule, session.sharded.optimizer.applied_steps())) {
       schedule = {.kind = ScheduleKind::kConstant, .peak = *instead, .final_rate = *instead};
       trained.learning_rate_instead = {.rate = *instead, .from_step = session.next_step + 1};
@@ -144,19 +140,16 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
   return trained;
 }
 
-bool changes_precision(const std::vector<std::string>& overrides) {
-  return std::any_of(overrides.begin(), overrides.end(), [](const std::string& assignment) {
-    return assignment.starts_with("precision.") && !assignment.starts_with("precision.schedule") &&
-           !assignment.starts_with("precision.adaptive");
-  });
-}
-
 // The settings that a run was saved with. Overrides of the precision replace the precision of the checkpoint and of all
 // later phases.
 std::string saved_settings(const Checkpoint& checkpoint, const std::string& source,
                            const std::vector<std::string>& overrides) {
   const auto yaml = checkpoint.state.at("config").get<std::string>();
-  if (!changes_precision(overrides)) return yaml;
+  const auto changes_precision = [](const std::string& assignment) {
+    return assignment.starts_with("precision.") && !assignment.starts_with("precision.schedule") &&
+           !assignment.starts_with("precision.adaptive");
+  };
+  if (std::ranges::none_of(overrides, changes_precision)) return yaml;
   const Config saved = parse_config(yaml, source);
   if (phase_count(saved) == 1) return yaml;
   log_info("{} of the run is dropped, since another precision is given; other settings are those of step {}",
@@ -164,24 +157,23 @@ std::string saved_settings(const Checkpoint& checkpoint, const std::string& sour
   return to_yaml(config_of(saved, checkpoint.step, checkpoint.state.at("run")));
 }
 
+Config config_of_run(const ModelRequest& request) {
+  const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
+  const std::string source = checkpoint.folder + "/manifest.json";
+  return read_state(checkpoint.folder, [&] {
+    ConfigOrigins origins;
+    Config run =
+        parse_config(saved_settings(checkpoint, source, request.overrides), source, request.overrides, &origins);
+    const std::filesystem::path folder = std::filesystem::path(checkpoint.folder).parent_path().parent_path();
+    if (is_config_of_run(folder / "config.yaml")) relocate(run, folder, origins);
+    return run;
+  });
+}
+
 }  // namespace
 
 Config configuration_of(const ModelRequest& request) {
-  Config config;
-  if (is_run(request.target)) {
-    const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
-    const std::string source = checkpoint.folder + "/manifest.json";
-    config = read_state(checkpoint.folder, [&] {
-      ConfigOrigins origins;
-      Config run =
-          parse_config(saved_settings(checkpoint, source, request.overrides), source, request.overrides, &origins);
-      const std::filesystem::path folder = std::filesystem::path(checkpoint.folder).parent_path().parent_path();
-      if (is_config_of_run(folder / "config.yaml")) relocate(run, folder, origins);
-      return run;
-    });
-  } else {
-    config = load_config(request.target, request.overrides);
-  }
+  Config config = is_run(request.target) ? config_of_run(request) : load_config(request.target, request.overrides);
   // Gives the same bits on any number of ranks, and shows weights before they are rounded.
   config.comm.gather = WeightGather::kWorking;
   return config;
@@ -201,8 +193,7 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
   ModelAnalysis analysis{.title = request.target,
                          .config = config_at(config, points.back()),
                          .ranks = communicator.size(),
-                         .batches = request.batches,
-                         .checkpoints = {}};
+                         .batches = request.batches};
   for (const Point& point : points) {
     const Config as_configured = probed_config(config, point);
     const Trained trained = train(as_configured, request.batches, communicator);

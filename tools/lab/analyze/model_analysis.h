@@ -14,7 +14,7 @@ class Communicator;
 
 struct ModelRequest {
   std::string target;  // a configuration or a run folder
-  std::vector<std::string> overrides;
+  std::vector<std::string> overrides{};
   int64_t batches = 8;  // steps from each point
   StaticScaleOptions loss_scale = kLossScaleOptions;
 };
@@ -24,7 +24,7 @@ struct ModelAnalysis {
   Config config;
   int ranks = 1;
   int64_t batches = 0;
-  std::vector<CheckpointFindings> checkpoints;  // in the order of training
+  std::vector<CheckpointFindings> checkpoints{};  // in the order of training
 };
 
 // The configuration of a target, with the overrides; a run's is that of its newest checkpoint. Working weights are

@@ -18,8 +18,6 @@
 
 namespace mantissa {
 
-extern const std::string_view kModelPage;  // written by page_scripts()
-
 // Counts by exponent, from the first that is not 0 to the last.
 static Json histogram_json(const ExponentHistogram& histogram) {
   std::vector<int64_t> counts;
@@ -228,7 +226,7 @@ void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Con
   const Json figures = to_json(analysis);
   print(model_text(figures));
   json.write(figures);
-  html.write(model_page(figures));
+  html.write(page_document(kModelPage, figures));
 }
 
 }  // namespace
@@ -242,8 +240,6 @@ std::string model_text(const Json& figures) {
       "it.");
   return text.text();
 }
-
-std::string model_page(const Json& figures) { return page_document(kModelPage, figures); }
 
 int model_verb(const ModelRequest& request, const ModelOutputs& outputs) {
   return run_job(

@@ -34,8 +34,7 @@ struct ModelOutputs {
 nlohmann::json to_json(const ModelAnalysis& analysis);
 // The verdict, then tables by layer for each checkpoint.
 std::string model_text(const nlohmann::json& figures);
-// A self-contained HTML file with charts.
-std::string model_page(const nlohmann::json& figures);
+extern const std::string_view kModelPage;  // for page_document(); written by page_scripts()
 
 // Runs on one rank or, under mpirun or srun, on several. Rank 0 prints the report to standard output and writes the
 // files. Returns the exit code.

@@ -79,15 +79,12 @@ std::string larger_loss_scale(const Config& config) {
 }
 
 std::string smaller_loss_scale(const Config& config) {
-  switch (config.scaler.scaler.mode) {
-    case ScalerMode::kNone:
-      return "A loss scale below 1 (scaler.mode=static, scaler.min_scale and scaler.init_scale below 1)";
-    case ScalerMode::kStatic:
-      return "A smaller scaler.init_scale, or scaler.mode=dynamic, which skips such steps and lowers the scale";
-    case ScalerMode::kDynamic:
-      return "The dynamic loss scale skips such steps and goes down: a smaller scaler.init_scale avoids them";
-  }
-  return "";
+  const ScalerMode mode = config.scaler.scaler.mode;
+  return mode == ScalerMode::kNone
+             ? "A loss scale below 1 (scaler.mode=static, scaler.min_scale and scaler.init_scale below 1)"
+         : mode == ScalerMode::kStatic
+             ? "A smaller scaler.init_scale, or scaler.mode=dynamic, which skips such steps and lowers the scale"
+             : "The dynamic loss scale skips such steps and goes down: a smaller scaler.init_scale avoids them";
 }
 
 std::string for_saturated(const Place& at, const Config& config) {
@@ -110,23 +107,15 @@ std::string for_underflowed(const Place& at, const Config& config) {
     if (has_loss_scale(at.role)) return larger_loss_scale(config) + ", or " + other;
     return fmt::format("Values below {}'s range: {}", format.number, other);
   }
-  const std::string wider = format.number == "e4m3" ? in_e5m2(*format.scaling) : unrounded(at);
-  switch (*format.scaling) {
-    case Scaling::kDelayed:
-      if (config.precision.delayed.margin > 0) {
-        return "A smaller precision.delayed.margin, smaller blocks (precision.recipe=block or mxfp8), or " + wider;
-      }
-      [[fallthrough]];
-    case Scaling::kCurrent:
-      return "Smaller blocks (precision.recipe=block or mxfp8), or " + wider;
-    case Scaling::kBlock:
-      return "Smaller blocks (precision.recipe=mxfp8), or " + wider;
-    case Scaling::kMicro:
-      return "For these " + wider;
-    case Scaling::kTwoLevel:
-      return "8 bits for these (precision.recipe=mxfp8), or " + wider;
+  const Scaling scaling = *format.scaling;
+  const std::string wider = format.number == "e4m3" ? in_e5m2(scaling) : unrounded(at);
+  if (scaling == Scaling::kDelayed && config.precision.delayed.margin > 0) {
+    return "A smaller precision.delayed.margin, smaller blocks (precision.recipe=block or mxfp8), or " + wider;
   }
-  return "";
+  if (scaling == Scaling::kBlock) return "Smaller blocks (precision.recipe=mxfp8), or " + wider;
+  if (scaling == Scaling::kMicro) return "For these " + wider;
+  if (scaling == Scaling::kTwoLevel) return "8 bits for these (precision.recipe=mxfp8), or " + wider;
+  return "Smaller blocks (precision.recipe=block or mxfp8), or " + wider;
 }
 
 // A product's format names both operands: "delayed:e4m3 x bf16", "fp32 x fp32 by tf32".
@@ -149,31 +138,23 @@ std::string for_product(Problem problem, const Place& at, const Config& config) 
 
 // A remedy: a sentence without its full stop.
 std::string advice(Problem problem, const Place& at, const Config& config) {
+  using enum Problem;
   const bool is_fp16 = at.stored_in == "fp16";
-  switch (problem) {
-    case Problem::kNonFinite:
-      return is_fp16 ? "Values beyond fp16's range: " + layer_in("bf16 or fp32") : kNoMoreRange;
-    case Problem::kNonFiniteGradients:
-      // Without a loss scale and with fp32's range, another scale or format does not help.
-      return config.scaler.scaler.mode != ScalerMode::kNone || is_fp16 || at.format == "fp16"
-                 ? smaller_loss_scale(config)
-                 : kNoMoreRange;
-    case Problem::kSaturated:
-      return for_saturated(at, config);
-    case Problem::kUnderflowedGradients:
-    case Problem::kUnderflowed:
-      return for_underflowed(at, config);
-    case Problem::kSubnormal:
-      if (at.role == probe_role::kWire) return wire_in_more(in_use(at.format));
-      return has_loss_scale(at.role) ? larger_loss_scale(config) + ", or " + layer_in("bf16")
-                                     : "fp16 keeps few bits of these: " + layer_in("bf16");
-    case Problem::kNoisyProduct:
-    case Problem::kCostlyProduct:
-      return for_product(problem, at, config);
-    case Problem::kStagnant:
-      return "A larger learning rate: these weights no longer move";
+  if (problem == kSaturated) return for_saturated(at, config);
+  if (problem == kUnderflowedGradients || problem == kUnderflowed) return for_underflowed(at, config);
+  if (problem == kNoisyProduct || problem == kCostlyProduct) return for_product(problem, at, config);
+  if (problem == kStagnant) return "A larger learning rate: these weights no longer move";
+  if (problem == kSubnormal) {
+    if (at.role == probe_role::kWire) return wire_in_more(in_use(at.format));
+    return has_loss_scale(at.role) ? larger_loss_scale(config) + ", or " + layer_in("bf16")
+                                   : "fp16 keeps few bits of these: " + layer_in("bf16");
   }
-  return "";
+  if (problem == kNonFiniteGradients) {
+    // Without a loss scale and with fp32's range, another scale or format does not help.
+    const bool has_remedy = config.scaler.scaler.mode != ScalerMode::kNone || is_fp16 || at.format == "fp16";
+    return has_remedy ? smaller_loss_scale(config) : kNoMoreRange;
+  }
+  return is_fp16 ? "Values beyond fp16's range: " + layer_in("bf16 or fp32") : kNoMoreRange;
 }
 
 double underflow_threshold(const TensorFindings& found) {

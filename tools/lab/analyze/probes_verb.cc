@@ -28,7 +28,7 @@ std::string file_of(const std::string& run) {
 void require_role(const std::string& role) {
   std::vector<std::string> known(std::begin(probe_role::kAll), std::end(probe_role::kAll));
   for (const Product product : kAllProducts) known.emplace_back(name(product));
-  if (role.empty() || std::find(known.begin(), known.end(), role) != known.end()) return;
+  if (role.empty() || std::ranges::count(known, role) > 0) return;
   throw ConfigError(fmt::format("--role: expected one of {}, got '{}'", fmt::join(known, ", "), role));
 }
 
@@ -105,10 +105,10 @@ void print_rows(const Database& probes, const ProbesRequest& request) {
     }
   }
   print_line(names);
-  auto query = probes.prepare(fmt::format(
-      "SELECT {}, histogram FROM probes WHERE ?1 IN (0, step) AND ?2 IN ('', role) AND instr(tensor, ?3) > 0 "
-      "ORDER BY rowid",
-      fmt::join(values, ", ")));
+  auto query =
+      probes.prepare(fmt::format("SELECT {}, histogram FROM probes WHERE ?1 IN (0, step) AND ?2 IN ('', role) AND "
+                                 "instr(tensor, ?3) > 0 ORDER BY rowid",
+                                 fmt::join(values, ", ")));
   query.bind({request.step, request.role, request.tensor});
   while (query.step()) {
     std::vector<std::string> line;

@@ -21,8 +21,6 @@
 
 namespace mantissa {
 
-extern const std::string_view kComparisonPage;  // written by page_scripts()
-
 namespace {
 
 constexpr int64_t kProbedSteps = 8;          // whose gradients are counted
@@ -118,9 +116,8 @@ Config configuration_of(const CompareRequest& request) {
 // Trains in fp32, which keeps all magnitudes, from the first weights; counts the gradients of activations in linear
 // layers. Collective.
 Json measure_gradient_underflow(const std::string& title, const Config& config, Communicator& communicator) {
-  const Config exact = chosen_candidates(config, {"fp32"}, "--precisions").front().config;
-  const ModelAnalysis analysis =
-      analyze_model({.target = title, .overrides = {}, .batches = kProbedSteps}, exact, communicator);
+  const Config exact = chosen_candidates(config, {"fp32"}).front().config;
+  const ModelAnalysis analysis = analyze_model({.target = title, .batches = kProbedSteps}, exact, communicator);
   ProbeRow all;
   for (const TensorFindings& tensor : analysis.checkpoints.front().tensors) {
     if (tensor.role == probe_role::kGradient || tensor.role == probe_role::kInputGradient) add(all, tensor);
@@ -162,7 +159,7 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
         "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
   }
   set_up_threads(config, communicator);
-  const std::vector<Candidate> candidates = chosen_candidates(config, request.precisions, "--precisions");
+  const std::vector<Candidate> candidates = chosen_candidates(config, request.precisions);
   std::map<std::string, double> joules;
   if (weighs_energy(request)) {
     joules = energies_on(find_hardware(request.hardware), request.config, config, candidates, communicator.size());
@@ -188,7 +185,7 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
   figures["device_formats"] =
       analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products});
   json.write(figures);
-  html.write(comparison_page(figures));
+  html.write(page_document(kComparisonPage, figures));
 }
 
 }  // namespace
@@ -255,8 +252,6 @@ std::string comparison_text(const Json& figures) {
   }
   return text.text();
 }
-
-std::string comparison_page(const Json& figures) { return page_document(kComparisonPage, figures); }
 
 int compare_verb(const CompareRequest& request) {
   return run_job([&] { return configuration_of(request); },

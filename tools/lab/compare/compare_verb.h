@@ -32,7 +32,7 @@ nlohmann::json gradient_underflow(const ExponentHistogram& histogram, int64_t st
 // Views of to_json(PrecisionComparison); the page also shows "gradients", of gradient_underflow(), and
 // "device_formats", of analyze_formats().
 std::string comparison_text(const nlohmann::json& figures);
-std::string comparison_page(const nlohmann::json& figures);
+extern const std::string_view kComparisonPage;  // for page_document(); written by page_scripts()
 
 // Runs on one rank or, under mpirun or srun, on several. Rank 0 prints the report to standard output and writes the
 // files, for which it also measures formats and products on its device. Returns the exit code.

@@ -57,11 +57,6 @@ size_t baseline_of(const std::vector<PrecisionRuns>& precisions, const std::stri
       fmt::format("--baseline: expected one of the precisions {}, got '{}'", fmt::join(names, ","), wanted));
 }
 
-std::string description(const Config& config, const Communicator& communicator) {
-  const DeviceChoice choice = choose_device(config.device, communicator.local_rank());
-  return create_backend(choice.backend, choice.index)->describe();
-}
-
 void announce(const std::string& name, uint64_t seed, const TrainingRecord& run) {
   if (!run.succeeded()) return log_warn("{} with seed {} failed: {}", name, seed, run.failure);
   log_info("{} with seed {}: final loss {:.4f} nats, {:.2f} ms a step, {:.0f} tokens/s", name, seed, run.final_loss(),
@@ -186,13 +181,12 @@ size_t precision_in_turn(size_t seed, size_t turn, size_t count) { return (seed 
 
 PrecisionComparison compare_precisions(const ComparisonOptions& options, const Config& config,
                                        const std::vector<Candidate>& candidates, Communicator& communicator) {
+  const DeviceChoice device = choose_device(config.device, communicator.local_rank());
   PrecisionComparison comparison{.options = options,
                                  .config = config,
                                  .ranks = communicator.size(),
-                                 .device = description(config, communicator),
-                                 .steps = config.train.last_step(),
-                                 .seeds = {},
-                                 .precisions = {}};
+                                 .device = create_backend(device.backend, device.index)->describe(),
+                                 .steps = config.train.last_step()};
   for (int64_t seed = 0; seed < options.seeds; ++seed) {
     comparison.seeds.push_back(config.train.seed + static_cast<uint64_t>(seed));
   }

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,9 +43,9 @@ struct PrecisionComparison {
   int ranks = 1;
   std::string device;  // as the backend describes itself
   int64_t steps = 0;   // of a run that succeeds
-  std::vector<uint64_t> seeds;
+  std::vector<uint64_t> seeds{};
   size_t baseline = 0;
-  std::vector<PrecisionRuns> precisions;  // in the requested order
+  std::vector<PrecisionRuns> precisions{};  // in the requested order
 };
 
 // The precision, out of `count`, that is run at place `turn` of seed number `seed`.

@@ -6,7 +6,6 @@
 
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
-#include "tools/config/old_settings.h"
 #include "tools/config/precision_names.h"
 
 namespace mantissa {
@@ -38,13 +37,11 @@ Config without_precision(Config config) {
   return config;
 }
 
-// in_precision(), with the configuration's own pattern_blocks.
-Config with_own_blocks(const Config& config, PrecisionConfig precision) {
+// in_precision() of this name, with the configuration's own pattern_blocks.
+Config with_own_blocks(const Config& config, const std::string& name) {
+  PrecisionConfig precision = parse_precision(name).value();
   if (precision.pattern != PrecisionPattern::kNone) precision.pattern_blocks = config.precision.pattern_blocks;
   return in_precision(config, precision);
-}
-Config with_own_blocks(const Config& config, const std::string& name) {
-  return with_own_blocks(config, parse_precision(name).value());
 }
 
 // `given` with the precision of a file.
@@ -55,7 +52,7 @@ Config from_file(const Config& given, const std::string& path) {
   }
   Config file = without_precision(given);
   file.precision_fallback = {};
-  replace_old_settings(root, OldSettings::kRefuse);
+  refuse_unavailable(root);
   read_config(
       root, [&file](ConfigVisitor& visitor) { bind_config(visitor, file); }, config_synonyms());
   Config config = given;
@@ -74,28 +71,27 @@ Config from_file(const Config& given, const std::string& path) {
   return config;
 }
 
-Candidate chosen(const Config& config, const std::string& text, const char* option) {
+Candidate chosen(const Config& config, const std::string& text) {
   if (const size_t sign = text.find('='); sign != std::string::npos) {
     const std::string name = text.substr(0, sign), path = text.substr(sign + 1);
     if (name.empty() || path.empty()) {
-      throw ConfigError(fmt::format("{}: expected NAME=FILE, as in plan=precision_plan.yaml, got '{}'", option, text));
+      throw ConfigError(
+          fmt::format("--precisions: expected NAME=FILE, as in plan=precision_plan.yaml, got '{}'", text));
     }
     if (name == kConfigured || parse_precision(name)) {
-      throw ConfigError(
-          fmt::format("{}: {}: expected another name for a file, as in plan={}, since '{}' stands for a precision",
-                      option, text, path, name));
+      throw ConfigError(fmt::format(
+          "--precisions: {}: expected another name for a file, as in plan={}, since '{}' stands for a precision", text,
+          path, name));
     }
     return {.name = name, .config = from_file(config, path)};
   }
   if (text == kConfigured) return {.name = text, .config = config, .is_configured = true};
-  const auto precision = parse_precision(text);
-  if (!precision) {
-    throw ConfigError(
-        fmt::format("{}: expected some of {},fp8,fp4, one of these with a pattern as in {}, {} or "
-                    "NAME=FILE, got '{}'",
-                    option, fmt::join(uniform_precisions(), ","), kPatterned, kConfigured, text));
+  if (!parse_precision(text)) {
+    throw ConfigError(fmt::format(
+        "--precisions: expected some of {},fp8,fp4, one of these with a pattern as in {}, {} or NAME=FILE, got '{}'",
+        fmt::join(uniform_precisions(), ","), kPatterned, kConfigured, text));
   }
-  Candidate candidate{.name = text, .config = with_own_blocks(config, *precision)};
+  Candidate candidate{.name = text, .config = with_own_blocks(config, text)};
   candidate.config.precision_fallback = {};
   return candidate;
 }
@@ -172,13 +168,12 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
   return candidates;
 }
 
-std::vector<Candidate> chosen_candidates(const Config& config, const std::vector<std::string>& names,
-                                         const char* option) {
+std::vector<Candidate> chosen_candidates(const Config& config, const std::vector<std::string>& names) {
   std::vector<Candidate> candidates;
   for (const std::string& name : names) {
-    Candidate one = chosen(config, name, option);
-    if (std::ranges::find(candidates, one.name, &Candidate::name) != candidates.end()) {
-      throw ConfigError(fmt::format("{}: expected each precision once, got '{}' twice", option, one.name));
+    Candidate one = chosen(config, name);
+    if (std::ranges::count(candidates, one.name, &Candidate::name) > 0) {
+      throw ConfigError(fmt::format("--precisions: expected each precision once, got '{}' twice", one.name));
     }
     candidates.push_back(std::move(one));
   }

@@ -39,12 +39,11 @@ std::vector<std::string> pattern_names(const Config& config);
 // bf16x6 and bf16x3, which are slow without hardware for them. ConfigError for others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});
 
-// The requested candidates, in this order and under these names: as above, "configured" for the configuration itself,
-// or NAME=FILE for the precision of a YAML file: its section `precision`, and, where they are in it, the formats of
-// optimizer state and communication, which `advise` plans as well. Uniform ones have no precision.fallback, since they
-// themselves are compared. ConfigError, which names `option`, for other names and for duplicates. Does not check
-// whether the model accepts a precision.
-std::vector<Candidate> chosen_candidates(const Config& config, const std::vector<std::string>& names,
-                                         const char* option);
+// The candidates of --precisions, in this order and under these names: as above, "configured" for the configuration
+// itself, or NAME=FILE for the precision of a YAML file: its section `precision`, and, where they are in it, the
+// formats of optimizer state and communication, which `advise` plans as well. Uniform ones have no precision.fallback,
+// since they themselves are compared. ConfigError for other names and for duplicates. Does not check whether the model
+// accepts a precision.
+std::vector<Candidate> chosen_candidates(const Config& config, const std::vector<std::string>& names);
 
 }  // namespace mantissa

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <memory>
 
 #include "comm/communicator.h"
@@ -15,7 +14,6 @@
 namespace mantissa {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kStepsBeforeTiming = 3;  // allocate memory, create kernels and capture graphs
 
 // Training steps only.
@@ -48,7 +46,7 @@ class Contender {
     };
     for (int64_t i = 0; i < steps; ++i) take(step_.run());
     take(step_.finish());
-    if (applied == 0) return kNan;  // on all ranks
+    if (applied == 0) return NAN;  // on all ranks
     return std::ranges::max(all_gather_records(communicator_, seconds)) / static_cast<double>(applied);
   }
 

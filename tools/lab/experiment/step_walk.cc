@@ -6,12 +6,6 @@
 
 namespace mantissa {
 
-double StepCalls::flops() const {
-  double sum = 0.0;
-  for (const KernelCall& call : calls) sum += call.work.flops;
-  return sum;
-}
-
 double StepCalls::sent() const {
   double sum = 0.0;
   for (const auto& [phase, bytes] : sent_bytes) sum += bytes;

@@ -18,7 +18,6 @@ struct StepCalls {
   // updated weights ("update").
   std::map<std::string_view, double> sent_bytes;
 
-  double flops() const;
   double sent() const;
 };
 

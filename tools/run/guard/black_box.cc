@@ -141,8 +141,9 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stac
   phases_[0].name = "start";
   innermost_ = &phases_[0];
   last_event_ns_ = counted_ns_ = nanoseconds(CLOCK_MONOTONIC);
+  BlackBox* none = nullptr;
+  if (!g_box.compare_exchange_strong(none, this)) return;
   before_ = set_range_sink(this);
-  g_box = this;
   const stack_t stack{.ss_sp = signal_stack_.data(), .ss_flags = 0, .ss_size = signal_stack_.size()};
   sigaltstack(&stack, nullptr);
   for (size_t i = 0; i < kFatal.size(); ++i) {
@@ -155,11 +156,13 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stac
 }
 
 BlackBox::~BlackBox() {
-  for (size_t i = 0; i < kFatal.size(); ++i) sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
-  g_box = nullptr;
-  const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
-  sigaltstack(&none, nullptr);
-  set_range_sink(before_);
+  if (g_box == this) {
+    for (size_t i = 0; i < kFatal.size(); ++i) sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
+    g_box = nullptr;
+    const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
+    sigaltstack(&none, nullptr);
+    set_range_sink(before_);
+  }
   munmap(header_, kBytes);
 }
 

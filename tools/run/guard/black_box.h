@@ -85,13 +85,14 @@ struct Place {
   double longest_quiet_s = -1.0;
 };
 
-// One at a time in a process. begin(), end() and note() cost some 50 ns, and may be called by any thread; only ranges
-// of the thread that made the object are recorded.
+// begin(), end() and note() cost some 50 ns, and may be called by any thread; only ranges of the thread that made the
+// object are recorded. The first object of a process is its current one, which receives ranges and fatal signals. Where
+// ranks are threads, the others have what is noted to them.
 class BlackBox final : public RangeSink {
  public:
   static constexpr uint64_t kCapacity = 4096;
 
-  // Makes FOLDER/rank-0003.box and receives ranges from now on; the file of an earlier start becomes
+  // Makes FOLDER/rank-0003.box; the file of an earlier start becomes
   // rank-0003.previous.box. If the file cannot be made, a warning says so, and events are kept in memory only.
   BlackBox(const std::string& folder, int rank, int ranks);
   ~BlackBox() override;
@@ -127,7 +128,7 @@ class BlackBox final : public RangeSink {
 
   Place place() const;
   static std::string path(const std::string& folder, int rank);
-  // That of this process; nullptr if there is none.
+  // The current one; nullptr if there is none.
   static BlackBox* current();
 
  private:

@@ -69,8 +69,8 @@ double seconds_of(Duration duration) {
 
 }  // namespace
 
-StopRequest::StopRequest() : job_end_(job_end_of_environment()) {
-  MANTISSA_CHECK(!g_is_caught.exchange(true), "[stop_request] signals are caught already");
+StopRequest::StopRequest() : catches_(!g_is_caught.exchange(true)), job_end_(job_end_of_environment()) {
+  if (!catches_) return;
   g_signal = 0;
   for (size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction action {};
@@ -83,6 +83,7 @@ StopRequest::StopRequest() : job_end_(job_end_of_environment()) {
 }
 
 StopRequest::~StopRequest() {
+  if (!catches_) return;
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i].number, &g_stop_actions_before[i], nullptr);
   g_is_caught = false;
 }

@@ -22,7 +22,8 @@ class StopRequest {
   // Catches SIGUSR1, SIGTERM, SIGINT and SIGHUP until the object goes, except those that the process ignores already,
   // as under nohup. SIGUSR1 never ends the process. After another one, a second SIGINT, or SIGTERM or SIGHUP more than
   // kRepeatSeconds later, ends it at once, by the signal. (mpirun sends SIGTERM to the process and then to
-  // its group: at once, so that both are one.) At most one object at a time.
+  // its group: at once, so that both are one.) Where ranks are threads, the signals that the first object catches are
+  // for all of them.
   StopRequest();
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
@@ -49,6 +50,7 @@ class StopRequest {
   static constexpr int kRepeatSeconds = 3;
 
  private:
+  const bool catches_;
   const Clock::time_point start_ = Clock::now();
   std::optional<Clock::time_point> limit_;
   std::optional<std::chrono::system_clock::time_point> job_end_;

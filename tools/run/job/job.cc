@@ -177,7 +177,12 @@ void leave_job(const std::exception& error, Communicator& communicator, const Co
 
 Communicator& Job::start(const Config& config) {
   require_known_names(config);
-  communicator_ = start_communicator(config.comm.backend, config.device);
+  return start(config, start_communicator(config.comm.backend, config.device));
+}
+
+Communicator& Job::start(const Config& config, std::unique_ptr<Communicator> communicator) {
+  require_known_names(config);
+  communicator_ = std::move(communicator);
   start_logging(communicator_->rank(), communicator_->size());
   return *communicator_;
 }

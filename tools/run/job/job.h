@@ -31,6 +31,8 @@ class Job {
  public:
   // Starts communicator and log. ConfigError: see above. Collective.
   Communicator& start(const Config& config);
+  // The same as a rank of `communicator`, such as one of ranks that are threads.
+  Communicator& start(const Config& config, std::unique_ptr<Communicator> communicator);
   // In a handler of an exception: logs it, and returns its exit code. Errors of a job of several ranks end the whole
   // job. `origins` say where a setting was written.
   int failed(const ConfigOrigins& origins = {});

@@ -43,6 +43,20 @@ class AttentionByCudnn : public ::testing::TestWithParam<std::tuple<DType, bool,
             reference::random_values(static_cast<int64_t>(c.out_size()), 2)};
   }
 
+  // A value that is not finite, in sequence kSequence and query head kHead or its key head.
+  enum class Fault { kQuery, kKey, kValue, kGradient };
+  static constexpr size_t kSequence = 1, kHead = 3;
+  static Operands with_fault(const AttentionCase& c, Fault fault, size_t at, double bad) {
+    Operands operands = made_up(c);
+    // Makes an Inf in a key give a score of +Inf, which has no probability. A score of -Inf has probability 0.
+    for (size_t h = kHead - 1; h <= kHead; ++h) operands.qkv[c.query(kSequence, h, c.length - 1)] = 0.5;
+    if (fault == Fault::kQuery) operands.qkv[c.query(kSequence, kHead, at)] = bad;
+    if (fault == Fault::kKey) operands.qkv[c.key(kSequence, kHead, at)] = bad;
+    if (fault == Fault::kValue) operands.qkv[c.value(kSequence, kHead, at)] = bad;
+    if (fault == Fault::kGradient) operands.d_out[c.out(kSequence, kHead, at)] = bad;
+    return operands;
+  }
+
   // Runs cuDNN. Returns nothing, with refusal() set, if it is refused. Any other error fails the test.
   std::optional<AttentionRun> by_cudnn(const AttentionCase& c, const Operands& operands) {
     const AttentionChoiceScope scope(stream(), AttentionChoice::kCudnn, selection);
@@ -106,21 +120,14 @@ TEST_P(AttentionByCudnn, AgreesWithTheReference) {
 TEST_P(AttentionByCudnn, GivesNoNumbersWhereOurKernelsGiveNone) {
   const PlacementScope placement(Placement::kAligned);
   const AttentionCase c{2, 130, 4, 2, 64, 0.125, causal};
-  const size_t b = 1, head = 3;
+  constexpr size_t b = kSequence, head = kHead;
   size_t index = 0;
-  enum class Fault { kQuery, kKey, kValue, kGradient };
   for (const Fault fault : {Fault::kQuery, Fault::kKey, Fault::kValue, Fault::kGradient}) {
     for (const size_t at : {size_t{0}, size_t{70}, c.length - 1}) {
       for (const double bad : {static_cast<double>(NAN), kInf}) {
         SCOPED_TRACE(::testing::Message() << bad << " in operand " << static_cast<int>(fault) << ", position " << at);
         if (!device_under_test().takes_case(index++)) continue;
-        Operands operands = made_up(c);
-        // Makes an Inf in a key give a score of +Inf, which has no probability. A score of -Inf has probability 0.
-        for (size_t h = head - 1; h <= head; ++h) operands.qkv[c.query(b, h, c.length - 1)] = 0.5;
-        if (fault == Fault::kQuery) operands.qkv[c.query(b, head, at)] = bad;
-        if (fault == Fault::kKey) operands.qkv[c.key(b, head, at)] = bad;
-        if (fault == Fault::kValue) operands.qkv[c.value(b, head, at)] = bad;
-        if (fault == Fault::kGradient) operands.d_out[c.out(b, head, at)] = bad;
+        const Operands operands = with_fault(c, fault, at, bad);
         const std::optional<AttentionRun> theirs = by_cudnn(c, operands);
         if (!theirs) {
           if (refusal().find("forward pass") != std::string::npos) expect_auto_is_ours(c, operands);

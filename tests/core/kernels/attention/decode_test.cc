@@ -207,11 +207,7 @@ TEST(AttentionDecode, RefusesOperandsThatDoNotFit) {
                                   .cache = make_unwritten(DType::kF32, {2, 2, 5, 2}),
                                   .out = make_unwritten(DType::kF32, {3, 4}),
                                   .shape = shape};
-  const auto expect_refused = [&](const std::function<void(AttentionDecodeArgs&)>& change, const std::string& text) {
-    AttentionDecodeArgs args = right;
-    change(args);
-    expect_contract_error([&] { run(args); }, text);
-  };
+  const ExpectRefused expect_refused(right);
   expect_refused([](auto& args) { args.qkv = make_unwritten(DType::kF32, {3, 9}); }, "qkv must have shape");
   expect_refused([](auto& args) { args.sequences = make_indices({0}); }, "sequences must have 3 elements");
   expect_refused([](auto& args) { args.positions = Tensor(); }, "positions must be given");

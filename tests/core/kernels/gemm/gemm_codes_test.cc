@@ -126,6 +126,20 @@ struct CodeProduct {
   std::optional<Layout> a_layout{}, b_layout{};
 };
 
+// c = a b^T, with the block scales that a and b have.
+GemmArgs product_of(const Codes& a, const Codes& b, DType c_dtype = DType::kF32) {
+  return {.a = a.as_codes(),
+          .b = b.as_codes(),
+          .c = make_unwritten(c_dtype, {a.shape[0], b.shape[0]}),
+          .trans_b = Transpose::kYes,
+          .a_format = a.format,
+          .b_format = b.format,
+          .a_block_scales = a.as_scales(),
+          .b_block_scales = b.as_scales(),
+          .a_layout = a.layout.value_or(Layout::kRowBlocks128),
+          .b_layout = b.layout.value_or(Layout::kRowBlocks128)};
+}
+
 constexpr float kScaleA = 0.37f, kScaleB = 11.3f;
 
 // Compares the product of codes with the product of values of the same operands.
@@ -139,20 +153,11 @@ void expect_native_is_emulated(const CodeProduct& of) {
   const Codes a(of.a_format, {of.m, of.k}, 1, of.a_layout), b(of.b_format, {of.n, of.k}, 2, of.b_layout);
   const std::vector<float> before = testing::normal_values(of.m * of.n, 3, 100.0f),
                            bias = testing::normal_values(of.n, 4);
-  GemmArgs native{.a = a.as_codes(),
-                  .b = b.as_codes(),
-                  .c = make_tensor(of.c_dtype, {of.m, of.n}, {before.begin(), before.end()}),
-                  .bias = of.biased ? make_tensor(of.c_dtype, {of.n}, {bias.begin(), bias.end()}) : Tensor(),
-                  .a_scale = of.scaled ? make_elements<float>({kScaleA}) : Tensor(),
-                  .b_scale = of.scaled ? make_elements<float>({kScaleB}) : Tensor(),
-                  .trans_b = Transpose::kYes,
-                  .mode = of.mode,
-                  .a_format = of.a_format,
-                  .b_format = of.b_format,
-                  .a_block_scales = a.as_scales(),
-                  .b_block_scales = b.as_scales(),
-                  .a_layout = of.a_layout.value_or(Layout::kRowBlocks128),
-                  .b_layout = of.b_layout.value_or(Layout::kRowBlocks128)};
+  GemmArgs native = product_of(a, b, of.c_dtype);
+  native.c = make_tensor(of.c_dtype, {of.m, of.n}, {before.begin(), before.end()});
+  if (of.biased) native.bias = make_tensor(of.c_dtype, {of.n}, {bias.begin(), bias.end()});
+  if (of.scaled) native.a_scale = make_elements<float>({kScaleA}), native.b_scale = make_elements<float>({kScaleB});
+  native.mode = of.mode;
   GemmArgs emulated = native;
   emulated.a = a.as_values(), emulated.b = b.as_values();
   emulated.a_block_scales = emulated.b_block_scales = Tensor();
@@ -239,14 +244,8 @@ TEST(GemmCodes, NativeProductsOfBlocksAreTheEmulatedOnes) {
 TEST(GemmCodes, ScalesOfBlocksThatAreNoNumbersStayVisible) {
   for (const auto& [a_layout, b_layout] : block_pairs()) {
     const Codes a(Format::kE4M3, {256, 256}, 1, a_layout), b(Format::kE4M3, {128, 256}, 2, b_layout);
-    const GemmArgs args{.a = a.as_codes(),
-                        .b = b.as_codes(),
-                        .c = make_unwritten(DType::kF32, {256, 128}),
-                        .trans_b = Transpose::kYes,
-                        .a_block_scales = a.as_scales(a.scale_index(130, 200)),
-                        .b_block_scales = b.as_scales(),
-                        .a_layout = a_layout,
-                        .b_layout = b_layout};
+    GemmArgs args = product_of(a, b);
+    args.a_block_scales = a.as_scales(a.scale_index(130, 200));
     run(args);
     const std::vector<double> c = values_of(args.c);
     for (size_t i = 0; i < c.size(); ++i) {
@@ -262,14 +261,7 @@ TEST(GemmCodes, ScalesOfBlocksAreReadWhenTheProductRuns) {
     const Codes a(Format::kE4M3, {16, 128}, 1, a_layout), b(Format::kE4M3, {128, 128}, 2, b_layout);
     Codes doubled = a;
     for (int& exponent : doubled.exponents) ++exponent;
-    const GemmArgs args{.a = a.as_codes(),
-                        .b = b.as_codes(),
-                        .c = make_unwritten(DType::kF32, {16, 128}),
-                        .trans_b = Transpose::kYes,
-                        .a_block_scales = a.as_scales(),
-                        .b_block_scales = b.as_scales(),
-                        .a_layout = a_layout,
-                        .b_layout = b_layout};
+    const GemmArgs args = product_of(a, b);
     RepeatedWork work([&] { run(args); });
     work.run();
     const std::vector<double> once = values_of(args.c);
@@ -287,11 +279,7 @@ TEST(GemmCodes, WhatIsNotFiniteStaysVisible) {
     Codes a(format, {16, 32}, 1);
     a.codes[33] = static_cast<uint8_t>(code);  // row 1
     const Codes b(Format::kE4M3, {16, 32}, 2);
-    const GemmArgs args{.a = a.as_codes(),
-                        .b = b.as_codes(),
-                        .c = make_unwritten(DType::kF32, {16, 16}),
-                        .trans_b = Transpose::kYes,
-                        .a_format = format};
+    const GemmArgs args = product_of(a, b);
     run(args);
     const std::vector<double> c = values_of(args.c);
     for (size_t i = 0; i < c.size(); ++i) EXPECT_EQ(std::isfinite(c[i]), i / 16 != 1) << i;
@@ -301,17 +289,12 @@ TEST(GemmCodes, WhatIsNotFiniteStaysVisible) {
 TEST(GemmCodes, ScalesAreReadWhenTheProductRuns) {
   if (!multiplies_codes()) return;
   const Codes a(Format::kE4M3, {16, 16}, 1), b(Format::kE4M3, {16, 16}, 2);
-  const Tensor a_scale = make_elements<float>({1.0f}), b_scale = make_elements<float>({1.0f});
-  const GemmArgs args{.a = a.as_codes(),
-                      .b = b.as_codes(),
-                      .c = make_unwritten(DType::kF32, {16, 16}),
-                      .a_scale = a_scale,
-                      .b_scale = b_scale,
-                      .trans_b = Transpose::kYes};
+  GemmArgs args = product_of(a, b);
+  args.a_scale = make_elements<float>({1.0f}), args.b_scale = make_elements<float>({1.0f});
   RepeatedWork work([&] { run(args); });
   work.run();
   const std::vector<double> once = values_of(args.c);
-  for (const Tensor& scale : {a_scale, b_scale}) {
+  for (const Tensor& scale : {args.a_scale, args.b_scale}) {
     const float four = 4.0f, one = 1.0f;
     write_bytes(scale, &four);
     work.run();
@@ -327,11 +310,7 @@ TEST(GemmCodes, RefuseWhatTheUnitsDoNotTake) {
   if (!multiplies_codes()) return;
   const Tensor codes = make_unwritten(DType::kU8, {16, 32}), c = make_unwritten(DType::kBF16, {16, 16});
   const GemmArgs good{.a = codes, .b = codes, .c = c, .trans_b = Transpose::kYes};
-  const auto expect_refused = [&](auto&& change, const std::string& text) {
-    GemmArgs args = good;
-    change(args);
-    expect_contract_error([&] { run(args); }, "[gemm] " + text);
-  };
+  const ExpectRefused expect_refused(good, "[gemm] ");
   expect_refused([](GemmArgs& args) { args.a_format = args.b_format = Format::kE5M2; },
                  "codes must be of e4m3 or e5m2");
   expect_refused([](GemmArgs& args) { args.a_format = Format::kBF16; }, "codes must be of e4m3 or e5m2");
@@ -378,11 +357,7 @@ TEST(GemmCodes, RefuseScalesOfBlocksThatDoNotFit) {
                       .a_block_scales = scales(DType::kF32, 32),
                       .b_block_scales = scales(DType::kF32, 4),
                       .b_layout = BlockScaleLayout::kSquareBlocks128};
-  const auto expect_refused = [&](auto&& change, const std::string& text) {
-    GemmArgs args = good;
-    change(args);
-    expect_contract_error([&] { run(args); }, "[gemm] " + text);
-  };
+  const ExpectRefused expect_refused(good, "[gemm] ");
   expect_refused([](GemmArgs& args) { args.b_block_scales = {}; },
                  "a and b must both have block scales, or neither; got block scales of a only");
   expect_refused([](GemmArgs& args) { args.a_block_scales = {}; },

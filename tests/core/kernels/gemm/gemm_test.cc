@@ -337,11 +337,7 @@ TEST(GemmScales, RefuseWhatTheyDoNotGoWith) {
                one = make_elements<float>({1.0f});
   const GemmArgs good{.a = a, .b = b, .c = c, .a_scale = one, .b_scale = one, .trans_a = Transpose::kYes};
   EXPECT_NO_THROW(run(good));
-  const auto expect_refused = [&](auto&& change, const std::string& text) {
-    GemmArgs args = good;
-    change(args);
-    expect_contract_error([&] { run(args); }, "[gemm] " + text);
-  };
+  const ExpectRefused expect_refused(good, "[gemm] ");
   expect_refused([](GemmArgs& args) { args.a_scale = make_unwritten(DType::kF32, {2}); }, "a_scale must have 1");
   expect_refused([](GemmArgs& args) { args.b_scale = make_unwritten(DType::kBF16, {1}); }, "b_scale must be fp32");
   expect_refused(

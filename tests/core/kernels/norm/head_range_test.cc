@@ -39,41 +39,28 @@ std::vector<double> with_rows(std::vector<double> values, const HeadRange& range
   return values;
 }
 
-// Operands of both norms; those of layer norm only are left undefined for RMS norm.
 struct Operands {
   Tensor x{}, y{}, weight{}, bias{}, mean{}, rstd{}, dy{}, d_weight{}, d_bias{};
 };
 
-template <Norm kNorm>
-void run_norm(const Operands& o, const HeadRange& heads) {
-  if constexpr (kNorm == Norm::kLayer) {
-    run(LayerNormForwardArgs{
-        .x = o.x, .weight = o.weight, .bias = o.bias, .y = o.y, .mean = o.mean, .rstd = o.rstd, .heads = heads});
-    run(LayerNormBackwardArgs{.x = o.x,
-                              .dy = o.dy,
-                              .weight = o.weight,
-                              .mean = o.mean,
-                              .rstd = o.rstd,
-                              .dx = o.dy,
-                              .d_weight = o.d_weight,
-                              .d_bias = o.d_bias,
-                              .weight_mode = GradientMode::kAccumulate,
-                              .heads = heads});
-  } else {
-    run(RmsNormForwardArgs{.x = o.x, .weight = o.weight, .y = o.y, .rstd = o.rstd, .heads = heads});
-    run(RmsNormBackwardArgs{.x = o.x,
-                            .dy = o.dy,
-                            .weight = o.weight,
-                            .rstd = o.rstd,
-                            .dx = o.dy,
-                            .d_weight = o.d_weight,
-                            .weight_mode = GradientMode::kAccumulate,
-                            .heads = heads});
-  }
+// Forward, then backward in place.
+void run_both(Norm norm, const Operands& o, const HeadRange& heads) {
+  run_norm(norm,
+           LayerNormForwardArgs{
+               .x = o.x, .weight = o.weight, .bias = o.bias, .y = o.y, .mean = o.mean, .rstd = o.rstd, .heads = heads});
+  run_norm(norm, LayerNormBackwardArgs{.x = o.x,
+                                       .dy = o.dy,
+                                       .weight = o.weight,
+                                       .mean = o.mean,
+                                       .rstd = o.rstd,
+                                       .dx = o.dy,
+                                       .d_weight = o.d_weight,
+                                       .d_bias = o.d_bias,
+                                       .weight_mode = GradientMode::kAccumulate,
+                                       .heads = heads});
 }
 
-template <Norm kNorm>
-void check_range(const NormDTypes& dtypes, const HeadRange& range, int64_t tokens, int64_t columns) {
+void check_range(Norm norm, const NormDTypes& dtypes, const HeadRange& range, int64_t tokens, int64_t columns) {
   const int64_t rows = tokens * range.heads, seen = range.rows_of(rows);
   const auto operands = [&](const std::vector<double>& x, const std::vector<double>& y, const std::vector<double>& dy) {
     const auto count = static_cast<int64_t>(x.size()) / columns;
@@ -92,13 +79,13 @@ void check_range(const NormDTypes& dtypes, const HeadRange& range, int64_t token
   const Operands packed = operands(x, y, dy),
                  alone = operands(rows_of(x, range, columns), rows_of(y, range, columns), rows_of(dy, range, columns));
   const std::vector<double> y_before = values_of(packed.y), dy_before = values_of(packed.dy);
-  run_norm<kNorm>(packed, range);
-  run_norm<kNorm>(alone, {});
+  run_both(norm, packed, range);
+  run_both(norm, alone, {});
   EXPECT_EQ(values_of(packed.y), with_rows(y_before, range, columns, values_of(alone.y)));
   EXPECT_EQ(values_of(packed.dy), with_rows(dy_before, range, columns, values_of(alone.dy)));
   EXPECT_EQ(bytes_of(packed.rstd), bytes_of(alone.rstd));
   EXPECT_EQ(bytes_of(packed.d_weight), bytes_of(alone.d_weight));
-  if (kNorm == Norm::kRms) return;
+  if (norm == Norm::kRms) return;
   EXPECT_EQ(bytes_of(packed.mean), bytes_of(alone.mean));
   EXPECT_EQ(bytes_of(packed.d_bias), bytes_of(alone.d_bias));
 }
@@ -110,11 +97,43 @@ TEST(HeadRanges, GiveTheBitsOfTheirRowsAloneAndLeaveTheOthers) {
       for (const HeadRange& range : {HeadRange{7, 0, 3}, HeadRange{7, 3, 2}, HeadRange{3, 2, 1}}) {
         for (const int64_t columns : {6, 64}) {
           SCOPED_TRACE(::testing::Message() << columns << " columns, heads from " << range.first);
-          check_range<Norm::kRms>(dtypes, range, 13, columns);
-          check_range<Norm::kLayer>(dtypes, range, 13, columns);
+          check_range(Norm::kRms, dtypes, range, 13, columns);
+          check_range(Norm::kLayer, dtypes, range, 13, columns);
         }
       }
     }
+  }
+}
+
+TEST(HeadRanges, AddResidualsToTheirRowsAndLeaveTheOthers) {
+  constexpr HeadRange kRange{7, 3, 2};
+  constexpr int64_t kTokens = 13, kColumns = 64;
+  const auto packed_rows = [](uint64_t seed) {
+    const int64_t rows = kTokens * kRange.heads;
+    return make_tensor(DType::kF32, {rows, kColumns}, random_values(rows * kColumns, seed));
+  };
+  for (const Norm norm : {Norm::kLayer, Norm::kRms}) {
+    const auto forward = [&](const HeadRange& heads) {
+      const auto operand = [&](uint64_t seed) {
+        const Tensor packed = packed_rows(seed);
+        const Shape alone{kTokens * kRange.count, kColumns};
+        return heads.is_all() ? make_tensor(DType::kF32, alone, rows_of(values_of(packed), kRange, kColumns)) : packed;
+      };
+      const LayerNormForwardArgs args{.x = operand(1),
+                                      .residual = operand(2),
+                                      .sum = operand(3),
+                                      .weight = make_tensor(DType::kF32, {kColumns}, random_values(kColumns, 4)),
+                                      .y = operand(5),
+                                      .mean = make_unwritten(DType::kF32, {kTokens * kRange.count}),
+                                      .rstd = make_unwritten(DType::kF32, {kTokens * kRange.count}),
+                                      .heads = heads};
+      run_norm(norm, args);
+      return args;
+    };
+    const LayerNormForwardArgs packed = forward(kRange), alone = forward({});
+    EXPECT_EQ(values_of(packed.sum), with_rows(values_of(packed_rows(3)), kRange, kColumns, values_of(alone.sum)));
+    EXPECT_EQ(values_of(packed.y), with_rows(values_of(packed_rows(5)), kRange, kColumns, values_of(alone.y)));
+    EXPECT_EQ(bytes_of(packed.rstd), bytes_of(alone.rstd));
   }
 }
 
@@ -130,7 +149,7 @@ TEST(HeadRanges, TheSameBitsOnEverySchedule) {
                      .rstd = make_unwritten(DType::kF32, {rows / 2}),
                      .dy = value(DType::kBF16, 4),
                      .d_weight = make_tensor(DType::kF32, {32}, random_values(32, 5))};
-    run_norm<Norm::kRms>(o, {6, 1, 3});
+    run_both(Norm::kRms, o, {6, 1, 3});
     return std::vector<Tensor>{o.y, o.rstd, o.dy, o.d_weight};
   });
 }

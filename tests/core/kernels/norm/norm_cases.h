@@ -1,4 +1,4 @@
-// Shapes and dtypes for the tests of both norms.
+// Shapes and dtypes for the tests of both norms, and their kernels under one signature.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/core/kernels/device_under_test.h"
+#include "core/kernels/norm/args.h"
+#include "tests/core/kernels/run_kernel.h"
 #include "tests/core/kernels/test_tensor.h"
 
 namespace mantissa::kernel_test {
@@ -66,7 +67,33 @@ void for_each_norm_sum(const Check& check) {
   }
 }
 
-// xhat| plus the effect of an error of the mean, relative to mean |x|.
+// RMS norm takes neither bias nor mean.
+inline void run_norm(Norm norm, const LayerNormForwardArgs& a) {
+  if (norm == Norm::kLayer) return run(a);
+  run(RmsNormForwardArgs{.x = a.x,
+                         .residual = a.residual,
+                         .sum = a.sum,
+                         .weight = a.weight,
+                         .y = a.y,
+                         .rstd = a.rstd,
+                         .epsilon = a.epsilon,
+                         .heads = a.heads});
+}
+
+inline void run_norm(Norm norm, const LayerNormBackwardArgs& a) {
+  if (norm == Norm::kLayer) return run(a);
+  run(RmsNormBackwardArgs{.x = a.x,
+                          .dy = a.dy,
+                          .weight = a.weight,
+                          .rstd = a.rstd,
+                          .dx = a.dx,
+                          .d_weight = a.d_weight,
+                          .mode = a.mode,
+                          .weight_mode = a.weight_mode,
+                          .heads = a.heads});
+}
+
+// |xhat| plus the effect of an error of the mean, relative to mean |x|.
 inline std::vector<double> xhat_magnitude(const std::vector<double>& x, const std::vector<double>& mean,
                                           const std::vector<double>& rstd, size_t columns) {
   std::vector<double> magnitude(x.size());
@@ -74,8 +101,7 @@ inline std::vector<double> xhat_magnitude(const std::vector<double>& x, const st
     double mean_absolute = 0.0;
     for (size_t c = 0; c < columns; ++c) mean_absolute += std::abs(x[r * columns + c]) / static_cast<double>(columns);
     for (size_t c = 0; c < columns; ++c) {
-      const double shift = mean.empty() ? 0.0 : mean[r];
-      magnitude[r * columns + c] = (std::abs(x[r * columns + c] - shift) + mean_absolute) * rstd[r];
+      magnitude[r * columns + c] = (std::abs(x[r * columns + c] - mean[r]) + mean_absolute) * rstd[r];
     }
   }
   return magnitude;

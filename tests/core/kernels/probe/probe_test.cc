@@ -19,6 +19,8 @@ namespace {
 
 using reference::random_values;
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 ErrorSums expected_sums(const std::vector<double>& x, const std::vector<double>& reference) {
   ErrorSums sums{.elements = static_cast<int64_t>(x.size())};
   for (size_t i = 0; i < x.size(); ++i) {
@@ -68,9 +70,8 @@ TEST(Compare, SumsSquaresProductsAndErrors) {
 }
 
 TEST(Compare, LeavesOutAndCountsWhatIsNotFinite) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
   std::vector<float> x(5000, 2.0f), reference(5000, 1.0f);
-  x[0] = NAN, x[17] = kInf, reference[17] = kInf, reference[4999] = -kInf, x[300] = NAN, reference[301] = NAN;
+  x[0] = NAN, x[17] = reference[17] = kInfinity, reference[4999] = -kInfinity, x[300] = NAN, reference[301] = NAN;
   const ErrorSums sums = compared(make_elements(x), make_elements(reference));
   EXPECT_EQ(sums.non_finite, 5);
   EXPECT_EQ(sums.error_squares, 4995.0);
@@ -130,23 +131,20 @@ TEST(Compare, RefusesWhatDoesNotGoTogether) {
 using testing::histogram_of;
 
 // Random bit patterns of the dtype: every sign, exponent and kind of number, including Inf and NaN.
-template <typename T>
-Tensor random_patterns(int64_t count, uint64_t seed) {
-  std::vector<T> elements;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t word = philox(seed, {static_cast<uint32_t>(i), 0, 0, 0})[0];
-    // Every fourth fp32 number is subnormal or 0; random bits give only 1 in 128.
-    if constexpr (std::is_same_v<T, float>) {
-      elements.push_back(std::bit_cast<float>(i % 4 == 0 ? word & (0x807fffffu >> i % 24) : word));
-    } else {
-      elements.push_back(T{static_cast<uint16_t>(word)});
-    }
-  }
-  return make_elements(elements);
-}
-
 Tensor random_patterns(DType dtype, int64_t count, uint64_t seed) {
-  return dispatch(dtype, [&]<typename T>() { return random_patterns<T>(count, seed); });
+  return dispatch(dtype, [&]<typename T>() {
+    std::vector<T> elements;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t word = philox(seed, {static_cast<uint32_t>(i), 0, 0, 0})[0];
+      // Every fourth fp32 number is subnormal or 0; random bits give only 1 in 128.
+      if constexpr (std::is_same_v<T, float>) {
+        elements.push_back(std::bit_cast<float>(i % 4 == 0 ? word & (0x807fffffu >> i % 24) : word));
+      } else {
+        elements.push_back(T{static_cast<uint16_t>(word)});
+      }
+    }
+    return make_elements(elements);
+  });
 }
 
 // Overwrites earlier contents of the record.
@@ -185,9 +183,8 @@ TEST(ExponentHistogram, OfValuesThatLieTogether) {
 
 TEST(ExponentHistogram, KeepsApartZeroSubnormalInfinityAndNan) {
   device_under_test().on_each_variant([] {
-    const float infinity = std::numeric_limits<float>::infinity();
-    const std::vector<float> values = {0.0f,    -0.0f,      infinity, -infinity, NAN,    -0x1p-149f, 0x1p-127f,
-                                       0x1p20f, -0x1p-126f, 1.5f,     448.0f,    464.0f, 65504.0f,   65520.0f};
+    const std::vector<float> values = {0.0f,    -0.0f,      kInfinity, -kInfinity, NAN,    -0x1p-149f, 0x1p-127f,
+                                       0x1p20f, -0x1p-126f, 1.5f,      448.0f,     464.0f, 65504.0f,   65520.0f};
     const ExponentHistogram found = histogram_by_kernel(make_elements(values));
     EXPECT_TRUE(found == histogram_of(values));
     EXPECT_EQ(found.counts[kZeroBin], 2);
@@ -196,7 +193,7 @@ TEST(ExponentHistogram, KeepsApartZeroSubnormalInfinityAndNan) {
     EXPECT_EQ(found.counts[0], 1);
     EXPECT_EQ(found.amax, magnitude_bits(0x1p20f));
     // Nothing is finite, so there is no amax.
-    EXPECT_EQ(histogram_by_kernel(make_elements<float>({NAN, infinity})).amax, 0u);
+    EXPECT_EQ(histogram_by_kernel(make_elements<float>({NAN, kInfinity})).amax, 0u);
   });
 }
 
@@ -249,8 +246,6 @@ TEST(ExponentHistogram, RefusesWhatDoesNotFit) {
                         "[exponent_histogram] x must be fp32, bf16 or fp16");
 }
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 // ulp(w) / 2 by definition, in double.
 double half_ulp(Format format, float weight) {
   const FormatInfo& f = info(format);
@@ -275,16 +270,11 @@ UpdateStagnation counted(const std::vector<float>& weights, const std::vector<fl
 }
 
 // The kernel's counts for the given updates. Overwrites earlier contents of the record.
-UpdateStagnation of_deltas(const Tensor& weight, const Tensor& delta) {
-  const Tensor record = make_record(UpdateStagnation{.elements = 7, .zero = 7, .non_finite = 7, .stagnant = {7, 7, 7}});
-  run(UpdateStagnationArgs{.weight = weight, .delta = delta, .record = record, .mode = GradientMode::kWrite});
-  return fetch_record<UpdateStagnation>(record);
-}
-
-UpdateStagnation of_updated(const Tensor& weight, const Tensor& updated) {
-  const Tensor record = make_record(UpdateStagnation{.elements = 7, .zero = 7, .non_finite = 7, .stagnant = {7, 7, 7}});
-  run(UpdateStagnationArgs{.weight = weight, .updated = updated, .record = record, .mode = GradientMode::kWrite});
-  return fetch_record<UpdateStagnation>(record);
+UpdateStagnation counts_of(UpdateStagnationArgs args) {
+  args.record = make_record(UpdateStagnation{.elements = 7, .zero = 7, .non_finite = 7, .stagnant = {7, 7, 7}});
+  args.mode = GradientMode::kWrite;
+  run(args);
+  return fetch_record<UpdateStagnation>(args.record);
 }
 
 // Weights of every exponent, and updates at, below and above half an ulp of one of the formats.
@@ -318,9 +308,8 @@ TEST(UpdateStagnation, CountsWhatIsBelowHalfAnUlp) {
       const PlacementScope scope(placement);
       for (const int64_t n : {0, 1, 3, 17, 63, 65, 4099, 16389}) {
         const Updates updates(n);
-        EXPECT_EQ(of_deltas(make_elements(updates.weights), make_elements(updates.deltas)),
-                  counted(updates.weights, updates.deltas))
-            << n;
+        const Tensor weight = make_elements(updates.weights), delta = make_elements(updates.deltas);
+        EXPECT_EQ(counts_of({.weight = weight, .delta = delta}), counted(updates.weights, updates.deltas)) << n;
       }
     }
   });
@@ -337,8 +326,8 @@ TEST(UpdateStagnation, CountsTheDifferenceOfWeights) {
           updated.push_back(updates.weights[i] + updates.deltas[i]);
           deltas.push_back(updated[i] - updates.weights[i]);
         }
-        EXPECT_EQ(of_updated(make_elements(updates.weights), make_elements(updated)), counted(updates.weights, deltas))
-            << n;
+        const Tensor weight = make_elements(updates.weights), to = make_elements(updated);
+        EXPECT_EQ(counts_of({.weight = weight, .updated = to}), counted(updates.weights, deltas)) << n;
       }
     }
   });
@@ -347,7 +336,8 @@ TEST(UpdateStagnation, CountsTheDifferenceOfWeights) {
 TEST(UpdateStagnation, AtTheEdgesOfFormats) {
   device_under_test().on_each_variant([] {
     const auto stagnant = [](float weight, float delta) {
-      const UpdateStagnation found = of_deltas(make_elements<float>({weight}), make_elements<float>({delta}));
+      const UpdateStagnation found =
+          counts_of({.weight = make_elements<float>({weight}), .delta = make_elements<float>({delta})});
       return std::vector<int64_t>(std::begin(found.stagnant), std::end(found.stagnant));
     };
     using Counts = std::vector<int64_t>;  // fp32, bf16, fp16

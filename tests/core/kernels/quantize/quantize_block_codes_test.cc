@@ -274,8 +274,7 @@ TEST(QuantizeBlockCodes, OfNoRowsAreNone) {
 
 TEST(QuantizeBlockCodes, RefuseWhatDoesNotFit) {
   const Tensor src = make_unwritten(DType::kF32, {4, 8}), codes = make_unwritten(DType::kU8, {4, 8}),
-               transposed = make_unwritten(DType::kU8, {8, 4}), scales = make_unwritten(DType::kF32, {4}),
-               tile = make_unwritten(DType::kU8, {512});
+               transposed = make_unwritten(DType::kU8, {8, 4}), scales = make_unwritten(DType::kF32, {4});
   const QuantizeArgs good{.src = src,
                           .format = {Format::kE4M3, Scaling::kBlock},
                           .axis = BlockAxis::kBoth,
@@ -284,11 +283,7 @@ TEST(QuantizeBlockCodes, RefuseWhatDoesNotFit) {
                           .code_scales = scales,
                           .transposed_code_scales = scales};
   EXPECT_NO_THROW(run(good));
-  const auto expect_refused = [&](auto&& change, const std::string& text) {
-    QuantizeArgs args = good;
-    change(args);
-    expect_contract_error([&] { run(args); }, "[quantize] " + text);
-  };
+  const ExpectRefused expect_refused(good, "[quantize] ");
   expect_refused([](QuantizeArgs& args) { args.axis = BlockAxis::kColumns; },
                  "block transposed_codes need blocks within a column (axis kRows), got kColumns");
   expect_refused([](QuantizeArgs& args) { args.axis = BlockAxis::kRows; },
@@ -324,20 +319,22 @@ TEST(QuantizeBlockCodes, RefuseWhatDoesNotFit) {
         args.dst = make_unwritten(DType::kBF16, {4, 8});
       },
       "dst and codes were both given");
+}
 
-  const QuantizeArgs micro{.src = src,
-                           .format = {Format::kE5M2, Scaling::kMicro},
-                           .axis = BlockAxis::kRows,
-                           .transposed_codes = transposed,
-                           .transposed_code_scales = tile};
-  EXPECT_NO_THROW(run(micro));
-  QuantizeArgs bad = micro;
-  bad.transposed_code_scales = make_unwritten(DType::kF32, {512});
-  expect_contract_error([&] { run(bad); }, "[quantize] transposed_code_scales must be u8, got fp32");
-  bad = micro;
-  bad.transposed_code_scales = make_unwritten(DType::kU8, {8});
-  expect_contract_error([&] { run(bad); },
-                        "[quantize] transposed_code_scales must have shape (block_scale_count)=(512), got (8)");
+TEST(QuantizeBlockCodes, RefuseScalesThatDoNotFitMxfp8) {
+  const Tensor src = make_unwritten(DType::kF32, {4, 8}), transposed = make_unwritten(DType::kU8, {8, 4}),
+               tile = make_unwritten(DType::kU8, {512});
+  const QuantizeArgs good{.src = src,
+                          .format = {Format::kE5M2, Scaling::kMicro},
+                          .axis = BlockAxis::kRows,
+                          .transposed_codes = transposed,
+                          .transposed_code_scales = tile};
+  EXPECT_NO_THROW(run(good));
+  const ExpectRefused expect_refused(good, "[quantize] ");
+  expect_refused([](auto& args) { args.transposed_code_scales = make_unwritten(DType::kF32, {512}); },
+                 "transposed_code_scales must be u8, got fp32");
+  expect_refused([](auto& args) { args.transposed_code_scales = make_unwritten(DType::kU8, {8}); },
+                 "transposed_code_scales must have shape (block_scale_count)=(512), got (8)");
 }
 
 }  // namespace quantize_block_codes_test

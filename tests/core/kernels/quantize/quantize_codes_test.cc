@@ -169,11 +169,7 @@ TEST(QuantizeCodes, RefuseWhatDoesNotFit) {
                           .codes = codes,
                           .transposed_codes = transposed};
   EXPECT_NO_THROW(run(good));
-  const auto expect_refused = [&](auto&& change, const std::string& text) {
-    QuantizeArgs args = good;
-    change(args);
-    expect_contract_error([&] { run(args); }, "[quantize] " + text);
-  };
+  const ExpectRefused expect_refused(good, "[quantize] ");
   expect_refused(
       [](QuantizeArgs& args) {
         args.dst = make_unwritten(DType::kBF16, {4, 8});

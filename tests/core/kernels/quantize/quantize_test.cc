@@ -160,11 +160,7 @@ TEST(Quantize, RefusesWhatDoesNotFit) {
   const Tensor scale = make_unwritten(DType::kF32, {1}), step = make_indices({1});
   const QuantizeArgs good{.src = src, .dst = dst, .format = {Format::kE4M3, Scaling::kCurrent}, .scale = scale};
   EXPECT_NO_THROW(run(good));
-  const auto expect_refused = [&](auto&& change, const std::string& text) {
-    QuantizeArgs args = good;
-    change(args);
-    expect_contract_error([&] { run(args); }, "[quantize] " + text);
-  };
+  const ExpectRefused expect_refused(good, "[quantize] ");
   expect_refused([](QuantizeArgs& args) { args.src = Tensor(); }, "src must be given");
   expect_refused([](QuantizeArgs& args) { args.dst = make_unwritten(DType::kF32, {4, 8}); }, "dst must be bf16");
   expect_refused([](QuantizeArgs& args) { args.dst = make_unwritten(DType::kBF16, {8, 4}); }, "dst must have shape");

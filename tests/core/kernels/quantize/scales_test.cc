@@ -308,11 +308,7 @@ TEST(DelayedScales, StepsOfARecordingReadAllThatChanges) {
 
 TEST(DelayedScales, RefuseWhatDoesNotFit) {
   const Steps steps(2, 3, {.history = 4});
-  const auto expect_refused = [&](auto&& change, const std::string& text) {
-    DelayedScalesArgs args = steps.args();
-    change(args);
-    expect_contract_error([&] { run(args); }, "[delayed_scales] " + text);
-  };
+  const ExpectRefused expect_refused(steps.args(), "[delayed_scales] ");
   expect_refused([](DelayedScalesArgs& args) { args.records = args.records.slice(0, 95); }, "records must hold");
   expect_refused([](DelayedScalesArgs& args) { args.mine = args.records; }, "mine must have 48 elements");
   expect_refused([](DelayedScalesArgs& args) { args.total = Tensor(); }, "total must be given");

@@ -121,11 +121,11 @@ constexpr UpdatePlan kPlan{.step = 41,
 struct Case {
   const char* name;
   std::vector<VerdictRecord> records;  // of all ranks
-  UpdatePlan plan;
-  int32_t hold;
-  StepOutcome outcome;
-  int32_t loss_rank;
-  int64_t first_bad;
+  UpdatePlan plan = kPlan;
+  int32_t hold = 0;
+  StepOutcome outcome = StepOutcome::kClean;
+  int32_t loss_rank = -1;
+  int64_t first_bad = TensorStats::kNone;
 };
 
 VerdictRecord clean(double sum_squares, double loss) {
@@ -160,111 +160,64 @@ UpdatePlan limited(double loss_limit, double norm_limit) {
   return plan;
 }
 
-std::vector<Case> cases() {
-  constexpr int64_t kNone = TensorStats::kNone;
-  return {
-      {"one rank, clipped", {clean(400.0, 7.0)}, kPlan, 0, StepOutcome::kClean, -1, kNone},
-      {"three ranks, not clipped",
-       {clean(1.0, 1.5), clean(0.5, 2.5), clean(0.25, 4.0)},
-       kPlan,
-       0,
-       StepOutcome::kClean,
-       -1,
-       kNone},
-      // The unscaled norm is rounded: 1/3 has no finite expansion.
-      {"an unscaling that is not exact",
-       {clean(2.0, 1.0)},
-       plan_with(1.0 / 3.0, 1.0),
-       0,
-       StepOutcome::kClean,
-       -1,
-       kNone},
-      {"no clipping", {clean(1e6, 1.0)}, plan_with(1.0, HUGE_VAL), 0, StepOutcome::kClean, -1, kNone},
-      {"gradient of zero", {clean(0.0, 1.0), clean(0.0, 1.0)}, kPlan, 0, StepOutcome::kClean, -1, kNone},
-      {"held", {clean(1.0, 1.0), clean(1.0, 1.0)}, kPlan, 1, StepOutcome::kClean, -1, kNone},
-      {"Inf on the last rank",
-       {clean(1.0, 1.0), clean(1.0, 1.0), bad(30, 0, 2)},
-       kPlan,
-       0,
-       StepOutcome::kGradientOverflow,
-       -1,
-       30},
-      {"NaN and Inf, the first by index",
-       {bad(90, 1, 0), bad(12, 0, 1), bad(40, 3, 4)},
-       kPlan,
-       0,
-       StepOutcome::kGradientOverflow,
-       -1,
-       12},
-      {"overflow while held", {bad(5, 1, 0)}, kPlan, 1, StepOutcome::kGradientOverflow, -1, 5},
-      {"the unscaled norm overflows",
-       {clean(1e300, 1.0), clean(1e300, 1.0)},
-       plan_with(1e300, 1.0),
-       0,
-       StepOutcome::kGradientOverflow,
-       -1,
-       kNone},
-      {"the sum of squares overflows",
-       {clean(1.5e308, 1.0), clean(1.5e308, 1.0)},
-       kPlan,
-       0,
-       StepOutcome::kGradientOverflow,
-       -1,
-       kNone},
-      {"NaN loss, second rank",
-       {clean(1.0, 1.0), clean(1.0, kNan), clean(1.0, HUGE_VAL)},
-       kPlan,
-       0,
-       StepOutcome::kLossFault,
-       1,
-       kNone},
-      {"Inf loss before NaN gradients",
-       {bad(3, 1, 0), bad(2, 1, 0, -HUGE_VAL)},
-       kPlan,
-       0,
-       StepOutcome::kLossFault,
-       1,
-       2},
-      {"a loss above its limit",
-       {clean(1.0, 3.0), clean(1.0, 4.5)},
-       limited(7.0, 10.0),
-       0,
-       StepOutcome::kSpike,
-       -1,
-       kNone},
-      // |g| = sqrt(400) * 0.25 = 5.
-      {"a norm above its limit", {clean(400.0, 7.0)}, limited(7.0, 4.9), 0, StepOutcome::kSpike, -1, kNone},
-      {"both at their limits", {clean(400.0, 7.0)}, limited(7.0, 5.0), 0, StepOutcome::kClean, -1, kNone},
-      {"a NaN loss is a fault before it is a spike",
-       {clean(400.0, kNan)},
-       limited(7.0, 4.9),
-       0,
-       StepOutcome::kLossFault,
-       0,
-       kNone},
-      {"an overflow is one before it is a spike",
-       {bad(12, 0, 1)},
-       limited(0.5, 1.0),
-       0,
-       StepOutcome::kGradientOverflow,
-       -1,
-       12},
-      {"a faulty state, which explains all else",
-       {clean(1.0, kNan), faulty_state(), bad(2, 1, 0)},
-       kPlan,
-       0,
-       StepOutcome::kStateFault,
-       0,
-       2},
-      {"losses whose sum is not finite",
-       {clean(1.0, 1.5e308), clean(1.0, 1.5e308)},
-       kPlan,
-       0,
-       StepOutcome::kClean,
-       -1,
-       kNone},
-  };
-}
+using enum StepOutcome;
+
+const Case kCases[] = {
+    {.name = "one rank, clipped", .records = {clean(400.0, 7.0)}},
+    {.name = "three ranks, not clipped", .records = {clean(1.0, 1.5), clean(0.5, 2.5), clean(0.25, 4.0)}},
+    // The unscaled norm is rounded: 1/3 has no finite expansion.
+    {.name = "an unscaling that is not exact", .records = {clean(2.0, 1.0)}, .plan = plan_with(1.0 / 3.0, 1.0)},
+    {.name = "no clipping", .records = {clean(1e6, 1.0)}, .plan = plan_with(1.0, HUGE_VAL)},
+    {.name = "gradient of zero", .records = {clean(0.0, 1.0), clean(0.0, 1.0)}},
+    {.name = "held", .records = {clean(1.0, 1.0), clean(1.0, 1.0)}, .hold = 1},
+    {.name = "Inf on the last rank",
+     .records = {clean(1.0, 1.0), clean(1.0, 1.0), bad(30, 0, 2)},
+     .outcome = kGradientOverflow,
+     .first_bad = 30},
+    {.name = "NaN and Inf, the first by index",
+     .records = {bad(90, 1, 0), bad(12, 0, 1), bad(40, 3, 4)},
+     .outcome = kGradientOverflow,
+     .first_bad = 12},
+    {.name = "overflow while held", .records = {bad(5, 1, 0)}, .hold = 1, .outcome = kGradientOverflow, .first_bad = 5},
+    {.name = "the unscaled norm overflows",
+     .records = {clean(1e300, 1.0), clean(1e300, 1.0)},
+     .plan = plan_with(1e300, 1.0),
+     .outcome = kGradientOverflow},
+    {.name = "the sum of squares overflows",
+     .records = {clean(1.5e308, 1.0), clean(1.5e308, 1.0)},
+     .outcome = kGradientOverflow},
+    {.name = "NaN loss, second rank",
+     .records = {clean(1.0, 1.0), clean(1.0, kNan), clean(1.0, HUGE_VAL)},
+     .outcome = kLossFault,
+     .loss_rank = 1},
+    {.name = "Inf loss before NaN gradients",
+     .records = {bad(3, 1, 0), bad(2, 1, 0, -HUGE_VAL)},
+     .outcome = kLossFault,
+     .loss_rank = 1,
+     .first_bad = 2},
+    {.name = "a loss above its limit",
+     .records = {clean(1.0, 3.0), clean(1.0, 4.5)},
+     .plan = limited(7.0, 10.0),
+     .outcome = kSpike},
+    // |g| = sqrt(400) * 0.25 = 5.
+    {.name = "a norm above its limit", .records = {clean(400.0, 7.0)}, .plan = limited(7.0, 4.9), .outcome = kSpike},
+    {.name = "both at their limits", .records = {clean(400.0, 7.0)}, .plan = limited(7.0, 5.0)},
+    {.name = "a NaN loss is a fault before it is a spike",
+     .records = {clean(400.0, kNan)},
+     .plan = limited(7.0, 4.9),
+     .outcome = kLossFault,
+     .loss_rank = 0},
+    {.name = "an overflow is one before it is a spike",
+     .records = {bad(12, 0, 1)},
+     .plan = limited(0.5, 1.0),
+     .outcome = kGradientOverflow,
+     .first_bad = 12},
+    {.name = "a faulty state, which explains all else",
+     .records = {clean(1.0, kNan), faulty_state(), bad(2, 1, 0)},
+     .outcome = kStateFault,
+     .loss_rank = 0,
+     .first_bad = 2},
+    {.name = "losses whose sum is not finite", .records = {clean(1.0, 1.5e308), clean(1.0, 1.5e308)}}};
 
 // A GPU's compiler may fuse the two roundings of norm + 1e-6. This moves the sum by at most one step of double, 2^-52
 // of it. The quotient is rounded once more.
@@ -290,7 +243,7 @@ void expect_same_decision(const UpdateDecision& actual, const UpdateDecision& ex
 
 TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
   device_under_test().on_each_variant([] {
-    for (const Case& c : cases()) {
+    for (const Case& c : kCases) {
       SCOPED_TRACE(c.name);
       const size_t bytes = c.records.size() * sizeof(VerdictRecord);
       const Tensor records(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});

@@ -4,6 +4,7 @@
 
 #include "tests/tools/run/page_browser.h"
 #include "tools/lab/advise/advice.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa::testing {
 namespace {
@@ -73,7 +74,7 @@ json figures_of_plan() {
 }
 
 TEST(AdvicePage, DrawsEveryPanelLegibly) {
-  for (const json& page : legible_views("advise", advice_page(figures_of_advice()), kAdvicePanels)) {
+  for (const json& page : legible_views("advise", page_document(kAdvicePage, figures_of_advice()), kAdvicePanels)) {
     EXPECT_EQ(page.at("heading"), "configs/recipes.yaml");
     for (const std::string& id : kAdvicePanels) EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
     EXPECT_EQ(panel(page, "table").at("rows"), 4u);
@@ -85,7 +86,7 @@ TEST(AdvicePage, DrawsEveryPanelLegibly) {
 }
 
 TEST(AdvicePage, DrawsAPlanLegibly) {
-  for (const json& page : legible_views("plan", advice_page(figures_of_plan()), kPlanPanels)) {
+  for (const json& page : legible_views("plan", page_document(kAdvicePage, figures_of_plan()), kPlanPanels)) {
     EXPECT_NE(page.at("setting").get<std::string>().find("time 12 ms"), std::string::npos) << page.at("setting");
     for (const std::string& id : kPlanPanels) EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
     EXPECT_EQ(panel(page, "plans").at("rows"), 4u);
@@ -96,8 +97,10 @@ TEST(AdvicePage, DrawsAPlanLegibly) {
 }
 
 TEST(AdvicePage, SaysWhyPanelsAreEmpty) {
-  const std::vector<Page> advice = {{.html = advice_page(json())}, {.html = advice_page({{"precisions", 3}})}};
-  const std::vector<Page> plan = {{.html = advice_page({{"plan", json::object()}, {"places", nullptr}})}};
+  const std::vector<Page> advice = {{.html = page_document(kAdvicePage, json())},
+                                    {.html = page_document(kAdvicePage, {{"precisions", 3}})}};
+  const std::vector<Page> plan = {
+      {.html = page_document(kAdvicePage, {{"plan", json::object()}, {"places", nullptr}})}};
   for (const auto& [pages, panels] : {std::pair(advice, kAdvicePanels), std::pair(plan, kPlanPanels)}) {
     const Visit visited = visit(pages);
     ASSERT_TRUE(is_sound(visited, pages, panels));

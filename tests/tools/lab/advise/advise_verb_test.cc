@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <regex>
+#include <sstream>
 
 #include "tests/program/program.h"
 #include "tests/testing/every_case.h"
@@ -170,16 +172,28 @@ TEST(Advise, NeedsNothingOfTheHardwareHere) {
 
 // ---- Plans: --budget.
 
+// Searches a plan for a small run.
+class PlanRun : public SmallRun {
+ public:
+  using SmallRun::SmallRun;
+
+  std::string plan_path() const { return folder() + "/plan.yaml"; }
+  std::string page_path() const { return folder() + "/plan.html"; }
+  nlohmann::json report() const { return read_json(folder() + "/plan.json"); }
+  // `options` are words between spaces.
+  Outcome search(const std::string& options) const {
+    std::istringstream words(options);
+    const std::vector<std::string> more{std::istream_iterator<std::string>(words), {}};
+    return run_program(0, with({"advise", config_path(), "--plan", plan_path(), "--json", folder() + "/plan.json",
+                                "--html", page_path()},
+                               more));
+  }
+};
+
 TEST(PlanVerb, WritesAPlanThatTrains) {
-  const SmallRun run("plan_verb");
-  const std::string plan = run.folder() + "/plan.yaml", json = run.folder() + "/plan.json", html = json + ".html";
-  const std::vector<std::string> timing = {"--time-pairs", "8", "--rounds", "1"},
-                                 files = {"--plan", plan, "--json", json, "--html", html};
-  const Outcome outcome =
-      run_program(0, with(with({"advise", run.config_path(), "--budget", "time=200%", "--warm-up", "4", "--batches",
-                                "2", "--seeds", "3", "--steps", "60", "train.steps=20"},
-                               timing),
-                          files));
+  const PlanRun run("plan_verb");
+  const Outcome outcome = run.search(
+      "--budget time=200% --warm-up 4 --batches 2 --seeds 3 --steps 60 train.steps=20 --time-pairs 8 --rounds 1");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(unwrapped(outcome.output).find("within the budget"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("plan: budget of time: 200 % of 16 bits throughout\n"), std::string::npos);
@@ -187,54 +201,44 @@ TEST(PlanVerb, WritesAPlanThatTrains) {
       << "no more than the training has\n"
       << outcome.output;
   EXPECT_NE(outcome.output.find("steps in 1 round"), std::string::npos) << outcome.output;
-  const nlohmann::json found = nlohmann::json::parse(read_file(json));
+  const nlohmann::json found = run.report();
   EXPECT_TRUE(found.at("meets_budget").get<bool>());
   EXPECT_EQ(found.at("places").size(), 11u + 3u) << "layers, moments and masters";
   EXPECT_EQ(found.at("validation").at("against").size(), 2u);
-  EXPECT_NE(read_file(html).find(found.at("verdict").dump()), std::string::npos) << "the page has the figures";
-  const Outcome trained = run_program(0, {"train", plan, "train.steps=6"});
+  EXPECT_NE(read_file(run.page_path()).find(found.at("verdict").dump()), std::string::npos)
+      << "the page has the figures";
+  const Outcome trained = run_program(0, {"train", run.plan_path(), "train.steps=6"});
   EXPECT_EQ(trained.exit_code, 0) << trained.output;
 }
 
 TEST(PlanVerb, PlansForADeviceThatIsNotHere) {
-  const SmallRun run("plan_verb_absent");
-  const std::string json = run.folder() + "/plan.json";
-  const Outcome outcome = run_program(0, {"advise",     run.config_path(),
-                                          "--hardware", "h100",
-                                          "--budget",   "time=1%",
-                                          "--warm-up",  "2",
-                                          "--batches",  "2",
-                                          "--seeds",    "0",
-                                          "--state",    "wire",
-                                          "--ranks",    "2",
-                                          "--plan",     run.folder() + "/plan.yaml",
-                                          "--json",     json});
+  const PlanRun run("plan_verb_absent");
+  const Outcome outcome =
+      run.search("--hardware h100 --budget time=1% --warm-up 2 --batches 2 --seeds 0 --state wire --ranks 2");
   ASSERT_EQ(outcome.exit_code, 9) << "the budget is missed\n" << outcome.output;
   EXPECT_NE(outcome.output.find("cannot be met"), std::string::npos) << outcome.output;
-  EXPECT_NE(read_file(run.folder() + "/plan.yaml").find("cannot be met"), std::string::npos) << "it is written";
-  const nlohmann::json found = nlohmann::json::parse(read_file(json));
+  EXPECT_NE(read_file(run.plan_path()).find("cannot be met"), std::string::npos) << "it is written";
+  const nlohmann::json found = run.report();
   EXPECT_FALSE(found.at("meets_budget").get<bool>());
   EXPECT_EQ(found.at("places").size(), 11u + 1u) << "layers and the wire";
   EXPECT_TRUE(found.at("choices").contains("comm.wire_dtype"));
 }
 
 TEST(PlanVerb, SaysWhatItTakesBeforeItBeginsAndAsksWhereThatIsMuch) {
-  const SmallRun run("plan_verb_effort");
-  const auto outcome_of = [&](const std::vector<std::string>& more) {
-    return run_program(0, with({"advise", run.config_path(), "--hardware", "h100", "--budget", "time=200%", "--warm-up",
-                                "2", "--batches", "2", "--plan", run.folder() + "/plan.yaml"},
-                               more));
+  const PlanRun run("plan_verb_effort");
+  const auto outcome_of = [&](const std::string& more) {
+    return run.search("--hardware h100 --budget time=200% --warm-up 2 --batches 2 " + more);
   };
-  const Outcome small = outcome_of({"--seeds", "0", "--state", "none"});
+  const Outcome small = outcome_of("--seeds 0 --state none");
   EXPECT_EQ(small.exit_code, 0) << small.output;
   const size_t estimate = small.output.find("plan: about "), begin = small.output.find("steps in fp32");
   ASSERT_NE(estimate, std::string::npos) << small.output;
   EXPECT_LT(estimate, begin) << small.output;
-  const Outcome much = outcome_of({"--seeds", "1000", "--steps", "100000000", "train.steps=100000000"});
+  const Outcome much = outcome_of("--seeds 1000 --steps 100000000 train.steps=100000000");
   EXPECT_EQ(much.exit_code, 2) << much.output;
   EXPECT_NE(much.output.find("Go on with --yes"), std::string::npos) << much.output;
   EXPECT_NE(much.output.find("100 % for validation: --seeds, --steps"), std::string::npos) << much.output;
-  const Outcome large = outcome_of({"model.layers=4", "model.width=32768", "model.heads=128"});
+  const Outcome large = outcome_of("model.layers=4 model.width=32768 model.heads=128");
   EXPECT_EQ(large.exit_code, 8) << large.output;
   EXPECT_NE(large.output.find("memory are needed, and this machine has "), std::string::npos) << large.output;
   for (const Outcome& refused : {much, large}) {
@@ -244,16 +248,15 @@ TEST(PlanVerb, SaysWhatItTakesBeforeItBeginsAndAsksWhereThatIsMuch) {
 
 // Statements are about the plan as a whole, and nothing in the table beside it is better.
 TEST(PlanVerb, JudgesPlansAsAWhole) {
-  const SmallRun run("plan_verb_whole");
+  const PlanRun run("plan_verb_whole");
   std::vector<std::string> budgets = {"memory=72%", "memory=86%"};
   if (every_case()) budgets = with(budgets, {"memory=78%", "memory=94%"});
   for (const std::string& budget : budgets) {
-    const std::string json = run.folder() + "/plan.json";
-    const Outcome outcome =
-        run_program(0, {"advise", run.config_path(), "--hardware", "h100", "--budget", budget, "--recipes",
-                        "current,nvfp4", "--warm-up", "2", "--batches", "2", "--seeds", "0", "--plan",
-                        run.folder() + "/plan.yaml", "--json", json, "train.recompute=selective"});
-    const nlohmann::json found = nlohmann::json::parse(read_file(json));
+    const Outcome outcome = run.search(
+        "--hardware h100 --recipes current,nvfp4 --warm-up 2 --batches 2 --seeds 0 train.recompute=selective "
+        "--budget " +
+        budget);
+    const nlohmann::json found = run.report();
     ASSERT_EQ(outcome.exit_code, found.at("meets_budget").get<bool>() ? 0 : 9) << outcome.output;
     const auto bytes = found.at("plan").at("bytes").get<double>();
     const auto limit = found.at("budget").at("limit").get<double>() * (1.0 + 1e-9);
@@ -274,93 +277,60 @@ TEST(PlanVerb, JudgesPlansAsAWhole) {
 }
 
 TEST(PlanVerb, ComparesSolversOnRequest) {
-  const SmallRun run("plan_verb_compare");
-  const std::string json = run.folder() + "/plan.json";
-  const auto solvers = [&](std::vector<std::string> more) {
-    std::vector<std::string> arguments = {"advise",     run.config_path(),
-                                          "--hardware", "h100",
-                                          "--budget",   "time=99%",
-                                          "--warm-up",  "2",
-                                          "--batches",  "2",
-                                          "--seeds",    "0",
-                                          "--state",    "none",
-                                          "--plan",     run.folder() + "/plan.yaml",
-                                          "--json",     json};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const Outcome outcome = run_program(0, arguments);
+  const PlanRun run("plan_verb_compare");
+  const auto solvers = [&](const std::string& more) {
+    const Outcome outcome =
+        run.search("--hardware h100 --budget time=99% --warm-up 2 --batches 2 --seeds 0 --state none " + more);
     std::vector<std::string> names;
-    const nlohmann::json found = nlohmann::json::parse(read_file(json));
+    const nlohmann::json found = run.report();
     EXPECT_EQ(outcome.exit_code, found.at("meets_budget").get<bool>() ? 0 : 9) << outcome.output;
     for (const auto& [name, plan] : found.at("solvers").items()) names.push_back(name);
     EXPECT_EQ(outcome.output.find("Found by each solver") != std::string::npos, names.size() > 1) << outcome.output;
     return names;
   };
-  const auto allocated_by = [&] { return read_json(json).at("allocated_by").get<std::string>(); };
+  const auto allocated_by = [&] { return run.report().at("allocated_by").get<std::string>(); };
   using Names = std::vector<std::string>;
-  EXPECT_EQ(solvers({}), Names{"knapsack"});
+  EXPECT_EQ(solvers(""), Names{"knapsack"});
   EXPECT_EQ(allocated_by(), "loss");
-  EXPECT_EQ(solvers({"--solver", "greedy"}), Names{"greedy"});
-  EXPECT_EQ(solvers({"--damage", "entropy", "--solver", "greedy"}), Names{"entropy"});
+  EXPECT_EQ(solvers("--solver greedy"), Names{"greedy"});
+  EXPECT_EQ(solvers("--damage entropy --solver greedy"), Names{"entropy"});
   EXPECT_EQ(allocated_by(), "entropy");
-  EXPECT_EQ(solvers({"--compare-solvers"}),
+  EXPECT_EQ(solvers("--compare-solvers"),
             (Names{"bayesian", "evolution", "greedy", "knapsack", "reinforcement", "top_k"}));
 }
 
 // fp16 is no option if it overflows, even as a uniform precision. Settings that change the precision during training
 // are not used in compared runs.
 TEST(PlanVerb, PlansForModelsThatOverflowAndForTrainingsWithFallbacks) {
-  const SmallRun run("plan_verb_odd");
-  const std::vector<std::string> common = {
-      "advise", run.config_path(), "--hardware", "h100",      "--budget", "loss=1", "--recipes",
-      "none",   "--warm-up",       "0",          "--batches", "2",        "--plan", run.folder() + "/plan.yaml"};
-  const auto succeeds = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = common;
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const Outcome outcome = run_program(0, arguments);
+  const PlanRun run("plan_verb_odd");
+  const auto succeeds = [&](const std::string& more) {
+    const Outcome outcome = run.search(
+        "--hardware h100 --budget loss=1 --recipes none --warm-up 0 --batches 2 precision.compute=fp16 " + more);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return outcome.output;
   };
-  succeeds({"--seeds", "0", "precision.compute=fp16", "model.init_stddev=10"});
-  const std::string output = succeeds({"--seeds", "3", "--steps", "6", "precision.compute=fp16",
-                                       "precision.fallback.overflows=2", "scaler.floor=lift"});
+  succeeds("--seeds 0 model.init_stddev=10");
+  const std::string output = succeeds("--seeds 3 --steps 6 precision.fallback.overflows=2 scaler.floor=lift");
   EXPECT_NE(output.find("Against fp16, 3 seeds of 6 steps"), std::string::npos) << output;
 }
 
 // Such settings do not apply to trials of plans on fp32 weights, nor to fp32 throughout without position embeddings.
 TEST(PlanVerb, PlansForTrainingsThatSayHow16BitWeightsAreKept) {
-  const SmallRun run("plan_verb_weights");
+  const PlanRun run("plan_verb_weights");
   const struct {
     std::string setting, value, position;
   } cases[] = {{"optimizer.weight_rounding", "stochastic", "rope"},
                {"optimizer.master", "kahan", "learned"},
                {"optimizer.master", "none_stochastic", "rope"}};
   for (const auto& [setting, value, position] : cases) {
-    const std::string plan = run.folder() + "/plan.yaml";
-    const Outcome outcome = run_program(0, {"advise",
-                                            run.config_path(),
-                                            "--hardware",
-                                            "h100",
-                                            "--budget",
-                                            "loss=1",
-                                            "--solver",
-                                            "differentiable",
-                                            "--warm-up",
-                                            "1",
-                                            "--batches",
-                                            "2",
-                                            "--seeds",
-                                            "0",
-                                            "--state",
-                                            "moments",
-                                            "--plan",
-                                            plan,
-                                            setting + "=" + value,
-                                            "model.position=" + position});
+    const Outcome outcome = run.search(
+        "--hardware h100 --budget loss=1 --solver differentiable --warm-up 1 --batches 2 --seeds 0 --state moments " +
+        fmt::format("{}={} model.position={}", setting, value, position));
     EXPECT_EQ(outcome.exit_code, 0) << value << "\n" << outcome.output;
-    EXPECT_NE(to_yaml(load_config(plan)).find(fmt::format("  {}: {}\n", setting.substr(setting.find('.') + 1), value)),
-              std::string::npos)
+    const std::string line = fmt::format("  {}: {}\n", setting.substr(setting.find('.') + 1), value);
+    EXPECT_NE(to_yaml(load_config(run.plan_path())).find(line), std::string::npos)
         << "the plan lowers weights, and keeps them so\n"
-        << read_file(plan);
+        << read_file(run.plan_path());
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 const Json kSettings = {{"model.layers", "2"}, {"model.width", "128"}, {"optimizer.lr", "0.002"}};
 
 std::string yaml_in(const std::string& precision, const std::vector<std::string>& settings = {}) {
-  return to_yaml(chosen_candidates(minimal_config(settings), {precision}, "").front().config);
+  return to_yaml(chosen_candidates(minimal_config(settings), {precision}).front().config);
 }
 
 struct Compared {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "tests/program/program.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa::testing {
 namespace {
@@ -17,7 +18,7 @@ TEST(AnalyzeFormats, PrintsEveryFormatAndWritesTheFigures) {
                                           "--json", file, "--html", page, "--full"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   const auto figures = nlohmann::json::parse(read_file(file));
-  EXPECT_EQ(read_file(page), formats_page(figures));
+  EXPECT_EQ(read_file(page), page_document(kFormatsPage, figures));
   EXPECT_EQ(figures.at("samples"), 500);
   EXPECT_TRUE(figures.at("gemm").empty());
   int with_range = 0;

@@ -11,6 +11,7 @@
 #include "tests/tools/run/page_browser.h"
 #include "tools/lab/analyze/formats_verb.h"
 #include "tools/lab/analyze/model_verb.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa::testing {
 namespace {
@@ -43,7 +44,7 @@ void expect_absent(const json& page, const std::string& id, const std::string& r
 
 TEST(ModelPage, DrawsEveryFigureLegibly) {
   const json analysis = small_analysis();
-  for (const json& page : legible_views("model", model_page(analysis), kModelPanels)) {
+  for (const json& page : legible_views("model", page_document(kModelPage, analysis), kModelPanels)) {
     EXPECT_EQ(page.at("heading"), analysis.at("title"));
     EXPECT_NE(page.at("setting").get<std::string>().find("gpt: 4 layers"), std::string::npos);
     for (const std::string& id : kModelPanels) {
@@ -75,7 +76,7 @@ TEST(ModelPage, DrawsEveryFigureLegibly) {
 
 TEST(ModelPage, BearsHundredsOfLayersHostileNamesAndMissingFigures) {
   const json analysis = nasty_analysis();
-  const std::string html = model_page(analysis);
+  const std::string html = page_document(kModelPage, analysis);
   const std::vector<Page> pages = {{.html = html, .width_px = 1280}, {.html = html, .width_px = 400}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages, kModelPanels));
@@ -106,10 +107,10 @@ TEST(ModelPage, SaysWhyPanelsAreEmpty) {
   const json fp32 = {{"setting", {{"compute", "fp32"}, {"recipe", "none"}, {"wire", "fp32"}, {"ranks", 2}}},
                      {"verdict", {{"level", "good"}, {"lines", json::array()}}},
                      {"checkpoints", {{{"name", "early"}, {"tensors", json::array()}, {"wire", json::array()}}}}};
-  const std::vector<Page> pages = {{.html = model_page(fp32)},
-                                   {.html = model_page(json())},
-                                   {.html = model_page(json::object())},
-                                   {.html = model_page({{"checkpoints", nullptr}, {"formats", 3}})}};
+  const std::vector<Page> pages = {{.html = page_document(kModelPage, fp32)},
+                                   {.html = page_document(kModelPage, json())},
+                                   {.html = page_document(kModelPage, json::object())},
+                                   {.html = page_document(kModelPage, {{"checkpoints", nullptr}, {"formats", 3}})}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages, kModelPanels));
   const json& page = visited.facts[0];
@@ -124,7 +125,7 @@ TEST(ModelPage, SaysWhyPanelsAreEmpty) {
 }
 
 TEST(ModelPage, FiltersByRoleLayerAndCheckpoint) {
-  const std::string html = model_page(small_analysis());
+  const std::string html = page_document(kModelPage, small_analysis());
   const std::vector<Page> pages = {{.html = html,
                                     .width_px = 1280,
                                     .actions = {{"#filter-role", "weight"},
@@ -156,7 +157,7 @@ TEST(ModelPage, SortsTheTableByAColumn) {
   tensors[5 * 6]["underflow"] = 0.5;                      // of blocks.1.mlp.up
   tensors[5 * 7]["underflow"] = nullptr;                  // of blocks.1.mlp.down
   const Action sort = {"#layers th:nth-child(7) button", ""};
-  Page descending = {.html = model_page(analysis),
+  Page descending = {.html = page_document(kModelPage, analysis),
                      .actions = {{"#layers-view", "tensor"}, {"#filter-role", "activation"}, sort}};
   Page ascending = descending;
   ascending.actions.push_back(sort);
@@ -177,7 +178,7 @@ TEST(ModelPage, OrdersRowsFromTheWorstOn) {
   json analysis = small_analysis();
   for (json& value : analysis["checkpoints"][1]["products"][3 * 9]["snr_db"])
     value = -3.0;  // fprop of blocks.2.attention.out
-  const Visit visited = visit({{.html = model_page(analysis), .actions = {{"#filter-order", "worst"}}}});
+  const Visit visited = visit({{.html = page_document(kModelPage, analysis), .actions = {{"#filter-order", "worst"}}}});
   EXPECT_EQ(panel(visited.facts[0], "snr").at("rows_shown")[0], "blocks.2.attention.out");
 }
 
@@ -191,14 +192,14 @@ TEST(FormatsPage, DrawsEveryPanelLegibly) {
       products.push_back({{"size", size}, {"flops", 1e11 / size}, {"share_of_peak", 0.9}});
     figures["gemm"].push_back({{"dtype", dtype}, {"products", products}});
   }
-  for (const json& page : legible_views("formats", formats_page(figures), kFormatsPanels)) {
+  for (const json& page : legible_views("formats", page_document(kFormatsPage, figures), kFormatsPanels)) {
     for (const std::string& id : kFormatsPanels) EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
     EXPECT_EQ(panel(page, "ranges").at("rows"), 7u);
     EXPECT_EQ(panel(page, "format-error").at("marks"), 7u + 7 + 5) << "errors, ranges, errors with scales";
     EXPECT_EQ(panel(page, "underflow").at("facets"), 4u) << "fp16 and less";
     EXPECT_EQ(panel(page, "gemm").at("marks"), 2u + 2) << "the fastest, and lines by size";
   }
-  const std::vector<Page> pages = {{.html = formats_page(json())}};
+  const std::vector<Page> pages = {{.html = page_document(kFormatsPage, json())}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages, kFormatsPanels));
   for (const std::string& id : kFormatsPanels) expect_absent(visited.facts[0], id, "");
@@ -206,7 +207,7 @@ TEST(FormatsPage, DrawsEveryPanelLegibly) {
 
 // The checks above detect pages that violate them.
 TEST(PageChecks, CatchWhatCannotBeRead) {
-  std::string html = model_page(json());
+  std::string html = page_document(kModelPage, json());
   html.insert(html.find("</main>"), R"(
       <svg width="200" height="40">
         <text x="10" y="20">one</text><text x="20" y="22">two</text><circle cx="15" cy="16" r="4"></circle>
@@ -226,7 +227,7 @@ TEST(PageChecks, CatchWhatCannotBeRead) {
 }
 
 TEST(PageChecks, CatchMessagesRequestsAndPagesThatAreTooWide) {
-  const std::string sound = model_page(small_analysis());
+  const std::string sound = page_document(kModelPage, small_analysis());
   std::string open = sound;  // without the policy that forbids requests
   const size_t policy = open.find("<meta http-equiv=\"Content-Security-Policy\"");
   ASSERT_NE(policy, std::string::npos);

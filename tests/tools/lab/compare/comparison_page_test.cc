@@ -7,6 +7,7 @@
 #include "tests/tools/lab/compare/comparison_panels.h"
 #include "tests/tools/run/page_browser.h"
 #include "tools/lab/compare/compare_verb.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa::testing {
 namespace {
@@ -160,7 +161,8 @@ bool says(const json& panel, const std::string& text) {
 }
 
 TEST(ComparisonPage, DrawsEveryPanelLegibly) {
-  for (const json& page : legible_views("comparison", comparison_page(small_comparison()), kComparisonPanels)) {
+  for (const json& page :
+       legible_views("comparison", page_document(kComparisonPage, small_comparison()), kComparisonPanels)) {
     EXPECT_EQ(page.at("heading"), "gpt_small.yaml");
     EXPECT_NE(page.at("setting").get<std::string>().find("gpt: 2 layers"), std::string::npos);
     for (const std::string& id : kComparisonPanels) EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
@@ -204,7 +206,7 @@ TEST(ComparisonPage, ShowsRunsThatFailedAndHostileNames) {
     one["steps"]["loss"] = {nullptr, nullptr, nullptr};
     one["steps"]["grad_norm"] = {nullptr, nullptr, nullptr};
   }
-  const std::vector<Page> pages = {{.html = comparison_page(comparison), .width_px = 1280}};
+  const std::vector<Page> pages = {{.html = page_document(kComparisonPage, comparison), .width_px = 1280}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages, kComparisonPanels));
   const json& page = visited.facts[0];
@@ -220,7 +222,7 @@ TEST(ComparisonPage, PrintsDifferencesLikeTheTerminal) {
   json& precisions = comparison["precisions"];
   precisions[1]["summary"]["loss_difference"] = mean_difference(-1.3e-8, 6.4e-8);
   precisions[2]["summary"]["loss_difference"] = mean_difference(0.33259054, 2.7e-7);
-  const std::vector<Page> pages = {{.html = comparison_page(comparison), .width_px = 1280}};
+  const std::vector<Page> pages = {{.html = page_document(kComparisonPage, comparison), .width_px = 1280}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages, kComparisonPanels));
   const json& verdicts = panel(visited.facts[0], "verdict");
@@ -233,9 +235,10 @@ TEST(ComparisonPage, SaysWhyPanelsAreEmpty) {
   alone["precisions"] = json::array({alone["precisions"][0]});
   alone.erase("gradients");
   alone.erase("device_formats");
-  const std::vector<Page> pages = {{.html = comparison_page(alone)},
-                                   {.html = comparison_page(json())},
-                                   {.html = comparison_page({{"precisions", nullptr}, {"gradients", 3}})}};
+  const std::vector<Page> pages = {
+      {.html = page_document(kComparisonPage, alone)},
+      {.html = page_document(kComparisonPage, json())},
+      {.html = page_document(kComparisonPage, {{"precisions", nullptr}, {"gradients", 3}})}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages, kComparisonPanels));
   for (const char* id : {"saving", "underflow", "gemm", "format-error"}) {

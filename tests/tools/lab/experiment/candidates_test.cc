@@ -56,12 +56,12 @@ TEST(Candidates, PatternsAreOverTheConfigurationsOwnPrecision) {
       minimal_config({"precision.recipe=mxfp8", "precision.pattern=first_last_k_high", "precision.pattern_blocks=2"}));
   EXPECT_EQ(configured(candidates).name, "mxfp8:first_last_k_high");
   EXPECT_EQ(configured(candidates).config.precision.pattern_blocks, 2);
-  const Candidate chosen = chosen_candidates(mx, {"fp8:attention_high"}, "--precisions").front();
+  const Candidate chosen = chosen_candidates(mx, {"fp8:attention_high"}).front();
   EXPECT_EQ(chosen.name, "fp8:attention_high");
   EXPECT_EQ(chosen.config.precision.pattern, PrecisionPattern::kAttentionHigh);
   EXPECT_EQ(chosen.config.precision.recipe->scaling, Scaling::kDelayed);
   for (const char* wrong : {"fp8:none", "fp8:attention", "fp7:attention_high", ":attention_high", "fp8:"}) {
-    EXPECT_THROW(chosen_candidates(mx, {wrong}, "--precisions"), ConfigError) << wrong;
+    EXPECT_THROW(chosen_candidates(mx, {wrong}), ConfigError) << wrong;
     EXPECT_THROW(candidates_of(mx, {wrong}), ConfigError) << wrong;
   }
 }
@@ -119,7 +119,7 @@ TEST(Candidates, UnknownFormatsAreRefused) {
 
 TEST(Candidates, ThoseAskedForKeepTheirOrderAndNames) {
   const Config config = minimal_config({"optimizer.master=kahan"});
-  const auto candidates = chosen_candidates(config, {"fp8", "fp32", "configured", "fp4", "fp16"}, "--precisions");
+  const auto candidates = chosen_candidates(config, {"fp8", "fp32", "configured", "fp4", "fp16"});
   EXPECT_EQ(names_of(candidates), (std::vector<std::string>{"fp8", "fp32", "configured", "fp4", "fp16"}));
   EXPECT_EQ(candidates[0].config.precision.recipe->scaling, Scaling::kDelayed);
   EXPECT_EQ(candidates[4].config.optimizer.adamw.master, MasterWeights::kF32);
@@ -135,7 +135,7 @@ TEST(Candidates, APlanIsThePrecisionOfAFile) {
                                         "train: {steps: 7}\n"
                                         "precision: {recipe: current, rules: [{match: blocks.0.mlp, format: fp32}]}\n");
   const Config config = minimal_config({"precision.compute=fp16", "precision.fallback.overflows=2"});
-  const auto candidates = chosen_candidates(config, {"plan=" + path}, "--precisions");
+  const auto candidates = chosen_candidates(config, {"plan=" + path});
   ASSERT_EQ(names_of(candidates), (std::vector<std::string>{"plan"}));
   const Config& plan = candidates[0].config;
   EXPECT_EQ(plan.precision.compute, DType::kBF16) << "nothing stays of the configuration's own precision";
@@ -155,7 +155,7 @@ TEST(Candidates, APlanBringsItsFormatsOfStateAndWire) {
   const TempFolder folder;
   const Config config = minimal_config({"comm.wire_dtype=fp16", "optimizer.second_moment=8bit"});
   const auto plan_in = [&](const std::string& text) {
-    return chosen_candidates(config, {"plan=" + folder.write("plan.yaml", text)}, "--precisions")[0].config;
+    return chosen_candidates(config, {"plan=" + folder.write("plan.yaml", text)})[0].config;
   };
   const Config plan = plan_in(to_yaml(minimal_config(whole)));
   std::vector<std::string> expected = formats;
@@ -173,7 +173,7 @@ TEST(Candidates, APrecisionIsNamedAsItIsAskedFor) {
     const auto precision = parse_precision(name);
     ASSERT_TRUE(precision) << name;
     EXPECT_EQ(precision_name(*precision), name);
-    EXPECT_EQ(requested_name(chosen_candidates(minimal_config(), {name}, "--precisions")[0].config), name);
+    EXPECT_EQ(requested_name(chosen_candidates(minimal_config(), {name})[0].config), name);
     EXPECT_EQ(without_alias(name), name);
   }
   EXPECT_EQ(without_alias("fp8:attention_high"), "delayed:attention_high");
@@ -185,7 +185,7 @@ TEST(Candidates, APrecisionIsNamedAsItIsAskedFor) {
 
 TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
   const auto refusal = [](const std::vector<std::string>& names) {
-    return error_of([&] { chosen_candidates(minimal_config(), names, "--precisions"); });
+    return error_of([&] { chosen_candidates(minimal_config(), names); });
   };
   EXPECT_EQ(refusal({"fp7"}),
             "--precisions: expected some of "

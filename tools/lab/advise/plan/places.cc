@@ -51,21 +51,12 @@ void apply(const PlannedPlace& layer, const PlaceOption& option, std::vector<Pre
 
 void apply(SharedFormat format, const PlaceOption& option, Config& config) {
   AdamWOptions& optimizer = config.optimizer.adamw;
-  switch (format) {
-    case SharedFormat::kFirstMoment:
-      optimizer.first_moment = std::get<MomentFormat>(option.value);
-      break;
-    case SharedFormat::kSecondMoment:
-      optimizer.second_moment = std::get<MomentFormat>(option.value);
-      break;
-    case SharedFormat::kMaster:
-      optimizer.master = std::get<MasterWeights>(option.value);
-      if (optimizer.master != MasterWeights::kF32) optimizer.weight_rounding = WeightRounding::kNearest;
-      break;
-    case SharedFormat::kWire:
-      config.comm.reducer.wire = std::get<DType>(option.value);
-      break;
-  }
+  if (format == SharedFormat::kFirstMoment) optimizer.first_moment = std::get<MomentFormat>(option.value);
+  if (format == SharedFormat::kSecondMoment) optimizer.second_moment = std::get<MomentFormat>(option.value);
+  if (format == SharedFormat::kWire) config.comm.reducer.wire = std::get<DType>(option.value);
+  if (format != SharedFormat::kMaster) return;
+  optimizer.master = std::get<MasterWeights>(option.value);
+  if (optimizer.master != MasterWeights::kF32) optimizer.weight_rounding = WeightRounding::kNearest;
 }
 
 // ---- Options.

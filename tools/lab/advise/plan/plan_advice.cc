@@ -42,16 +42,6 @@ std::vector<WholePlan> undominated(std::vector<WholePlan> plans) {
   return kept;
 }
 
-// Plans of the front, from one end to the other.
-std::vector<Plan> thinned(const ParetoFront& front) {
-  const size_t count = std::min(kMostFrontPlans, front.plans.size());
-  std::vector<Plan> plans;
-  for (size_t i = 0; i < count; ++i) {
-    plans.push_back(front.plans[count == 1 ? 0 : i * (front.plans.size() - 1) / (count - 1)]);
-  }
-  return plans;
-}
-
 // Predicts a step of the whole model for each option, with 16 bits elsewhere. This includes casts, transposes and
 // effects on neighbours. Layers that differ only in their block number cost the same. Options count relative to the
 // least cost of their decision; the rest is common to all plans. Returns the cost in 16 bits throughout.
@@ -70,17 +60,13 @@ StepCost price_options(PlanAdvice& advice, const KnownDamages& damages) {
       const StepCost& cost = entry->second;
       options.push_back({option.name, cost.seconds, cost.bytes, damage.sum, damage.error, cost.joules});
     }
-    const double seconds = std::ranges::min(options, {}, &PlanOption::seconds).seconds;
-    const double bytes = std::ranges::min(options, {}, &PlanOption::bytes).bytes;
-    const double joules = std::ranges::min(options, {}, &PlanOption::joules).joules;
-    for (PlanOption& option : options) {
-      option.seconds -= seconds;
-      option.bytes -= bytes;
-      option.joules -= joules;
+    for (const auto& [of_option, of_step] :
+         {std::pair(&PlanOption::seconds, &StepCost::seconds), std::pair(&PlanOption::bytes, &StepCost::bytes),
+          std::pair(&PlanOption::joules, &StepCost::joules)}) {
+      const double least = std::ranges::min(options, {}, of_option).*of_option;
+      for (PlanOption& option : options) option.*of_option -= least;
+      advice.common.*of_step += least - low.*of_step;
     }
-    advice.common.seconds += seconds - low.seconds;
-    advice.common.bytes += bytes - low.bytes;
-    advice.common.joules += joules - low.joules;
     advice.problem.push_back({place.name(), std::move(options)});
   }
   return low;
@@ -137,7 +123,7 @@ void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::ve
   const double damage = evaluate(advice.problem, starts.back()).damage;
   starts.push_back(solve("knapsack", advice.problem, {.budget = Budget::kLoss, .limit = damage + kHarmNats}).plan);
   for (const WholePlan& uniform : advice.uniform) starts.push_back(uniform.choice);
-  for (const Plan& plan : thinned(advice.front)) starts.push_back(plan);
+  for (const Plan& plan : thinned(advice.front.plans, kMostFrontPlans)) starts.push_back(plan);
   search.starts = std::move(starts);
   search.price = [&](const Plan& plan) { return advice.priced("plan", plan).totals(); };
   const FoundWhole found = search_wholes(search);
@@ -269,7 +255,9 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   }
   advice.front_plans = {advice.plan};
   advice.front_plans.insert(advice.front_plans.end(), advice.uniform.begin(), advice.uniform.end());
-  for (const Plan& plan : thinned(advice.front)) advice.front_plans.push_back(advice.priced("front", plan));
+  for (const Plan& plan : thinned(advice.front.plans, kMostFrontPlans)) {
+    advice.front_plans.push_back(advice.priced("front", plan));
+  }
   advice.front_plans = undominated(std::move(advice.front_plans));
   return advice;
 }

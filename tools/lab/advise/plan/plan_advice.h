@@ -126,6 +126,15 @@ using TrainPlan = std::function<PlanValidation(const Config& plan)>;
 // plan that exceeds_measured(), or stays worse than 16 bits throughout, is replaced by them if they meet the budget.
 void try_plan(const TrainPlan& train, PlanAdvice& advice);
 
+// At most so many items, evenly from one end to the other.
+template <typename List>
+List thinned(const List& list, size_t most) {
+  const size_t count = std::min(most, list.size());
+  List kept;
+  for (size_t i = 0; i < count; ++i) kept.push_back(list[count == 1 ? 0 : i * (list.size() - 1) / (count - 1)]);
+  return kept;
+}
+
 // ---- From a configuration to a plan (plan_run.cc).
 
 // Probes for the sensitivity analysis.

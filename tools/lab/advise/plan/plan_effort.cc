@@ -98,11 +98,11 @@ std::string to_text(const PlanEffort& effort, double seconds_of_step) {
 
 void require_memory_for(const PlanEffort& effort, double total_bytes) {
   if (effort.bytes <= total_bytes) return;
-  throw MemoryError(fmt::format(
-      "advise --budget: about {} of memory are needed, and this machine has {}: give --time-pairs 0, for which fewer "
-      "models are in memory at once, a smaller train.micro_batch, train.recompute=full or a smaller model; or go on "
-      "with --yes",
-      to_text(PlanQuantity::kBytes, effort.bytes), to_text(PlanQuantity::kBytes, total_bytes)));
+  throw MemoryError(
+      fmt::format("advise --budget: about {} of memory are needed, and this machine has {}: give --time-pairs 0, for "
+                  "which fewer models are in memory at once, a smaller train.micro_batch, train.recompute=full or a "
+                  "smaller model; or go on with --yes",
+                  to_text(PlanQuantity::kBytes, effort.bytes), to_text(PlanQuantity::kBytes, total_bytes)));
 }
 
 void require_time_for(const PlanEffort& effort, double seconds_of_step) {

@@ -14,9 +14,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanOption, name, seconds, bytes, damage, dam
 
 namespace {
 
-constexpr auto kSeconds = PlanQuantity::kSeconds;
-constexpr auto kBytes = PlanQuantity::kBytes;
-constexpr auto kJoules = PlanQuantity::kJoules;
+using enum PlanQuantity;
 
 // ---- JSON.
 
@@ -84,10 +82,10 @@ std::string verdict(const PlanAdvice& advice) {
       return fmt::format("No plan within the budget of {} kept its promise: the one below takes {}.\n", limit, found);
     }
     const std::string memory = fmt::format(" within the hardware's memory of {}", to_text(kBytes, cost.device_bytes));
-    const char* const state = advice.damage == DamageScore::kLoss
-                                  ? ""
-                                  : " Optimizer state and wire stay as configured; without --damage they are planned, "
-                                    "too.";
+    const char* const state =
+        advice.damage == DamageScore::kLoss
+            ? ""
+            : " Optimizer state and wire stay as configured; without --damage they are planned, too.";
     return fmt::format("The budget of {} cannot be met{}: {} is the least that was found, by the plan below.{}\n",
                        limit, advice.lacks_memory() ? memory : "", found, state);
   }
@@ -220,16 +218,12 @@ void add_solvers(const PlanAdvice& advice, const Json& solvers, ReportText& text
 }
 
 void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
-  constexpr size_t kMostRows = 12;
-  const size_t rows = std::min(kMostRows, front.size());
-  Json shown = Json::array();
-  for (size_t row = 0; row < rows; ++row) shown.push_back(front[rows == 1 ? 0 : row * (front.size() - 1) / (rows - 1)]);
-  std::string thinned;
+  const Json rows = thinned(front, 12);
+  std::string gaps;
   if (advice.front.damage_gap > 0.0 || advice.front.bytes_gap > 0.0 || advice.front.joules_gap > 0.0) {
-    thinned =
-        fmt::format(", thinned: up to {}, {}{} from the whole front",
-                    to_text(PlanQuantity::kDamage, advice.front.damage_gap), to_text(kBytes, advice.front.bytes_gap),
-                    advice.knows_energy() ? ", " + to_text(kJoules, advice.front.joules_gap) : "");
+    gaps = fmt::format(", thinned: up to {}, {}{} from the whole front", to_text(kDamage, advice.front.damage_gap),
+                       to_text(kBytes, advice.front.bytes_gap),
+                       advice.knows_energy() ? ", " + to_text(kJoules, advice.front.joules_gap) : "");
   }
   std::vector<Column> columns = {{"time", "seconds", cell(kSeconds)},
                                  {"memory", "bytes", cell(kBytes)},
@@ -237,11 +231,11 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
                                  {"", "fits", kFits}};
   add_energy(advice, columns);
   text.line("\nPareto front:")
-      .table(shown, columns)
+      .table(rows, columns)
       .line(
-          "({} of {} plans, priced as wholes, none of which beats another in time, memory{} and loss at "
-          "once; from the {} on the front of the sums{})",
-          rows, front.size(), advice.knows_energy() ? ", energy" : "", advice.front.plans.size(), thinned);
+          "({} of {} plans, priced as wholes, none of which beats another in time, memory{} and loss at once; from the "
+          "{} on the front of the sums{})",
+          rows.size(), front.size(), advice.knows_energy() ? ", energy" : "", advice.front.plans.size(), gaps);
 }
 
 // How the plan was found among wholes.
@@ -321,8 +315,8 @@ ReportText to_text(const PlanAdvice& advice) {
   add_energy(advice, columns);
   text.table(plans, columns);
   text.line(
-      "({} is used in all of them for everything that no plan decides about, at {:.2g} nats of each "
-      "loss; formats that layers share are as configured in uniform ones, the most exact in fp32)",
+      "({} is used in all of them for everything that no plan decides about, at {:.2g} nats of each loss; formats that "
+      "layers share are as configured in uniform ones, the most exact in fp32)",
       low.name, advice.rest_damage);
   text.line("\nThe plan:");
   size_t width = 0;

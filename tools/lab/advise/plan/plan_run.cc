@@ -22,25 +22,21 @@ void require_enumerable(const std::vector<PlannedPlace>& places) {
   double plans = 1.0;
   for (const PlannedPlace& place : places) plans *= static_cast<double>(place.options.size());
   if (plans <= static_cast<double>(SearchSettings().most_plans)) return;
-  throw ConfigError(fmt::format(
-      "--solver enumeration: {:.2g} plans are more than the {} that it tries; give knapsack, which finds the "
-      "best of them as well",
-      plans, SearchSettings().most_plans));
+  throw ConfigError(
+      fmt::format("--solver enumeration: {:.2g} plans are more than the {} that it tries; give knapsack, which finds "
+                  "the best of them as well",
+                  plans, SearchSettings().most_plans));
 }
 
 // Products are in `low` unless a plan chooses something else.
 void require_units(const Hardware& hardware, DType low) {
   const ProductFormat format = low == DType::kF16 ? ProductFormat::kF16 : ProductFormat::kBF16;
   if (units_for(hardware, format)) return;
-  std::string others;
-  for (const Hardware& other : all_hardware()) {
-    if (units_for(other, format)) others += fmt::format("{}{}", others.empty() ? "" : ", ", other.name);
-  }
   throw ConfigError(fmt::format(
       "--hardware {}: expected units for {}, which plans with precision.compute={} are made of, but {} has none, or "
       "none whose rate is published: give precision.compute={}, or --hardware with one of {}",
       hardware.name, name(format), name(low), hardware.title, name(low == DType::kF16 ? DType::kBF16 : DType::kF16),
-      others));
+      hardware_names(format)));
 }
 
 // Scores only compare layers with each other.
@@ -71,14 +67,20 @@ void require_possible(const BudgetText& budget, const Config& config) {
                   budget.value, least));
 }
 
-[[noreturn]] void refuse_energy() {
-  std::string known;
-  for (const Hardware& hardware : all_hardware())
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", hardware.name);
-  throw ConfigError(
-      fmt::format("--budget energy: expected a device whose power is known, got that of this machine, where only times "
-                  "are measured: give --hardware with one of {}, or a budget of time",
-                  known));
+// Impossible requests fail before anything is trained.
+void require_possible(const PlanRunRequest& request, const Config& config) {
+  require_recipes(request.plan.recipes);
+  require_kinds(request.state);
+  require_allocation(request.plan);
+  if (request.hardware != nullptr) {
+    require_units(*request.hardware, low_of(config));
+  } else if (request.plan.budget.kind == Budget::kEnergy) {
+    throw ConfigError(
+        fmt::format("--budget energy: expected a device whose power is known, got that of this machine, where only "
+                    "times are measured: give --hardware with one of {}, or a budget of time",
+                    hardware_names()));
+  }
+  require_possible(request.plan.budget, config);
 }
 
 // Most calls of any plan also occur in a uniform plan. Times each in several rounds, since other work may slow the
@@ -101,18 +103,52 @@ void time_uniform_steps(const Config& config, DType low, const std::vector<Plann
   for (int round = 0; round < rounds; ++round) costs.measure(steps);
 }
 
+// Says what the plan will take. ConfigError if that is more than the request accepts.
+void announce(const PlanRunRequest& request, const PlanEffort& effort, double seconds_of_step) {
+  if (!request.accepts_much) require_time_for(effort, seconds_of_step);
+  const BudgetText& budget = request.plan.budget;
+  const PlanQuantity limited = PlanGoal{.budget = budget.kind}.quantities()[0];
+  log_info("plan: budget of {}: {}", name(budget.kind),
+           budget.is_relative ? fmt::format("{:g} % of 16 bits throughout", 100.0 * budget.value)
+                              : to_text(limited, budget.value));
+  log_info("plan: {}", to_text(effort, seconds_of_step));
+  log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
+           request.batches);
+}
+
+// The search of the request, unless it is a solver of sums by the loss.
+PlanSearch own_search(const PlanRequest& plan, const Config& config, const SensitivityAnalysis& sensitivity,
+                      Session& session) {
+  const DType low = low_of(config);
+  if (plan.damage != DamageScore::kLoss) {
+    return [&, low](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
+      return allocate(plan.solver, problem, goal, score_damages(plan.damage, sensitivity, low, left), plan.seed);
+    };
+  }
+  if (plan.solver != kDifferentiable) return {};
+  return [&, low](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
+    return search_differentiably(config, low, left, problem, goal,
+                                 {.fp16_scale = sensitivity.fp16_scale, .seed = plan.seed}, session);
+  };
+}
+
+void validate(const PlanRunRequest& request, const Config& config, Communicator& communicator, PlanAdvice& advice) {
+  ValidationOptions options = request.validation;
+  if (options.most_seeds == 0) return;
+  if (request.hardware != nullptr) options.time_pairs = 0;
+  const std::vector<Candidate> against = references(without_fallback(config), advice.low, advice.places);
+  const auto train = [&](const Config& found) {
+    return validate_plan(tried(without_fallback(found)), against, options, communicator);
+  };
+  try_plan(train, advice);
+}
+
 }  // namespace
 
 PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, const Config& config) {
-  // Impossible requests fail before anything is trained.
-  require_recipes(request.plan.recipes);
-  require_kinds(request.state);
-  require_allocation(request.plan);
-  const bool goes_by_loss = request.plan.damage == DamageScore::kLoss;
+  require_possible(request, config);
   const DType low = low_of(config);
-  if (request.hardware != nullptr) require_units(*request.hardware, low);
-  if (request.hardware == nullptr && request.plan.budget.kind == Budget::kEnergy) refuse_energy();
-  require_possible(request.plan.budget, config);
+  const bool goes_by_loss = request.plan.damage == DamageScore::kLoss;
   const std::vector<PlannedPlace> layers = planned_layers(config, low, request.plan.recipes);
   const std::vector<std::string> state = goes_by_loss ? request.state : std::vector<std::string>();
   const std::vector<PlannedPlace> shared = planned_shared(config, low, state, request.ranks);
@@ -128,24 +164,14 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   set_up_threads(config, *communicator);
   const Config exact = tried(in_exact_precision(config));
   std::optional<Session> session(std::in_place, exact, *communicator);
-  const double seconds = time_of_step(*session);
-  if (!request.accepts_much) require_time_for(effort, seconds);
-  const BudgetText& budget = request.plan.budget;
-  const PlanQuantity limited = PlanGoal{.budget = budget.kind}.quantities()[0];
-  log_info("plan: budget of {}: {}", name(budget.kind),
-           budget.is_relative ? fmt::format("{:g} % of 16 bits throughout", 100.0 * budget.value)
-                              : to_text(limited, budget.value));
-  log_info("plan: {}", to_text(effort, seconds));
-  log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
-           request.batches);
+  announce(request, effort, time_of_step(*session));
   train_steps(*session, request.warm_up);
   const std::vector<std::string> names = uniform_names(low, request.plan.recipes);
-  SensitivityRequest analysis;
-  analysis.target = title;
-  analysis.formats.assign(names.begin() + 1, names.end());
-  analysis.batches = request.batches;
-  analysis.probes = hessian_probes(request.plan);
-  const SensitivityAnalysis sensitivity = analyze_sensitivity(analysis, *session);
+  const SensitivityAnalysis sensitivity = analyze_sensitivity({.target = title,
+                                                               .formats = {names.begin() + 1, names.end()},
+                                                               .batches = request.batches,
+                                                               .probes = hessian_probes(request.plan)},
+                                                              *session);
   places = layers;
   keep_known(places, {.low = low, .layers = sensitivity, .shared = {}});
   places.insert(places.end(), shared.begin(), shared.end());
@@ -154,19 +180,8 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   plan.shared_damages = shared_damages(
       config, low, {.windows = request.batches, .ranks = request.ranks, .fp16_scale = sensitivity.fp16_scale}, places,
       session, *communicator);
-  if (!goes_by_loss) {
-    plan.solver = name(plan.damage);
-    plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
-      return allocate(request.plan.solver, problem, goal, score_damages(plan.damage, sensitivity, low, left),
-                      plan.seed);
-    };
-  }
-  if (plan.solver == kDifferentiable) {
-    plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
-      return search_differentiably(config, low, left, problem, goal,
-                                   {.fp16_scale = sensitivity.fp16_scale, .seed = plan.seed}, *session);
-    };
-  }
+  plan.own_search = own_search(request.plan, config, sensitivity, *session);
+  if (!goes_by_loss) plan.solver = name(plan.damage);
 
   Backend& backend = *session->runtime.backend;
   MeasuredCosts measured(backend, *session->runtime.stream, last_level_cache_bytes());
@@ -178,16 +193,7 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
     time_uniform_steps(config, low, places, names, target, request.rounds, measured);
   }
   PlanAdvice advice = advise_plan(plan, config, places, sensitivity, target, request.ranks);
-  if (request.validation.most_seeds == 0) return advice;
-
-  const std::vector<Candidate> against = references(without_fallback(config), low, advice.places);
-  ValidationOptions options = request.validation;
-  if (request.hardware != nullptr) options.time_pairs = 0;
-  try_plan(
-      [&](const Config& found) {
-        return validate_plan(tried(without_fallback(found)), against, options, *communicator);
-      },
-      advice);
+  validate(request, config, *communicator, advice);
   return advice;
 }
 

@@ -21,18 +21,10 @@ double bits_of(const std::string& format) {
 
 // NaN if it is not known.
 double harm_of(DamageScore score, const DecisionScores& one) {
-  switch (score) {
-    case DamageScore::kLoss:
-      return one.loss.mean;
-    case DamageScore::kFisher:
-      return one.fisher.mean;
-    case DamageScore::kHessian:
-      return std::abs(one.hessian.mean);
-    case DamageScore::kInformation:
-      return std::log2(kInformationBins) - one.information.mean;
-    case DamageScore::kEntropy:
-      break;
-  }
+  if (score == DamageScore::kLoss) return one.loss.mean;
+  if (score == DamageScore::kFisher) return one.fisher.mean;
+  if (score == DamageScore::kHessian) return std::abs(one.hessian.mean);
+  if (score == DamageScore::kInformation) return std::log2(kInformationBins) - one.information.mean;
   return (one.entropy.mean + std::log2(kBinsPerDeviation)) * (1.0 - bits_of(one.decision.format) / 32.0);
 }
 

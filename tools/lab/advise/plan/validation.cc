@@ -83,7 +83,7 @@ class Pairs {
 
 std::vector<Candidate> references(const Config& config, DType low, const std::vector<PlannedPlace>& places) {
   const auto uniform = [](const Config& shared, DType dtype) {
-    return chosen_candidates(shared, {std::string(name(dtype))}, "a plan's reference").front();
+    return chosen_candidates(shared, {std::string(name(dtype))}).front();
   };
   const Plan exact = uniform_plan(places, low, std::string(name(DType::kF32)));
   return {uniform(config, low), uniform(with_shared(config, places, exact), DType::kF32)};
@@ -92,7 +92,7 @@ std::vector<Candidate> references(const Config& config, DType low, const std::ve
 PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& references,
                              const ValidationOptions& options, Communicator& communicator) {
   const Config short_plan = short_run(plan, options.steps);
-  PlanValidation validation{.options = options, .steps = short_plan.train.steps};
+  PlanValidation validation{.steps = short_plan.train.steps};
   std::vector<Pairs> pairs;
   std::vector<Config> others;
   for (const Candidate& reference : references) {

@@ -39,7 +39,6 @@ struct ReferenceResult {
 enum class TimesOf : uint8_t { kTurns, kRuns };
 
 struct PlanValidation {
-  ValidationOptions options{};
   int64_t seeds = 0;      // that were run
   int64_t steps = 0;      // in each run
   std::string failure{};  // why a run of the plan failed; then references that succeed with its seed are better

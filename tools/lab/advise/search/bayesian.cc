@@ -34,13 +34,6 @@ Densities densities_of(const PlanProblem& problem, std::span<const Tried> tried)
   return densities;
 }
 
-int draw(const std::vector<double>& density, Draws& draws) {
-  double left = draws.uniform();
-  size_t option = 0;
-  while (option + 1 < density.size() && (left -= density[option]) >= 0) ++option;
-  return static_cast<int>(option);
-}
-
 }  // namespace
 
 ParzenResult parzen_search(const PlanProblem& problem, const std::function<double(const Plan&)>& objective,
@@ -59,7 +52,7 @@ ParzenResult parzen_search(const PlanProblem& problem, const std::function<doubl
     Plan best(problem.size(), 0);
     for (int i = 0; i < kCandidates; ++i) {
       Plan plan;
-      for (const std::vector<double>& density : l) plan.push_back(draw(density, draws));
+      for (const std::vector<double>& density : l) plan.push_back(draws.option(density));
       settings.repair(plan, draws);
       double log_ratio = 0;
       for (size_t d = 0; d < plan.size(); ++d) log_ratio += std::log(l[d][plan[d]] / g[d][plan[d]]);

@@ -6,6 +6,7 @@
 // makes moves within the budget, the most efficient first, until none is left.
 
 #include <algorithm>
+#include <tuple>
 
 #include "tools/lab/advise/search/solver.h"
 
@@ -55,11 +56,7 @@ FoundPlan greedy(const PlanProblem& problem, const PlanGoal& goal, const SearchS
       const auto& options = problem[i].options;
       for (size_t option = 0; option < options.size(); ++option) {
         const Score found = score_of(moved(totals, options[plan[i]], options[option]));
-        if (found > best) {
-          best = found;
-          best_decision = i;
-          best_option = static_cast<int>(option);
-        }
+        if (found > best) std::tie(best, best_decision, best_option) = std::tuple(found, i, static_cast<int>(option));
       }
     }
     if (best == kNoMove) break;

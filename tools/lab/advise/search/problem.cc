@@ -86,16 +86,9 @@ PlanTotals evaluate(const PlanProblem& problem, const Plan& plan) {
 }
 
 std::string to_text(PlanQuantity what, double value, int digits) {
-  switch (what) {
-    case PlanQuantity::kSeconds:
-      return in_units(value, digits, {{1.0, "s"}, {1e-3, "ms"}});
-    case PlanQuantity::kBytes:
-      return in_units(value, digits, {{kKibi * kMebi, "GiB"}, {kMebi, "MiB"}});
-    case PlanQuantity::kJoules:
-      return in_units(value, digits, {{1e3, "kJ"}, {1.0, "J"}, {1e-3, "mJ"}});
-    case PlanQuantity::kDamage:
-      break;
-  }
+  if (what == PlanQuantity::kSeconds) return in_units(value, digits, {{1.0, "s"}, {1e-3, "ms"}});
+  if (what == PlanQuantity::kBytes) return in_units(value, digits, {{kKibi * kMebi, "GiB"}, {kMebi, "MiB"}});
+  if (what == PlanQuantity::kJoules) return in_units(value, digits, {{1e3, "kJ"}, {1.0, "J"}, {1e-3, "mJ"}});
   return fmt::format("{:.{}g} nats", value, digits - 1);
 }
 
@@ -142,11 +135,11 @@ BudgetText parse_budget(const std::string& text) {
       if (budget.value > 0.0 && budget.value <= kMost) return budget;
     }
   }
-  throw ConfigError(fmt::format(
-      "--budget: expected time=12ms (s, ms, us; without a unit s), memory=1.5GiB (KiB, MiB, GiB; without a unit "
-      "bytes), energy=12J (kJ, J, mJ; without a unit J), each also in % of 16 bits throughout (time=90%), or loss=0.01 "
-      "(nats above fp32), a number above 0 and up to 1e30, got '{}'",
-      text));
+  throw ConfigError(
+      fmt::format("--budget: expected time=12ms (s, ms, us; without a unit s), memory=1.5GiB (KiB, MiB, GiB; without a "
+                  "unit bytes), energy=12J (kJ, J, mJ; without a unit J), each also in % of 16 bits throughout "
+                  "(time=90%), or loss=0.01 (nats above fp32), a number above 0 and up to 1e30, got '{}'",
+                  text));
 }
 
 }  // namespace mantissa

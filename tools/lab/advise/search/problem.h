@@ -74,16 +74,9 @@ struct PlanGoal {
   // The limited quantity, the minimized one, the others.
   std::array<PlanQuantity, kPlanQuantities> quantities() const {
     using enum PlanQuantity;
-    switch (budget) {
-      case Budget::kTime:
-        return {kSeconds, kDamage, kBytes, kJoules};
-      case Budget::kMemory:
-        return {kBytes, kDamage, kSeconds, kJoules};
-      case Budget::kEnergy:
-        return {kJoules, kDamage, kSeconds, kBytes};
-      case Budget::kLoss:
-        break;
-    }
+    if (budget == Budget::kTime) return {kSeconds, kDamage, kBytes, kJoules};
+    if (budget == Budget::kMemory) return {kBytes, kDamage, kSeconds, kJoules};
+    if (budget == Budget::kEnergy) return {kJoules, kDamage, kSeconds, kBytes};
     return {kDamage, kSeconds, kBytes, kJoules};
   }
   // The cost that options save: the budget's quantity; time under a budget of loss.

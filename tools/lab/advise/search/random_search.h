@@ -22,6 +22,14 @@ class Draws {
   double uniform() { return word() * 0x1p-32; }  // [0, 1)
   // 0, ..., count - 1.
   int below(size_t count) { return static_cast<int>((uint64_t{word()} * static_cast<uint32_t>(count)) >> 32); }
+  // An option by these probabilities, with the sum 1; never an impossible one.
+  int option(const std::vector<double>& probabilities) {
+    double left = uniform();
+    size_t option = 0;
+    while (option + 1 < probabilities.size() && (left -= probabilities[option]) >= 0.0) ++option;
+    while (probabilities[option] == 0.0) --option;  // rounded sums may pass the last possible option
+    return static_cast<int>(option);
+  }
 
  private:
   uint64_t seed_ = 0, drawn_ = 0;

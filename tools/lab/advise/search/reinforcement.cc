@@ -45,13 +45,8 @@ class PlanPolicy {
     Episode episode;
     double spent = 0.0;
     for (size_t i = 0; i < problem_.size(); ++i) {
-      const std::vector<double>& p = episode.probabilities.emplace_back(probabilities(i, spent));
-      double left = draws.uniform();
-      size_t option = 0;
-      while (option + 1 < p.size() && (left -= p[option]) >= 0.0) ++option;
-      while (p[option] == 0.0) --option;  // rounded sums may pass the last option that is left
-      episode.plan.push_back(static_cast<int>(option));
-      spent += quantity(problem_[i].options[option].totals(), limited_);
+      episode.plan.push_back(draws.option(episode.probabilities.emplace_back(probabilities(i, spent))));
+      spent += quantity(problem_[i].options[episode.plan.back()].totals(), limited_);
     }
     episode.totals = evaluate(problem_, episode.plan);
     episode.cost = quantity(episode.totals, goal_.quantities()[1]);

@@ -13,14 +13,13 @@ namespace mantissa {
 
 FoundPlan top_k(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings&) {
   Plan exact;
-  std::vector<double> sensitivity;
-  for (const PlanDecision& decision : problem) {
-    exact.push_back(least_option(decision, PlanQuantity::kDamage));
-    sensitivity.push_back(std::ranges::max(decision.options, {}, &PlanOption::damage).damage);
-  }
+  for (const PlanDecision& decision : problem) exact.push_back(least_option(decision, PlanQuantity::kDamage));
   std::vector<size_t> order(problem.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return sensitivity[i]; });
+  const auto most_damage = [&](size_t i) {
+    return std::ranges::max(problem[i].options, {}, &PlanOption::damage).damage;
+  };
+  std::ranges::stable_sort(order, std::greater(), most_damage);
 
   FoundPlan found{.plan = exact};
   const auto try_plan = [&](const Plan& plan) {

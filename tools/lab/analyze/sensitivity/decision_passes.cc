@@ -52,15 +52,13 @@ double relative_change(const ErrorSums& sums, double scale) {
 DecisionPasses::DecisionPasses(const SensitivityRequest& request, Session& session)
     : decisions(decisions_of(session.config, request.formats, request.layers)),
       passes(session),
-      config_(session.config),
-      runtime_(session.runtime),
-      state_(session.sharded),
-      scores_layers_(!request.score.empty()),
-      options_{.rows = request.rows, .max_elements = request.max_elements} {
+      request_(request),
+      session_(session),
+      state_(session.sharded) {
   for (const PrecisionDecision& decision : decisions) {
     Lowered& made = lowered_.emplace_back();
     try {
-      const Config config = lowered(config_, decision);
+      const Config config = lowered(session.config, decision);
       passes.make_room(config);
       made.policy = std::make_unique<AutocastPolicy>(config.precision_rules());
     } catch (const ConfigError& error) {
@@ -75,7 +73,7 @@ DecisionPasses::DecisionPasses(const SensitivityRequest& request, Session& sessi
 }
 
 void DecisionPasses::start_local_scores() {
-  if (std::any_of(decisions.begin(), decisions.end(), is_fp16)) {
+  if (std::ranges::any_of(decisions, is_fp16)) {
     LargestGradient largest(state_);
     passes.run(nullptr, 1.0f, &largest);
     const double amax = largest.value();
@@ -84,8 +82,9 @@ void DecisionPasses::start_local_scores() {
       if (is_fp16(decisions[i])) lowered_[i].loss_scale = static_cast<float>(fp16_scale);
     }
   }
-  options_.loss_scale = fp16_scale;
-  local_ = std::make_unique<LocalScores>(decisions, options_, config_, runtime_);
+  const LocalScores::Options options{
+      .rows = request_.rows, .max_elements = request_.max_elements, .loss_scale = fp16_scale};
+  local_ = std::make_unique<LocalScores>(decisions, options, session_.config, session_.runtime);
 }
 
 DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
@@ -104,14 +103,14 @@ DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
     squares.push_back(sum.non_finite > 0 ? kUnknown : sum.squares);
   }
   if (!passes.update(1.0f)) {
-    throw FaultError(fmt::format(
-        "the gradients of step {} are not finite in fp32, so there is nothing to compare lower precision with: run "
-        "`mantissa train` with the same device and data to find the op",
-        step + 1));
+    throw FaultError(
+        fmt::format("the gradients of step {} are not finite in fp32, so there is nothing to compare lower precision "
+                    "with: run `mantissa train` with the same device and data to find the op",
+                    step + 1));
   }
   copy(master_shard(state_), updated_, state_);
   exact.after = passes.loss(nullptr);
-  if (scores_layers_) {
+  if (!request_.score.empty()) {
     passes.run(nullptr, 1.0f);
     std::vector<double>& step_change = step_squares_.emplace_back();
     for (const ErrorSums& sum : compare(gradient_shard(state_), gradient_, state_)) {
@@ -148,14 +147,14 @@ void DecisionPasses::run(int64_t step, ProgressBar& progress) {
 
 DecisionPass DecisionPasses::lower(size_t index, const ExactLoss& exact) {
   const Lowered& lowered = lowered_[index];
-  DecisionPass pass{.refusal = lowered.refusal, .change_squares = {}};
-  pass.change_squares.resize(static_cast<size_t>(state_.parameters().size()));
+  DecisionPass pass{.refusal = lowered.refusal,
+                    .change_squares = std::vector<double>(static_cast<size_t>(state_.parameters().size()))};
   if (!lowered.policy) return pass;
   pass.loss = passes.run(lowered.policy.get(), lowered.loss_scale) - exact.before;
   pass.gradient_change = relative_change(total(compare(gradient_shard(state_), gradient_, state_)), lowered.loss_scale);
   if (!passes.update(lowered.loss_scale)) {
     pass.loss = pass.update_loss = pass.parameter_change = pass.fisher = kUnknown;
-    std::fill(pass.change_squares.begin(), pass.change_squares.end(), kUnknown);
+    std::ranges::fill(pass.change_squares, kUnknown);
     passes.point().restore();
     return pass;
   }
@@ -189,28 +188,20 @@ double DecisionPasses::fisher_of_update(const Shard& masters) {
 }
 
 std::vector<LocalScore> DecisionPasses::local_scores() {
-  struct Record {  // as it travels between ranks
-    int64_t rows;
-    double fisher, entropy, information;
-    OperandRisk risk;
-  };
   std::vector<LocalScore> scores = local_->take();
-  const double all_rows = static_cast<double>(config_.train.global_batch * config_.model.context);
+  const double all_rows = static_cast<double>(session_.config.train.global_batch * session_.config.model.context);
   for (LocalScore& score : scores) {
-    const auto records = all_gather_records(
-        state_.communicator, Record{score.rows, score.fisher, score.entropy, score.information, score.risk});
-    const double part = 1.0 / static_cast<double>(records.size());
-    score.rows = 0;
-    score.fisher = score.entropy = score.information = 0.0;
-    score.risk = {};
-    for (const Record& record : records) {
-      score.rows += record.rows;
-      score.fisher += record.fisher;
-      score.entropy += part * record.entropy;
-      score.information += part * record.information;
-      score.risk.overflow += part * record.risk.overflow;
-      score.risk.underflow += part * record.risk.underflow;
-      score.risk.precision += part * record.risk.precision;
+    const std::vector<LocalScore> of_ranks = all_gather_records(state_.communicator, score);
+    const double part = 1.0 / static_cast<double>(of_ranks.size());
+    score = {.seen = score.seen, .weight_error_squares = score.weight_error_squares};
+    for (const LocalScore& one : of_ranks) {
+      score.rows += one.rows;
+      score.fisher += one.fisher;
+      score.entropy += part * one.entropy;
+      score.information += part * one.information;
+      score.risk.overflow += part * one.risk.overflow;
+      score.risk.underflow += part * one.risk.underflow;
+      score.risk.precision += part * one.risk.precision;
     }
     if (score.seen) score.fisher *= all_rows / static_cast<double>(score.rows);  // the sample stands for all rows
   }
@@ -238,9 +229,8 @@ std::vector<ParameterScores> DecisionPasses::parameter_scores(const HessianProbe
                       .elements = parameter.numel(),
                       .gradient_rms = estimate(roots),
                       .gradient_variance = batches < 2.0 ? kUnknown : std::max(0.0, variance),
-                      .trace = estimate(traces, level),
-                      .smallest_diagonal = range[i].first,
-                      .largest_diagonal = range[i].second});
+                      .hessian_trace = estimate(traces, level),
+                      .hessian_diagonal = range[i]});
   }
   return scores;
 }

@@ -23,7 +23,7 @@ struct DecisionPass {
 // Tries every decision on one batch after the other.
 class DecisionPasses {
  public:
-  // Collective.
+  // Both must outlive the object. Collective.
   DecisionPasses(const SensitivityRequest& request, Session& session);
 
   // Tries every decision on the batch of a training step, which stays loaded. Leaves the session at the point.
@@ -60,11 +60,9 @@ class DecisionPasses {
   std::vector<LocalScore> local_scores();
   double fisher_of_update(const Shard& masters);
 
-  const Config& config_;
-  ModelRuntime& runtime_;
+  const SensitivityRequest& request_;
+  Session& session_;
   const ShardedState& state_;
-  const bool scores_layers_;
-  LocalScores::Options options_;
   std::vector<Lowered> lowered_;
   std::unique_ptr<LocalScores> local_;
   Shard gradient_, gradient_sum_, start_, updated_;  // exact: gradient, its sum over batches; masters before and after

@@ -79,11 +79,10 @@ std::vector<PrecisionDecision> decisions_of(const Config& config, const std::vec
     for (const std::string& format : formats) add_decisions(op, format, decisions);
   }
   if (decisions.empty()) {
-    throw ConfigError(
-        fmt::format("--layers '{}', --formats {}: expected a pattern that matches linear layers, such as "
-                    "'blocks.*.mlp', or '**' for "
-                    "all, got one that leaves nothing to lower (`mantissa config` prints the paths)",
-                    layers, fmt::join(formats, ",")));
+    throw ConfigError(fmt::format(
+        "--layers '{}', --formats {}: expected a pattern that matches linear layers, such as 'blocks.*.mlp', or '**' "
+        "for all, got one that leaves nothing to lower (`mantissa config` prints the paths)",
+        layers, fmt::join(formats, ",")));
   }
   return decisions;
 }

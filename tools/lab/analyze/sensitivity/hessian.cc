@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "core/tensor/philox.h"
 
 namespace mantissa {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // One bit of a word for each of 128 elements.
 float sign_of(uint64_t seed, int probe, int parameter, int64_t element) {
@@ -111,17 +108,11 @@ std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probe
       of_parameter[1] = smaller_or_nan(of_parameter[1], -element);
     }
   }
-  const auto bytes = state.communicator.all_gather_bytes(std::as_bytes(std::span(ends)));
-  std::vector<double> of_ranks(bytes.size() / sizeof(double));
-  std::memcpy(of_ranks.data(), bytes.data(), bytes.size());
-  for (size_t i = 0; i < of_ranks.size(); ++i) {
-    ends[i % ends.size()] = smaller_or_nan(ends[i % ends.size()], of_ranks[i]);
+  for (const std::vector<double>& of_rank : all_gather_arrays(state.communicator, ends)) {
+    std::ranges::transform(ends, of_rank, ends.begin(), smaller_or_nan);
   }
-  std::vector<std::pair<double, double>> ranges;
-  for (size_t i = 0; i < parameters; ++i) {
-    const bool is_known = !probes.traces.empty();
-    ranges.emplace_back(is_known ? ends[2 * i] : kNaN, is_known ? -ends[2 * i + 1] : kNaN);
-  }
+  std::vector<std::pair<double, double>> ranges(parameters, {kUnknown, kUnknown});
+  for (size_t i = 0; i < parameters && !probes.traces.empty(); ++i) ranges[i] = {ends[2 * i], -ends[2 * i + 1]};
   return ranges;
 }
 

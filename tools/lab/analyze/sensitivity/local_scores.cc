@@ -238,8 +238,7 @@ void LocalScores::try_decision(const PrecisionDecision& decision, Layer& layer, 
   LoweredProduct lowered;
   try {
     lowered = lowered_product(layer.tape, layer.operands, product, decision.format);
-  } catch (const ConfigError& error) {
-    score.refusal = error.what();
+  } catch (const ConfigError&) {
     return;
   }
   score.seen = true;

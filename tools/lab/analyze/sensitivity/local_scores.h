@@ -24,14 +24,13 @@ struct OperandRisk {
 
 // Scores of one decision, on the sampled rows.
 struct LocalScore {
-  bool seen = false;    // false: nothing is known
-  std::string refusal;  // why the layer's sizes do not suit the format
-  int64_t rows = 0;     // sampled
+  bool seen = false;  // false: nothing is known, as where the layer's sizes do not suit the format
+  int64_t rows = 0;   // sampled
   // Sums over elements of (g d)^2 and of g d: d is the change of the product, g the loss's derivative by it.
   // Meaningless for dgrad and wgrad, which are derivatives themselves.
   double fisher = 0.0, first_order = 0.0;
   double weight_error_squares = 0.0;  // |Q(W) - W|^2; 0 if W is no operand
-  OperandRisk risk;                   // of the operand with the larger sum
+  OperandRisk risk{};                 // of the operand with the larger sum
   double entropy = 0.0;               // entropy_in_deviations() of the lowered product
   double information = 0.0;           // mutual_information() of the exact and the lowered product
 };

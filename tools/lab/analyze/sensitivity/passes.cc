@@ -1,7 +1,5 @@
 #include "tools/lab/analyze/sensitivity/passes.h"
 
-#include <cstring>
-
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/probe/args.h"
 #include "tools/probe/probe_memory.h"
@@ -13,12 +11,9 @@ namespace {
 // The sum of each element over the ranks, in rank order.
 template <typename Record>
 std::vector<Record> add_over_ranks(const std::vector<Record>& mine, Communicator& communicator) {
-  const auto bytes = communicator.all_gather_bytes(std::as_bytes(std::span(mine)));
   std::vector<Record> sums(mine.size());
-  for (size_t i = 0; i < static_cast<size_t>(communicator.size()) * mine.size(); ++i) {
-    Record one;
-    std::memcpy(&one, bytes.data() + i * sizeof(Record), sizeof(Record));
-    sums[i % mine.size()] += one;
+  for (const std::vector<Record>& of_rank : all_gather_arrays(communicator, mine)) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += of_rank[i];
   }
   return sums;
 }
@@ -60,9 +55,7 @@ Shard allocate_like(const Shard& shard, Backend& backend) {
 }
 
 void copy(const Shard& from, const Shard& to, const ShardedState& state) {
-  for (size_t i = 0; i < from.size(); ++i) {
-    state.backend.copy(from[i].values, to[i].values, state.stream);
-  }
+  for (size_t i = 0; i < from.size(); ++i) state.backend.copy(from[i].values, to[i].values, state.stream);
 }
 
 void accumulate(const Shard& from, const Shard& to, const ShardedState& state) {
@@ -81,14 +74,12 @@ std::vector<std::vector<float>> read(const Shard& shard, const ShardedState& sta
 }
 
 std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, const ShardedState& state) {
-  Backend& backend = state.backend;
-  Stream& stream = state.stream;
-  const DeviceRecords<ErrorSums> records(backend, state.parameters().size(), "sensitivity: differences");
+  const DeviceRecords<ErrorSums> records(state.backend, state.parameters().size(), "sensitivity: differences");
   for (size_t i = 0; i < x.size(); ++i) {
-    backend.run(CompareArgs{.x = x[i].values, .reference = reference[i].values, .record = records[x[i].parameter]},
-                stream);
+    const CompareArgs args{.x = x[i].values, .reference = reference[i].values, .record = records[x[i].parameter]};
+    state.backend.run(args, state.stream);
   }
-  return add_over_ranks(records.read(backend, stream), state.communicator);
+  return add_over_ranks(records.read(state.backend, state.stream), state.communicator);
 }
 
 ErrorSums total(const std::vector<ErrorSums>& by_parameter) {
@@ -120,9 +111,8 @@ TrainingPoint::TrainingPoint(ShardedState& state) : state_(state) {
 }
 
 TrainingPoint::Kept TrainingPoint::keep(const Tensor& live) {
-  Backend& backend = state_.backend;
-  const Tensor copy = backend.make_tensor(live.dtype(), live.shape(), "sensitivity: a kept state");
-  backend.copy(live, copy, state_.stream);
+  const Tensor copy = state_.backend.make_tensor(live.dtype(), live.shape(), "sensitivity: a kept state");
+  state_.backend.copy(live, copy, state_.stream);
   return {live, copy};
 }
 
@@ -140,18 +130,16 @@ void TrainingPoint::restore() {
 }
 
 void TrainingPoint::displace(const Direction& direction) {
-  Backend& backend = state_.backend;
-  Stream& stream = state_.stream;
   wait_for_ranks();
   for (const auto& [weights, segments] : weights_) {
     std::vector<float> values(static_cast<size_t>(weights.live.numel()));
-    backend.download(weights.copy, values.data(), stream);
+    state_.backend.download(weights.copy, values.data(), state_.stream);
     for (const Segment& segment : segments) {
       std::vector<float> step(static_cast<size_t>(segment.count));
       direction(segment.parameter, segment.begin, step);
       for (size_t i = 0; i < step.size(); ++i) values[static_cast<size_t>(segment.offset) + i] += step[i];
     }
-    backend.upload(values.data(), weights.live, stream);
+    state_.backend.upload(values.data(), weights.live, state_.stream);
   }
   wait_for_ranks();
   state_.buckets.bump_versions();

@@ -1,21 +1,15 @@
 #include "tools/lab/analyze/sensitivity/risk_bands.h"
 
-#include <algorithm>
-#include <iterator>
-#include <limits>
 #include <string_view>
+#include <utility>
 
 namespace mantissa {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// For forward products, and for whole layers in a dtype.
-struct MeasuredThresholds {
-  std::string_view format;
-  RiskThresholds thresholds;
-};
-constexpr MeasuredThresholds kMeasured[] = {
+// By format, for forward products and for whole layers in a dtype.
+constexpr std::pair<std::string_view, RiskThresholds> kMeasured[] = {
     {"bf16", {0.0051, kNever}},      {"fp16", {0.095, kNever, true}}, {"current", {0.078, 0.29}},
     {"current:e4m3", {0.078, 0.29}},  // the same formats in forward products
     {"block", {0.29, 0.29}},         {"mxfp8", {0.18, kNever}},       {"nvfp4", {0.0, 0.5}},
@@ -29,9 +23,10 @@ const char* name(PrecisionBand band) {
 }
 
 std::optional<RiskThresholds> measured_thresholds(const PrecisionDecision& decision) {
-  const auto* const found = std::ranges::find(kMeasured, decision.format, &MeasuredThresholds::format);
-  if (!lowers_forward_product(decision) || found == std::end(kMeasured)) return std::nullopt;
-  return found->thresholds;
+  for (const auto& [format, thresholds] : kMeasured) {
+    if (format == decision.format && lowers_forward_product(decision)) return thresholds;
+  }
+  return std::nullopt;
 }
 
 PrecisionBand band_of(const OperandRisk& risk, const std::optional<RiskThresholds>& thresholds) {

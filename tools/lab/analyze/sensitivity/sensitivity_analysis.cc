@@ -7,7 +7,6 @@
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "tools/lab/analyze/sensitivity/decision_passes.h"
-#include "tools/lab/analyze/sensitivity/hessian.h"
 
 namespace mantissa {
 namespace {
@@ -92,6 +91,35 @@ DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<De
 
 }  // namespace
 
+std::vector<NamedScore> SensitivityAnalysis::scores() const {
+  const auto column = [this](const char* title, auto&& of) {
+    NamedScore score{.name = title, .values = {}};
+    for (const DecisionScores& one : decisions) {
+      if (one.refusal.empty()) score.values.push_back(of(one));
+    }
+    return score;
+  };
+  // A score that is not finite is worse than all others; an unmeasured score stays NaN.
+  const auto worst = [](double value) { return std::isnan(value) ? HUGE_VAL : value; };
+  const auto if_seen = [&](const DecisionScores& one, double value) {
+    return std::isnan(one.risk.overflow) ? kUnknown : worst(value);
+  };
+  const auto hessian = [&](const DecisionScores& one) {
+    if (probes == 0) return kUnknown;
+    const double score = std::abs(one.hessian.mean);
+    return lowers_forward_product(one.decision) ? if_seen(one, score) : worst(score);
+  };
+  return {
+      column("loss", [&](const DecisionScores& one) { return worst(one.loss_magnitude.mean); }),
+      column("fisher", [&](const DecisionScores& one) { return if_seen(one, one.fisher.mean); }),
+      column("hessian", hessian),
+      column("gradient", [&](const DecisionScores& one) { return worst(one.gradient_change.mean); }),
+      column("update", [&](const DecisionScores& one) { return worst(one.parameter_change.mean); }),
+      column("information lost", [&](const DecisionScores& one) { return if_seen(one, -one.information.mean); }),
+      column("risk", [&](const DecisionScores& one) { return if_seen(one, one.risk.sum()); }),
+  };
+}
+
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session) {
   using Clock = std::chrono::steady_clock;
   DecisionPasses found(request, session);
@@ -115,7 +143,6 @@ SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Sessi
                                .fp16_scale = found.fp16_scale,
                                .probes = static_cast<int64_t>(probes.traces.size()),
                                .loss = estimate(found.losses),
-                               .decisions = {},
                                .parameters = found.parameter_scores(probes, request.hessian_goal().level())};
   if (!request.score.empty()) {
     analysis.layers = found.layer_scores(parse_score_weights(request.score), analysis.parameters);

@@ -16,7 +16,7 @@ namespace mantissa {
 
 struct SensitivityRequest {
   std::string target;  // a configuration, or a run folder: its newest checkpoint
-  std::vector<std::string> overrides;
+  std::vector<std::string> overrides{};
   std::vector<std::string> formats = {"bf16", "current"};
   std::string layers = "**";
   int64_t batches = 4;
@@ -59,10 +59,10 @@ struct DecisionScores {
 struct ParameterScores {
   std::string name;
   int64_t elements = 0;
-  Estimate gradient_rms{};                                 // of the gradient of the mean loss
-  double gradient_variance = 0.0;                          // of an element over batches, mean; NaN for one batch
-  Estimate trace{};                                        // of its block of the Hessian
-  double smallest_diagonal = 0.0, largest_diagonal = 0.0;  // see diagonal_range()
+  Estimate gradient_rms{};                       // of the gradient of the mean loss
+  double gradient_variance = 0.0;                // of an element over batches, mean; NaN for one batch
+  Estimate hessian_trace{};                      // of its block of the Hessian
+  std::pair<double, double> hessian_diagonal{};  // see diagonal_range()
 };
 
 // A score for ranking decisions, the largest first. Not finite counts as Inf; NaN is not known.
@@ -78,9 +78,9 @@ struct SensitivityAnalysis {
   int64_t step = 0;  // steps done at the analysed point
   SensitivityRequest request;
   double learning_rate = 0.0, fp16_scale = 1.0;
-  int64_t probes = 0;                     // of the Hessian, as made
-  Estimate loss{};                        // of the exact passes
-  std::vector<DecisionScores> decisions;  // in the order of the layers
+  int64_t probes = 0;                       // of the Hessian, as made
+  Estimate loss{};                          // of the exact passes
+  std::vector<DecisionScores> decisions{};  // in the order of the layers
   std::vector<ParameterScores> parameters;
   std::vector<LayerScore> layers{};  // by falling score, if one was requested
 

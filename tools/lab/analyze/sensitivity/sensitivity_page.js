@@ -83,16 +83,14 @@ function drawScores(body) {
 function drawLayers(body) {
   const layers = recordsOf(figures.layers);
   if (layers.length === 0) return 'Layers were not ranked: --score w1,w2,w3 gives the weights.';
-  const columns = {
-    'Layer': 'layer',
-    'Score': 'score',
-    'Magnitude, rms': 'magnitude',
-    'Variance over batches': 'variance',
-    'Change by a step, rms': 'change'
-  };
-  const cells = Object.entries(columns).map(
-      ([heading, key]) => [heading, (one) => key === 'layer' ? word(one[key]) : figure(one[key])]);
-  body.append(scrolling('Layers', figureTable(layers, Object.fromEntries(cells))));
+  const number = (key) => (one) => figure(one[key]);
+  body.append(scrolling('Layers', figureTable(layers, {
+                          'Layer': ({layer}) => word(layer),
+                          'Score': number('score'),
+                          'Magnitude, rms': number('magnitude'),
+                          'Variance over batches': number('variance'),
+                          'Change by a step, rms': number('change'),
+                        })));
 }
 
 function drawCorrelations(body) {

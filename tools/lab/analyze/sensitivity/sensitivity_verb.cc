@@ -19,12 +19,11 @@
 
 namespace mantissa {
 
-extern const std::string_view kSensitivityPage;  // written by page_scripts()
-
-// Found through argument-dependent lookup, and so not in an anonymous namespace.
-static void to_json(Json& json, const Estimate& estimate) {
-  json = {{"mean", estimate.mean}, {"half_width", estimate.half_width}};
-}
+// Found through argument-dependent lookup, and so not in an anonymous namespace. The names of fields are keys.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Estimate, mean, half_width)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerScore, layer, elements, magnitude, variance, change, score)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ParameterScores, name, elements, gradient_rms, gradient_variance, hessian_trace,
+                                   hessian_diagonal)
 
 static void to_json(Json& json, const DecisionScores& one) {
   const PrecisionDecision& decision = one.decision;
@@ -50,20 +49,6 @@ static void to_json(Json& json, const DecisionScores& one) {
                {"underflow", one.risk.underflow},
                {"precision_loss", one.risk.precision},
                {"band", std::isnan(one.risk.overflow) ? Json() : Json(name(one.band))}});
-}
-
-static void to_json(Json& json, const ParameterScores& one) {
-  json = {{"name", one.name},
-          {"elements", one.elements},
-          {"gradient_rms", one.gradient_rms},
-          {"gradient_variance", one.gradient_variance},
-          {"hessian_trace", one.trace},
-          {"hessian_diagonal", {one.smallest_diagonal, one.largest_diagonal}}};
-}
-
-static void to_json(Json& json, const LayerScore& one) {
-  json = {{"layer", one.layer},       {"elements", one.elements}, {"magnitude", one.magnitude},
-          {"variance", one.variance}, {"change", one.change},     {"score", one.score}};
 }
 
 Json to_json(const SensitivityAnalysis& analysis) {
@@ -185,7 +170,7 @@ void analyze(const SensitivityRequest& request, const ModelOutputs& outputs, con
   const Json figures = to_json(analysis);
   print(sensitivity_text(figures));
   json.write(figures);
-  html.write(sensitivity_page(figures));
+  html.write(page_document(kSensitivityPage, figures));
 }
 
 }  // namespace
@@ -244,8 +229,6 @@ std::string sensitivity_text(const Json& figures) {
   }
   return text.text();
 }
-
-std::string sensitivity_page(const Json& figures) { return page_document(kSensitivityPage, figures); }
 
 int sensitivity_verb(const SensitivityRequest& request, const ModelOutputs& outputs) {
   return run_job(

@@ -14,8 +14,7 @@ namespace mantissa {
 // lowered_decisions: by format, how many decisions lowered_throughout() has. is_lowered: whether a decision is one.
 nlohmann::json to_json(const SensitivityAnalysis& analysis);
 std::string sensitivity_text(const nlohmann::json& figures);
-// A self-contained HTML file with charts.
-std::string sensitivity_page(const nlohmann::json& figures);
+extern const std::string_view kSensitivityPage;  // for page_document(); written by page_scripts()
 
 // Runs on one rank or, under mpirun or srun, on several. Rank 0 prints the report to standard output and writes the
 // files. Returns the exit code.

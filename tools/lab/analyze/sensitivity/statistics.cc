@@ -12,15 +12,8 @@
 namespace mantissa {
 namespace {
 
-template <typename T>
-bool all_finite(std::span<const T> values) {
-  return std::all_of(values.begin(), values.end(), [](T value) { return std::isfinite(value); });
-}
-
-template <typename T>
-bool has_nan(std::span<const T> values) {
-  return std::any_of(values.begin(), values.end(), [](T value) { return std::isnan(value); });
-}
+constexpr auto kIsFinite = [](auto value) { return std::isfinite(value); };
+constexpr auto kIsNan = [](auto value) { return std::isnan(value); };
 
 // Calls visit(place, begin, end) for each value: values[place] has the ranks begin ... end - 1, which it shares with
 // all equal values.
@@ -60,7 +53,7 @@ int64_t occupied(std::span<const int64_t> counts) {
 }  // namespace
 
 Estimate estimate(std::span<const double> values, double level) {
-  if (values.empty() || !all_finite(values)) return {};
+  if (values.empty() || !std::ranges::all_of(values, kIsFinite)) return {};
   const MeanDifference mean = mean_difference(values, level);
   if (!mean.interval) return {.mean = mean.mean};
   return {.mean = mean.mean,
@@ -90,7 +83,7 @@ double rank_correlation(std::span<const double> x, std::span<const double> y) {
 
 double mutual_information(std::span<const float> x, std::span<const float> y) {
   if (x.size() < 2) return 0.0;
-  if (has_nan(x) || has_nan(y)) return kUnknown;
+  if (std::ranges::any_of(x, kIsNan) || std::ranges::any_of(y, kIsNan)) return kUnknown;
   constexpr auto kBins = static_cast<size_t>(kInformationBins);
   const std::vector<size_t> of_x = classes(x), of_y = classes(y);
   std::vector<int64_t> joint(kBins * kBins), alone_x(kBins), alone_y(kBins);
@@ -113,7 +106,7 @@ double mutual_information(std::span<const float> x, std::span<const float> y) {
 }
 
 double entropy_in_deviations(std::span<const float> x) {
-  if (x.size() < 2 || !all_finite(x)) return kUnknown;
+  if (x.size() < 2 || !std::ranges::all_of(x, kIsFinite)) return kUnknown;
   const auto n = static_cast<double>(x.size());
   const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n;
   double squares = 0.0;

@@ -1,12 +1,10 @@
 #include "tools/lab/analyze/sensitivity/verdict_lines.h"
 
-#include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <string>
 #include <vector>
 
 #include "core/base/wrapped_text.h"
@@ -49,6 +47,36 @@ std::string most_sensitive(const Json& order) {
       0.025 * static_cast<double>(order.size()));
 }
 
+// How many decisions each band has. `decisions`: tried_by_loss() of the figures.
+std::string bands_line(const Json& figures, const Json& decisions) {
+  std::map<std::string, int> bands;
+  int attentions = 0, too_large = 0;
+  bool has_fp16 = false;
+  for (const Json& one : decisions) {
+    has_fp16 |= one["format"] == "fp16";
+    if (one["band"].is_string()) {
+      ++bands[one["band"].get<std::string>()];
+    } else {
+      ++(one["op"] == name(Op::kAttention) ? attentions : too_large);
+    }
+  }
+  const std::string by = figures["low_risk"].is_null()
+                             ? ", as measured for each format"
+                             : fmt::format(" (below {} low, up to {} mixed, above fp32{})", figures["low_risk"],
+                                           figures["high_risk"], has_fp16 ? ", or any overflow in fp16" : "");
+  std::string text = fmt::format("By the share of elements at risk{}: {} low, {} mixed, {} fp32", by, bands["low"],
+                                 bands["mixed"], bands["fp32"]);
+  if (const int unrated = bands["unrated"]; unrated > 0) {
+    text += fmt::format(
+        ", {} unrated (that share tells no harm in backward products, and in formats that were not measured)", unrated);
+  }
+  if (attentions > 0) text += fmt::format(", {}, without operands to sample", counted(attentions, "attention"));
+  if (too_large > 0) {
+    text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);
+  }
+  return text + ".";
+}
+
 }  // namespace
 
 Json tried_by_loss(const Json& figures) {
@@ -60,8 +88,7 @@ Json tried_by_loss(const Json& figures) {
   for (const Json& one : figures["decisions"]) {
     if (!one.contains("refusal")) order.push_back(one);
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](const Json& a, const Json& b) { return magnitude(a) > magnitude(b); });
+  std::ranges::stable_sort(order, std::greater(), magnitude);
   return order;
 }
 
@@ -93,35 +120,6 @@ std::string hessian_line(const Json& figures, const Json& decisions) {
       ", the most that --max-probes allows. Wider are {}",
       fmt::join(wide.begin(), wide.begin() + static_cast<std::ptrdiff_t>(std::min(kMostNames, wide.size())), ", "));
   if (wide.size() > kMostNames) text += fmt::format(" and {} more", wide.size() - kMostNames);
-  return text + ".";
-}
-
-std::string bands_line(const Json& figures, const Json& decisions) {
-  std::map<std::string, int> bands;
-  int attentions = 0, too_large = 0;
-  bool has_fp16 = false;
-  for (const Json& one : decisions) {
-    has_fp16 |= one["format"] == "fp16";
-    if (one["band"].is_string()) {
-      ++bands[one["band"].get<std::string>()];
-    } else {
-      ++(one["op"] == name(Op::kAttention) ? attentions : too_large);
-    }
-  }
-  const std::string by = figures["low_risk"].is_null()
-                             ? ", as measured for each format"
-                             : fmt::format(" (below {} low, up to {} mixed, above fp32{})", figures["low_risk"],
-                                           figures["high_risk"], has_fp16 ? ", or any overflow in fp16" : "");
-  std::string text = fmt::format("By the share of elements at risk{}: {} low, {} mixed, {} fp32", by, bands["low"],
-                                 bands["mixed"], bands["fp32"]);
-  if (const int unrated = bands["unrated"]; unrated > 0) {
-    text += fmt::format(
-        ", {} unrated (that share tells no harm in backward products, and in formats that were not measured)", unrated);
-  }
-  if (attentions > 0) text += fmt::format(", {}, without operands to sample", counted(attentions, "attention"));
-  if (too_large > 0) {
-    text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);
-  }
   return text + ".";
 }
 

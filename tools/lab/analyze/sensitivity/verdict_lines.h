@@ -12,11 +12,8 @@ Json tried_by_loss(const Json& figures);
 // The sentences of the verdict.
 Json sensitivity_verdict(const Json& figures);
 
-// `decisions`: tried_by_loss() of the figures.
-
 // How wide the intervals of Hessian scores are, and how to make them narrower. Empty if there are no scores.
+// `decisions`: tried_by_loss() of the figures.
 std::string hessian_line(const Json& figures, const Json& decisions);
-// How many decisions each band has.
-std::string bands_line(const Json& figures, const Json& decisions);
 
 }  // namespace mantissa

@@ -4,6 +4,7 @@
 
 #include "tests/tools/run/page_browser.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa::testing {
 namespace {
@@ -75,7 +76,7 @@ json figures_of_sensitivity() {
 
 TEST(SensitivityPage, DrawsEveryPanelLegibly) {
   const json figures = figures_of_sensitivity();
-  for (const json& page : legible_views("sensitivity", sensitivity_page(figures), kSensitivityPanels)) {
+  for (const json& page : legible_views("sensitivity", page_document(kSensitivityPage, figures), kSensitivityPanels)) {
     EXPECT_EQ(page.at("heading"), figures.at("target"));
     for (const std::string& id : kSensitivityPanels) EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
     const std::string verdict = panel(page, "verdict").at("text");
@@ -101,7 +102,8 @@ TEST(SensitivityPage, SaysThatOneOverflowInFp16IsEnough) {
   figures["high_risk"] = 0.2;
   json others = figures;
   others["decisions"].erase(others["decisions"].size() - 1);
-  const std::vector<Page> pages = {{.html = sensitivity_page(figures)}, {.html = sensitivity_page(others)}};
+  const std::vector<Page> pages = {{.html = page_document(kSensitivityPage, figures)},
+                                   {.html = page_document(kSensitivityPage, others)}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages, kSensitivityPanels));
   const auto says = [&](size_t page, const char* text) {
@@ -112,8 +114,8 @@ TEST(SensitivityPage, SaysThatOneOverflowInFp16IsEnough) {
 }
 
 TEST(SensitivityPage, SaysWhyPanelsAreEmpty) {
-  const std::vector<Page> pages = {{.html = sensitivity_page(json())},
-                                   {.html = sensitivity_page({{"decisions", nullptr}, {"layers", 3}})}};
+  const std::vector<Page> pages = {{.html = page_document(kSensitivityPage, json())},
+                                   {.html = page_document(kSensitivityPage, {{"decisions", nullptr}, {"layers", 3}})}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages, kSensitivityPanels));
   for (const json& page : visited.facts) {

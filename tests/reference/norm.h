@@ -1,32 +1,39 @@
-// Scalar reference of layer normalisation, for double and std::complex<double>. Rows of `columns` elements.
+// Scalar reference of layer norm and RMS norm, for double and std::complex<double>. Rows of `columns` elements.
 #pragma once
 
 #include <cmath>
 #include <complex>
-#include <cstdint>
+#include <cstddef>
 #include <vector>
+
+#include "core/kernels/norm/args.h"
 
 namespace mantissa::reference {
 
+struct NormFormula {
+  Norm norm;
+  double epsilon;
+};
+
 template <typename T>
-struct LayerNormOutput {
-  std::vector<T> y, mean, rstd;
+struct NormOutput {
+  std::vector<T> y, mean, rstd;  // mean 0 in RMS norm
 };
 
 // An empty bias means none.
 template <typename T>
-LayerNormOutput<T> layer_norm_forward(const std::vector<T>& x, const std::vector<T>& weight, const std::vector<T>& bias,
-                                      double epsilon) {
+NormOutput<T> norm_forward(const NormFormula& formula, const std::vector<T>& x, const std::vector<T>& weight,
+                           const std::vector<T>& bias = {}) {
   const size_t columns = weight.size(), rows = x.size() / columns;
   const double n = static_cast<double>(columns);
-  LayerNormOutput<T> out{std::vector<T>(x.size()), std::vector<T>(rows), std::vector<T>(rows)};
+  NormOutput<T> out{std::vector<T>(x.size()), std::vector<T>(rows), std::vector<T>(rows)};
   for (size_t r = 0; r < rows; ++r) {
     const T* row = x.data() + r * columns;
     T sum = 0, squares = 0;
     for (size_t c = 0; c < columns; ++c) sum += row[c];
-    const T mean = sum / n;
+    const T mean = formula.norm == Norm::kLayer ? sum / n : T(0);
     for (size_t c = 0; c < columns; ++c) squares += (row[c] - mean) * (row[c] - mean);
-    const T rstd = 1.0 / std::sqrt(squares / n + epsilon);
+    const T rstd = 1.0 / std::sqrt(squares / n + formula.epsilon);
     for (size_t c = 0; c < columns; ++c) {
       out.y[r * columns + c] = (row[c] - mean) * rstd * weight[c] + (bias.empty() ? T(0) : bias[c]);
     }
@@ -37,24 +44,25 @@ LayerNormOutput<T> layer_norm_forward(const std::vector<T>& x, const std::vector
 }
 
 template <typename T>
-struct LayerNormGradients {
+struct NormGradients {
   std::vector<T> dx, d_weight, d_bias;
 };
 
-// With xhat = (x - mean) rstd and g = weight dy: dx = rstd (g - mean(g) - xhat mean(g xhat)).
+// With xhat = (x - mean) rstd and g = weight dy: dx = rstd (g - mean(g) - xhat mean(g xhat)), without mean(g) in RMS
+// norm.
 template <typename T>
-LayerNormGradients<T> layer_norm_backward(const std::vector<T>& x, const std::vector<T>& dy,
-                                          const std::vector<T>& weight, double epsilon) {
+NormGradients<T> norm_backward(const NormFormula& formula, const std::vector<T>& x, const std::vector<T>& dy,
+                               const std::vector<T>& weight) {
   const size_t columns = weight.size(), rows = x.size() / columns;
   const double n = static_cast<double>(columns);
-  const LayerNormOutput<T> forward = layer_norm_forward(x, weight, {}, epsilon);
-  LayerNormGradients<T> out{std::vector<T>(x.size()), std::vector<T>(columns), std::vector<T>(columns)};
+  const NormOutput<T> forward = norm_forward(formula, x, weight);
+  NormGradients<T> out{std::vector<T>(x.size()), std::vector<T>(columns), std::vector<T>(columns)};
   for (size_t r = 0; r < rows; ++r) {
     const T mean = forward.mean[r], rstd = forward.rstd[r];
     T mean_g = 0, mean_g_xhat = 0;
     for (size_t c = 0; c < columns; ++c) {
       const T d = dy[r * columns + c], xhat = (x[r * columns + c] - mean) * rstd;
-      mean_g += d * weight[c] / n;
+      if (formula.norm == Norm::kLayer) mean_g += d * weight[c] / n;
       mean_g_xhat += d * weight[c] * xhat / n;
       out.d_weight[c] += d * xhat;
       out.d_bias[c] += d;

@@ -1,0 +1,83 @@
+#include "tests/program/threaded_run.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <mutex>
+#include <optional>
+#include <system_error>
+
+#include "comm/local/local_communicator.h"
+#include "tools/run/job/job.h"
+#include "tools/train/training_job.h"
+
+namespace mantissa::testing {
+namespace {
+
+int train_as_rank(Job& job, std::unique_ptr<Communicator> communicator, const std::string& path,
+                  const std::vector<std::string>& settings, const std::function<void(Config&)>& adjust) {
+  StopRequest stop;
+  ConfigOrigins origins;
+  try {
+    Config run = load_config(path, settings, &origins);
+    adjust(run);
+    return static_cast<int>(run_training(run, origins, stop, job.start(run, std::move(communicator))));
+  } catch (...) {
+    return job.failed(origins);
+  }
+}
+
+int train_on_threads(int ranks, const std::string& path, const std::vector<std::string>& settings,
+                     const std::function<void(Config&)>& adjust) {
+  LocalGroup group(ranks);
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (int rank = 0; rank < ranks; ++rank) communicators.push_back(group.take(rank));
+  std::mutex mutex;
+  std::optional<int> failed;
+  std::vector<int> codes(communicators.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < codes.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      Job job;
+      codes[rank] = train_as_rank(job, std::move(communicators[rank]), path, settings, adjust);
+      const std::lock_guard lock(mutex);
+      if (codes[rank] != 0 && !failed) failed = codes[rank];
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return failed.value_or(0);
+}
+
+}  // namespace
+
+Outcome ThreadedRun::try_train(int ranks, std::vector<std::string> settings) const {
+  settings.emplace_back("watchdog.enabled=false");  // a process has one
+  int ends[2];
+  if (pipe(ends) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (child == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    const int code = train_on_threads(ranks, config_path(), settings, adjust_);
+    std::fflush(nullptr);
+    _exit(code);
+  }
+  close(ends[1]);
+  Outcome outcome;
+  char buffer[4096];
+  for (ssize_t count = 0; (count = read(ends[0], buffer, sizeof(buffer))) > 0;) {
+    outcome.output.append(buffer, static_cast<size_t>(count));
+  }
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+}  // namespace mantissa::testing
