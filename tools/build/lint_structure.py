@@ -187,44 +187,39 @@ def check_folders(names):
 
 # ---- Budgets
 
+
 def room_of(name, rooms):
+    """The longest of `rooms` that holds the file, or else its folder."""
     folder = os.path.dirname(name)
     while folder and folder not in rooms:
         folder = folder.rpartition("/")[0]
-    return folder
-
-
-def measure(read, names, rooms):
-    """Lines and files of each room, and lines of BUILD files."""
-    lines, files, build = collections.Counter(), collections.Counter(), 0
-    for name in names:
-        if os.path.basename(name) == "BUILD":
-            build += len(read(name)) - 1
-        if name.startswith(PRODUCTION) and name.endswith(SIZED):
-            room = room_of(name, rooms)
-            lines[room] += len(read(name)) - 1
-            files[room] += 1
-    return lines, files, build
+    return folder or os.path.dirname(name)
 
 
 def check_budgets(read, names):
     """The table of BUDGETS against the tree, as (line of the table, rule, text)."""
     table = [(number, line.split()) for number, line in enumerate(read(BUDGETS), 1) if line[:1].strip(" #")]
-    rooms = {words[0]: (number, int(words[1]), int(words[2])) for number, words in table if words[0] not in ("sum", "BUILD")}
-    lines, files, build = measure(read, names, rooms)
-    for room in sorted(lines):
-        if room not in rooms:
-            yield 1, "budget", f"{room or 'the root'}: a room without a budget has {lines[room]} lines"
-    for room, (number, most_lines, most_files) in rooms.items():
-        if lines[room] > most_lines:
-            yield number, "budget", f"{room}: {lines[room]} lines, at most {most_lines}"
-        if files[room] > most_files:
-            yield number, "budget", f"{room}: {files[room]} files, at most {most_files}"
+    rooms = {words[0] for _, words in table}
+    sizes = {n: len(read(n)) - 1 for n in names if n.startswith(PRODUCTION) and n.endswith(SIZED)}
+    lines, files = collections.Counter(), collections.Counter()
+    for name, size in sizes.items():
+        lines[room_of(name, rooms)] += size
+        files[room_of(name, rooms)] += 1
+
+    def above(number, what, count, most, unit):
+        if count > int(most):
+            yield number, "budget", f"{what}: {count} {unit}, at most {most}"
+
     for number, words in table:
-        if words[0] == "BUILD" and build > int(words[1]):
-            yield number, "budget", f"BUILD files: {build} lines, at most {words[1]}"
-        if words[0] == "sum":
-            parts = words[2].split("+")
-            total = sum(count for room, count in lines.items() if any((room + "/").startswith(p + "/") for p in parts))
-            if total > int(words[1]):
-                yield number, "budget", f"{words[2]}: {total} lines, at most {words[1]}"
+        if words[0] == "BUILD":
+            build = sum(len(read(name)) - 1 for name in names if os.path.basename(name) == "BUILD")
+            yield from above(number, "BUILD files", build, words[1], "lines")
+        elif words[0] == "sum":
+            parts = tuple(part + "/" for part in words[2].split("+"))
+            total = sum(size for name, size in sizes.items() if name.startswith(parts))
+            yield from above(number, words[2], total, words[1], "lines")
+        else:
+            yield from above(number, words[0], lines[words[0]], words[1], "lines")
+            yield from above(number, words[0], files[words[0]], words[2], "files")
+    for room in sorted(set(lines) - rooms):
+        yield 1, "budget", f"{room}: {lines[room]} lines in a room without a budget"

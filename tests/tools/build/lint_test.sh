@@ -3,9 +3,10 @@
 set -euo pipefail
 lint=$PWD/tools/lint
 cd "$TEST_TMPDIR"
-mkdir -p repository/{tools,core/base,core/ops,amp,comm,models}
+mkdir -p repository/{tools/build,core/base,core/ops/{a,b},amp,comm,models}
 cd repository
 cp "$lint" tools/
+cp "$(dirname "$lint")"/build/lint_*.py tools/build/
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b.c GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b.c
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
 
@@ -46,8 +47,12 @@ has '^tools/lint: 1 files'
 printf '#include "core/ops/a.h"\n' >core/base/up.h
 printf '#include "comm/a.h"\n#include "core/ops/a.h"\n' >amp/beside.h
 printf '#include <cuda_runtime.h>\n#include <mpi.h>\n' >comm/vendor.h
-printf '// Reads it. Which is slow.\nint b;  // Of all\n\n// The one\n// What follows is\nint c;\n' >core/ops/comment.h
+printf '// Reads it. Which is slow.\nint b;  // Of all\n\n// The sum\n// What follows is\nint c;\n' >core/ops/comment.h
+printf '// The sum that\n// those ranks hold. That is all.\nint d;  // that\nint e;  // that\n' >core/ops/pronoun.h
+printf '// See core/ops/comment.h and core/ops/nowhere.h.\nint f;\n' >core/ops/path.h
 seq -f 'int v%g;' 401 >core/ops/long.h
+{ echo 'inline void g() {' && seq -f '  int v%g;' 59 && echo '}'; } >core/ops/function.h
+{ echo 'inline int h(int a) {' && seq -f '  a += %g;' 58 && echo '}'; } >core/ops/short.h
 for number in $(seq 41); do echo "int n;" >"models/n$number.h"; done
 expect 1
 has '^core/base/up.h:1: layer: core/ops/a.h: core/base must not include core/ops, which stands above it$'
@@ -58,9 +63,31 @@ has '^comm/vendor.h:2: vendor: only comm/mpi/'
 has '^core/ops/comment.h:1: comment: '
 has '^core/ops/comment.h:2: comment: '
 lacks '^core/ops/comment.h:5'
-has '^core/ops/long.h:401: file-size: \(warning\) 401 lines'
+has "^core/ops/pronoun.h:2: pronoun: 'that' and 'those' within 12 words"
+lacks '^core/ops/pronoun.h:[34]'
+has '^core/ops/path.h:1: dead-path: there is no core/ops/nowhere.h$'
+has '^core/ops/long.h:401: file-size: 401 lines'
+has '^core/ops/function.h:1: function-size: 61 lines'
+lacks '^core/ops/short.h'
+has '^tools/lint: 51 files, 0 with clang-tidy: 10 error\(s\)$'
+
+# Rules about the tree, with --all.
+printf '#include "core/ops/b/b.h"\n' >core/ops/a/a.h
+printf '#include "core/ops/a/a.h"\n' >core/ops/b/b.h
+printf '# room lines files why\ncore 100 20 x\namp 1 1 x\nmodels 41 40 x\ntools 2000 9 x\nsum 3 amp+comm\nBUILD 1\n' >tools/build/budgets
+printf 'a\nb\n' >core/BUILD
+expect 1 --all
+has '^core/ops/a/:1: circle: core/ops/a, core/ops/b include each other$'
 has '^models/:1: folder-size: 41 files'
-has '^tools/lint: 47 files, 0 with clang-tidy: 7 error\(s\)$'
+has '^tools/build/budgets:1: budget: comm: 2 lines in a room without a budget$'
+has '^tools/build/budgets:2: budget: core: [0-9]+ lines, at most 100$'
+has '^tools/build/budgets:3: budget: amp: 2 lines, at most 1$'
+has '^tools/build/budgets:4: budget: models: 41 files, at most 40$'
+has '^tools/build/budgets:6: budget: amp\+comm: 4 lines, at most 3$'
+has '^tools/build/budgets:7: budget: BUILD files: 2 lines, at most 1$'
+lacks 'budget: tools'
+has '^arrows up: 2, circles of folders: 1$'
+rm -r core/ops/[ab] core/BUILD tools/build/budgets
 
 # The comment rule applies only to lines that a change touches.
 commit third
@@ -68,7 +95,7 @@ printf 'int old_value;  // Whose\n' >>core/base/old.h
 expect 1
 has '^core/base/old.h:1: comment: \(warning\)'
 has '^core/base/old.h:3: comment: a sentence'
-has ': 8 error\(s\)$'
+has ': 11 error\(s\)$'
 expect 1 core/base/up.h
 has '^core/base/up.h:1: layer'
 expect 2 core/base/nowhere.h
@@ -82,4 +109,15 @@ if command -v clang-format >/dev/null && [[ $(clang-format --version) == *" vers
   expect 0 --fix core/base/wide.h
   [[ $(cat core/base/wide.h) == "int wide;" ]] || fail "--fix did not format the file"
 fi
+
+# The hook refuses a commit with a finding, and does not replace a hook.
+git add -A && git commit -qm fourth
+expect 0 --install-hook
+printf '#include "core/ops/a.h"\n' >core/base/again.h
+git add -A
+! git commit -qm fifth 2>/dev/null >/dev/null || fail "the hook let a wrong include pass"
+printf 'int i;\n' >core/base/again.h
+git add -A && git commit -qm fifth >/dev/null 2>&1 || fail "the hook refused a clean commit"
+expect 2 --install-hook
+has 'is already there$'
 echo "lint_test: passed"
