@@ -37,7 +37,7 @@ const std::vector<Unavailable>& unavailable() {
 // A setting of earlier versions that is a constant now.
 struct Fixed {
   const char *section, *key;
-  const char* value;  // as such a version printed it; nullptr: that of scaler.preset
+  const char* value;  // as such a version printed it; nullptr: that of scaler.preset; "": other settings replace it
   const char* instead;
 };
 constexpr const char* kByPreset = "scaler.preset sets it: deepspeed, megatron, pytorch or none";
@@ -52,7 +52,10 @@ constexpr Fixed kFixed[] = {
     {"precision.adaptive", "window", "100", "precision.adaptive.warmup says how much of it must be known"},
     {"precision.adaptive", "norm_quantile", "0.9", "precision.adaptive.norm_factor is the threshold"},
     {"precision.adaptive", "curvature_interval", "50", "precision.adaptive.curvature is the threshold"},
-    {"precision.adaptive", "noise_interval", "50", "precision.adaptive.gradient_noise is the threshold"}};
+    {"precision.adaptive", "noise_interval", "50", "precision.adaptive.gradient_noise is the threshold"},
+    {"precision", "ops", "", "write precision.rules, an ordered list in which the last match wins"},
+    {"precision", "layers", "", "write precision.rules, an ordered list in which the last match wins"},
+    {"test", "gradients", "", "write test.faults, whose entries have a kind"}};
 
 // The section of a path such as "precision.adaptive"; nullptr if the tree has none.
 template <typename Node>
@@ -82,8 +85,9 @@ void refuse_fixed(const ConfigNode& root) {
     const ConfigNode* const section = section_of(root, fixed.section);
     const ConfigMember* const member = section != nullptr ? section->find(fixed.key) : nullptr;
     if (member == nullptr) continue;
-    throw ConfigError(fmt::format("{}: {}.{} is no setting any more, and is {}; remove it: {}", member->origin,
-                                  fixed.section, fixed.key, value_of(fixed, *section), fixed.instead));
+    const std::string value = value_of(fixed, *section);
+    throw ConfigError(fmt::format("{}: {}.{} is no setting any more{}: {}", member->origin, fixed.section, fixed.key,
+                                  value.empty() ? "" : fmt::format(", and is {}; remove it", value), fixed.instead));
   }
 }
 
@@ -121,7 +125,8 @@ void drop_fixed_settings(ConfigNode& root) {
     ConfigNode* const section = section_of(root, fixed.section);
     if (section == nullptr) continue;
     std::erase_if(section->members, [&](const ConfigMember& member) {
-      return member.key == fixed.key && member.value.text == value_of(fixed, *section);
+      const std::string value = value_of(fixed, *section);
+      return !value.empty() && member.key == fixed.key && member.value.text == value;
     });
   }
 }
@@ -149,6 +154,8 @@ void refuse_unavailable(const ConfigNode& root) {
 ConfigSynonyms config_synonyms() {
   return {{"learning_rate", "optimizer.lr"},
           {"max_lr", "optimizer.lr"},
+          {"moment_dtype", "optimizer.first_moment"},
+          {"tf32", "precision.fp32_products"},
           {"min_lr", "optimizer.final_lr"},
           {"lr_schedule", "optimizer.schedule"},
           {"lr_scheduler", "optimizer.schedule"},
