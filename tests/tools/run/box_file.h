@@ -1,4 +1,4 @@
-// Black boxes of jobs that ended long ago, on nodes that do not exist.
+// Black boxes of jobs that ended long ago, on imaginary nodes.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 
 namespace mantissa::testing {
 
-// Opens one tab. Errors are exceptions that tell what the browser wrote.
+// Opens one tab. Errors are exceptions with the browser's text.
 class Browser {
  public:
   Browser();
@@ -21,7 +21,7 @@ class Browser {
 
   // Calls a method of the protocol and returns its result.
   nlohmann::json call(const std::string& method, const nlohmann::json& parameters = nlohmann::json::object());
-  // The value of a JavaScript expression, or what a promise resolves to; null if it throws, which `events` tells.
+  // The value of a JavaScript expression, or the result of a promise; null if it throws: see `events`.
   nlohmann::json evaluate(const std::string& expression);
   // Loads a file, until all that it refers to is loaded or has failed. Forgets earlier events.
   void open(const std::string& path);

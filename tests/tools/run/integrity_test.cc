@@ -1,4 +1,4 @@
-// Silent data corruption during a training: what is survived, and what ends it.
+// Silent data corruption during a training: a run survives it, or ends.
 #include "tools/run/guard/integrity.h"
 
 #include <gmock/gmock.h>
@@ -62,7 +62,7 @@ struct Trained {
   std::vector<uint64_t> weights;  // by rank, at the end
 };
 
-// Trains on ranks that are threads, with faults on one of them.
+// Trains on ranks that are threads; a single rank has faults.
 Trained train_with(const SmallRun& run, int ranks, const std::vector<std::string>& settings, const Faults& faults = {},
                    int64_t pause = -1) {
   const Config config = load_config(run.config_path(), with({"train.steps=8", "train.eval_interval=0"}, settings));

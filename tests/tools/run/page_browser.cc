@@ -29,8 +29,8 @@ void keep(const std::string& name, const std::string& base64) {
   run_shell("base64 -d '" + file + ".base64' >'" + file + "' && rm '" + file + ".base64'");
 }
 
-// Takes a picture and keeps it. Reports how many times as large its file is as that of the empty page: what is drawn
-// cannot be packed as well.
+// Takes a picture and keeps it. Reports the size of its file over the empty page's: drawn
+// pixels do not pack as well.
 double picture(Browser& browser, const Page& page) {
   const json size = browser.call("Page.getLayoutMetrics").at("cssContentSize");
   const auto take = [&]() -> std::string {

@@ -30,7 +30,7 @@ struct Visit {
   std::vector<std::string> requests{};  // addresses that pages requested from the network
 };
 
-// Opens the pages one after the other, in one browser for the whole test program. Fails the test if there is no
+// Opens the pages in turn, in a browser shared by the whole test program. Fails the test if there is no
 // Chromium. Host names are not resolved, so nothing leaves the machine.
 Visit visit(const std::vector<Page>& pages);
 

@@ -1,4 +1,4 @@
-// The report around the verdict: what was lost, boxes that are missing or damaged, text and page.
+// The report around the verdict: lost steps, missing or damaged boxes, text and page.
 #include "tools/run/postmortem/postmortem.h"
 
 #include <fmt/core.h>

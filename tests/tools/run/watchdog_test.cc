@@ -45,7 +45,7 @@ TEST(Watchdog, NamesTheRankThatIsMissing) {
                            last_seen),
             "\n  rank 1 (node node1, process 101) stands still in phase data of step 41, after 11 collectives"
             "\n  ranks 0 and 2 wait in collective 12 (all_to_all), phase reduce of step 41");
-  // Two collectives were begun, one after the other: rank 1 waits in the one before, which rank 0 has passed.
+  // Two collectives were begun in turn: rank 1 waits in the first, rank 0 has passed it.
   RankReport behind = report_of(1, "reduce", 11, 10);
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, behind}}, 2, last_seen),
             "\n  no rank is missing: the network between the nodes hangs; rank 1 still waits in collective 11 "
@@ -71,8 +71,8 @@ TEST(Watchdog, NamesTheRankThatIsMissing) {
             "\n  rank 0 (node node0, process 100) stands still in phase data of step 41, after 12 collectives");
 }
 
-// Ranks as processes that share a folder. Rank r runs `bodies[r]`; its watchdog ends it with code 7, or 8 if it is not
-// the one that speaks, and writes the message to FOLDER/message.
+// Ranks as processes that share a folder. Rank r runs `bodies[r]`; its watchdog ends it with code 7 if it is the
+// speaker, else 8, and writes the message to FOLDER/message.
 class WatchedRanks {
  public:
   using Body = std::function<void(BlackBox&)>;
@@ -123,7 +123,7 @@ class WatchedRanks {
 };
 
 [[noreturn]] void wait_forever() {
-  while (true) pause();  // the signal that asks for the stack ends one
+  while (true) pause();  // the signal for the stack ends a pause
 }
 
 void wait_in_collective(BlackBox& box) {
@@ -232,7 +232,7 @@ TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
 TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {
   const std::string alarm = ::testing::TempDir() + "/hanging_files/watchdog/alarm.partial";
   const auto hang = [&alarm](BlackBox&) {
-    mkfifo(alarm.c_str(), 0600);  // blocks the thread that would say what is wrong
+    mkfifo(alarm.c_str(), 0600);  // blocks the thread with the message
     wait_forever();
   };
   WatchedRanks ranks("hanging_files", {hang}, {.fixed_s = 0.4});

@@ -41,7 +41,7 @@ struct MadeShard {
     }
   }
   TokenShardWriter writer;
-  std::map<int32_t, int> targets;  // those that count, each once
+  std::map<int32_t, int> targets;  // that count, each once
 };
 
 std::shared_ptr<const Batches> open(const std::vector<std::string>& settings,

@@ -19,7 +19,7 @@ int64_t peak_bytes(Settings settings, const Settings& more) {
 }
 
 // All activations of a block go but its input: 4 bytes (fp32) a token and channel, here of 4 sequences of 256 tokens
-// and a width of 384. The rest of the peak is that of one block and the head, however many blocks there are.
+// and a width of 384. The rest of the peak belongs to a block and the head, however many blocks there are.
 TEST(StepMemory, ARecomputedBlockAddsItsInputToThePeak) {
   for (const char* compute : {"precision.compute=bf16", "precision.compute=fp32"}) {
     const auto peak = [&](const char* recompute, const char* layers) {
@@ -57,8 +57,8 @@ TEST(StepMemory, GrowsLinearlyWithTheContext) {
   }
 }
 
-// The logits of 4096 positions would be 1 GiB in bf16 and 2 GiB in fp32. Beyond what a small vocabulary takes there is
-// room for those of one chunk.
+// The logits of 4096 positions would be 1 GiB in bf16 and 2 GiB in fp32. Beyond the memory of a small vocabulary
+// there is room for the logits of a chunk.
 TEST(StepMemory, LargeVocabularyTakesTheLogitsOfAChunk) {
   constexpr int64_t kRows = 4096, kVocab = 131072, kChunkLogits = int64_t{1} << 26;
   for (const auto& [compute, bytes] : {std::pair("precision.compute=bf16", 2), {"precision.compute=fp32", 4}}) {

@@ -32,7 +32,7 @@ struct Trained {
   std::map<std::string, std::string> checkpoint;  // hashes by file, after the last step
 };
 
-// Ranks are threads of this process, which send each other what they have. Goes on where a checkpoint of the run ends.
+// Ranks are threads of this process, and exchange their buffers. Goes on where a checkpoint of the run ends.
 Trained train(const SmallRun& run, int ranks, int steps, std::vector<std::string> settings) {
   settings.insert(settings.begin(), {"precision.recipe=delayed", "checkpoint.keep_last=0"});
   const Config config = load_config(run.config_path(), settings);

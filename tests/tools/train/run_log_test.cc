@@ -190,7 +190,7 @@ TEST(Speed, WithoutADataSheetOneShareIsLeftOut) {
   EXPECT_NEAR(json_of(report, gpt2_on_an_h100()).at("mfu_of_datasheet"), 0.345436992, 1e-9);
 }
 
-// The peak was measured on a busy machine. One step that seems fast, as the host sees it, does not count.
+// The peak was measured on a busy machine. A step that seems fast, as the host sees it, does not count.
 TEST(Speed, StepsRaiseAPeakThatTheyExceed) {
   SpeedContext speed{.tokens_per_step = 1, .flops_per_step = 1e12, .gemm_peak_flops = 1e12};
   PeakWatch watch;

@@ -13,7 +13,7 @@
 namespace mantissa::testing {
 namespace {
 
-// The CPU with a data sheet, as one device that all ranks share.
+// The CPU with a data sheet, as a device that all ranks share.
 const bool kRegistered =
     register_backend("cpu_with_datasheet",
                      {.create = [](int) { return create_backend("cpu"); },

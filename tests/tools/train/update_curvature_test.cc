@@ -136,8 +136,8 @@ TEST(UpdateCurvature, DoesNotDependOnTheLossScale) {
   EXPECT_NEAR(found[0], found[1], 1e-3 * found[0]);
 }
 
-// Weights that stay, and six micro-batches a step. The norms of their gradients are those of a training whose steps
-// have one micro-batch each.
+// Constant weights, and six micro-batches a step. The norms of their gradients equal the norms in a training with
+// one micro-batch a step.
 TEST(GradientNoise, IsThatOfTheMicroBatchesAsStepsOfTheirOwn) {
   const SmallRun run("gradient_noise");
   const auto reports_of = [&](const std::vector<std::string>& more, int steps, int ranks) {
