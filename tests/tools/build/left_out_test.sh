@@ -31,6 +31,7 @@ filegroup(name = "always")
         ("plain_test", [], True),
         ("long_test", ["local", "slow"], True),
         ("slower_test", ["slower", "seldom-sanitized"], True),
+        ("kernel_test", ["all-sanitized"], True),
         ("cuda_test", [], CUDA_AVAILABLE),
         ("gpu_test", ["gpu"], CUDA_AVAILABLE),
         ("by_hand_test", ["manual"], CUDA_AVAILABLE),
@@ -69,9 +70,10 @@ export MANTISSA_CUDA=off
 expect "left out, no CUDA: 3 target(s), including 2 test(s); MANTISSA_CUDA=off
 left out, no NCCL: 1 target(s), including 1 test(s); needs CUDA's headers
 left out, no cuDNN: 1 target(s), including 1 test(s); needs CUDA's headers
-$slow" no //...
-expect "" no //third_party/...
-expect "$slow" no //:all -//:cuda_test -//:gpu_test -//:kernels -//:nccl_test -//:cudnn_test
+left out of the sanitizers: 1 test(s); tools/test --all runs them
+$slow" product //...
+expect "" product //third_party/...
+expect "$slow" all //:all -//:cuda_test -//:gpu_test -//:kernels -//:nccl_test -//:cudnn_test
 
 # A toolkit with NCCL.
 mkdir -p "$TEST_TMPDIR"/cuda/{bin,lib64,include/nvtx3}
@@ -80,7 +82,7 @@ chmod +x "$TEST_TMPDIR/cuda/bin/nvcc"
 touch "$TEST_TMPDIR"/cuda/{lib64/libcudart_static.a,include/{nccl,cuda_runtime,nvtx3/nvToolsExt}.h}
 echo '#define CUDART_VERSION 13000' >"$TEST_TMPDIR/cuda/include/cuda_runtime_api.h"
 export MANTISSA_CUDA=on CUDA_HOME=$TEST_TMPDIR/cuda CUDNN_HOME=
-expect "left out, need a GPU: 1 test(s), only built; tools/gpu_check runs them" yes //:gpu_test //:long_test
-said=$("$left_out" yes //...)
+expect "left out, need a GPU: 1 test(s), only built; tools/gpu_check runs them" slow //:gpu_test //:long_test
+said=$("$left_out" slow //...)
 [[ "$said" != *"no CUDA"* && "$said" != *"no NCCL"* && "$said" != *slow* ]] || fail "with CUDA and NCCL it printed: $said"
 echo "left_out_test: passed"

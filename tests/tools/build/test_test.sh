@@ -57,3 +57,13 @@ echo 'clang++ with libFuzzer is not installed' >fuzz_output
 echo 3 >fuzz_status
 expect 0 "1 passed, 0 failed" --slow
 has "left out, fuzzing: clang++ with libFuzzer is not installed"
+
+# Laboratory, scripts and benches only with --all, or if they are named.
+: >../bazel.log
+expect 0 "1 passed, 0 failed"
+grep -q -- " -- //\.\.\. .* -//tests/tools/lab/\.\.\." ../bazel.log || { echo "FAILED: the laboratory is tested" >&2 && exit 1; }
+has "left out, laboratory, scripts and benches (tools/test --all runs them):"
+: >../bazel.log
+expect 0 "1 passed, 0 failed" --all
+expect 0 "1 passed, 0 failed" //tests/tools/lab/...
+! grep -q -- "-//tests" ../bazel.log || { echo "FAILED: --all leaves out the laboratory" >&2 && exit 1; }
