@@ -21,8 +21,8 @@
 // different orders.
 #pragma once
 
+#include "comm/corruption.h"
 #include "comm/reduction_buffers.h"
-#include "comm/wire_digests.h"
 
 namespace mantissa {
 

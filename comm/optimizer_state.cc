@@ -4,6 +4,7 @@
 #include <bit>
 #include <vector>
 
+#include "core/base/round_up.h"
 #include "core/base/thread_team.h"
 #include "core/quant/narrow_format.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
 
-int64_t blocks_of(int64_t numel) { return (numel + kDynamicBlock - 1) / kDynamicBlock; }
+int64_t blocks_of(int64_t numel) { return divide_up(numel, kDynamicBlock); }
 
 DType moment_dtype(MomentFormat format, bool blockwise, DType master) {
   if (master == DType::kF64) return master;

@@ -106,7 +106,7 @@ class ShardedOptimizer {
   void count_applied_step() { ++applied_steps_; }
 
   // (1) i32, on the device: not 0 once an update has made this rank's masters or moments non-finite, or such values
-  // were loaded (AdamWArgs::faults). state_faults.h says where they are.
+  // were loaded (AdamWArgs::faults). sharded_state.h says where they are.
   const Tensor& faults() const { return faults_; }
 
   // The state that this rank saves: its shard, in both modes. All ranks together save each element once.

@@ -12,8 +12,8 @@
 
 #include "comm/mpi/mpi_environment.h"
 #include "comm/node/node_exchange.h"
-#include "core/base/launcher.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 
 namespace mantissa {
 namespace {

@@ -6,7 +6,6 @@
 #include <exception>
 
 #include "comm/communicator.h"
-#include "core/base/launcher.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 

@@ -164,6 +164,11 @@ class Tape {
   // --- for ops
   Backend& backend() const { return backend_; }
   Stream& stream() const { return stream_; }
+  // Queues a kernel on the stream.
+  template <typename Args>
+  void run(const Args& args) {
+    backend_.run(args, stream_);
+  }
   Tensor allocate(DType dtype, Shape shape, const char* what = "activation") {
     return arena_.allocate(dtype, shape, what);
   }

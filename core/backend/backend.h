@@ -27,42 +27,23 @@ struct MemoryUse {
 
 struct TensorStats;
 
-// A device runs each kernel of a list: run(args, stream). A single virtual function serves all of them: a function for
-// each kernel costs seconds of compile time in every file that instantiates the class. ForwardsAllKernels implements
-// it.
-template <typename List>
-class RunsKernels;
+// The position of Args among the kernels of a list; their number if it is none of them.
+template <typename Args, typename... All>
+constexpr int64_t kernel_index(KernelList<All...>) {
+  constexpr bool kIsKernel[] = {std::is_same_v<Args, All>...};
+  return std::find(std::begin(kIsKernel), std::end(kIsKernel), true) - std::begin(kIsKernel);
+}
 
-template <typename... Args>
-class RunsKernels<KernelList<Args...>> {
+class Backend {
  public:
-  virtual ~RunsKernels() = default;
+  virtual ~Backend() = default;
 
-  // Queues the kernel of these arguments on the stream.
-  template <typename Kernel>
-  requires(std::is_same_v<Kernel, Args> || ...) void run(const Kernel& args, Stream& stream) {
-    constexpr bool kIsKernel[] = {std::is_same_v<Kernel, Args>...};
-    run_kernel(KernelList<Args...>(), std::find(std::begin(kIsKernel), std::end(kIsKernel), true) - kIsKernel, &args,
-               stream);
+  // Queues the kernel of these arguments on the stream. A single virtual function serves all kernels: a function for
+  // each costs seconds of compile time in every file that instantiates the class. ForwardsAllKernels implements it.
+  template <typename Args>
+  requires(kernel_index<Args>(Kernels()) < kKernels) void run(const Args& args, Stream& stream) {
+    run_kernel(kernel_index<Args>(Kernels()), &args, stream);
   }
-
- private:
-  // `args` points to the struct at position `index` of the list.
-  virtual void run_kernel(KernelList<Args...> list, int64_t index, const void* args, Stream& stream) = 0;
-};
-
-// The device interface by purpose, for code that needs only a part of it.
-using ComputeDevice = RunsKernels<ComputeKernels>;
-using OptimizerDevice = RunsKernels<OptimizerKernels>;
-using ReductionDevice = RunsKernels<ReductionKernels>;
-using ProbeDevice = RunsKernels<ProbeKernels>;
-
-class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDevice, public ProbeDevice {
- public:
-  using ComputeDevice::run;
-  using OptimizerDevice::run;
-  using ProbeDevice::run;
-  using ReductionDevice::run;
 
   // The device that tensors of allocate() are on.
   virtual Device device() const = 0;
@@ -119,6 +100,10 @@ class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDe
   TensorStats read_stats(const Tensor& record, Stream& stream);
   // The number in a tensor (1) of fp32 or fp64 (blocks).
   double read_number(const Tensor& tensor, Stream& stream);
+
+ private:
+  // `args` points to the struct at position `index` of Kernels.
+  virtual void run_kernel(int64_t index, const void* args, Stream& stream) = 0;
 };
 
 // Implements every run() of a Backend by one member function template of the device or decorator,
@@ -128,20 +113,10 @@ template <typename Device, typename Base = Backend>
 class ForwardsAllKernels : public Base {
  public:
   using Base::Base;
-  using Base::run;
 
  private:
-  void run_kernel(ComputeKernels list, int64_t index, const void* args, Stream& stream) override {
-    calls(list)[index](static_cast<Device&>(*this), args, stream);
-  }
-  void run_kernel(OptimizerKernels list, int64_t index, const void* args, Stream& stream) override {
-    calls(list)[index](static_cast<Device&>(*this), args, stream);
-  }
-  void run_kernel(ReductionKernels list, int64_t index, const void* args, Stream& stream) override {
-    calls(list)[index](static_cast<Device&>(*this), args, stream);
-  }
-  void run_kernel(ProbeKernels list, int64_t index, const void* args, Stream& stream) override {
-    calls(list)[index](static_cast<Device&>(*this), args, stream);
+  void run_kernel(int64_t index, const void* args, Stream& stream) override {
+    calls(Kernels())[index](static_cast<Device&>(*this), args, stream);
   }
 
   using DeviceCall = void (*)(Device&, const void*, Stream&);

@@ -1,36 +1,53 @@
 // RecordingBackend: computes nothing, like DryRunBackend, and reports every call as a KernelCall.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
-#include "core/backend/dry_run_backend.h"
-#include "core/backend/kernel_call.h"
+#include "core/backend/backend.h"
+#include "core/kernels/kernel_args.h"
 
 namespace mantissa {
 
-class RecordingBackend final : public ForwardsAllKernels<RecordingBackend, DryRunBackend> {
- public:
-  using Sink = std::function<void(KernelCall call)>;
-  // The phase that calls belong to, of static storage; empty: calls are not recorded.
-  using Phase = std::function<std::string_view()>;
-  // `like` and `support`: see DryRunBackend.
-  RecordingBackend(Sink sink, Phase phase, Backend* like = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone);
-  ~RecordingBackend() override;
+// The operand formats of matrix products.
+enum class ProductFormat : uint8_t { kF32, kTf32, kBF16, kF16, kF8, kF4, kF64 };
+inline constexpr ProductFormat kAllProductFormats[] = {ProductFormat::kF32, ProductFormat::kTf32, ProductFormat::kBF16,
+                                                       ProductFormat::kF16, ProductFormat::kF8,   ProductFormat::kF4,
+                                                       ProductFormat::kF64};
 
-  // Unique addresses: the cost of a kernel depends on which operands share memory.
-  std::shared_ptr<Storage> reserve(size_t bytes) override;
+std::string_view name(ProductFormat format);  // "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "fp64"
 
-  void copy(const Tensor& src, const Tensor& dst, Stream& stream) override;
-  void upload(const void* host, const Tensor& dst, Stream& stream) override;
-
-  template <typename Args>
-  void call(const Args& args, Stream& stream);
-
- private:
-  const Sink sink_;
-  const Phase phase_;
-  uintptr_t next_address_ = uintptr_t{1} << 20;
+// A tensor of a call. Equal addresses mean the same memory.
+struct Operand {
+  bool defined = false;
+  DType dtype = DType::kF32;
+  Shape shape;
+  uintptr_t address = 0;
+  size_t bytes() const { return defined ? static_cast<size_t>(shape.numel() * size_bytes(dtype)) : 0; }
 };
+
+// A kernel call of a step as plain data, and a function that makes the same call with other memory.
+struct KernelCall {
+  std::string_view phase, op;  // "backward", "gemm"
+  KernelWork work{};
+  ProductFormat format = ProductFormat::kF32;  // of the multiplied operands; meaningless if work.flops is 0
+  std::string variant;                         // settings that change its time: "nt gelu"
+  std::vector<Operand> operands;               // in the order of the arguments
+  // Makes the call with these tensors in place of the operands. Undefined operands need undefined tensors.
+  std::function<void(Backend& backend, Stream& stream, std::span<const Tensor> tensors)> run;
+
+  // Equal for calls that take the same time: op, variant, dtypes, shapes, and operands in the same memory.
+  std::string signature() const;
+};
+
+// `phase`: the phase that calls belong to, of static storage; empty: calls are not recorded. `like` and `support`: see
+// DryRunBackend.
+std::unique_ptr<Backend> create_recording_backend(std::function<void(KernelCall call)> sink,
+                                                  std::function<std::string_view()> phase, Backend* like,
+                                                  Fp8GemmSupport support);
 
 }  // namespace mantissa

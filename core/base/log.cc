@@ -19,7 +19,6 @@
 
 #include "core/base/error.h"
 #include "core/base/host_memory.h"
-#include "core/base/launcher.h"
 #include "core/base/process.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"

@@ -157,7 +157,7 @@ void accumulate_gradients(Tape& tape, const RoundedLayer& layer, const SavedInpu
   layer.show(tape, kProduct, a, b, d_weight.tensor);
   if (layer.bias == nullptr) return;
   const GradientTarget d_bias = tape.gradient_target(*layer.bias);
-  tape.backend().run(ColumnSumArgs{.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, tape.stream());
+  tape.run(ColumnSumArgs{.x = dy, .out = d_bias.tensor, .mode = d_bias.mode});
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
 // Records x's amax and returns x: it has no scale yet.
 RoundedMatrix calibrate(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
   const DelayedScales::Slot slot = delayed_scales_of(tape, use)->slot(weight, use.role, use.format->format);
-  if (!slot.left) tape.backend().run(AmaxArgs{.x = x, .record = slot.record}, tape.stream());
+  if (!slot.left) tape.run(AmaxArgs{.x = x, .record = slot.record});
   return {.values = tape.cast(x, use.values)};
 }
 
@@ -121,7 +121,7 @@ RoundedMatrix in_values_dtype(Tape& tape, RoundedMatrix made, const OperandUse& 
 
 Tensor transformed(Tape& tape, const Tensor& x) {
   Tensor y = tape.allocate(DType::kBF16, x.shape(), "transformed operand");
-  tape.backend().run(HadamardArgs{.x = x, .y = y}, tape.stream());
+  tape.run(HadamardArgs{.x = x, .y = y});
   return y;
 }
 

@@ -82,16 +82,10 @@ struct Spacing {
 };
 
 constexpr Spacing spacing_of(Format format) {
-  switch (format) {
-    case Format::kF32:
-      return {0x1p-126f, 0x1p-23f};
-    case Format::kBF16:
-      return {0x1p-126f, 0x1p-7f};
-    case Format::kF16:
-      return {0x1p-14f, 0x1p-10f};
-    default:
-      return {};
-  }
+  if (format == Format::kF32) return {0x1p-126f, 0x1p-23f};
+  if (format == Format::kBF16) return {0x1p-126f, 0x1p-7f};
+  if (format == Format::kF16) return {0x1p-14f, 0x1p-10f};
+  return {};
 }
 
 // ulp(w): the distance between numbers of the format in the binade of w, or between its subnormals if w is below the

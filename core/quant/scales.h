@@ -109,24 +109,17 @@ struct BlockFactors {
 // one with blocks.
 constexpr BlockFactors block_factors(TensorFormat format, uint32_t amax, float tensor) {
   const float max = narrow_format(format.format).max;
-  switch (format.scaling) {
-    case Scaling::kBlock: {
-      const float scale = block_scale(amax, max);
-      return {scale, 1.0f / scale};
-    }
-    case Scaling::kMicro: {
-      const E8M0 scale = microscale(amax, max);
-      return {multiplier_of(scale), to_float(scale)};
-    }
-    case Scaling::kTwoLevel: {
-      const float block = two_level_block_scale(amax, tensor);
-      return {two_level_multiplier(block, tensor), block};
-    }
-    case Scaling::kDelayed:
-    case Scaling::kCurrent:
-      break;
+  if (block_length(format.scaling) == 0) return {};
+  if (format.scaling == Scaling::kBlock) {
+    const float scale = block_scale(amax, max);
+    return {scale, 1.0f / scale};
   }
-  return {};
+  if (format.scaling == Scaling::kMicro) {
+    const E8M0 scale = microscale(amax, max);
+    return {multiplier_of(scale), to_float(scale)};
+  }
+  const float block = two_level_block_scale(amax, tensor);
+  return {two_level_multiplier(block, tensor), block};
 }
 
 // The stored scale of a kMicro block: the e8m0 code of BlockFactors::after, which is a power of two from 2^-127 on or

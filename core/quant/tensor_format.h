@@ -80,41 +80,30 @@ constexpr int64_t block_length(BlockScaleLayout layout) { return layout == Block
 
 // Blocks in a row; the last one may be shorter.
 constexpr int64_t blocks_across(BlockScaleLayout layout, int64_t columns) {
-  return (columns + block_length(layout) - 1) / block_length(layout);
+  return divide_up(columns, block_length(layout));
 }
 
 // Number of scales of a matrix (rows, columns), padding included.
 constexpr int64_t block_scale_count(BlockScaleLayout layout, int64_t rows, int64_t columns) {
   const int64_t blocks = blocks_across(layout, columns);
-  switch (layout) {
-    case BlockScaleLayout::kRowBlocks128:
-      return rows * blocks;
-    case BlockScaleLayout::kSquareBlocks128:
-      return round_up(rows, 128) / 128 * round_up(blocks, kSquareBlockPadding);
-    case BlockScaleLayout::kMicroTiles:
-      return round_up(rows, kScaleTileRows) * round_up(blocks, kScaleTileBlocks);
+  if (layout == BlockScaleLayout::kRowBlocks128) return rows * blocks;
+  if (layout == BlockScaleLayout::kMicroTiles) {
+    return round_up(rows, kScaleTileRows) * round_up(blocks, kScaleTileBlocks);
   }
-  return 0;
+  return round_up(rows, 128) / 128 * round_up(blocks, kSquareBlockPadding);
 }
 
 // Index of the scale of block number `block` in row `row`; `row` counts rows of the matrix, not of blocks.
 constexpr int64_t block_scale_index(BlockScaleLayout layout, int64_t rows, int64_t columns, int64_t row,
                                     int64_t block) {
   const int64_t blocks = blocks_across(layout, columns);
-  switch (layout) {
-    case BlockScaleLayout::kRowBlocks128:
-      return block * rows + row;
-    case BlockScaleLayout::kSquareBlocks128:
-      return row / 128 * round_up(blocks, kSquareBlockPadding) + block;
-    case BlockScaleLayout::kMicroTiles: {
-      // Within a tile, the scales of rows 32 apart are neighbours.
-      const int64_t tile =
-          row / kScaleTileRows * (round_up(blocks, kScaleTileBlocks) / kScaleTileBlocks) + block / kScaleTileBlocks;
-      const int64_t in_tile = row % 32 * 16 + row % kScaleTileRows / 32 * kScaleTileBlocks + block % kScaleTileBlocks;
-      return tile * (kScaleTileRows * kScaleTileBlocks) + in_tile;
-    }
-  }
-  return 0;
+  if (layout == BlockScaleLayout::kRowBlocks128) return block * rows + row;
+  if (layout == BlockScaleLayout::kSquareBlocks128) return row / 128 * round_up(blocks, kSquareBlockPadding) + block;
+  // Within a tile, the scales of rows 32 apart are neighbours.
+  const int64_t tile =
+      row / kScaleTileRows * (round_up(blocks, kScaleTileBlocks) / kScaleTileBlocks) + block / kScaleTileBlocks;
+  const int64_t in_tile = row % 32 * 16 + row % kScaleTileRows / 32 * kScaleTileBlocks + block % kScaleTileBlocks;
+  return tile * (kScaleTileRows * kScaleTileBlocks) + in_tile;
 }
 
 }  // namespace mantissa

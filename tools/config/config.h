@@ -33,7 +33,7 @@
 namespace mantissa {
 
 enum class DataFormat : uint8_t { kBytes, kTokens };
-// kDocuments: sequences hold whole documents side by side, which do not see each other (core/data/packing.h).
+// kDocuments: sequences hold whole documents side by side, which do not see each other (core/data/batch.h).
 enum class Packing : uint8_t { kNone, kDocuments };
 
 // Files of training data, and their part of the samples.

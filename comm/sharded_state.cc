@@ -1,4 +1,4 @@
-#include "comm/state_faults.h"
+#include "comm/sharded_state.h"
 
 #include <algorithm>
 #include <cmath>
