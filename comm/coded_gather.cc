@@ -1,8 +1,5 @@
 #include "comm/coded_gather.h"
 
-#include <algorithm>
-
-#include "core/base/round_up.h"
 #include "core/kernels/quantize/args.h"
 
 namespace mantissa {

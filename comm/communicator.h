@@ -1,22 +1,14 @@
 // Communicator: collectives among the ranks of a job. Transports: local/ (one process, or ranks as threads), mpi/ and
 // nccl/; staged/ lets a transport for host memory carry the tensors of a device.
 //
-// Tensor collectives are ordered on a stream and return a Work; buffers must stay untouched until it is done. Every
-// rank calls the same collectives in the same order. A transport that fails throws CommError naming rank, collective
-// and size.
+// Tensor collectives are ordered on a stream and return a Work; buffers must stay untouched until it is done. All ranks
+// call the same collectives in the same order. A failing transport throws CommError naming rank, collective, size.
 #pragma once
 
-#include <cstddef>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <span>
-#include <string>
-#include <string_view>
 #include <type_traits>
-#include <vector>
 
-#include "core/base/check.h"
 #include "core/tensor/stream.h"
 #include "core/tensor/tensor.h"
 
@@ -29,8 +21,7 @@ class Work {
   // Advances it without blocking; true when it is done. Device tensors are done when the stream is ordered after the
   // collective: work queued on the stream from then on finds the data.
   virtual bool test() = 0;
-  // Blocks until it is done.
-  virtual void wait() = 0;
+  virtual void wait() = 0;  // blocks until it is done
 };
 
 // Work of a collective that moves nothing.
@@ -40,8 +31,7 @@ class NoWork final : public Work {
   void wait() override {}
 };
 
-// Buffers that a transport has registered, until it is destroyed: before their memory, when no collective uses them any
-// more.
+// Buffers that a transport has registered. Destroy it before their memory, once no collective uses them.
 using Registration = std::shared_ptr<const void>;
 
 // The data of all ranks at the same place in their shared memory.
@@ -88,8 +78,7 @@ class Communicator {
   // Whether collectives of several ranks may be captured (Backend::capture()) and repeated by all of them alike. Each
   // must have run uncaptured before, which connects the ranks.
   virtual bool can_be_captured() const { return false; }
-  // Call after each launch of captured collectives on `stream`, so that the transport detects when they fail or hang.
-  // Throws if an earlier one has failed.
+  // Call after each launch of captured collectives on `stream`, to detect failures and hangs. Throws after a failure.
   virtual void watch_captured(Stream& /*stream*/) {}
 
   // Announces buffers for many collectives, so that the transport may work in them instead of in buffers of its own.
@@ -217,8 +206,7 @@ struct CommunicatorEntry {
   // The library, with its version; empty if it uses none. Not called if the transport cannot be used.
   std::function<std::string()> library = [] { return std::string(); };
 };
-// Registers a transport by name. Each transport linked into the program registers itself. Returns true, so that a
-// namespace-scope constant can call it.
+// Each transport linked into the program registers itself. Returns true, for the use in a namespace-scope constant.
 bool register_communicator(const std::string& name, CommunicatorEntry entry);
 // ConfigError with the registered names if `name` is not one of them.
 const CommunicatorEntry& find_communicator(const std::string& name);

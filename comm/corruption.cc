@@ -1,9 +1,5 @@
 #include "comm/corruption.h"
 
-#include <fmt/core.h>
-
-#include <algorithm>
-
 #include "core/base/round_up.h"
 #include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"

@@ -2,15 +2,7 @@
 // data at two places or times must agree; a difference names rank and tensor, and 256 elements if one of them changed.
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "comm/communicator.h"
 #include "comm/flat_buckets.h"
-#include "core/autograd/parameter.h"
 #include "core/kernels/optimizer/records.h"
 
 namespace mantissa {
@@ -46,8 +38,7 @@ struct Corruption {
 Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
                          const Digest& expected, const Digest& found);
 
-// "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', elements [256, 512) (bit 30)". `hosts`: by rank, or
-// empty.
+// "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', elements [256, 512) (bit 30)". `hosts` by rank, if any.
 std::string to_text(const Corruption& corruption, const ParameterSet& parameters,
                     std::span<const std::string> hosts = {});
 
@@ -63,8 +54,7 @@ class WireDigests {
   // Everything passed by reference must outlive the object.
   WireDigests(const BucketLayout& layout, Communicator& communicator, Backend& backend);
 
-  // Forgets the digests of the last reduction.
-  void begin(Stream& stream);
+  void begin(Stream& stream);  // forgets the digests of the last reduction
   // whole (numel): what this rank sends of a bucket, to rank r in shard r.
   void sent(int bucket, const Tensor& whole, Stream& stream) { take(kSent, bucket, whole, -1, stream); }
   // rows (N, shard): the contributions to this rank's shard.

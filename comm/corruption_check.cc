@@ -2,10 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <map>
-#include <set>
-
 #include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 

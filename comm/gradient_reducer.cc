@@ -94,8 +94,7 @@ std::unique_ptr<Work> GradientReducer::start_exchange(int bucket) {
 }
 
 void GradientReducer::progress() {
-  // Sums are local, so each rank makes them when it can. Gathers are collectives: all ranks start them at the same
-  // points, which are not here.
+  // Sums are local, so each rank makes them when it can. Gathers are collectives: all ranks start them elsewhere.
   for (int bucket = 0; bucket < started_; ++bucket) {
     if (state(bucket).phase == Phase::kExchanging && state(bucket).work->test()) sum(bucket);
     // If this barrier is incomplete, later ones are too.

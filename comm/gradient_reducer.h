@@ -17,8 +17,7 @@
 // Gradients arrive weighted by 1 / (tokens of the global batch): their sum over ranks is the gradient of the mean loss.
 // Local gradients stay unchanged, so that the origin of a NaN can be searched (verdict_reduction.h).
 //
-// Buckets start in layout order: all ranks must start the same collectives in the same order, but gradients may land in
-// different orders.
+// Buckets start in layout order, alike on all ranks as collectives must, whatever the order in which gradients land.
 #pragma once
 
 #include "comm/corruption.h"
@@ -32,21 +31,17 @@ class GradientReducer {
   GradientReducer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute,
                   const ReducerConfig& config);
 
-  // Opens a reduction. ContractError if one is open already.
-  void begin();
+  void begin();  // Opens a reduction. ContractError if one is open already.
   // The parameter's gradient is complete on this rank. When the last one of a bucket lands and all earlier buckets have
   // started, the bucket starts at once. ContractError for a second call, or outside of begin() ... finish().
   void ready(const Parameter& parameter);
-  // Advances the reduction without blocking; call it between the nodes of the backward pass.
-  void progress();
+  void progress();  // advances the reduction without blocking; call it between the nodes of the backward pass
   // Zero-fills the gradients that nothing has written in this step, starts the remaining buckets and completes all.
   void finish();
 
-  // After finish(), in the gradients' dtype: this rank's shard of the summed bucket, or the whole bucket when
-  // replicated.
+  // After finish(), in the gradients' dtype: this rank's shard of the summed bucket; replicated: the whole bucket.
   const Tensor& result(int bucket) const;
-  // This rank's shard of the summed bucket in both modes.
-  Tensor result_shard(int bucket) const;
+  Tensor result_shard(int bucket) const;  // this rank's shard of the summed bucket in both modes
   // After finish(), u8: a TensorStats of result_shard() for each bucket, in layout order. Elements by flat index.
   const Tensor& stats() const;
 
@@ -56,11 +51,9 @@ class GradientReducer {
   // Started buckets, and complete buckets, of the current or last reduction.
   int started() const { return started_; }
   int completed() const { return completed_; }
-  // This rank's gradient elements as they are sent, perhaps in a buffer that the next call or begin() overwrites.
-  // Between finish() and begin() only.
+  // This rank's gradient as it is sent, perhaps in a buffer of the next call. Between finish() and begin() only.
   Tensor as_sent(const Tensor& gradient);
-  // With ReducerConfig::wire_digests, after finish(): data that changed on its way between ranks; empty for a single
-  // rank. Collective; blocks.
+  // With ReducerConfig::wire_digests, after finish(): data that changed between ranks, if several. Collective; blocks.
   std::vector<Corruption> compare_digests();
   size_t buffer_bytes() const { return buffers_.bytes(); }  // wire buffers and summed gradients
 

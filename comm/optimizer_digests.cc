@@ -1,5 +1,4 @@
 // The digests of the sharded optimizer's state.
-#include <cstddef>
 
 #include "comm/sharded_optimizer.h"
 #include "core/kernels/digest/args.h"

@@ -1,9 +1,5 @@
 #include "comm/optimizer_state.h"
 
-#include <algorithm>
-#include <bit>
-#include <vector>
-
 #include "core/base/round_up.h"
 #include "core/base/thread_team.h"
 #include "core/quant/narrow_format.h"

@@ -1,7 +1,5 @@
 #include "comm/reduction_buffers.h"
 
-#include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "core/base/round_up.h"

@@ -1,8 +1,6 @@
 #include "comm/sharded_optimizer.h"
 #include "core/kernels/optimizer/args.h"
 
-#include <algorithm>
-
 namespace mantissa {
 namespace {
 

@@ -19,7 +19,6 @@
 #include "comm/coded_gather.h"
 #include "comm/gradient_reducer.h"
 #include "comm/optimizer_state.h"
-#include "core/kernels/optimizer/records.h"
 
 namespace mantissa {
 
@@ -76,8 +75,7 @@ class ShardedOptimizer {
   // moments and the count of applied steps to zero. Collective.
   void initialize(uint64_t seed);
 
-  // Records the amaxes of the weights that are gathered as codes: passes see only codes of them. Call it before the
-  // amaxes of a step are gathered.
+  // Records the amaxes of weights gathered as codes: passes see codes only. Call it before amaxes are gathered.
   void record_amaxes() {
     if (coded_) coded_->record_amaxes();
   }
@@ -87,17 +85,14 @@ class ShardedOptimizer {
   // Gathers the unrounded working weights to every rank, for checkpoints and exports. The next pass rounds them to the
   // same codes. No effect unless weights are gathered as codes. Collective.
   void restore_weights();
-  // Computes the working weights of this rank's masters again, as update number applied_steps() rounded them, and
-  // shares them. Collective.
+  // Computes this rank's working weights again, as update number applied_steps() rounded them; shares them. Collective.
   void recompute_weights();
 
   // ---- With digests. The pieces of this rank's state, in the order of buckets and segments.
   bool has_digests() const { return digests_.defined(); }
   const std::vector<DigestedPiece>& digested_pieces() const { return pieces_; }
-  // By piece: the digests that updates have taken. Blocks.
-  std::vector<StateDigests> read_digests();
-  // By piece: StateDigests::written of the state as it is now. Blocks.
-  std::vector<StateDigests> take_digests();
+  std::vector<StateDigests> read_digests();  // By piece: the digests that updates have taken. Blocks.
+  std::vector<StateDigests> take_digests();  // By piece: StateDigests::written of the state as it is now. Blocks.
   // Takes the present state and weights as what the last update wrote, and forgets findings. Blocks.
   void accept_state();
 

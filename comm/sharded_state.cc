@@ -1,9 +1,6 @@
 #include "comm/sharded_state.h"
 
-#include <algorithm>
 #include <cmath>
-#include <tuple>
-#include <vector>
 
 #include "core/kernels/elementwise/args.h"
 
@@ -11,8 +8,7 @@ namespace mantissa {
 namespace {
 
 enum class Part : int32_t { kWeights, kFirstMoment, kSecondMoment };
-// By Part.
-constexpr const char* kPartNames[] = {"master", "first moment m", "second moment v"};
+constexpr const char* kPartNames[] = {"master", "first moment m", "second moment v"};  // by Part
 
 struct Found {
   int32_t parameter = -1;

@@ -1,12 +1,8 @@
 #include "comm/local/local_communicator.h"
 
 #include <condition_variable>
-#include <exception>
 #include <map>
 #include <mutex>
-#include <thread>
-
-#include "comm/communicator.h"
 
 namespace mantissa {
 namespace {
@@ -39,8 +35,7 @@ struct Collective {
   int posted = 0, copied = 0;
 };
 
-// The collectives of all ranks, numbered in the order in which each rank calls them. Once a rank has failed, every call
-// of every rank throws CommError.
+// The collectives of all ranks, numbered in the order of calls. Once a rank has failed, every call throws CommError.
 class LocalBoard {
  public:
   explicit LocalBoard(int ranks) : ranks_(ranks) {}

@@ -5,10 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <exception>
-#include <optional>
-#include <thread>
-#include <utility>
 
 #include "comm/mpi/mpi_environment.h"
 #include "comm/node/node_exchange.h"

@@ -3,7 +3,6 @@
 #include <mpi.h>
 
 #include <cstdlib>
-#include <exception>
 
 #include "comm/communicator.h"
 #include "core/base/log.h"

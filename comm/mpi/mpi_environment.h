@@ -1,16 +1,11 @@
 // MpiEnvironment: MPI in this process, from its start to its end.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "core/tensor/tensor.h"
 
 namespace mantissa {
 
-// MPI's text for an error code.
-std::string mpi_error_text(int code);
+std::string mpi_error_text(int code);  // MPI's text for an error code
 
 // MPI_Init and MPI_Finalize as an object.
 class MpiEnvironment {

@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "comm/gpu_claim.h"
-#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/cuda/stream.h"
 
@@ -112,9 +111,8 @@ class NcclCommunicator final : public Communicator {
     if (connection_) connection_->watch_captured(stream);
   }
 
-  // On all ranks or on none: NCCL does not define collectives with only some buffers registered. Our memory is of
-  // cudaMalloc: NCCL then works in it directly between nodes. Within a node it would need memory that processes can map
-  // (cuMemCreate, ncclMemAlloc).
+  // On all ranks or on none: NCCL does not define collectives with only some buffers registered. NCCL works directly in
+  // memory of cudaMalloc between nodes. Within a node it needs cuMemCreate or ncclMemAlloc.
   Registration register_buffers(std::span<const Tensor> buffers) override {
     if (size() == 1 || buffers.empty() || on_host(buffers[0])) return nullptr;
     connect(buffers[0].device());
@@ -169,8 +167,7 @@ class NcclCommunicator final : public Communicator {
     return std::make_unique<NcclWork>(connection_, number);
   }
 
-  // Row r of `recv` comes from rank r. The group is closed even after an error: otherwise it would collect all later
-  // calls.
+  // Row r of `recv` comes from rank r. The group is closed even after an error: else it would collect later calls.
   ncclResult_t exchange_rows(const Tensor& send, const Tensor& recv, ncclComm_t comm, cudaStream_t stream) const {
     const auto count = static_cast<size_t>(recv.dim(1));
     const size_t row_bytes = recv.size_bytes() / static_cast<size_t>(size());

@@ -9,10 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <new>
-#include <optional>
 #include <system_error>
-#include <utility>
 
 #include "core/base/round_up.h"
 #include "core/base/thread_team.h"
@@ -166,8 +163,7 @@ std::shared_ptr<NodeBlock> NodeBlock::share(const NodeRanks& node, size_t bytes,
 // Collectives are numbered alike on all ranks. Each rank has a ring of places; number n takes place n mod kPlaces once
 // all others have read the previous post there. A post is written before its `ready` (release) and read after it
 // (acquire), and so are the buffer's bytes. A reader counts itself after its last read of the buffer (release); the
-// owner writes the buffer after it has seen the count (acquire). Atomics of this size are lock-free and therefore work
-// between processes.
+// owner writes the buffer after it has seen the count (acquire). Lock-free atomics work between processes.
 class NodeBoard {
   struct alignas(64) Place {
     std::atomic<uint64_t> ready;  // number + 1 of the last posted collective; 0: none
@@ -177,8 +173,7 @@ class NodeBoard {
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
  public:
-  // Each rank's part of the board's memory.
-  static constexpr size_t kBytes = NodeExchanges::kPlaces * sizeof(Place);
+  static constexpr size_t kBytes = NodeExchanges::kPlaces * sizeof(Place);  // each rank's part of the board's memory
 
   // `memory`: zeroed, of kBytes, used for nothing else.
   NodeBoard(std::shared_ptr<NodeBlock> memory, const NodeRanks& node)

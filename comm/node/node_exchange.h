@@ -2,8 +2,7 @@
 //
 // A rank posts its send buffer on a board in shared memory, and copies the rows that it receives straight from the
 // other ranks' memory. An exchange is done when this rank has copied its rows and all others have read its buffer.
-// Nothing moves by itself: advance() continues all exchanges, not only one, because another rank may wait for any of
-// them. Call it from one thread.
+// Nothing moves by itself: advance() continues all exchanges: others may wait for any. Call it from one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +15,7 @@ namespace mantissa {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// The ranks of a node, and a blocking gather of small records among them. Node memory needs nothing else of a
-// transport.
+// The ranks of a node, and a blocking gather of small records among them: all that node memory needs of a transport.
 struct NodeRanks {
   int rank = 0;
   int size = 1;
@@ -99,8 +97,7 @@ class NodeBoard;
 
 class NodeExchanges {
  public:
-  // Buffers that can be unread at once; further buffers wait.
-  static constexpr uint64_t kPlaces = 64;
+  static constexpr uint64_t kPlaces = 64;  // buffers that can be unread at once; further buffers wait
 
   // Collective.
   explicit NodeExchanges(NodeRanks node);

@@ -4,8 +4,7 @@
 //   copy out (stream) -> the transport's collective (host) -> copy in (stream)
 //
 // Collectives of host tensors and host records go straight to the transport. A Work is done when the copy in is queued
-// on the stream. Nothing moves between two calls of test() or wait(): test() a Work now and then. Like MPI, call it
-// from one thread.
+// on the stream. Nothing moves between calls of test() or wait(): test() a Work now and then, from one thread.
 #pragma once
 
 #include "comm/communicator.h"
@@ -19,15 +18,13 @@ std::unique_ptr<Communicator> create_staged_communicator(Communicator& transport
 // Host memory between a device and a transport, reused from one collective to the next.
 class StagingPool {
  public:
-  // `backend` must outlive the pool.
-  explicit StagingPool(Backend& backend) : backend_(backend) {}
+  explicit StagingPool(Backend& backend) : backend_(backend) {}  // `backend` must outlive the pool
   // Waits until the device has passed the copies from and to this memory.
   ~StagingPool();
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  // Memory of at least `bytes` that nothing uses.
-  std::shared_ptr<Storage> take(size_t bytes);
+  std::shared_ptr<Storage> take(size_t bytes);  // memory of at least `bytes` that nothing uses
   // The memory is reused when the device has passed `last_copy` (null: no copy is left) and nobody else holds it: a
   // transport that abandoned a collective may still write into its buffers.
   void give_back(std::shared_ptr<Storage> memory, std::unique_ptr<Event> last_copy);

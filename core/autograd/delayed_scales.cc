@@ -1,8 +1,5 @@
 #include "core/autograd/delayed_scales.h"
 
-#include <algorithm>
-#include <bit>
-
 #include "core/kernels/quantize/args.h"
 #include "core/quant/narrow_format.h"
 

@@ -2,11 +2,7 @@
 // packed by the device, and rounded values or codes. Each is made once per version of the weight.
 #pragma once
 
-#include <functional>
 #include <map>
-#include <memory>
-#include <optional>
-#include <utility>
 
 #include "core/autograd/parameter.h"
 #include "core/backend/backend.h"

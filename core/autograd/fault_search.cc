@@ -1,6 +1,5 @@
 #include "core/autograd/fault_search.h"
 
-#include <bit>
 #include <cmath>
 
 #include "core/kernels/probe/args.h"

@@ -1,23 +1,13 @@
-// FaultSearch: finds the first op with a non-finite result: an output in a forward pass, a gradient in a backward pass.
-// It reports the op and its inputs.
+// FaultSearch: finds the first op with a non-finite output or, in a backward pass, gradient. Reports it and its inputs.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "core/autograd/derived_weights.h"
-#include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
-#include "core/backend/backend.h"
 #include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 
-// Direction of a pass over a model.
-enum class Pass : uint8_t { kForward, kBackward };
+enum class Pass : uint8_t { kForward, kBackward };  // direction of a pass over a model
 
 // Magnitudes of a tensor.
 struct ValueRange {
@@ -68,8 +58,7 @@ class FaultSearch {
   void remember(const SearchedOp& op, const Tensor& output);
   // Call before the op's backward function runs. d_out: the gradient of its output.
   void enter_backward(const SearchedOp& op, const Tensor& d_out);
-  // Checks the gradients that the backward function wrote or accumulated into: of inputs and of parameters.
-  // gradient_of(slot) may be undefined.
+  // Checks the gradients that the backward function made, of inputs and parameters. gradient_of(slot) may be undefined.
   void examine_gradients(const SearchedOp& op, const std::function<const Tensor&(int slot)>& gradient_of);
   const std::optional<NonFiniteOp>& found() const { return found_; }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <map>
-#include <string>
 
 #include "core/backend/backend.h"
 #include "core/kernels/attention/args.h"
@@ -36,8 +35,7 @@ class KeyValueCache {
   int64_t sequences() const { return sequences_; }
   int64_t capacity() const { return capacity_; }
 
-  // The keys and values of a layer: see AttentionAppendArgs. `shape` is the shape of the layer's attention; its batch
-  // and sequence_length become the cache's.
+  // The keys and values of a layer: see AttentionAppendArgs. `shape`: the layer's; gets the cache's extents.
   Tensor of_layer(const std::string& layer, DType dtype, AttentionShape& shape) {
     shape.batch = sequences_;
     shape.sequence_length = capacity_;

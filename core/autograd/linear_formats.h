@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <optional>
-#include <string_view>
 
 #include "core/quant/tensor_format.h"
 
@@ -53,8 +50,7 @@ class LinearFormats {
   }
   // Whether both operands of the product are rounded.
   bool rounds(Product product) const { return at(product, roles_of(product).a) && at(product, roles_of(product).b); }
-  // Whether any operand is rounded.
-  bool any() const { return *this != LinearFormats(); }
+  bool any() const { return *this != LinearFormats(); }  // whether any operand is rounded
   // Whether any operand has this scaling.
   bool uses(Scaling scaling) const {
     return std::any_of(formats_.begin(), formats_.end(),

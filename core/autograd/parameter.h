@@ -1,11 +1,7 @@
 // Parameters of a model: names, shapes, initial values, and the tensors that training binds to them.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "core/tensor/tensor.h"
 
@@ -66,8 +62,7 @@ class ParameterSet {
   int64_t numel() const;
   int64_t trainable_numel() const;
 
-  // Start of a step: the next gradient of each parameter is written, not accumulated.
-  void forget_gradients();
+  void forget_gradients();  // start of a step: the next gradient of each parameter is written, not accumulated
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;

@@ -1,11 +1,7 @@
 // Precision: plain data that ops read to learn the dtype to compute in. Built by amp/; core only obeys it.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <iterator>
-#include <optional>
-#include <string_view>
 
 #include "core/autograd/linear_formats.h"
 #include "core/tensor/dtype.h"
@@ -49,8 +45,7 @@ inline constexpr OpEntry kOps[] = {
 inline constexpr int kOpCount = static_cast<int>(std::size(kOps));
 
 constexpr std::string_view name(Op op) { return kOps[static_cast<size_t>(op)].name; }
-// Nothing for a text that names no op.
-std::optional<Op> parse_op(std::string_view text);
+std::optional<Op> parse_op(std::string_view text);  // nothing for a text that names no op
 
 struct Precision {
   bool enabled = false;     // off: every op computes in the widest of its inputs
@@ -65,8 +60,7 @@ struct Precision {
 class PrecisionPolicy {
  public:
   virtual ~PrecisionPolicy() = default;
-  // The precision of the layer with this path.
-  virtual const Precision& at(std::string_view layer_path) const = 0;
+  virtual const Precision& at(std::string_view layer_path) const = 0;  // the precision of the layer with this path
 };
 
 // One precision for every layer.
@@ -84,8 +78,7 @@ struct AutocastState {
   std::optional<bool> enabled{};
   std::optional<DType> dtype{};
 };
-// That of the calling thread.
-AutocastState& autocast_state();
+AutocastState& autocast_state();  // that of the calling thread
 
 // The dtype in which `op` computes, given the layer's precision, the thread's scope and its first and widest input.
 DType compute_dtype(const Precision& precision, const AutocastState& scope, Op op, DType first, DType widest_input);

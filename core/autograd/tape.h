@@ -4,19 +4,8 @@
 // of its output, in the output's dtype. It passes gradients on to its inputs and parameters.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "core/autograd/delayed_scales.h"
-#include "core/autograd/derived_weights.h"
 #include "core/autograd/fault_search.h"
-#include "core/autograd/parameter.h"
-#include "core/autograd/precision.h"
-#include "core/backend/backend.h"
 #include "core/tensor/arena.h"
 #include "core/tensor/operands.h"
 
@@ -164,13 +153,13 @@ class Tape {
   // --- for ops
   Backend& backend() const { return backend_; }
   Stream& stream() const { return stream_; }
+  Tensor allocate(DType dtype, Shape shape, const char* what = "activation") {
+    return arena_.allocate(dtype, shape, what);
+  }
   // Queues a kernel on the stream.
   template <typename Args>
   void run(const Args& args) {
     backend_.run(args, stream_);
-  }
-  Tensor allocate(DType dtype, Shape shape, const char* what = "activation") {
-    return arena_.allocate(dtype, shape, what);
   }
   // The dtype in which `op` computes in the current layer and scope.
   DType compute_dtype(Op op, DType first, DType widest_input) const {
@@ -180,8 +169,7 @@ class Tape {
   LinearFormats linear_formats() const { return mantissa::linear_formats(*precision_, autocast_state()); }
   // How a linear layer makes products of fp32 matrices here.
   Fp32Products fp32_products() const { return precision_->fp32_products; }
-  // `tensor` itself if it has this dtype, else a cast copy.
-  Tensor cast(const Tensor& tensor, DType dtype);
+  Tensor cast(const Tensor& tensor, DType dtype);  // `tensor` itself if it has this dtype, else a cast copy
   // The one way to read a parameter's weight. Backward functions keep the Parameter, not the tensor.
   Tensor weight(const Parameter& parameter, DType dtype) const { return weights_.cast(parameter, dtype, stream_); }
   Tensor weight(const Parameter& parameter) const { return weight(parameter, parameter.working_dtype); }
@@ -193,8 +181,7 @@ class Tape {
   DerivedWeights* kept_rounded() const { return options_.keeps_rounded ? &weights_ : nullptr; }
   // Whether an observer sees the products. Their unrounded operands must then be available.
   bool is_observed() const { return options_.observer != nullptr; }
-  // Passes a queued product to the observer, if there is one. Forward products of a recomputed segment are skipped: the
-  // observer has seen them.
+  // Passes a queued product to the observer, if any. Skips forward products of a recomputed segment, which it has seen.
   void show_product(const ObservedProduct& shown) const {
     if (!is_observed() || (shown.product == Product::kForward && is_second_run_)) return;
     options_.observer->on_product(shown);

@@ -1,13 +1,11 @@
 // The CPU backend: SIMD kernels (Google Highway, best instruction set at run time) on a thread team, GEMM by our
 // kernels and oneDNN. Registered as "cpu". Streams are immediate: every call has finished when it returns.
 #include <dnnl.h>
-#include <fmt/core.h>
 
 #include <cstring>
 #include <fstream>
 
 #include "core/backend/all_args.h"
-#include "core/backend/backend.h"
 #include "core/backend/registry.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"

@@ -1,12 +1,8 @@
-// The CUDA backend: memory and kernels of one GPU. The same class drives a real GPU or the emulated one, depending on
-// the linked libraries. Registered as "cuda".
-
-#include <fmt/core.h>
+// The CUDA backend: memory and kernels of one GPU, real or emulated by the linked libraries. Registered as "cuda".
 
 #include <cstring>
 
 #include "core/backend/all_args.h"
-#include "core/backend/backend.h"
 #include "core/backend/registry.h"
 #include "core/cuda/device_memory.h"
 #include "core/cuda/device_models.h"
@@ -39,8 +35,7 @@ CopyKind copy_kind(const Tensor& src, const Tensor& dst) {
   return dst.device().kind == Device::Kind::kCpu ? CopyKind::kDeviceToHost : CopyKind::kDeviceToDevice;
 }
 
-// A stream for a kernel call, and a range with the caller's name for the duration of the call: temporaries live to the
-// end of the full expression.
+// A stream for a kernel call, and a range with the caller's name until the end of the full expression.
 struct StreamInRange {
   Range range;
   CudaStream& stream;

@@ -1,13 +1,9 @@
 #include "core/backend/device_rates.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <vector>
 
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/gemm/args.h"
-#include "core/tensor/format.h"
 #include "core/tensor/philox.h"
 
 namespace mantissa {
@@ -16,8 +12,7 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 using Clock = std::chrono::steady_clock;
 
-// Calls are queued one after the other: on an asynchronous device, a single call would take less time than its launch
-// and its synchronization.
+// Calls are queued in a row: on an asynchronous device, one call takes less time than launch and synchronization.
 template <typename Args>
 double seconds_per_call(Backend& backend, Stream& stream, const Args& args, int64_t count) {
   const auto start = Clock::now();

@@ -1,5 +1,4 @@
-// DryRunBackend: runs no kernel and touches no memory. A training step on it determines the exact memory of the step
-// before anything is allocated.
+// DryRunBackend: runs no kernel and touches no memory. A step on it tells the step's exact memory before allocation.
 #pragma once
 
 #include <cstring>
@@ -11,8 +10,7 @@ namespace mantissa {
 
 class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
  public:
-  // Caches operands as `like` would, which must outlive the object; not at all with nullptr. `support`: the 8-bit
-  // products that run natively.
+  // Caches operands as `like`, which must outlive the object, if not null. `support`: native 8-bit products.
   explicit DryRunBackend(Backend* like = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone)
       : like_(like), fp8_gemm_support_(support) {}
 

@@ -1,7 +1,6 @@
 #include "core/backend/profiling_backend.h"
 
 #include "core/backend/all_args.h"
-#include "core/base/error.h"
 #include "core/kernels/kernel_args.h"
 
 namespace mantissa {

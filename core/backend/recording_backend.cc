@@ -1,9 +1,5 @@
 #include "core/backend/recording_backend.h"
 
-#include <fmt/core.h>
-
-#include <type_traits>
-
 #include "core/backend/all_args.h"
 #include "core/backend/dry_run_backend.h"
 

@@ -1,12 +1,7 @@
 // RecordingBackend: computes nothing, like DryRunBackend, and reports every call as a KernelCall.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "core/backend/backend.h"
 #include "core/kernels/kernel_args.h"
@@ -44,8 +39,7 @@ struct KernelCall {
   std::string signature() const;
 };
 
-// `phase`: the phase that calls belong to, of static storage; empty: calls are not recorded. `like` and `support`: see
-// DryRunBackend.
+// `phase`: of the calls, of static storage; empty: they are not recorded. `like` and `support`: see DryRunBackend.
 std::unique_ptr<Backend> create_recording_backend(std::function<void(KernelCall call)> sink,
                                                   std::function<std::string_view()> phase, Backend* like,
                                                   Fp8GemmSupport support);

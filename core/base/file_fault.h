@@ -1,5 +1,4 @@
-// Places where tests make file operations fail (configuration section `test`). Without an injector, a place costs a
-// load and a well-predicted branch.
+// Places where tests (configuration section `test`) make file operations fail. Unused, one costs a load and a branch.
 #pragma once
 
 #include <atomic>

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <limits>
 #include <new>
-#include <string>
 
 namespace mantissa {
 namespace {

@@ -31,10 +31,8 @@ enum class LogLevel : uint8_t { kDebug = 1, kInfo, kWarning, kError };  // spdlo
 // Whether lines of this level are written.
 bool is_logged(LogLevel level);
 void log_line(LogLevel level, std::string_view line);
-// Warnings and errors of this process so far.
-int64_t logged_warnings();
-// Blocks until all logged lines are written.
-void flush_log();
+int64_t logged_warnings();  // warnings and errors of this process so far
+void flush_log();           // blocks until all logged lines are written
 
 template <typename... Args>
 void log_at(LogLevel level, fmt::string_view format, const Args&... args) {
@@ -58,8 +56,7 @@ void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log_at(LogLevel::kError, format, args...);
 }
 
-// The outermost call of a program: runs `body` and returns the exit code, 0 on success. Logs an exception and returns
-// the code of an Error, else kInternal.
+// The outermost call of a program: runs `body` and returns 0, or exit_code_of() of an exception, which it logs.
 int run_reported(const std::function<void()>& body);
 
 }  // namespace mantissa

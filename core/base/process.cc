@@ -94,8 +94,7 @@ void end_launcher_that_hangs() {
   constexpr std::array kNames = {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prte", "prted"};
   const Launcher launcher = find_launcher();
   if (launcher.process <= 1 || std::find(kNames.begin(), kNames.end(), launcher.name) == kNames.end()) return;
-  // A shell, since a copy of this process would keep its memory from the next start. It has ended as soon as the
-  // launcher has; without a `sleep` it gives up.
+  // A shell: a copy of this process would keep its memory. It ends with the launcher, and gives up without a `sleep`.
   std::string script = fmt::format(
       "i=0; while kill -0 {0} && [ $i -lt {1} ]; do sleep 1 || exit; i=$((i + 1)); done 2>/dev/null; kill -9 {0}",
       launcher.process, kLauncherPatienceSeconds);

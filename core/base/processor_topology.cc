@@ -1,6 +1,5 @@
 #include "core/base/processor_topology.h"
 
-#include <fmt/core.h>
 #include <hwloc.h>
 #include <sched.h>
 

@@ -11,8 +11,7 @@ namespace mantissa {
 
 class ProcessorTopology {
  public:
-  // The part of the machine that this process' container may use, whatever the affinity of the process. Throws Error if
-  // it cannot be read.
+  // The part of the machine that this process' container may use, whatever its affinity. Error if it is unreadable.
   static ProcessorTopology of_this_machine();
   // A described machine (hwloc's synthetic topologies): "package:2 l3:2 core:4 pu:2".
   static ProcessorTopology synthetic(const std::string& description);

@@ -12,8 +12,7 @@ namespace mantissa {
 // lines appear above it. Only one bar is drawn at a time: a second bar draws nothing. For one thread.
 class ProgressBar {
  public:
-  // "compare: steps", of so many.
-  ProgressBar(std::string what, int64_t total);
+  ProgressBar(std::string what, int64_t total);  // "compare: steps", of so many
   // Removes it.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;

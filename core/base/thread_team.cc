@@ -7,19 +7,16 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <exception>
 #include <memory>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "core/base/check.h"
 
 namespace mantissa {
 namespace {
 
-// How long an idle thread polls before it sleeps. Waking it takes some tens of microseconds; the pauses between the
-// kernels of a step are shorter than this.
+// How long an idle thread polls before it sleeps: longer than the pauses between kernels. Waking takes about as long.
 constexpr std::chrono::microseconds kLookOut{50};
 constexpr size_t kCacheLineBytes = 64;
 
@@ -116,8 +113,7 @@ class ThreadTeam {
   }
 
  private:
-  // A thread's share of the tasks. The upper half of its ticket is the job's number; the lower half counts the tasks
-  // that no thread has taken.
+  // A thread's share of the tasks. The upper half of its ticket is the job's number; the lower half counts tasks left.
   struct alignas(kCacheLineBytes) Share {
     std::atomic<uint64_t> ticket = 0;
   };
@@ -166,8 +162,7 @@ class ThreadTeam {
     done_.notify_one();
   }
 
-  // A thread that holds a task keeps the job from ending; only then may it read the job's members (tasks_, call_,
-  // body_).
+  // Only with a task in hand, so that the job cannot end, may a thread read its members (tasks_, call_, body_).
   int64_t take_share(uint32_t job, int index) {
     std::atomic<uint64_t>& ticket = shares_[static_cast<size_t>(index)].ticket;
     int64_t taken = 0;

@@ -10,11 +10,9 @@ namespace mantissa {
 
 inline constexpr size_t kTextColumns = 120;
 
-// Columns of UTF-8 text: bytes that continue a character do not count.
-size_t columns_of(std::string_view text);
+size_t columns_of(std::string_view text);  // columns of UTF-8 text: bytes that continue a character do not count
 
-// "1 rank", "2 ranks", "2 batches".
-std::string counted(int64_t count, std::string_view noun);
+std::string counted(int64_t count, std::string_view noun);  // "1 rank", "2 ranks", "2 batches"
 
 // Breaks lines of more than kTextColumns between words, unless a word is longer than that. The text after a break is
 // indented by two more than its line. `taken`: columns of the first line that stand before the text. Messages pass

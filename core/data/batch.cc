@@ -1,8 +1,6 @@
 #include "core/data/batch.h"
 
-#include <algorithm>
 #include <bit>
-#include <vector>
 
 #include "core/base/check.h"
 #include "core/base/wrapped_text.h"
@@ -46,8 +44,7 @@ class FirstFit {
 constexpr uint64_t kMaskDomain = 0x6d61736b696e6721;     // "masking!"
 constexpr uint64_t kSamplerDomain = 0x73616d706c657221;  // "sampler!"
 constexpr uint32_t kShiftCounter = 0xffffffffu;          // not the number of a round
-// Four rounds turn a pseudorandom function into a pseudorandom permutation (Luby & Rackoff 1988); two more cost
-// nothing.
+// Four rounds turn a pseudorandom function into a pseudorandom permutation (Luby & Rackoff 1988); two more are free.
 constexpr uint32_t kRounds = 6;
 
 uint32_t round_function(uint64_t key, uint64_t epoch, uint32_t round, uint32_t half) {

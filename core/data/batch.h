@@ -7,10 +7,6 @@
 // take the place of windows where documents are kept apart.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "core/data/token_data.h"
 
 namespace mantissa {
@@ -26,8 +22,7 @@ enum class SampleOrder : uint8_t {
 // A document of L tokens has L - 1 positions; the target of a position is the next token. A document with more
 // positions than a sequence is cut into pieces that overlap by a token: every token but the first stays a target.
 // Pieces go, in a random order, into the first sequence with enough room: first fit, whose number of sequences is at
-// most 1.7 times the least possible (Dósa & Sgall 2013) and in practice within some per cent of it. The rest of a
-// sequence is padding.
+// most 1.7 times the least possible (Dósa & Sgall 2013) and in practice some per cent more. The rest is padding.
 class PackedDocuments {
  public:
   struct Piece {
@@ -40,11 +35,9 @@ class PackedDocuments {
   PackedDocuments(std::span<const int64_t> documents, int64_t end, int64_t context, uint64_t seed, SampleOrder order);
 
   int64_t sequences() const { return static_cast<int64_t>(first_piece_.size()) - 1; }
-  int64_t positions() const { return positions_; }  // of all pieces; the others are padding
-  // The share of padding in the sequences.
-  double padding() const;
-  // In the order of the sequence's positions.
-  std::span<const Piece> pieces(int64_t sequence) const;
+  int64_t positions() const { return positions_; }        // of all pieces; the others are padding
+  double padding() const;                                 // the share of padding in the sequences
+  std::span<const Piece> pieces(int64_t sequence) const;  // in the order of the sequence's positions
 
  private:
   const int64_t context_;
@@ -83,8 +76,7 @@ class Sampler {
 };
 
 // A keyed permutation of [0, size): returns the place of element `index`. A Feistel network with a Philox round
-// function over the next even number of bits, followed along its cycle until the result is in [0, size) (Black &
-// Rogaway 2002).
+// function over the next even number of bits, followed along its cycle into [0, size) (Black & Rogaway 2002).
 uint64_t permute(uint64_t index, uint64_t size, uint64_t key, uint64_t epoch);
 
 inline constexpr int32_t kIgnoredTarget = -100;

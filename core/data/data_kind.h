@@ -13,8 +13,7 @@ namespace mantissa {
 // is long enough that tokens do not start like it by chance.
 std::string why_packed(std::span<const std::byte> start);
 
-// "3 % of its bytes are 0: it is not text, or text in UTF-16" for bytes that are hardly text in UTF-8 or an older
-// encoding; empty if they may be.
+// "3 % of its bytes are 0: it is not text, or text in UTF-16" for bytes hardly of any text; else empty.
 std::string why_no_text(std::span<const std::byte> sample);
 
 // Whether u16 tokens are rather u32 tokens: every second one, from the second on, is nearly always small, and the

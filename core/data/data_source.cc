@@ -1,6 +1,5 @@
 #include "core/data/data_source.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -12,8 +11,7 @@ namespace mantissa {
 namespace {
 
 constexpr uint64_t kMarkInterval = 1 << 14;
-// Rounding a weight to so many parts moves a source by less than one sample in 10^11.
-constexpr double kParts = 0x1p40;
+constexpr double kParts = 0x1p40;  // rounding a weight to so many parts moves a source by less than one sample in 10^11
 
 }  // namespace
 

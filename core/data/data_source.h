@@ -1,12 +1,7 @@
 // One source of sequences: windows of its text, or its documents, packed.
 #pragma once
 
-#include <cstdint>
 #include <mutex>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "core/data/batch.h"
 
@@ -32,8 +27,7 @@ class DataSource {
   const TokenRange& range() const { return range_; }
   // Whether each position of each sequence has a target that counts.
   bool all_targets_counted() const { return !options_.masking && !packed_ && !range_.data->has_loss_mask(); }
-  // "1200 training tokens in 40 windows", `kind` being "training token".
-  std::string describe(const char* kind) const;
+  std::string describe(const char* kind) const;  // "1200 training tokens in 40 windows", `kind` being "training token"
 
  private:
   struct Packed {
@@ -48,7 +42,7 @@ class DataSource {
   std::optional<Packed> packed_;  // instead of windows
 };
 
-// Which of several sources of data a sample comes from, by their weights.
+// Chooses the source of data for each sample, by the weights of the sources.
 //
 // Source: Tijdeman, "The chairman assignment problem" (Discrete Mathematics 32, 1980). The next sample is of the source
 // that would first be late, among the sources at least 1 / (2k - 2) samples below their share. After every number n of
@@ -56,12 +50,10 @@ class DataSource {
 // every machine names the same source.
 class Blend {
  public:
-  // Weights above 0, of any sum.
-  explicit Blend(const std::vector<double>& weights);
+  explicit Blend(const std::vector<double>& weights);  // weights above 0, of any sum
 
   size_t sources() const { return parts_.size(); }
-  // The source's weight, where all weights together are 1.
-  double share(size_t source) const;
+  double share(size_t source) const;  // the source's weight, where all weights together are 1
 
   struct Place {
     size_t source = 0;

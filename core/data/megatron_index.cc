@@ -2,8 +2,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <span>
-#include <string_view>
 
 #include "core/base/check.h"
 #include "core/io/files.h"

@@ -5,8 +5,7 @@
 //   17      u8 code of the tokens' type           ...     i64 offset of each sequence in NAME.bin (S)
 //   18      u64 S sequences, u64 D boundaries     ...     i64 first sequence of each document, at last S (D)
 //
-// Source: megatron/core/datasets/indexed_dataset.py of NVIDIA's Megatron-LM. Files of several modalities, which have
-// more data after this, are refused.
+// Source: megatron/core/datasets/indexed_dataset.py of NVIDIA's Megatron-LM. Refuses several modalities.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +24,9 @@ struct MegatronIndex {
   std::vector<int64_t> documents{};  // first token of each non-empty document
 };
 
-// Whether an index lies beside this .bin file.
-bool has_megatron_index(const std::string& data_path);
+bool has_megatron_index(const std::string& data_path);  // whether an index lies beside this .bin file
 
-// Reads the index beside this .bin file, which has `data_bytes`. DataError naming the index and its first entry that is
-// not as above or does not fit the .bin file.
+// Reads the index beside this .bin file, which has `data_bytes`. DataError naming the index and its first wrong entry.
 MegatronIndex read_megatron_index(const std::string& data_path, uint64_t data_bytes);
 
 }  // namespace mantissa

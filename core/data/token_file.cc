@@ -2,7 +2,6 @@
 
 #include <xxhash.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -150,8 +149,7 @@ TokenLayout layout_of(const InputFile& file) {
   return starts_like_llmc(file) ? TokenLayout::kLlmc : TokenLayout::kRawU16;
 }
 
-// The first token in blocks of the file, in parallel.
-constexpr int64_t kBlock = 1 << 16;
+constexpr int64_t kBlock = 1 << 16;  // tokens that a thread reads at once
 
 int64_t blocks_of(const TokenFile& tokens) { return (tokens.count + kBlock - 1) / kBlock; }
 
@@ -159,8 +157,7 @@ std::vector<std::byte> read_block(const TokenFile& tokens, int64_t block) {
   return read_tokens(tokens, block * kBlock, std::min(kBlock, tokens.count - block * kBlock));
 }
 
-// Takes a branch-free maximum of each block, which the compiler vectorises, and searches a block only if its maximum is
-// too large.
+// Takes a maximum of each block, which the compiler vectorises, and searches only a block with too large a maximum.
 template <typename T>
 void check_tokens(const TokenFile& tokens) {
   const auto limit = static_cast<uint64_t>(tokens.limit);

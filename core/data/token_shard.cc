@@ -1,11 +1,8 @@
 #include "core/data/token_shard.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <utility>
 
-#include "core/base/check.h"
 #include "core/io/safetensors.h"
 
 namespace mantissa {

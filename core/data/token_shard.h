@@ -7,12 +7,6 @@
 // The metadata names vocabulary and tokenizer. Other tools read the file as any safetensors file.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "core/io/files.h"
 
 namespace mantissa {
@@ -23,13 +17,11 @@ class TokenShardWriter {
   // `tokenizer` identifies what made the tokens: a name or a hash.
   TokenShardWriter(int64_t vocab, std::string tokenizer);
 
-  // Tokens in [0, vocab), at least one. `loss_mask` has a 1 for each token that counts as a target and a 0 for each
-  // other; empty: all count.
+  // Tokens in [0, vocab), at least one. `loss_mask`: 1 for tokens that count as targets, else 0; empty: all 1.
   void add(std::span<const int32_t> document, std::span<const uint8_t> loss_mask = {});
   int64_t tokens() const { return static_cast<int64_t>(bytes_.size()) / token_bytes_; }
   int64_t documents() const { return static_cast<int64_t>(starts_.size()); }
-  // ContractError if there is no document.
-  void write(ByteSink& sink) const;
+  void write(ByteSink& sink) const;  // ContractError if there is no document
 
  private:
   const int64_t vocab_;
@@ -51,10 +43,8 @@ struct TokenShard {
   std::optional<uint64_t> mask_offset{};  // of the first token's byte in the file
 };
 
-// Whether the file starts as a safetensors file does.
-bool starts_like_shard(const InputFile& file);
+bool starts_like_shard(const InputFile& file);  // whether the file starts as a safetensors file does
 
-// DataError naming the file and the part that is not as above.
-TokenShard read_token_shard(const std::string& path);
+TokenShard read_token_shard(const std::string& path);  // DataError naming the file and the part that is not as above
 
 }  // namespace mantissa

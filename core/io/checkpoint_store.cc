@@ -4,7 +4,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -21,8 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// Linux writes at most about 2 GiB per call.
-constexpr size_t kMaxWriteBytes = size_t{1} << 30;
+constexpr size_t kMaxWriteBytes = size_t{1} << 30;  // Linux writes at most about 2 GiB per call
 
 // Names: step-00000100, with a suffix while the folder is not, or no longer, a checkpoint.
 constexpr std::string_view kPrefix = "step-";

@@ -15,13 +15,9 @@
 //   rank 0: store.commit(step, records, …), or store.abandon(step) if any rank failed
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -51,8 +47,7 @@ class CheckpointFileWriter final : public ByteSink {
   CheckpointFileWriter& operator=(const CheckpointFileWriter&) = delete;
 
   void write(std::span<const std::byte> bytes) override;
-  // Flushes to the disk and returns the record for the manifest.
-  CheckpointFile close();
+  CheckpointFile close();  // flushes to the disk and returns the record for the manifest
 
  private:
   [[noreturn]] void fail(const char* operation, int error) const;
@@ -63,8 +58,7 @@ class CheckpointFileWriter final : public ByteSink {
   int descriptor_ = -1;
 };
 
-// XXH3-128 of bytes in memory, as 32 hexadecimal digits.
-std::string xxh3_128_hex(std::span<const std::byte> bytes);
+std::string xxh3_128_hex(std::span<const std::byte> bytes);  // XXH3-128 of bytes in memory, as 32 hexadecimal digits
 
 struct Checkpoint {
   std::string folder;
@@ -83,8 +77,7 @@ void verify_file(const std::string& folder, const CheckpointFile& expected);
 // Also verifies every file. CheckpointError naming file, expected and found size or hash.
 Checkpoint open_checkpoint(const std::string& folder);
 
-// Where a run keeps its checkpoints.
-std::string checkpoint_root(const std::string& run_dir);
+std::string checkpoint_root(const std::string& run_dir);  // where a run keeps its checkpoints
 
 struct CheckpointStoreOptions {
   int keep_last = 2;                             // number of checkpoints to keep, the last saved ones; 0: all
@@ -93,8 +86,7 @@ struct CheckpointStoreOptions {
 
 class CheckpointStore {
  public:
-  // Makes no folder and reads nothing yet.
-  CheckpointStore(std::string root, CheckpointStoreOptions options);
+  CheckpointStore(std::string root, CheckpointStoreOptions options);  // makes no folder and reads nothing yet
 
   // At the start, rank 0 only: removes incomplete folders of a killed run and finishes an interrupted replacement.
   void recover();
@@ -109,13 +101,11 @@ class CheckpointStore {
   // checkpoints are unchanged. `state` must hold no NaN or Inf: JSON has none.
   void commit(int64_t step, const std::string& model_fingerprint, const std::vector<CheckpointFile>& files,
               const nlohmann::json& state);
-  // Rank 0: removes the partial folder. Never throws.
-  void abandon(int64_t step) noexcept;
+  void abandon(int64_t step) noexcept;  // Rank 0: removes the partial folder. Never throws.
 
   // Steps that have a folder under a valid name, highest first. Opens none of them.
   std::vector<int64_t> steps() const;
-  // The last saved checkpoint with a readable manifest; errors of the others go to `unreadable`. Its other files are
-  // not read.
+  // The last saved checkpoint with a readable manifest; errors of others go to `unreadable`. Reads no other file.
   std::optional<Checkpoint> last_saved(const std::function<void(const CheckpointError&)>& unreadable) const;
   // The last saved checkpoint whose files match their hashes and which `examine` accepts (it throws CheckpointError to
   // reject). Skips others with a warning that names the file.

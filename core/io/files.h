@@ -18,8 +18,7 @@ namespace mantissa {
 class ByteSink {
  public:
   virtual ~ByteSink() = default;
-  // Takes all bytes or throws.
-  virtual void write(std::span<const std::byte> bytes) = 0;
+  virtual void write(std::span<const std::byte> bytes) = 0;  // takes all bytes or throws
 };
 
 // Names the file and the reason.
@@ -57,8 +56,7 @@ MappedFile map_file(const std::string& path) {
   }
 }
 
-// A file that is read in parts while others may write to it. A mapped file that shrinks ends the process; here it ends
-// a read.
+// A file that is read in parts while others may write to it. If it shrinks, a read fails; if mapped, the process ends.
 class InputFile {
  public:
   // Whether the file stays open between reads. A process may open only so many.
@@ -71,8 +69,7 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }  // when it was opened
-  // Fills `out` with the bytes from `offset` on. UnreadableFile if it cannot: the file has become shorter, or another
-  // one has its name.
+  // Fills `out` with the bytes from `offset` on. UnreadableFile if the file has become shorter, or was replaced.
   void read(uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -84,17 +81,14 @@ class InputFile {
 // The bytes of a regular file; nothing if it cannot be read.
 std::optional<std::string> text_of_file(const std::string& path);
 
-// Whether the text holds a wildcard: * ? or [.
-bool has_wildcard(std::string_view pattern);
+bool has_wildcard(std::string_view pattern);  // whether the text holds a wildcard: * ? or [
 
 // The regular files that match: * ? [a-z] within one folder, ** for any number of folders. Sorted by bytes, so that
 // every machine and rank gets the same order. Names with a leading '.' need a pattern with it; ** does not follow links
-// to folders. A pattern without wildcards is returned as it is, whether or not the file exists: opening it gives the
-// reason.
+// to folders. A pattern without wildcards is returned as it is, even if there is no such file.
 std::vector<std::string> expand_glob(const std::string& pattern);
 
-// Replaces a file at once, for readers, but leaves it to the system when the disk has it. No link is followed. Returns
-// 0 or errno.
+// Replaces a file at once, for readers, without waiting for the disk. No link is followed. Returns 0 or errno.
 int replace_file(const std::string& path, const std::string& text);
 // The same. Throws FileError naming file and reason if it cannot.
 template <typename FileError>
@@ -132,8 +126,7 @@ class PendingOutput {
   PendingOutput& operator=(const PendingOutput&) = delete;
 
   const std::string& partial() const { return partial_; }
-  // Gives it its name. ConfigError if it cannot.
-  void finish();
+  void finish();  // Gives it its name. ConfigError if it cannot.
 
  private:
   std::string name_, partial_;

@@ -1,14 +1,10 @@
 #include "core/io/safetensors.h"
 
-#include <algorithm>
-#include <bit>
 #include <cstring>
 #include <set>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-
-#include "core/base/check.h"
 
 namespace mantissa {
 namespace {

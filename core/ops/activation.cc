@@ -1,8 +1,6 @@
 #include "core/ops/activation.h"
 #include "core/kernels/activation/args.h"
 
-#include <type_traits>
-
 namespace mantissa {
 namespace {
 

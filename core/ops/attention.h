@@ -15,8 +15,7 @@ Var attention(Tape& tape, Var qkv, AttentionShape shape, const Tensor& starts = 
 
 // Rotary position embedding (Su et al. 2021), half-split pairs. qkv packed as for attention(). Rotates the query and
 // key heads by their position and leaves the values unchanged. Positions count from the start of the row's document,
-// which `starts` has (core/kernels/documents.h). Works in place if the caller moves in the only reference, else on a
-// copy. head_dim must be even.
+// which `starts` has (core/kernels/documents.h). In place if the caller moves in the only reference. head_dim is even.
 Var rope(Tape& tape, Var qkv, const AttentionShape& shape, const RopeFrequencies& frequencies,
          const Tensor& starts = {});
 

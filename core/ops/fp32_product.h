@@ -28,8 +28,6 @@
 // exceed a b.
 #pragma once
 
-#include <functional>
-
 #include "core/autograd/tape.h"
 
 namespace mantissa {

@@ -1,7 +1,5 @@
 #include "core/ops/linear.h"
 
-#include <algorithm>
-
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/gemm/args.h"
 #include "core/kernels/loss/args.h"

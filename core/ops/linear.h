@@ -1,7 +1,6 @@
 // linear: y = x W^T + b. Also linear with GELU, and with cross-entropy, fused into its products.
 #pragma once
 
-#include "core/autograd/tape.h"
 #include "core/kernels/activation/records.h"
 #include "core/ops/cross_entropy.h"
 
@@ -31,8 +30,7 @@ struct GeluOutput {
   GeluForm form = GeluForm::kTanh;
 };
 
-// gelu(linear(x)). GELU's input is rounded to linear's dtype, as with separate ops; GemmArgs describes the rest. GELU
-// must compute in that dtype.
+// gelu(linear(x)). GELU must compute in linear's dtype, to which its input is rounded, as with separate ops.
 GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, GeluForm form);
 
 // linear(GELU's output). It must compute in GELU's dtype.

@@ -1,8 +1,5 @@
 #include "core/ops/norm.h"
 
-#include <array>
-#include <type_traits>
-
 #include "core/kernels/norm/args.h"
 
 namespace mantissa {

@@ -98,8 +98,7 @@ RoundedLayer make_rounded_layer(Tape& tape, int64_t rows, Parameter& weight, Par
   return layer;
 }
 
-// x for the weight gradient. Kept rounded if the forward product reads the same rounding and the value itself is not
-// needed; else kept as the value.
+// x for the weight gradient. Kept rounded if the forward product reads the same rounding and the value is not needed.
 class SavedInput {
  public:
   SavedInput(const Tape& tape, const RoundedLayer& layer, const Var& x, const Operand& forward, bool needs_value) {

@@ -1,6 +1,5 @@
 #include "core/profile/op_times.h"
 
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -6,9 +6,6 @@
 
 #include <deque>
 #include <functional>
-#include <memory>
-#include <thread>
-#include <vector>
 
 #include "core/profile/op_times.h"
 #include "core/profile/range.h"
@@ -46,8 +43,7 @@ class StepProfiler final : public RangeSink {
   void begin(RangeKind kind, const char* name) override;
   void end(RangeKind kind, const char* name) override;
 
-  // Whether a step is being recorded.
-  bool recording() const { return open_ != nullptr; }
+  bool recording() const { return open_ != nullptr; }  // whether a step is being recorded
   // The innermost open phase of the step that is being recorded.
   const char* phase() const;
   StreamOrder order() const { return order_; }
@@ -67,8 +63,7 @@ class StepProfiler final : public RangeSink {
     StepProfiler& profiler_;
   };
 
-  // Waits for the recorded work and returns the times of all recorded steps.
-  const OpTimes& finish();
+  const OpTimes& finish();  // waits for the recorded work and returns the times of all recorded steps
   // The first recorded steps, as far as they have been collected.
   const std::vector<StepSpans>& traced() const { return traced_; }
   bool trace_complete() const { return trace_complete_; }
@@ -95,8 +90,7 @@ class StepProfiler final : public RangeSink {
   void begin_step();
   // stream: nullptr for that of the step. An exception also drops the recording of the step.
   void begin_span(SpanKind kind, const char* name, const KernelWork& work, Stream* stream);
-  // Called by destructors. If the device fails in this call, only the recording of the step is lost: the next call to
-  // the device reports the failure again.
+  // Called by destructors. If the device fails, the step's recording is lost, and the next call reports it.
   void end_span() noexcept;
   void drop_step();
   int lane_of(Stream* stream);

@@ -27,8 +27,7 @@ inline constexpr int64_t kDynamicBlock = 256;
 
 enum class DynamicMap : uint8_t { kSigned, kUnsigned };
 
-// The position of 1.
-constexpr int last_position(DynamicMap map) { return map == DynamicMap::kSigned ? 128 : 255; }
+constexpr int last_position(DynamicMap map) { return map == DynamicMap::kSigned ? 128 : 255; }  // the position of 1
 
 // position: in [0, last_position(map)].
 constexpr float dynamic_magnitude(DynamicMap map, int position) {
@@ -64,8 +63,7 @@ constexpr float dynamic_value(DynamicMap map, uint8_t code) {
   return -dynamic_magnitude(map, 256 - code);
 }
 
-// Whether the values of a block get codes. If all are 0, or one is NaN or Inf, all codes are 0: the absmax then makes
-// the whole block 0 or NaN.
+// Whether the values of a block get codes. If all are 0, or one is NaN or Inf, all codes are 0: the block is 0 or NaN.
 constexpr bool has_codes(float absmax) { return absmax > 0.0f && absmax <= 3.40282347e38f; }
 
 // The nearest position of a magnitude in [0, 1]. thresholds (last_position(map)): dynamic_threshold() by position.

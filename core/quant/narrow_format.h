@@ -7,7 +7,6 @@
 #pragma once
 
 #include <bit>
-#include <cstdint>
 #include <limits>
 
 #include "core/tensor/format.h"
@@ -16,8 +15,7 @@ namespace mantissa {
 
 inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-// |value| as an integer of the same order, with NaN above Inf. Maxima of such integers are the same in any order and do
-// not lose a NaN.
+// |value| as an integer of the same order, with NaN above Inf. Maxima are the same in any order and keep NaN.
 constexpr uint32_t magnitude_bits(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
 
 constexpr bool is_finite_magnitude(uint32_t bits) { return bits < kInfinityBits; }
@@ -114,8 +112,7 @@ constexpr RoundingOutcome rounding_outcome(const NarrowFormat& format, float val
 
 // --- 8-bit codes of e4m3 and e5m2 (bits as in core/tensor/format.h)
 
-// `value` is a number of the format, as round_to() gives it, NaN, or Inf if the format has Inf. NaN becomes the
-// format's largest code.
+// `value` is a number of the format, as round_to() gives it, NaN (the largest code), or Inf if the format has Inf.
 constexpr uint8_t code_of(const NarrowFormat& format, float value) {
   const uint32_t sign = std::bit_cast<uint32_t>(value) >> 24 & 0x80u;
   const uint32_t bits = magnitude_bits(value);
@@ -161,8 +158,7 @@ inline constexpr int kCodeScaleExponent = 110;
 inline constexpr int64_t kHadamardLength = 16;
 
 // Bit j is set if value j changes its sign before the transform: (j0 and j1) xor (j2 and j3), with j0 ... j3 the bits
-// of j. It is a bent function, whose correlation with every row of the matrix is +-4: equal values are spread evenly,
-// too.
+// of j. A bent function correlates by +-4 with every row of the matrix: equal values are spread evenly, too.
 inline constexpr uint32_t kHadamardSigns = 0x7888u;
 
 constexpr bool hadamard_negates(int64_t value) { return (kHadamardSigns >> value & 1u) != 0; }

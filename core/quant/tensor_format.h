@@ -2,10 +2,8 @@
 #pragma once
 
 #include <compare>
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "core/base/round_up.h"
 #include "core/tensor/format.h"
@@ -53,8 +51,7 @@ constexpr std::string_view name(Scaling scaling) { return kScalingNames[static_c
 inline std::optional<Scaling> parse_scaling(std::string_view text) { return find_named(kAllScalings, text); }
 std::string name(TensorFormat format);  // "delayed:e4m3"
 
-// Why the recipe does not support the format; empty if it does: e2m1 goes with kTwoLevel, e4m3 and e5m2 with the
-// others.
+// Why the recipe does not support the format; else empty: e2m1 goes with kTwoLevel, e4m3 and e5m2 with the others.
 std::string refusal(TensorFormat format);
 
 // --- memory layout of the block scales of a matrix of 8-bit codes, as the units that multiply such matrices expect it.
@@ -70,10 +67,8 @@ enum class BlockScaleLayout : uint8_t {
   kMicroTiles,       // 1 x 32, e8m0: tiles of 128 rows x 4 blocks, row by row of tiles; rows and blocks are padded
 };
 
-// The rows and blocks of a kMicroTiles tile.
-inline constexpr int64_t kScaleTileRows = 128, kScaleTileBlocks = 4;
-// kSquareBlocks128 pads the blocks of a row to a multiple of this.
-inline constexpr int64_t kSquareBlockPadding = 4;
+inline constexpr int64_t kScaleTileRows = 128, kScaleTileBlocks = 4;  // the rows and blocks of a kMicroTiles tile
+inline constexpr int64_t kSquareBlockPadding = 4;  // kSquareBlocks128 pads the blocks of a row to a multiple of this
 
 // Columns in a block.
 constexpr int64_t block_length(BlockScaleLayout layout) { return layout == BlockScaleLayout::kMicroTiles ? 32 : 128; }

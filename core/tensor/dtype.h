@@ -1,9 +1,7 @@
 // Element types of tensors.
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "core/base/check.h"
@@ -25,8 +23,7 @@ Format format_of(DType dtype);  // fp32, bf16 and fp16 only, else ContractError
 // Parses "fp64", "fp32", "bf16", "fp16"; nothing for any other text.
 std::optional<DType> parse_float_dtype(std::string_view text);
 
-// The wider of two floating types: fp64 and then fp32 absorb all, bf16 with fp16 gives fp32 (as in PyTorch's
-// promotion).
+// The wider of two floating types: fp64 and then fp32 absorb all, bf16 with fp16 gives fp32 (as in PyTorch).
 DType widest(DType a, DType b);
 
 // The dtype of sums, statistics, losses and parameter gradients of a computation in `dtype`: fp32, beside fp64 fp64.

@@ -3,14 +3,11 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "core/base/check.h"
 #include "core/tensor/dtype.h"
 
 namespace mantissa {
@@ -113,8 +110,7 @@ class Tensor {
     return reinterpret_cast<T*>(raw());
   }
 
-  // Same bytes, other shape of equal numel().
-  Tensor view(Shape shape) const;
+  Tensor view(Shape shape) const;  // same bytes, other shape of equal numel()
   // Elements [begin, begin + count) of the flattened tensor, shape (count).
   Tensor slice(int64_t begin, int64_t count) const;
   // Rows [begin, begin + count) of a matrix.
@@ -133,8 +129,7 @@ class Tensor {
 
 }  // namespace mantissa
 
-// Defined in tensor.cc, as that of DType in dtype.cc: it needs <fmt/format.h>, on which most files would spend a tenth
-// of their compile time.
+// Defined in tensor.cc, as that of DType in dtype.cc: it needs <fmt/format.h>, a tenth of most files' compile time.
 template <>
 struct fmt::formatter<mantissa::Shape> : fmt::formatter<fmt::string_view> {
   fmt::appender format(const mantissa::Shape& shape, fmt::format_context& context) const;
