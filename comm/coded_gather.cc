@@ -97,10 +97,6 @@ CodedGather::CodedGather(FlatBuckets& buckets, Communicator& communicator, Backe
   }
 }
 
-DelayedScales::Slot CodedGather::scale_slot(const GatherPlan::Piece& piece) const {
-  return scales_.slot(buckets_.parameters()[piece.parameter], Role::kWeight, *piece.format);
-}
-
 Tensor CodedGather::in_shard(int bucket, const GatherPlan::Piece& piece) const {
   const int64_t begin = communicator_.rank() * shard(bucket).numel();
   return shard(bucket).slice(piece.offset - begin, piece.count);

@@ -87,7 +87,9 @@ class CodedGather {
   const std::vector<GatherPlan::Piece>& pieces(int bucket, int rank) const {
     return plan_.bucket(bucket).ranks[static_cast<size_t>(rank)];
   }
-  DelayedScales::Slot scale_slot(const GatherPlan::Piece& piece) const;
+  DelayedScales::Slot scale_slot(const GatherPlan::Piece& piece) const {
+    return scales_.slot(buckets_.parameters()[piece.parameter], Role::kWeight, *piece.format);
+  }
   // The piece in this rank's unrounded shard, and in a row of a slot.
   Tensor in_shard(int bucket, const GatherPlan::Piece& piece) const;
   Tensor in_row(const Slot& slot, int bucket, int rank, const GatherPlan::Piece& piece) const;

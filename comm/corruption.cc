@@ -41,8 +41,9 @@ Tensor row_of(const SharedRows& rows, int rank) {
 
 }  // namespace
 
-Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
-                         const Digest& expected, const Digest& found) {
+Corruption corruption_of(CorruptData data, const Segment& segment, int rank, const Digest& expected,
+                         const Digest& found) {
+  const auto [parameter, begin, count, offset] = segment;
   Corruption corruption{
       .data = data, .parameter = parameter, .rank = rank, .begin = begin, .count = count, .part = begin};
   const int64_t unit = unit_of(data);
@@ -149,8 +150,7 @@ std::vector<Corruption> WireDigests::compare(Stream& stream) {
   const auto compare = [&](CorruptData data, const Piece& piece, int sender, const Digest& expected,
                            const Digest& arrived) {
     if (expected == arrived) return;
-    const Segment& segment = piece.segment;
-    found.push_back(corruption_of(data, segment.parameter, sender, segment.begin, segment.count, expected, arrived));
+    found.push_back(corruption_of(data, piece.segment, sender, expected, arrived));
     found.back().receiver = me;
   };
   for (int64_t number = 0; number < count; ++number) {

@@ -34,9 +34,9 @@ struct Corruption {
   uint32_t update = 0;  // the optimizer's update that read corrupted state; 0: no update
 };
 
-// The finding if the digests of elements [begin, begin + count) of a parameter differ.
-Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
-                         const Digest& expected, const Digest& found);
+// The finding if the digests of these elements of a parameter differ.
+Corruption corruption_of(CorruptData data, const Segment& segment, int rank, const Digest& expected,
+                         const Digest& found);
 
 // "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', elements [256, 512) (bit 30)". `hosts` by rank, if any.
 std::string to_text(const Corruption& corruption, const ParameterSet& parameters,

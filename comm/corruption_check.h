@@ -16,7 +16,7 @@ class CorruptionCheck {
   explicit CorruptionCheck(ShardedState& state);  // `state` must outlive the object. Its optimizer must have digests.
 
   // Checks the working weights: passes must read the values of the last update. With no update under way. Blocks.
-  std::vector<Corruption> weights();
+  std::vector<Corruption> weights() { return compare_weights(state_.optimizer.read_digests()); }
   // Findings of the updates so far: an update read state other than the last one wrote, or replicas differ. Blocks.
   std::vector<Corruption> updates();
   // State and working weights as they are now, and the findings of updates. A pass over all of them. Blocks.

@@ -163,36 +163,12 @@ void GradientReducer::finish() {
   open_ = false;
 }
 
-void GradientReducer::check_finished(const char* caller) const {
-  MANTISSA_CHECK(!open_ && completed_ == buckets_.size(), "[gradient_reducer.{}] asked before finish()", caller);
-}
-
-const Tensor& GradientReducer::result(int bucket) const {
-  check_finished("result");
-  return buffers_[bucket].result;
-}
-
-Tensor GradientReducer::result_shard(int bucket) const {
-  check_finished("result_shard");
-  return shard_of_result(bucket);
-}
-
-const Tensor& GradientReducer::stats() const {
-  check_finished("stats");
-  return stats_;
-}
-
 Tensor GradientReducer::as_sent(const Tensor& gradient) {
   MANTISSA_CHECK(!open_, "[gradient_reducer.as_sent] the wire buffers are in use until finish()");
   if (single_rank() || !config_.rounds()) return gradient;
   Tensor sent = buffers_.scratch(gradient.shape());
   backend_.run(CastArgs{.src = gradient, .dst = sent, .scale = plan().scale.before}, compute_);
   return sent;
-}
-
-std::vector<Corruption> GradientReducer::compare_digests() {
-  check_finished("compare_digests");
-  return digests_ ? digests_->compare(compute_) : std::vector<Corruption>();
 }
 
 void GradientReducer::record_stats(int bucket, Stream& stream) {

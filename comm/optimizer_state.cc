@@ -29,18 +29,12 @@ Tensor slice_of_blocks(const Tensor& absmax, int64_t offset, int64_t count) {
 }
 
 void upload_floats(const float* from, const Tensor& target, Backend& backend, Stream& stream) {
-  if (target.dtype() == DType::kF32) {
-    backend.upload(from, target, stream);
-    return;
-  }
-  if (target.dtype() == DType::kF64) {
-    const std::vector<double> wide(from, from + target.numel());
-    backend.upload(wide.data(), target, stream);
-    return;
-  }
-  std::vector<BFloat16> rounded;
-  for (int64_t i = 0; i < target.numel(); ++i) rounded.push_back(from_float<BFloat16>(from[i]));
-  backend.upload(rounded.data(), target, stream);
+  if (target.dtype() == DType::kF32) return backend.upload(from, target, stream);
+  dispatch_with_fp64(target.dtype(), [&]<typename T>() {
+    std::vector<T> converted;
+    for (int64_t i = 0; i < target.numel(); ++i) converted.push_back(from_float<T>(from[i]));
+    backend.upload(converted.data(), target, stream);
+  });
 }
 
 void upload_zeros(const Tensor& target, Backend& backend, Stream& stream) {

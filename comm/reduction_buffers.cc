@@ -118,10 +118,6 @@ ReductionBuffers::Bucket ReductionBuffers::make_bucket(const Tensor& gradient, c
   return bucket;
 }
 
-Tensor ReductionBuffers::scratch(const Shape& shape) const {
-  return window_ ? Tensor(window_, config_.wire, shape) : backend_.make_tensor(config_.wire, shape, "wire values");
-}
-
 size_t ReductionBuffers::bytes() const {
   size_t bytes = window_ ? window_->bytes() : 0;
   for (const Bucket& bucket : buckets_) {

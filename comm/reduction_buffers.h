@@ -73,7 +73,9 @@ class ReductionBuffers {
   bool in_place() const { return path_ == ContributionPath::kInPlace; }
   ContributionPath path() const { return path_; }
   // Temporary values in the wire dtype: in the window, if there is one.
-  Tensor scratch(const Shape& shape) const;
+  Tensor scratch(const Shape& shape) const {
+    return window_ ? Tensor(window_, config_.wire, shape) : backend_.make_tensor(config_.wire, shape, "wire values");
+  }
   size_t bytes() const;  // wire buffers and summed gradients
 
  private:

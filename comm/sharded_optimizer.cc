@@ -50,13 +50,11 @@ void require_sizes(const StateValues& values, const Parameter& parameter) {
                    "[sharded_optimizer.load] '{}' has {} weights, but {} values of a moment", parameter.name, count,
                    moment.size());
     if (moment.codes.empty()) continue;
-    const size_t blocks = (count + kDynamicBlock - 1) / kDynamicBlock;
-    if (moment.absmax.size() != blocks || values.begin % kDynamicBlock != 0) {
-      throw CheckpointError(
-          fmt::format("optimizer state: {} codes of '{}' from element {} with {} scales; expected whole blocks of {} "
-                      "elements with {}",
-                      count, parameter.name, values.begin, moment.absmax.size(), kDynamicBlock, blocks));
-    }
+    const size_t blocks = divide_up<size_t>(count, kDynamicBlock);
+    require<CheckpointError>(moment.absmax.size() == blocks && values.begin % kDynamicBlock == 0,
+                             "optimizer state: {} codes of '{}' from element {} with {} scales; expected whole blocks "
+                             "of {} elements with {}",
+                             count, parameter.name, values.begin, moment.absmax.size(), kDynamicBlock, blocks);
   }
 }
 
@@ -164,10 +162,6 @@ void ShardedOptimizer::recompute_weights() {
   stream_.synchronize();  // it reads the number
 }
 
-void ShardedOptimizer::wait_for_weight_readers() {
-  if (!keeps_masters() && buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();
-}
-
 std::unique_ptr<Work> ShardedOptimizer::gather_stored(int bucket) {
   const Tensor mine = buckets_.weight_shard(bucket, communicator_.rank());
   if (has_codes(bucket)) backend_.copy(coded_->shard(bucket), mine, stream_);
@@ -231,10 +225,6 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
   if (has_digests()) backend_.run(SettleDigestsArgs{.records = digests_, .control = control}, stream_);
 }
 
-void ShardedOptimizer::restore_weights() {
-  if (coded_) share_weights(Form::kStored, [](int) {});
-}
-
 template <typename T>
 void ShardedOptimizer::check_values(std::span<const T> values) {
   const auto is_fault = [](T value) { return is_state_fault(static_cast<float>(value)); };
@@ -279,10 +269,9 @@ void ShardedOptimizer::load(const StateValues& values) {
   const Parameter& parameter = buckets_.parameters()[values.parameter];
   MANTISSA_CHECK(parameter.is_trainable, "[sharded_optimizer.load] '{}' is frozen and has no state", parameter.name);
   require_sizes(values, parameter);
-  if (values.begin < 0 || values.begin + count > parameter.numel()) {
-    throw CheckpointError(fmt::format("optimizer state: elements [{}, {}) of '{}' do not exist; it has shape {}",
-                                      values.begin, values.begin + count, parameter.name, parameter.shape));
-  }
+  require<CheckpointError>(values.begin >= 0 && values.begin + count <= parameter.numel(),
+                           "optimizer state: elements [{}, {}) of '{}' do not exist; it has shape {}", values.begin,
+                           values.begin + count, parameter.name, parameter.shape);
   const int bucket = buckets_.layout().bucket_of(values.parameter);
   const StateTensors whole = tensors_of(bucket);
   BucketState& state = this->state(bucket);

@@ -84,7 +84,9 @@ class ShardedOptimizer {
   void step(const GradientReducer& reducer, const Tensor& control);
   // Gathers the unrounded working weights to every rank, for checkpoints and exports. The next pass rounds them to the
   // same codes. No effect unless weights are gathered as codes. Collective.
-  void restore_weights();
+  void restore_weights() {
+    if (coded_) share_weights(Form::kStored, [](int) {});
+  }
   // Computes this rank's working weights again, as update number applied_steps() rounded them; shares them. Collective.
   void recompute_weights();
 
@@ -147,7 +149,9 @@ class ShardedOptimizer {
   // Queues the update of this rank's part of a bucket; without a reducer, only its working weights are computed.
   void update(int bucket, const Tensor& control, const GradientReducer* reducer);
   void make_pieces();
-  Tensor digests_of_piece(int64_t piece) const;  // of pieces_, u8 of one StateDigests
+  Tensor digests_of_piece(int64_t piece) const {  // of pieces_, u8 of one StateDigests
+    return digests_.slice(piece * static_cast<int64_t>(sizeof(StateDigests)), sizeof(StateDigests));
+  }
   // Shares this rank's part of every bucket; `compute` runs before a bucket is sent.
   void share_weights(Form form, const std::function<void(int bucket)>& compute);
   std::unique_ptr<Work> gather_stored(int bucket);
@@ -155,7 +159,9 @@ class ShardedOptimizer {
   template <typename T>
   void check_values(std::span<const T> values);
   // Call it before writing weights that are their own state outside of share_weights(). Collective.
-  void wait_for_weight_readers();
+  void wait_for_weight_readers() {
+    if (!keeps_masters() && buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();
+  }
 
   FlatBuckets& buckets_;
   Communicator& communicator_;

@@ -239,12 +239,11 @@ class MpiCommunicator : public Communicator {
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_to_all(send, recv, size());
-    const size_t row = recv.size_bytes() / static_cast<size_t>(size());
-    return exchange(NodeExchangeKind::kAllToAll, send, recv, [&](int to) { return static_cast<size_t>(to) * row; });
+    return exchange(NodeExchangeKind::kAllToAll, send, recv);
   }
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_gather(send, recv, size());
-    return exchange(NodeExchangeKind::kAllGather, send, recv, [](int) { return size_t{0}; });
+    return exchange(NodeExchangeKind::kAllGather, send, recv);
   }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     return gather_bytes("all_gather_bytes", job_, mine);
@@ -303,11 +302,12 @@ class MpiCommunicator : public Communicator {
 
   // Row r of `recv` comes from rank r, which sends the row at offset_for(this rank) of its `send`. Every rank starts
   // with a different partner, so that no rank is everybody's first.
-  template <typename OffsetFor>
-  std::unique_ptr<Work> exchange(NodeExchangeKind kind, const Tensor& send, const Tensor& recv, OffsetFor offset_for) {
-    auto work = make_work(kind == NodeExchangeKind::kAllToAll ? "all_to_all" : "all_gather", job_, {send, recv});
+  std::unique_ptr<Work> exchange(NodeExchangeKind kind, const Tensor& send, const Tensor& recv) {
+    const bool is_all_to_all = kind == NodeExchangeKind::kAllToAll;
+    auto work = make_work(is_all_to_all ? "all_to_all" : "all_gather", job_, {send, recv});
     const size_t row_bytes = recv.size_bytes() / static_cast<size_t>(size());
     if (row_bytes == 0) return work;
+    const auto offset_for = [&](int to) { return is_all_to_all ? static_cast<size_t>(to) * row_bytes : 0; };
     const auto row_from = [&](int source) { return recv.raw() + static_cast<size_t>(source) * row_bytes; };
     NodeExchangeRequest request{.kind = kind,
                                 .buffers = {send, recv},

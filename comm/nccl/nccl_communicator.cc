@@ -56,8 +56,7 @@ void require_graph_mixing() {
   if (given == nullptr || std::string_view(given) != "0") return;
   throw ConfigError(
       "cuda.graph: true mixes captured and other NCCL collectives, which NCCL_GRAPH_MIXING_SUPPORT=0 forbids: unset "
-      "it, "
-      "or give cuda.graph=false");
+      "it, or give cuda.graph=false");
 }
 
 class NcclWork final : public Work {
@@ -212,17 +211,14 @@ class NcclCommunicator final : public Communicator {
     bool all_share_gpus = true;
     for (size_t other = 0; other < all.size(); ++other) {
       all_share_gpus &= all[other].shares_gpus != 0;
-      if (all[other].version != all[0].version) {
-        throw CommError(fmt::format("[nccl] rank 0 has NCCL {}, rank {} (node {}) has {}: all need the same",
-                                    nccl_version_text(all[0].version), other, claims[other].node.name,
-                                    nccl_version_text(all[other].version)));
-      }
+      require<CommError>(all[other].version == all[0].version,
+                         "[nccl] rank 0 has NCCL {}, rank {} (node {}) has {}: all need the same",
+                         nccl_version_text(all[0].version), other, claims[other].node.name,
+                         nccl_version_text(all[other].version));
     }
-    if (all[0].id_result != ncclSuccess) {
-      throw CommError(fmt::format("[nccl] rank 0 of {} (node {}) cannot be reached by the others: {}", size(),
-                                  claims[0].node.name,
-                                  api_.get_error_string(static_cast<ncclResult_t>(all[0].id_result))));
-    }
+    require<CommError>(all[0].id_result == ncclSuccess,
+                       "[nccl] rank 0 of {} (node {}) cannot be reached by the others: {}", size(), claims[0].node.name,
+                       api_.get_error_string(static_cast<ncclResult_t>(all[0].id_result)));
     if (!all_share_gpus) {
       require_own_gpus(claims,
                        fmt::format("Start fewer ranks there; or give comm.backend: mpi, which goes through host "

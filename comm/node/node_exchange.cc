@@ -80,12 +80,10 @@ void map_file_of_other(const NodeBlock::Ticket& ticket, std::byte* at) {
   const std::string path = fmt::format("/proc/{}/fd/{}", ticket.process, ticket.descriptor);
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) fail("opening", ticket.bytes);
-  if (status.st_dev != ticket.device || status.st_ino != ticket.inode) {
-    throw CommError(
-        fmt::format("process {} is another one here than for the rank that names it: each rank seems to have a "
-                    "container of its own",
-                    ticket.process));
-  }
+  require<CommError>(status.st_dev == ticket.device && status.st_ino == ticket.inode,
+                     "process {} is another one here than for the rank that names it: each rank seems to have a "
+                     "container of its own",
+                     ticket.process);
   const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (file.get() < 0) fail("opening", ticket.bytes);
   map(file, ticket.bytes, at);
@@ -146,12 +144,10 @@ std::shared_ptr<NodeBlock> NodeBlock::share(const NodeRanks& node, size_t bytes,
     for (int rank = 0; rank < node.size; ++rank) {
       if (rank == node.rank) continue;
       const Ticket& theirs = tickets[static_cast<size_t>(rank)];
-      if (theirs.bytes != bytes) {
-        throw CommError(
-            fmt::format("rank {} of this node asks for {} bytes of shared memory, rank {} for {}: all ranks must ask "
-                        "for the same",
-                        rank, theirs.bytes, node.rank, bytes));
-      }
+      require<CommError>(
+          theirs.bytes == bytes,
+          "rank {} of this node asks for {} bytes of shared memory, rank {} for {}: all ranks must ask for the same",
+          rank, theirs.bytes, node.rank, bytes);
       map_file_of_other(theirs, block->of_rank(rank));
     }
   });
@@ -194,13 +190,11 @@ class NodeBoard {
   const NodePost* find(uint64_t number, int rank) const {
     const Place& theirs = place(number, rank);
     const uint64_t ready = theirs.ready.load(std::memory_order_acquire);
-    if (ready > number + 1) {
-      throw CommError(
-          fmt::format("rank {} of this node is at collective {} and has offered nothing to read for collective {}: all "
-                      "ranks of a node must call the same collectives, with operands in shared memory on all of them "
-                      "or on none",
-                      rank, ready - 1, number));
-    }
+    require<CommError>(
+        ready <= number + 1,
+        "rank {} of this node is at collective {} and has offered nothing to read for collective {}: all ranks of a "
+        "node must call the same collectives, with operands in shared memory on all of them or on none",
+        rank, ready - 1, number);
     return ready == number + 1 ? &theirs.post : nullptr;
   }
 
@@ -319,18 +313,15 @@ bool NodeExchanges::advance(Exchange& exchange) {
 
 void NodeExchanges::copy(const Exchange& exchange, const NodeExchangeRequest::Row& row, const NodePost& post) const {
   const NodeExchangeRequest& request = exchange.request;
-  if (post.kind != exchange.post.kind || post.bytes != exchange.post.bytes) {
-    throw CommError(fmt::format(
-        "ranks of this node disagree about collective {}: kind {} with {} bytes on rank {}, "
-        "kind {} with {} bytes on rank {}",
-        exchange.number, exchange.post.kind, exchange.post.bytes, node_.rank, post.kind, post.bytes, row.source));
-  }
+  require<CommError>(
+      post.kind == exchange.post.kind && post.bytes == exchange.post.bytes,
+      "ranks of this node disagree about collective {}: kind {} with {} bytes on rank {}, kind {} with {} bytes on "
+      "rank {}",
+      exchange.number, exchange.post.kind, exchange.post.bytes, node_.rank, post.kind, post.bytes, row.source);
   if (request.kind == NodeExchangeKind::kBarrier) return;
   const auto memory = post.block < blocks_.size() ? blocks_[post.block].lock() : nullptr;
-  if (memory == nullptr) {
-    throw CommError(
-        fmt::format("rank {} of this node sends from memory that rank {} has given back", row.source, node_.rank));
-  }
+  require<CommError>(memory != nullptr, "rank {} of this node sends from memory that rank {} has given back",
+                     row.source, node_.rank);
   copy_bytes(memory->of_rank(row.source) + post.offset_bytes + row.offset_bytes, row.to, request.row_bytes);
 }
 
