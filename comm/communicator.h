@@ -18,8 +18,7 @@ namespace mantissa {
 class Work {
  public:
   virtual ~Work() = default;
-  // Advances it without blocking; true when it is done. Device tensors are done when the stream is ordered after the
-  // collective: work queued on the stream from then on finds the data.
+  // Advances it without blocking; true when it is done. Work that is queued on the stream from then on finds the data.
   virtual bool test() = 0;
   virtual void wait() = 0;  // blocks until it is done
 };

@@ -85,8 +85,7 @@ class BucketLayout {
   std::vector<Place> places_;  // by parameter index
 };
 
-// Zeroed memory that the ranks of a node share; null if the transport has none or the device does not compute in host
-// memory. Collective, the same size on all ranks.
+// Zeroed memory that the ranks of a node share; null without any, or on a GPU. Collective, of one size.
 std::shared_ptr<Storage> allocate_sent(Communicator& communicator, const Backend& backend, size_t bytes,
                                        const char* what);
 

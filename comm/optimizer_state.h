@@ -80,8 +80,7 @@ void encode_blocks(DynamicMap map, std::span<const float> values, std::span<uint
 // arrive in pieces of any size. A block is encoded when all its values are there: codes do not depend on the pieces.
 class MomentBlocks {
  public:
-  // Adds the elements from `first` on; all calls together give each element once. Writes the codes (n) u8 and absmax
-  // (blocks) fp32, on the device, of the blocks that are complete with them.
+  // Adds elements from `first` on, each once in all. Writes codes (n) u8 and absmax (blocks) fp32 of complete blocks.
   void add(std::span<const float> values, int64_t first, DynamicMap map, const Tensor& codes, const Tensor& absmax,
            Backend& backend, Stream& stream);
 

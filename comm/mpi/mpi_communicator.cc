@@ -48,8 +48,7 @@ MpiContext duplicate_world() {
   return world;
 }
 
-// The ranks on this rank's node, in the order of `world`. If ranks_per_node is not 0, nodes are cut into pieces of so
-// many ranks, the last of which may be smaller.
+// The ranks on this rank's node, in the order of `world`. Unless ranks_per_node is 0, in pieces of so many, or fewer.
 MpiContext split_into_nodes(const MpiContext& world, int ranks_per_node) {
   MpiContext node;
   check_mpi(
@@ -104,8 +103,7 @@ class MpiWork : public Work {
         collective_(collective),
         buffers_(std::move(buffers)),
         piece_bytes_(piece_bytes) {}
-  // Unfinished messages are abandoned without blocking: peers may be gone. An exchange within the node continues, since
-  // others may count on it; it keeps its buffers itself.
+  // Abandons unfinished messages: peers may be gone. An exchange within the node continues and keeps its buffers.
   ~MpiWork() override {
     if (!requests_.empty()) environment_->abandon(buffers_);
   }

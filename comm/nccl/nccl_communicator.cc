@@ -216,9 +216,11 @@ class NcclCommunicator final : public Communicator {
                          nccl_version_text(all[0].version), other, claims[other].node.name,
                          nccl_version_text(all[other].version));
     }
-    require<CommError>(all[0].id_result == ncclSuccess,
-                       "[nccl] rank 0 of {} (node {}) cannot be reached by the others: {}", size(), claims[0].node.name,
-                       api_.get_error_string(static_cast<ncclResult_t>(all[0].id_result)));
+    if (all[0].id_result != ncclSuccess) {
+      throw CommError(fmt::format("[nccl] rank 0 of {} (node {}) cannot be reached by the others: {}", size(),
+                                  claims[0].node.name,
+                                  api_.get_error_string(static_cast<ncclResult_t>(all[0].id_result))));
+    }
     if (!all_share_gpus) {
       require_own_gpus(claims,
                        fmt::format("Start fewer ranks there; or give comm.backend: mpi, which goes through host "

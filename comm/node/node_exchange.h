@@ -22,8 +22,7 @@ struct NodeRanks {
   GatherBytes gather;
 };
 
-// Memory of equal size of every rank of a node, all mapped by each rank, side by side. Data at the same
-// place of every rank's piece lies at equal distances.
+// Memory of equal size of all ranks of a node, mapped by each side by side: same places lie at equal distances.
 //
 // Each piece is an anonymous file (memfd) of its rank. It has no name, so an abort leaves nothing behind, and it is
 // ordinary memory to the kernel, whatever the size of /dev/shm. Others open it through the /proc entry of its rank,

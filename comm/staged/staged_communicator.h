@@ -1,5 +1,4 @@
-// Staged transport: carries the tensors of a device over a transport for host memory, through staging memory. For GPU
-// ranks over MPI, and for several ranks on one GPU.
+// Staged transport: carries a device's tensors over a transport for host memory: GPUs over MPI, several ranks on a GPU.
 //
 //   copy out (stream) -> the transport's collective (host) -> copy in (stream)
 //
@@ -25,8 +24,7 @@ class StagingPool {
   StagingPool& operator=(const StagingPool&) = delete;
 
   std::shared_ptr<Storage> take(size_t bytes);  // memory of at least `bytes` that nothing uses
-  // The memory is reused when the device has passed `last_copy` (null: no copy is left) and nobody else holds it: a
-  // transport that abandoned a collective may still write into its buffers.
+  // Reused when the device has passed `last_copy`, if any, and no transport with an abandoned collective holds it.
   void give_back(std::shared_ptr<Storage> memory, std::unique_ptr<Event> last_copy);
 
   size_t blocks() const { return idle_.size(); }  // given back, whether or not they can be taken already

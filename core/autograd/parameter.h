@@ -7,8 +7,7 @@
 
 namespace mantissa {
 
-// How a parameter's first values are drawn. Element e of the parameter depends on (seed, name, e) only, so that every
-// rank count and every sharding starts from the same values.
+// How a parameter's first values are drawn. Element e depends on (seed, name, e) only: every sharding starts alike.
 struct Init {
   enum class Kind : uint8_t { kZeros, kOnes, kNormal, kUniform };
   Kind kind = Kind::kZeros;
@@ -62,7 +61,10 @@ class ParameterSet {
   int64_t numel() const;
   int64_t trainable_numel() const;
 
-  void forget_gradients();  // start of a step: the next gradient of each parameter is written, not accumulated
+  // Start of a step: the next gradient of each parameter is written, not accumulated.
+  void forget_gradients() {
+    for (const auto& parameter : parameters_) parameter->gradient_written = false;
+  }
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;

@@ -190,8 +190,7 @@ class Tape {
   uint32_t next_random_site() { return random_sites_++; }
 
   // Records that `op` made `output`. Ignores inputs without a slot and parameters that are nullptr; ignores all
-  // parameters on an evaluation tape, and frozen ones. `backward` runs at most once. It must give a gradient to every
-  // input with a slot and to each of `parameters`.
+  // parameters on an evaluation tape, and frozen ones. `backward` runs at most once and must give the others gradients.
   Var record(Op op, Tensor output, const std::vector<Var>& inputs, std::vector<Parameter*> parameters,
              Backward backward);
   // Returns y, recorded last, with `remake` attached if options().recompute is kSelective. `remake` must not keep

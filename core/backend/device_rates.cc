@@ -35,8 +35,7 @@ double least_seconds(Backend& backend, Stream& stream, const Args& args, double 
   return best;
 }
 
-// Uniform in [-1, 1): constant operands would flip few bits, and a device whose clock follows its power would run
-// faster than with real ones. One block of values is sent repeatedly.
+// Uniform in [-1, 1): constants flip few bits, and a clock that follows power would run too fast. Repeats one block.
 template <typename T, typename Convert>
 void fill_with_random_values(Backend& backend, const Tensor& tensor, uint64_t seed, Stream& stream,
                              const Convert& convert) {

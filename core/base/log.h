@@ -13,9 +13,8 @@
 
 namespace mantissa {
 
-// Sets up the default spdlog logger of this process: call once the rank is known. Writes to standard error. If there
-// are several ranks, warnings and errors carry "[rank r]". Where ranks are threads, each calls it for itself;
-// threads that never call it have the rank of the first caller.
+// Sets up the default spdlog logger of this process: call once the rank is known. With several ranks, warnings and
+// errors carry "[rank r]". Ranks that are threads call it each; other threads have the first caller's rank.
 void start_logging(int rank, int ranks);
 
 // Also writes the lines of this process to the end of a file, from now on and those so far (the first 64 KiB):

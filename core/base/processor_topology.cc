@@ -56,11 +56,6 @@ ProcessorTopology::ProcessorTopology(const std::string& description) : topology_
   check(hwloc_topology_load(topology) == 0, "cannot read the topology of this machine");
 }
 
-ProcessorTopology ProcessorTopology::of_this_machine() { return ProcessorTopology(""); }
-ProcessorTopology ProcessorTopology::synthetic(const std::string& description) {
-  return ProcessorTopology(description);
-}
-
 ProcessorTopology ProcessorTopology::restricted_to(const std::vector<int>& processors) const {
   hwloc_topology_t copy = nullptr;
   check(hwloc_topology_dup(&copy, topology_.get()) == 0, "cannot copy a topology");

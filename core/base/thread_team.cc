@@ -64,8 +64,7 @@ thread_local bool in_task = false;
 
 class ThreadTeam {
  public:
-  // If the threads outnumber the processors, idle threads sleep at once: busy threads need the processors.
-  // `processors`: one for each thread; empty if threads are not bound.
+  // If threads outnumber processors, idle ones sleep at once. `processors`: by thread; empty if threads are not bound.
   ThreadTeam(int count, const std::vector<int>& processors)
       : count_(count),
         shares_(static_cast<size_t>(count)),

@@ -3,8 +3,7 @@
 // A sample is a function of (seed, sample number) only, so that any number of ranks reads the same batches and a
 // resumed run continues exactly: the data cursor is one number. The data is cut into windows of context + 1 tokens that
 // start every `context` tokens, so each token is predicted once an epoch. Each epoch visits all windows once, in its
-// own order, and shifts them by its own few tokens where the data's length leaves room. Packed documents
-// take the place of windows where documents are kept apart.
+// own order, shifted by its own few tokens as far as there is room. Packed documents replace windows where kept apart.
 #pragma once
 
 #include "core/data/token_data.h"

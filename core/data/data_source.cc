@@ -59,8 +59,6 @@ Blend::Blend(const std::vector<double>& weights) {
   marks_.push_back({std::vector<uint64_t>(sources(), 0), std::vector<int64_t>(sources(), 0)});
 }
 
-double Blend::share(size_t source) const { return static_cast<double>(parts_[source]) / static_cast<double>(whole_); }
-
 size_t Blend::next(State& state) const {
   // A source has w parts of the whole W, and came c times before sample n; there are k sources.
   // behind = n * w - c * W. It may come once behind >= W / (2k - 2). It must come before behind > W - W / (2k - 2).

@@ -53,7 +53,8 @@ class Blend {
   explicit Blend(const std::vector<double>& weights);  // weights above 0, of any sum
 
   size_t sources() const { return parts_.size(); }
-  double share(size_t source) const;  // the source's weight, where all weights together are 1
+  // The source's weight, where all weights together are 1.
+  double share(size_t source) const { return static_cast<double>(parts_[source]) / static_cast<double>(whole_); }
 
   struct Place {
     size_t source = 0;

@@ -41,21 +41,9 @@ auto with_token_type(int bytes, const F& f) {
   return bytes == 4 ? f.template operator()<uint32_t>() : f.template operator()<uint64_t>();
 }
 
-InputFile open_file(const std::string& path, InputFile::Descriptor descriptor) {
-  try {
-    return {path, descriptor};
-  } catch (const UnreadableFile& error) {
-    throw DataError(error.what());
-  }
-}
-
 std::vector<std::byte> read_bytes(const InputFile& file, uint64_t offset, uint64_t count) {
   std::vector<std::byte> bytes(count);
-  try {
-    file.read(offset, bytes);
-  } catch (const UnreadableFile& error) {
-    throw DataError(error.what());
-  }
+  or_throw<DataError>([&] { file.read(offset, bytes); });
   return bytes;
 }
 
@@ -230,7 +218,7 @@ std::vector<int64_t> TokenFile::documents_by(int32_t end_of_text) const {
 
 TokenFile open_token_file(const std::string& path, TokenLayout layout, InputFile::Descriptor descriptor,
                           int64_t vocab) {
-  InputFile file = open_file(path, descriptor);
+  InputFile file = or_throw<DataError>([&] { return InputFile(path, descriptor); });
   require<DataError>(file.size() > 0, "{}: the file is empty", path);
   const TokenLayout found = layout == TokenLayout::kAuto ? layout_of(file) : layout;
   TokenFile opened = found == TokenLayout::kLlmc       ? llmc_file(std::move(file))

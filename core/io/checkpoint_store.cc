@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "core/base/check.h"
-#include "core/base/file_fault.h"
+#include "core/io/files.h"
 
 namespace mantissa {
 namespace {

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/file_fault.h"
 
 namespace mantissa {
 namespace {

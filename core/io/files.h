@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,6 +14,38 @@
 #include <vector>
 
 namespace mantissa {
+
+// Where tests (configuration section `test`) make file operations fail. Unused, a place costs a load and a branch.
+enum class FileOperation : uint8_t { kNone, kOpen, kRead, kWrite, kSync, kClose, kRename };
+
+// Any thread may call it.
+class FileFaultInjector {
+ public:
+  virtual ~FileFaultInjector() = default;
+  // Called before an operation on a file, or on the folder that is renamed. Returns the errno with which the operation
+  // fails; 0: it takes place. May lower `bytes`, the size of the next system call, to at least 1.
+  virtual int before(FileOperation operation, const std::string& path, size_t& bytes) = 0;
+};
+
+namespace internal {
+inline std::atomic<FileFaultInjector*> file_fault_injector = nullptr;
+}  // namespace internal
+
+// Returns the previous injector. An injector must outlive the operations that started with it.
+inline FileFaultInjector* set_file_fault_injector(FileFaultInjector* injector) {
+  return internal::file_fault_injector.exchange(injector);
+}
+
+inline int file_fault(FileOperation operation, const std::string& path, size_t& bytes) {
+  FileFaultInjector* const injector = internal::file_fault_injector.load(std::memory_order_acquire);
+  if (injector == nullptr) [[likely]]
+    return 0;
+  return injector->before(operation, path, bytes);
+}
+inline int file_fault(FileOperation operation, const std::string& path) {
+  size_t bytes = 0;
+  return file_fault(operation, path, bytes);
+}
 
 // Receives the bytes of a serialiser.
 class ByteSink {
@@ -30,8 +63,7 @@ class UnreadableFile : public std::runtime_error {
 // A file's bytes, read-only, mapped into memory for the object's lifetime.
 class MappedFile {
  public:
-  // UnreadableFile if it cannot be opened or is no regular file; a pipe is refused, not waited for. An empty file has
-  // empty bytes(). The file must not shrink while it is mapped.
+  // UnreadableFile if it cannot be opened or is no regular file, such as a pipe. The file must not shrink while mapped.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -46,14 +78,18 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Maps the file. Throws FileError with the reason if it cannot.
-template <typename FileError>
-MappedFile map_file(const std::string& path) {
+// f(); throws FileError in place of UnreadableFile.
+template <typename FileError, typename F>
+auto or_throw(const F& f) {
   try {
-    return MappedFile(path);
+    return f();
   } catch (const UnreadableFile& error) {
     throw FileError(error.what());
   }
+}
+template <typename FileError>
+MappedFile map_file(const std::string& path) {
+  return or_throw<FileError>([&] { return MappedFile(path); });
 }
 
 // A file that is read in parts while others may write to it. If it shrinks, a read fails; if mapped, the process ends.

@@ -46,8 +46,6 @@ JsonNode JsonNode::at(std::string_view key) const {
   fail(fmt::format("the key '{}' is missing", key));
 }
 
-JsonNode JsonNode::at(size_t index) const { return {(*value_)[index], fmt::format("{}[{}]", where_, index)}; }
-
 const nlohmann::json& JsonNode::object() const {
   expect(value_->is_object(), "an object");
   return *value_;

@@ -25,7 +25,8 @@ class JsonNode {
   // A member; nothing if it is absent or null.
   std::optional<JsonNode> find(std::string_view key) const;
   JsonNode at(std::string_view key) const;  // DataError if it is absent or null
-  JsonNode at(size_t index) const;          // of an array; must exist
+  // The item of an array; must exist.
+  JsonNode at(size_t index) const { return {(*value_)[index], fmt::format("{}[{}]", where_, index)}; }
 
   // DataError if the value is of another type.
   const nlohmann::json& object() const;

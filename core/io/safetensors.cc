@@ -237,10 +237,6 @@ const SafetensorsEntry& SafetensorsReader::at(std::string_view name) const {
   return *entry;
 }
 
-std::span<const std::byte> SafetensorsReader::bytes(const SafetensorsEntry& entry) const {
-  return bytes_.subspan(data_offset_ + entry.begin, entry.size_bytes());
-}
-
 void SafetensorsReader::read(std::string_view name, DType dtype, std::span<const int64_t> shape,
                              std::span<std::byte> out) const {
   const SafetensorsEntry& entry = at(name);

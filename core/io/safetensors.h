@@ -55,7 +55,9 @@ class SafetensorsReader {
   const SafetensorsEntry* find(std::string_view name) const;                 // nullptr if there is none
   const SafetensorsEntry& at(std::string_view name) const;                   // CheckpointError if there is none
   // Valid as long as the reader. May be misaligned: copy, do not cast.
-  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const {
+    return bytes_.subspan(data_offset_ + entry.begin, entry.size_bytes());
+  }
   // Copies the tensor to `out`; CheckpointError if its dtype or shape differs.
   void read(std::string_view name, DType dtype, std::span<const int64_t> shape, std::span<std::byte> out) const;
 

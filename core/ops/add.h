@@ -5,8 +5,7 @@
 
 namespace mantissa {
 
-// a + b, equal shapes; the sum is fp32, rounded once to the dtype that the layer's precision gives to add (by default
-// the widest input, which keeps a residual stream in fp32).
+// a + b, equal shapes; the sum is fp32, rounded once to the layer's dtype for add (default: the widest input's).
 Var add(Tape& tape, const Var& a, const Var& b);
 
 // A sum for the next norm to compute (add_layer_norm, add_rms_norm): the same values in one pass. Without b: a.
@@ -34,9 +33,8 @@ Var record_sum(Tape& tape, const DeferredSum& sum, Tensor value);
 // --- dropout
 // Zeroes elements with a given probability and scales the rest (Srivastava et al. 2014).
 
-// x (samples * positions, C); `samples` is the number of sequences in x. The mask is a function of (seed, step, global
-// sample, element, op number) only: it does not depend on the number of ranks or micro-batches. Returns x if the
-// probability is 0 or the tape is for evaluation.
+// x (samples * positions, C); `samples` is the number of sequences in x. The mask depends on (seed, step, global
+// sample, element, op number) only, not on ranks or micro-batches. Returns x for probability 0 or evaluation.
 Var dropout(Tape& tape, Var x, float probability, int64_t samples);
 
 }  // namespace mantissa

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "core/autograd/key_value_cache.h"
 #include "core/kernels/embedding/args.h"
 
 namespace mantissa {

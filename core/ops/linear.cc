@@ -1,5 +1,6 @@
 #include "core/ops/linear.h"
 
+#include "core/base/round_up.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/gemm/args.h"
 #include "core/kernels/loss/args.h"
@@ -253,7 +254,7 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
   const Layer layer = make_layer("linear_cross_entropy", tape, x.value, weight, nullptr);
   const int64_t rows = x.value.dim(0);
   chunk_rows = std::min(chunk_rows, rows);
-  const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
+  const int64_t chunks = divide_up(rows, chunk_rows);
   const DType wide = wide_of(layer.dtype);
   ChunkedLoss loss{.layer = layer,
                    .softcap = softcap,

@@ -38,8 +38,7 @@ class MutedRanges {
   MutedRanges& operator=(const MutedRanges&) = delete;
 };
 
-// All ranges that begin from now on go to `sink`; nullptr turns them off. Returns the previous sink. A sink must
-// outlive the ranges that started in it, from any thread.
+// Ranges that begin from now on go to `sink`, if not null. Returns the previous sink, which must outlive ranges in it.
 inline RangeSink* set_range_sink(RangeSink* sink) { return internal::range_sink.exchange(sink); }
 
 class Range {

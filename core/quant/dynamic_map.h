@@ -45,14 +45,12 @@ constexpr float dynamic_magnitude(DynamicMap map, int position) {
   return static_cast<float>(2 * n + 9 * (2 * (counted - n) + 1)) / static_cast<float>((256 << doubled) * fifths);
 }
 
-// The threshold between `position` and `position` + 1: the smallest magnitude whose nearest position is `position` + 1.
-// position: in [0, last_position(map)).
+// The smallest magnitude whose nearest position is `position` + 1. position: in [0, last_position(map)).
 constexpr float dynamic_threshold(DynamicMap map, int position) {
   return 0.5f * (dynamic_magnitude(map, position) + dynamic_magnitude(map, position + 1));
 }
 
-// The code of a position: the position itself, or in the signed map a two's complement number with the value's sign.
-// The bits of -128, which has no other meaning, stand for 1.
+// The code of a position: itself, or in the signed map two's complement with the value's sign; the bits of -128 mean 1.
 constexpr uint8_t dynamic_code(DynamicMap map, int position, bool negative) {
   if (map == DynamicMap::kUnsigned || !negative) return static_cast<uint8_t>(position);
   return static_cast<uint8_t>(position < 128 ? -position : -127);

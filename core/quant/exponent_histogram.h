@@ -112,9 +112,8 @@ struct MagnitudeRange {
 };
 
 // The magnitude that `percentile` per cent of the elements do not exceed, 0 <= percentile <= 100. By nearest rank:
-// element number ceil(percentile / 100 * elements), from 1, in ascending order. Zeros count; Inf and NaN are above all
-// numbers. The range is that of the bin, up to the amax: at_most < 1.5 at_least. 0 if there are no elements.
-// ContractError for another percentile.
+// element ceil(percentile / 100 * elements), from 1, ascending. Zeros count; Inf and NaN are above. The range is that
+// of the bin, up to the amax: at_most < 1.5 at_least. 0 if there are no elements. ContractError for another percentile.
 MagnitudeRange magnitude_percentile(const ExponentHistogram& histogram, double percentile);
 
 struct StaticScaleOptions {

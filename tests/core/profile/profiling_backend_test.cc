@@ -1,11 +1,10 @@
 // Every call reaches the wrapped backend unchanged and is recorded under its name.
-#include "core/backend/profiling_backend.h"
+#include "core/backend/decorators.h"
 
 #include <gtest/gtest.h>
 
 #include "core/backend/all_args.h"
 #include "core/backend/backend.h"
-#include "core/backend/dry_run_backend.h"
 #include "core/base/error.h"
 #include "tests/core/tensor/host_storage.h"
 

@@ -1,6 +1,6 @@
 #include "tools/lab/experiment/step_walk.h"
 
-#include "core/backend/recording_backend.h"
+#include "core/backend/decorators.h"
 #include "tools/train/step/dry_run.h"
 #include "tools/train/step/train_step.h"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/backend/recording_backend.h"
+#include "core/backend/decorators.h"
 #include "core/kernels/fp8_gemm_support.h"
 #include "tools/config/config.h"
 

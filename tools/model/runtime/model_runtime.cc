@@ -1,6 +1,6 @@
 #include "tools/model/runtime/model_runtime.h"
 
-#include "core/backend/profiling_backend.h"
+#include "core/backend/decorators.h"
 
 namespace mantissa {
 namespace {
