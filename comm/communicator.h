@@ -74,8 +74,7 @@ class Communicator {
   // Whether tensors of collectives may lie in device memory.
   virtual bool carries_device_memory() const { return false; }
 
-  // Whether collectives of several ranks may be captured (Backend::capture()) and repeated by all of them alike. Each
-  // must have run uncaptured before, which connects the ranks.
+  // Whether collectives may be captured (Backend::capture()) and repeated by all ranks alike, after an uncaptured run.
   virtual bool can_be_captured() const { return false; }
   // Call after each launch of captured collectives on `stream`, to detect failures and hangs. Throws after a failure.
   virtual void watch_captured(Stream& /*stream*/) {}
@@ -91,8 +90,7 @@ class Communicator {
   // then. Operands of one collective lie in such memory on all ranks of a node or on none.
   virtual std::shared_ptr<Storage> allocate_shared(size_t /*bytes*/, const char* /*what*/) { return nullptr; }
   // All ranks' data at the place that `mine` has in memory of allocate_shared(). Undefined rows, on all ranks, unless
-  // all ranks of the job share that memory. Not collective. Data that a rank wrote before a node_barrier() can be read
-  // after it, and must not change before the next one.
+  // all ranks of the job share that memory. Not collective. Between two node_barrier()s, data is read only.
   virtual SharedRows rows_of_all(const Tensor& /*mine*/) const { return {}; }
   // Barrier of all ranks as a Work. ContractError if ranks of this transport never share memory.
   virtual std::unique_ptr<Work> node_barrier(Stream& /*stream*/) {
@@ -134,6 +132,11 @@ class ForwardingCommunicator : public Communicator {
  private:
   Communicator& inner_;
 };
+
+// Reports every collective of `inner` to a StepProfiler; both must outlive it. It counts the bytes that this rank sends
+// to others. On the host (StreamOrder::kInline) the time of a collective includes tests and waits; beside a GPU's
+// streams, waits only.
+std::unique_ptr<Communicator> create_profiling_communicator(Communicator& inner, class StepProfiler& profiler);
 
 // A gather like Communicator::all_gather_bytes().
 using GatherBytes = std::function<std::vector<std::byte>(std::span<const std::byte> mine)>;
@@ -212,8 +215,7 @@ const CommunicatorEntry& find_communicator(const std::string& name);
 std::unique_ptr<Communicator> create_communicator(const std::string& name);
 std::vector<std::string> communicator_names();
 
-// For transports: ContractError naming the collective unless the tensors lie in the memory of `device` (host memory by
-// default) and have the shapes that Communicator asks for.
+// For transports: ContractError naming the collective unless tensors have the right shapes, in the memory of `device`.
 void check_all_to_all(const Tensor& send, const Tensor& recv, int ranks, Device device = {});
 void check_all_gather(const Tensor& send, const Tensor& recv, int ranks, Device device = {});
 

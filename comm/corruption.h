@@ -46,9 +46,8 @@ std::string to_text(const Corruption& corruption, const ParameterSet& parameters
 constexpr size_t kMostFindings = 16;
 std::vector<Corruption> gather_findings(Communicator& communicator, std::vector<Corruption> mine);
 
-// Finds gradients that change on their way between ranks. For each receiver, a sender takes a digest of each part of a
-// parameter, in the memory that it is sent from. The receiver takes a digest of the data to be added up. A replicated
-// sum is checked likewise, from its owner to all replicas.
+// Finds gradients that change on their way between ranks. A sender takes digests of parts of parameters in the sent
+// memory, and a receiver of the data to be added up. Likewise for replicated sums, from owner to replicas.
 class WireDigests {
  public:
   // Everything passed by reference must outlive the object.

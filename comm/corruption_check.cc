@@ -14,22 +14,20 @@ std::optional<Digest> majority_of(const std::vector<Items>& ranks, const DigestO
   std::map<std::pair<uint64_t, uint64_t>, int> votes;
   for (const Items& items : ranks) ++votes[{digest_of(items).sum, digest_of(items).weighted}];
   const auto by_votes = [](const auto& a, const auto& b) { return a.second < b.second; };
-  const auto most = std::max_element(votes.begin(), votes.end(), by_votes);
-  const auto as_many =
-      std::count_if(votes.begin(), votes.end(), [&](const auto& v) { return v.second == most->second; });
+  const auto most = std::ranges::max_element(votes, by_votes);
+  const auto as_many = std::ranges::count_if(votes, [&](const auto& v) { return v.second == most->second; });
   if (as_many > 1) return std::nullopt;
   return Digest{most->first.first, most->first.second};
 }
 
-// Findings of all ranks, each with the owner of the weights as receiver. If an owner has sent corrupted weights, one
-// finding names it instead.
+// Findings of all ranks, with owners as receivers. If an owner sent corrupted weights, one finding names it instead.
 std::vector<Corruption> name_owners(const std::vector<Corruption>& found, int ranks) {
   std::map<std::pair<int32_t, int64_t>, std::vector<Corruption>> places;  // by parameter and compared part
   for (const Corruption& corruption : found) places[{corruption.parameter, corruption.part}].push_back(corruption);
   std::vector<Corruption> all;
   for (auto& [place, findings] : places) {
     const int owner = findings[0].receiver;
-    const auto others = std::count_if(findings.begin(), findings.end(), [&](const auto& f) { return f.rank != owner; });
+    const auto others = std::ranges::count_if(findings, [&](const auto& f) { return f.rank != owner; });
     const bool is_unknown = findings[0].rank < 0;  // then every rank says so
     const bool all_others = ranks > 1 && others == ranks - 1, owner_too = others < std::ssize(findings);
     if (is_unknown || (owner >= 0 && all_others && (owner_too || ranks > 2))) {
@@ -60,9 +58,8 @@ void CorruptionCheck::make_pieces() {
   const bool is_sharded = state_.reducer.config().sharding == Sharding::kSharded;
   std::vector<size_t> counts(static_cast<size_t>(ranks));
   for (int bucket = 0; bucket < state_.buckets.size(); ++bucket) {
-    const bool is_coded = std::any_of(own.begin(), own.end(), [bucket](const DigestedPiece& piece) {
-      return piece.bucket == bucket && piece.is_coded;
-    });
+    const bool is_coded = std::ranges::any_of(
+        own, [bucket](const DigestedPiece& piece) { return piece.bucket == bucket && piece.is_coded; });
     for (int owner = 0; owner < (is_sharded ? ranks : 1); ++owner) {
       const auto segments = is_sharded ? layout.shard_segments(bucket, owner) : layout.bucket(bucket).segments;
       const int64_t begin = is_sharded ? owner * layout.bucket(bucket).shard_numel : 0;
@@ -108,8 +105,7 @@ std::vector<Corruption> CorruptionCheck::compare_weights(const std::vector<State
   }
   using ByRank = std::vector<std::vector<Digest>>;
   const ByRank all_records = is_replicated ? ByRank{records} : all_gather_arrays(communicator, records);
-  // Alike on all ranks.
-  const ByRank all_coded = coded.empty() ? ByRank() : all_gather_arrays(communicator, coded);
+  const ByRank all_coded = coded.empty() ? ByRank() : all_gather_arrays(communicator, coded);  // alike on all ranks
 
   std::vector<Corruption> mine;
   size_t coded_index = 0;

@@ -22,7 +22,6 @@
 
 #include "comm/comm_options.h"
 #include "comm/corruption.h"
-#include "comm/flat_buckets.h"
 
 namespace mantissa {
 

@@ -1,4 +1,5 @@
-#include "comm/profiling_communicator.h"
+#include "comm/communicator.h"
+#include "core/profile/step_profiler.h"
 
 namespace mantissa {
 namespace {

@@ -71,8 +71,7 @@ class ShardedOptimizer {
                    Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded = {},
                    Digests digests = Digests::kOff);
 
-  // Sets masters, working weights and frozen weights to the parameters' initial values, the same for every rank count;
-  // moments and the count of applied steps to zero. Collective.
+  // Sets all weights to initial values, the same for every rank count; moments and applied steps to zero. Collective.
   void initialize(uint64_t seed);
 
   // Records the amaxes of weights gathered as codes: passes see codes only. Call it before amaxes are gathered.
@@ -82,8 +81,7 @@ class ShardedOptimizer {
   // Queues one update from reducer.result(), after reducer.finish(). control: u8 of one UpdateControl, on the device
   // and the same on every rank (VerdictReduction::control()); if it says not to apply, nothing changes. Collective.
   void step(const GradientReducer& reducer, const Tensor& control);
-  // Gathers the unrounded working weights to every rank, for checkpoints and exports. The next pass rounds them to the
-  // same codes. No effect unless weights are gathered as codes. Collective.
+  // If weights are gathered as codes: gathers unrounded weights, for checkpoints. Later codes are the same. Collective.
   void restore_weights() {
     if (coded_) share_weights(Form::kStored, [](int) {});
   }
@@ -102,8 +100,7 @@ class ShardedOptimizer {
   int64_t applied_steps() const { return applied_steps_; }
   void count_applied_step() { ++applied_steps_; }
 
-  // (1) i32, on the device: not 0 once an update has made this rank's masters or moments non-finite, or such values
-  // were loaded (AdamWArgs::faults). sharded_state.h says where they are.
+  // (1) i32, on the device: not 0 once masters or moments here are not finite (AdamWArgs::faults; sharded_state.h).
   const Tensor& faults() const { return faults_; }
 
   // The state that this rank saves: its shard, in both modes. All ranks together save each element once.

@@ -58,8 +58,7 @@ class LocalBoard {
     return collective;
   }
 
-  // Copies the rows that `rank` receives, once all have posted. True when all ranks have copied, so that all buffers
-  // are free. `copied` keeps the rank's progress between calls.
+  // Copies the rows for `rank` once all have posted; `copied` from then on. True when all ranks have: buffers are free.
   bool advance(Collective& collective, int rank, bool& copied, Patience patience) {
     std::unique_lock lock(mutex_);
     const auto all_have = [&](const int& count) {

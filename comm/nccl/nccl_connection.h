@@ -107,8 +107,7 @@ class NcclConnection {
 
   // NCCL's handle for a buffer; null, with the reason in the log, if NCCL refuses it.
   void* register_buffer(void* data, size_t bytes);
-  // Waits for all operations to end. No effect once NCCL frees the communicator, which forgets its buffers, or during
-  // an exception: kernels may then wait for ranks that never come.
+  // Waits for all operations to end. No effect once NCCL frees the communicator, or during an exception.
   void deregister(const std::vector<void*>& handles) noexcept;
 
   // Ends the watchdog for good; errors go unnoticed from then on. Call it before the process ends without the

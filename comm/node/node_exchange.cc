@@ -284,8 +284,7 @@ uint64_t NodeExchanges::start(NodeExchangeRequest request) {
 }
 
 bool NodeExchanges::done(uint64_t number) const {
-  return std::none_of(exchanges_.begin(), exchanges_.end(),
-                      [number](const Exchange& exchange) { return exchange.number == number; });
+  return std::ranges::none_of(exchanges_, [number](const Exchange& exchange) { return exchange.number == number; });
 }
 
 void NodeExchanges::advance() {

@@ -40,8 +40,7 @@ class NodeBlock {
   };
 
   // Zeroed memory, `bytes` for each rank. Collective. Null on all ranks if one of them cannot make or map it; `reason`
-  // is then the first rank's error. Pages are allocated when they are touched, huge ones if the system grants them to
-  // shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled).
+  // is then the first rank's error. Pages come when touched, huge ones by transparent_hugepage/shmem_enabled.
   static std::shared_ptr<NodeBlock> share(const NodeRanks& node, size_t bytes, std::string& reason);
   // Unmaps all pieces. The memory goes when all ranks have.
   ~NodeBlock();
@@ -104,8 +103,7 @@ class NodeExchanges {
   NodeExchanges(const NodeExchanges&) = delete;
   NodeExchanges& operator=(const NodeExchanges&) = delete;
 
-  // Zeroed memory that the others can read, 64-byte aligned. Collective, the same size on all ranks. Null on all ranks
-  // if the system refuses it; failure() is the reason.
+  // Zeroed shared memory, 64-byte aligned. Collective, of one size. Null on all ranks if refused: see failure().
   std::shared_ptr<Storage> allocate(size_t bytes);
   const std::string& failure() const { return failure_; }
   bool shares_memory() const { return board_ != nullptr; }

@@ -13,11 +13,9 @@
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
-#include "core/kernels/quantize/records.h"
+#include "core/kernels/quantize/args.h"
 
 namespace mantissa {
-
-struct DelayedScalesArgs;
 
 class DelayedScales {
  public:
@@ -39,7 +37,6 @@ class DelayedScales {
   // Makes a slot for each tensor with delayed scaling in the policy. References must outlive the object.
   DelayedScales(const ParameterSet& parameters, const PrecisionPolicy& policy, const DelayedScalingOptions& options,
                 Backend& backend, Stream& stream);
-  ~DelayedScales();
 
   bool empty() const { return keys_.empty(); }
   // ContractError if the policy has no delayed scaling for this tensor.
@@ -48,7 +45,7 @@ class DelayedScales {
   // Passes get this weight already rounded. The owner of the unrounded weight raises its records.
   void leave_record_of(const Parameter& weight) { left_.insert(&weight); }
 
-  const Tensor& records() const;  // (S * sizeof(QuantizeRecord)) u8: what this rank found since the last advance()
+  const Tensor& records() const { return args_.mine; }  // (S * sizeof(QuantizeRecord)) u8: found since advance()
   // Ends a step: appends the amaxes of all ranks' records() to the histories, clears this rank's, and computes the next
   // step's scales. all_records (N, ...): in rank order. decision: an UpdateDecision; undefined: not held.
   void advance(const Tensor& all_records, const Tensor& decision);
@@ -81,8 +78,7 @@ class DelayedScales {
   std::vector<Key> keys_;
   std::map<Key, int64_t> slots_;
   std::set<const Parameter*> left_;
-  const std::unique_ptr<DelayedScalesArgs>
-      args_;  // its tensors and options; `records` and `decision` are given for each step
+  DelayedScalesArgs args_;  // its tensors and options; `records` and `decision` are given for each step
   uint64_t version_ = 0;
   bool calibrated_ = false;
   bool calibrating_ = false;

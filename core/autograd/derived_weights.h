@@ -63,8 +63,7 @@ class DerivedWeights {
   Tensor cast(const Parameter& parameter, DType dtype, Stream& stream);
   // For GemmArgs::b_cache, where b is cast(parameter, dtype). nullptr on a device without such caches.
   OperandCache* packed(const Parameter& parameter, DType dtype);
-  // The weight rounded as `key` says, whose kind is kRounded. Calls `round`, which returns the rounded matrix, only if
-  // the parameter's version or scales_version changed since the last call.
+  // The weight rounded as `key` (kRounded) says. Calls `round` only after the parameter's or scales' version changed.
   const RoundedMatrix& rounded(const DerivedKey& key, uint64_t scales_version,
                                const std::function<RoundedMatrix(const RoundingBuffers& buffers)>& round);
 

@@ -56,8 +56,7 @@ class LinearFormats {
   bool any() const { return *this != LinearFormats(); }  // whether any operand is rounded
   // Whether any operand has this scaling.
   bool uses(Scaling scaling) const {
-    return std::any_of(formats_.begin(), formats_.end(),
-                       [&](auto format) { return format && format->scaling == scaling; });
+    return std::ranges::any_of(formats_, [&](auto format) { return format && format->scaling == scaling; });
   }
   bool operator==(const LinearFormats&) const = default;
 

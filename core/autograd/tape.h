@@ -7,7 +7,6 @@
 #include "core/autograd/delayed_scales.h"
 #include "core/autograd/fault_search.h"
 #include "core/tensor/arena.h"
-#include "core/tensor/operands.h"
 
 namespace mantissa {
 

@@ -7,6 +7,7 @@
 
 #include "core/backend/all_args.h"
 #include "core/backend/registry.h"
+#include "core/base/host_memory.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"
 #include "core/cpu/memory.h"
@@ -17,16 +18,6 @@
 
 namespace mantissa::cpu {
 namespace {
-
-// The value of a line of /proc/self/status such as "VmHWM:   123456 kB", in bytes; 0 if there is no such line.
-size_t status_bytes(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  size_t kib = 0;
-  for (std::string word; status >> word;) {
-    if (word == key) status >> kib;
-  }
-  return kib * 1024;
-}
 
 std::string cpu_model() {
   std::ifstream info("/proc/cpuinfo");
@@ -62,7 +53,9 @@ class CpuBackend final : public ForwardsAllKernels<CpuBackend> {
     return allocate_host(bytes, what, device_);
   }
   std::shared_ptr<Storage> reserve(size_t bytes) override { return reserve_host(bytes, device_); }
-  MemoryUse memory_use() const override { return {status_bytes("VmRSS:"), status_bytes("VmHWM:")}; }
+  MemoryUse memory_use() const override {
+    return {proc_bytes("/proc/self/status", "VmRSS:", 0), proc_bytes("/proc/self/status", "VmHWM:", 0)};
+  }
   std::shared_ptr<Storage> allocate_staging(size_t bytes, const char* what) override { return allocate(bytes, what); }
   void copy(const Tensor& src, const Tensor& dst, Stream&) override {
     check_copy_args(src, dst);

@@ -1,7 +1,6 @@
 #include "core/backend/decorators.h"
 
 #include "core/backend/all_args.h"
-#include "core/kernels/kernel_args.h"
 
 namespace mantissa {
 namespace {

@@ -21,8 +21,7 @@ double seconds_per_call(Backend& backend, Stream& stream, const Args& args, int6
   return Seconds(Clock::now() - start).count() / static_cast<double>(count);
 }
 
-// The least time of a call. A batch of calls takes about `batch_seconds`: long against the launch of work on a device
-// and the wait for it, short against a scheduler's time slice.
+// The least time of a call. A batch takes about `batch_seconds`: longer than launch and wait, shorter than time slices.
 template <typename Args>
 double least_seconds(Backend& backend, Stream& stream, const Args& args, double batch_seconds, double budget_seconds) {
   seconds_per_call(backend, stream, args, 1);  // the first call builds or chooses a primitive, and touches new pages

@@ -20,6 +20,9 @@ struct HostMemory {
 HostMemory host_memory();            // figures that the system does not give are the largest number
 std::string describe_host_memory();  // "2048.0 of 15990.5 MiB of host memory are free"
 
+// The value of a line such as "VmHWM:   123456 kB" of a file in /proc, in bytes.
+uint64_t proc_bytes(const std::string& path, const std::string& key, uint64_t otherwise);
+
 // The exception's text. For std::bad_alloc, whose text says nothing: the free memory, and settings that need less.
 std::string message_of(const std::exception& exception);
 

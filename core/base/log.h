@@ -1,5 +1,4 @@
-// Logging through spdlog: information from rank 0 only, warnings and errors from every rank with its number. Lines go
-// to standard error, and to a file if one is given.
+// Logging through spdlog to standard error and any file: information of rank 0, warnings and errors of every rank.
 //
 // These functions hide spdlog: its headers and a single call took longer to compile than the rest of a file.
 #pragma once

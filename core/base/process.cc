@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -29,17 +30,13 @@ std::string text_of(const std::string& path) {
 
 // The words of a line of /proc/PID/status: of "NSpid:\t4711\t2", these are "4711" and "2".
 std::vector<std::string> status_words(const std::string& status, const std::string& key) {
+  const size_t at = status.find("\n" + key + ":\t");
+  if (at == std::string::npos) return {};
+  std::istringstream line(status.substr(at, status.find('\n', at + 1) - at));
+  std::string word;
+  line >> word;  // the key
   std::vector<std::string> words;
-  size_t at = status.find("\n" + key + ":\t");
-  if (at == std::string::npos) return words;
-  const size_t end = status.find('\n', at + 1);
-  at += key.size() + 2;
-  while (at < end) {
-    const size_t next = std::min({status.find('\t', at + 1), end, status.size()});
-    words.push_back(status.substr(at + 1, next - at - 1));
-    at = next;
-    if (at == status.size()) break;
-  }
+  while (line >> word) words.push_back(word);
   return words;
 }
 

@@ -23,9 +23,8 @@ void set_threads(int count);
 int current_thread();  // the index of the calling thread in its team, in [0, threads()); 0 outside of parallel_for()
 
 // From now on the calling thread's team has one thread for each of `processors` (the operating system's numbers).
-// Thread i runs only on processors[i]; thread 0 is the caller. Other threads that the caller starts inherit its
-// processor. Empty `processors`, or set_threads() with another count, unbinds the caller. Throws Error naming the
-// processor that the system refuses; nothing is bound then.
+// Thread i runs only on processors[i]; thread 0 is the caller, whose other threads inherit its processor. Empty
+// `processors`, or set_threads() with another count, unbinds. Error naming a refused processor; none is bound.
 void bind_threads(const std::vector<int>& processors);
 
 std::vector<int> processors_of_this_thread();  // processors that the calling thread may run on, ascending

@@ -23,8 +23,7 @@ std::string wrapped(std::string_view text, size_t taken = 0, Paths paths = Paths
 // Bytes of the whole UTF-8 sequence at this place; 0: there is none.
 size_t utf8_length_at(std::string_view text, size_t at);
 
-// The text with "\x9f" for each byte that is a control character, except for tab and line feed, or not UTF-8. A file
-// with other bytes is no text to grep, and a terminal obeys some.
+// The text for grep and terminals: "\x9f" for bytes that are not UTF-8, or controls but tab and line feed.
 std::string legible(std::string_view text);
 
 }  // namespace mantissa

@@ -90,8 +90,7 @@ struct TokenSplit {
   TokenRange train, validation;
 };
 
-// Reserves the last `validation_fraction` of the tokens for validation; 0: none. Where documents are known, validation
-// starts with the first whole document, if there is one.
+// Reserves the last `validation_fraction` of the tokens for validation; 0: none. It starts with a document, if known.
 TokenSplit split_tail(std::shared_ptr<const TokenData> data, double validation_fraction);
 
 }  // namespace mantissa

@@ -2,12 +2,12 @@
 
 #include <xxhash.h>
 
-#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/round_up.h"
 #include "core/base/thread_team.h"
 #include "core/data/megatron_index.h"
 #include "core/data/token_shard.h"
@@ -107,30 +107,6 @@ TokenFile raw_file(InputFile file, int token_bytes) {
   return {.file = std::move(file), .token_bytes = token_bytes, .count = static_cast<int64_t>(size) / token_bytes};
 }
 
-TokenFile shard_file(InputFile file) {
-  TokenShard shard = read_token_shard(file.path());
-  return {.file = std::move(file),
-          .offset_bytes = shard.offset_bytes,
-          .token_bytes = shard.token_bytes,
-          .count = shard.count,
-          .limit = shard.token_bytes == 4 ? int64_t{INT32_MAX} + 1 : INT64_MAX,
-          .is_described = true,
-          .documents = std::move(shard.starts),
-          .mask_offset = shard.mask_offset,
-          .tokenizer = std::move(shard.tokenizer),
-          .tokenizer_vocab = shard.vocab};
-}
-
-TokenFile megatron_file(InputFile file) {
-  MegatronIndex index = read_megatron_index(file.path(), file.size());
-  return {.file = std::move(file),
-          .token_bytes = index.token_bytes,
-          .count = index.count,
-          .limit = index.limit,
-          .is_described = true,
-          .documents = std::move(index.documents)};
-}
-
 TokenLayout layout_of(const InputFile& file) {
   if (has_megatron_index(file.path())) return TokenLayout::kMegatron;
   if (starts_like_shard(file)) return TokenLayout::kShard;
@@ -139,7 +115,7 @@ TokenLayout layout_of(const InputFile& file) {
 
 constexpr int64_t kBlock = 1 << 16;  // tokens that a thread reads at once
 
-int64_t blocks_of(const TokenFile& tokens) { return (tokens.count + kBlock - 1) / kBlock; }
+int64_t blocks_of(const TokenFile& tokens) { return divide_up(tokens.count, kBlock); }
 
 std::vector<std::byte> read_block(const TokenFile& tokens, int64_t block) {
   return read_tokens(tokens, block * kBlock, std::min(kBlock, tokens.count - block * kBlock));
@@ -222,8 +198,8 @@ TokenFile open_token_file(const std::string& path, TokenLayout layout, InputFile
   require<DataError>(file.size() > 0, "{}: the file is empty", path);
   const TokenLayout found = layout == TokenLayout::kAuto ? layout_of(file) : layout;
   TokenFile opened = found == TokenLayout::kLlmc       ? llmc_file(std::move(file))
-                     : found == TokenLayout::kShard    ? shard_file(std::move(file))
-                     : found == TokenLayout::kMegatron ? megatron_file(std::move(file))
+                     : found == TokenLayout::kShard    ? read_token_shard(std::move(file))
+                     : found == TokenLayout::kMegatron ? read_megatron_index(std::move(file))
                      : found == TokenLayout::kBytes    ? raw_file(std::move(file), 1)
                                                     : raw_file(std::move(file), found == TokenLayout::kRawU32 ? 4 : 2);
   opened.limit = std::min(opened.limit, vocab);

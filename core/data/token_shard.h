@@ -7,7 +7,7 @@
 // The metadata names vocabulary and tokenizer. Other tools read the file as any safetensors file.
 #pragma once
 
-#include "core/io/files.h"
+#include "core/data/token_file.h"
 
 namespace mantissa {
 
@@ -32,19 +32,8 @@ class TokenShardWriter {
   std::vector<uint8_t> loss_mask_;  // empty while all tokens count
 };
 
-// Where a shard keeps its parts.
-struct TokenShard {
-  int64_t vocab = 0;
-  std::string tokenizer;
-  int token_bytes = 2;
-  int64_t count = 0;                      // of tokens
-  uint64_t offset_bytes = 0;              // of the first token in the file
-  std::vector<int64_t> starts;            // of documents
-  std::optional<uint64_t> mask_offset{};  // of the first token's byte in the file
-};
-
 bool starts_like_shard(const InputFile& file);  // whether the file starts as a safetensors file does
 
-TokenShard read_token_shard(const std::string& path);  // DataError naming the file and the part that is not as above
+TokenFile read_token_shard(InputFile file);  // DataError naming the file and the part that is not as above
 
 }  // namespace mantissa

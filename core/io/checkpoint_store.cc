@@ -12,7 +12,6 @@
 #include <tuple>
 
 #include "core/base/check.h"
-#include "core/io/files.h"
 
 namespace mantissa {
 namespace {

@@ -107,8 +107,7 @@ class CheckpointStore {
   std::vector<int64_t> steps() const;
   // The last saved checkpoint with a readable manifest; errors of others go to `unreadable`. Reads no other file.
   std::optional<Checkpoint> last_saved(const std::function<void(const CheckpointError&)>& unreadable) const;
-  // The last saved checkpoint whose files match their hashes and which `examine` accepts (it throws CheckpointError to
-  // reject). Skips others with a warning that names the file.
+  // The last saved checkpoint with right hashes that `examine` accepts (else CheckpointError). Warns of others by file.
   std::optional<Checkpoint> latest_valid(const std::function<void(const Checkpoint&)>& examine = {}) const;
   std::string folder(int64_t step) const;
 

@@ -11,8 +11,7 @@ std::optional<GeluForm> gelu_form(Activation activation);  // the form of a gelu
 // Applies the given activation. Shapes are those of the function below.
 Var activate(Tape& tape, Var x, Activation activation);
 
-// x * Phi(x), exactly (erf) or by the tanh approximation (Hendrycks & Gimpel 2016). x has any shape. The result has its
-// shape, in the dtype that the layer's precision gives to gelu.
+// x * Phi(x), exactly (erf) or by tanh (Hendrycks & Gimpel 2016). Any shape, in the dtype of the layer's precision.
 Var gelu(Tape& tape, Var x, GeluForm form);
 
 // silu(gate) * up (Shazeer 2020). x (R, 2*F): gate, then up. Returns (R, F) in the layer's dtype for swiglu.

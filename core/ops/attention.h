@@ -1,10 +1,7 @@
 // attention: scaled dot-product self-attention on packed queries, keys and values, and rope, which rotates them.
 #pragma once
 
-#include <map>
-
 #include "core/autograd/tape.h"
-#include "core/backend/backend.h"
 #include "core/kernels/attention/args.h"
 #include "core/kernels/embedding/rope_frequencies.h"
 
@@ -24,8 +21,7 @@ class KeyValueCache {
   KeyValueCache(Backend& backend, int64_t sequences, int64_t capacity)
       : backend_(backend), sequences_(sequences), capacity_(capacity) {}
 
-  // Sets what the rows of the next passes are: row r is the token at positions[r] of the text sequences[r], both (R)
-  // i32. Rows with a negative position pad a prompt.
+  // Row r of the next passes is token positions[r] of text sequences[r], (R) i32. Negative positions pad a prompt.
   void set_rows(CachedPass pass, Tensor sequences, Tensor positions) {
     pass_ = pass;
     row_sequences_ = std::move(sequences);

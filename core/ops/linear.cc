@@ -1,6 +1,5 @@
 #include "core/ops/linear.h"
 
-#include "core/base/round_up.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/gemm/args.h"
 #include "core/kernels/loss/args.h"
@@ -92,8 +91,7 @@ Var record_linear(Tape& tape, const Layer& layer, Tensor y, const SavedValue& in
                      });
 }
 
-// Operands of linear_cross_entropy(): input (R, K), targets (R), losses and log-sum-exp (R), logits (chunk rows, V).
-// d_input (R, K) is undefined where x takes no gradient.
+// linear_cross_entropy(): input (R, K), targets, losses, lse (R), logits (chunk rows, V), d_input (R, K) or undefined.
 struct ChunkedLoss {
   const Layer& layer;
   float softcap;

@@ -18,8 +18,8 @@ struct LayerExtents {
 bool multiplies_codes(Fp8GemmSupport support, const LinearFormats& formats, Product product,
                       const LayerExtents& extents);
 
-// The products of a layer that the device computes from codes. Decided once per pass. Products that its units do not
-// support, or with a tensor that waits for its first delayed scale, multiply values.
+// The products of a layer that the device computes from codes. Decided once per pass. Products beyond its units, or
+// with a tensor that waits for its first delayed scale, multiply values.
 class CodeProducts {
  public:
   CodeProducts(const Tape& tape, const LinearFormats& formats, const LayerExtents& extents);
@@ -52,8 +52,7 @@ BlockAxis axis_of(const OperandUse& use);  // axis of the operand's blocks, i.e.
 bool is_transformed(const LinearFormats& formats, Product product);
 // Whether the operand is rounded stochastically: gradients in nvfp4.
 bool is_stochastic(const LinearFormats& formats, Product product, Role role);
-// Whether a tensor of this format waits for its first delayed scale. The pass then records its amax and does not round
-// it: neither are other amaxes to depend on a rounding.
+// Whether a tensor of this format waits for its first delayed scale. The pass only records its amax, unrounded.
 bool is_calibrating(const Tape& tape, TensorFormat format);
 // The dtype of the values that the product multiplies, in a layer with compute dtype `compute`. It is fp32 if an
 // operand is not rounded in this pass and `compute` is not bf16; else bf16, which holds every number of the formats.

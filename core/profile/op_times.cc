@@ -71,8 +71,7 @@ json event(const Span& span, int rank) {
 }  // namespace
 
 size_t OpTimes::phase_index(std::string_view phase) const {
-  const auto found =
-      std::find_if(phases_.begin(), phases_.end(), [&](const auto& entry) { return entry.first == phase; });
+  const auto found = std::ranges::find_if(phases_, [&](const auto& entry) { return entry.first == phase; });
   return static_cast<size_t>(found - phases_.begin());
 }
 
@@ -110,7 +109,7 @@ std::vector<OpTime> OpTimes::rows() const {
     rows.push_back(sum);
     rows.back().polled = polled_.contains(sum.op);
   }
-  std::stable_sort(rows.begin(), rows.end(), [this](const OpTime& a, const OpTime& b) {
+  std::ranges::stable_sort(rows, [this](const OpTime& a, const OpTime& b) {
     const auto rank = [this](const OpTime& row) {
       return std::tuple(phase_index(row.phase), row.beside, row.op.empty(), -row.ms);
     };
@@ -145,7 +144,7 @@ std::optional<double> Ceilings::least_seconds(const KernelWork& work) const {
 std::vector<DType> product_dtypes(const OpTimes& times) {
   std::vector<DType> dtypes;
   for (const OpTime& row : times.rows()) {
-    const bool known = std::find(dtypes.begin(), dtypes.end(), row.work.dtype) != dtypes.end();
+    const bool known = std::ranges::find(dtypes, row.work.dtype) != dtypes.end();
     if (row.work.flops > 0.0 && !known) dtypes.push_back(row.work.dtype);
   }
   return dtypes;

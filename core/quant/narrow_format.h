@@ -2,8 +2,7 @@
 // the requested rounding, and the same on every device. core/tensor/format.h defines the formats.
 //
 // Values that are not finite stay so: Inf becomes Inf if the format has one, else NaN; NaN stays NaN. A conversion that
-// saturates Inf, like the hardware's, would hide an overflow. e2m1 has neither Inf nor NaN, but the scale of its block
-// can be NaN, which has the same effect on a product.
+// saturates Inf, like the hardware's, would hide an overflow. e2m1 has neither, but NaN scales of blocks act alike.
 #pragma once
 
 #include <bit>

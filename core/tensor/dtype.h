@@ -64,5 +64,5 @@ decltype(auto) dispatch_with_fp64(DType dtype, F&& f) {
 
 template <>
 struct fmt::formatter<mantissa::DType> : fmt::formatter<fmt::string_view> {
-  fmt::appender format(mantissa::DType dtype, fmt::format_context& context) const;  // in dtype.cc: see tensor.h
+  fmt::appender format(mantissa::DType dtype, fmt::format_context& context) const;  // see tensor.h
 };
