@@ -49,8 +49,7 @@ class Communicator {
  public:
   explicit Communicator(const RankPlace& place) : place_(place) {}
   virtual ~Communicator() = default;
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
+  Communicator& operator=(Communicator&&) = delete;
 
   virtual std::string name() const = 0;  // "local", "mpi", "nccl"; for messages
   int rank() const { return place_.rank; }

@@ -27,8 +27,6 @@ int64_t unit_of(CorruptData data) {
   return data == CorruptData::kMAbsmax || data == CorruptData::kVAbsmax ? kDynamicBlock : 1;
 }
 
-constexpr int64_t kDigestBytes = sizeof(Digest);
-
 // Row `rank` of rows that may lie apart from each other.
 Tensor row_of(const SharedRows& rows, int rank) {
   const Tensor& first = rows.rows;
@@ -98,10 +96,6 @@ WireDigests::WireDigests(const BucketLayout& layout, Communicator& communicator,
   const Shape shape{begin_[kTables] * kDigestBytes};
   zeros_ = backend.make_tensor(DType::kU8, shape, "empty digests of gradients");
   digests_ = backend.make_tensor(DType::kU8, shape, "digests of gradients");
-}
-
-Tensor WireDigests::record(Table table, int64_t index) const {
-  return digests_.slice((begin_[table] + index) * kDigestBytes, kDigestBytes);
 }
 
 void WireDigests::begin(Stream& stream) {

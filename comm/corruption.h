@@ -76,7 +76,10 @@ class WireDigests {
     int64_t own = 0;  // number among the pieces of this rank's shards
   };
 
-  Tensor record(Table table, int64_t index) const;
+  static constexpr int64_t kDigestBytes = sizeof(Digest);
+  Tensor record(Table table, int64_t index) const {
+    return digests_.slice((begin_[table] + index) * kDigestBytes, kDigestBytes);
+  }
   // Digests of the pieces of a whole bucket, or of one rank's shard unless `rank` is -1.
   void take(Table table, int bucket, const Tensor& whole, int rank, Stream& stream);
 

@@ -96,6 +96,7 @@ std::vector<Corruption> CorruptionCheck::compare_weights(const std::vector<State
   Communicator& communicator = state_.communicator;
   const bool is_replicated = state_.reducer.config().sharding == Sharding::kReplicated;
   std::vector<Digest> records, coded;  // of this rank's pieces; of those gathered as codes
+  records.reserve(written.size());
   for (size_t index = 0; index < written.size(); ++index) {
     records.push_back(written[index].written[state_.optimizer.digested_pieces()[index].weight_part()]);
   }

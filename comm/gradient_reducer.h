@@ -124,20 +124,11 @@ class GradientReducer {
   void finish();
 
   // After finish(), in the gradients' dtype: this rank's shard of the summed bucket; replicated: the whole bucket.
-  const Tensor& result(int bucket) const {
-    check_finished("result");
-    return buffers_[bucket].result;
-  }
+  const Tensor& result(int bucket) const { return finished("result").buffers_[bucket].result; }
   // this rank's shard of the summed bucket in both modes
-  Tensor result_shard(int bucket) const {
-    check_finished("result_shard");
-    return shard_of_result(bucket);
-  }
+  Tensor result_shard(int bucket) const { return finished("result_shard").shard_of_result(bucket); }
   // After finish(), u8: a TensorStats of result_shard() for each bucket, in layout order. Elements by flat index.
-  const Tensor& stats() const {
-    check_finished("stats");
-    return stats_;
-  }
+  const Tensor& stats() const { return finished("stats").stats_; }
 
   const ReducerConfig& config() const { return config_; }
   const WirePlan& plan() const { return buffers_.plan(); }
@@ -149,8 +140,7 @@ class GradientReducer {
   Tensor as_sent(const Tensor& gradient);
   // With ReducerConfig::wire_digests, after finish(): data that changed between ranks, if several. Collective; blocks.
   std::vector<Corruption> compare_digests() {
-    check_finished("compare_digests");
-    return digests_ ? digests_->compare(compute_) : std::vector<Corruption>();
+    return finished("compare_digests").digests_ ? digests_->compare(compute_) : std::vector<Corruption>();
   }
   size_t buffer_bytes() const { return buffers_.bytes(); }  // wire buffers and summed gradients
 
@@ -162,8 +152,10 @@ class GradientReducer {
     std::unique_ptr<Work> work;
   };
 
-  void check_finished(const char* caller) const {
+  // Itself. ContractError before finish().
+  const GradientReducer& finished(const char* caller) const {
     MANTISSA_CHECK(!open_ && completed_ == buckets_.size(), "[gradient_reducer.{}] asked before finish()", caller);
+    return *this;
   }
   bool single_rank() const { return communicator_.size() == 1; }
   State& state(int bucket) { return states_[static_cast<size_t>(bucket)]; }

@@ -42,16 +42,6 @@ void upload_zeros(const Tensor& target, Backend& backend, Stream& stream) {
   backend.upload(zeros.data(), target, stream);
 }
 
-using Thresholds = std::array<float, 255>;  // the signed map has fewer
-
-void encode_block(DynamicMap map, const Thresholds& thresholds, std::span<const float> values, uint8_t* codes,
-                  float* absmax) {
-  uint32_t largest = 0;  // a NaN is above Inf
-  for (const float value : values) largest = std::max(largest, magnitude_bits(value));
-  *absmax = std::bit_cast<float>(largest);
-  for (size_t i = 0; i < values.size(); ++i) codes[i] = encode_dynamic(map, values[i], *absmax, thresholds.data());
-}
-
 void upload_blocks(std::span<const float> values, int64_t first, DynamicMap map, const Tensor& codes,
                    const Tensor& absmax, Backend& backend, Stream& stream) {
   const auto count = static_cast<int64_t>(values.size());
@@ -168,15 +158,17 @@ void upload_moment(const MomentValues& values, int64_t first, DynamicMap map, co
 }
 
 void encode_blocks(DynamicMap map, std::span<const float> values, std::span<uint8_t> codes, std::span<float> absmax) {
-  Thresholds thresholds{};
+  std::array<float, 255> thresholds{};  // the signed map has fewer
   for (int position = 0; position < last_position(map); ++position) {
     thresholds[static_cast<size_t>(position)] = dynamic_threshold(map, position);
   }
   parallel_for(static_cast<int64_t>(absmax.size()), [&](int64_t block) {
     const auto begin = static_cast<size_t>(block * kDynamicBlock);
-    const size_t count = std::min(static_cast<size_t>(kDynamicBlock), values.size() - begin);
-    encode_block(map, thresholds, values.subspan(begin, count), codes.data() + begin,
-                 &absmax[static_cast<size_t>(block)]);
+    const size_t end = std::min(begin + static_cast<size_t>(kDynamicBlock), values.size());
+    uint32_t largest = 0;  // a NaN is above Inf
+    for (size_t i = begin; i < end; ++i) largest = std::max(largest, magnitude_bits(values[i]));
+    const float scale = absmax[static_cast<size_t>(block)] = std::bit_cast<float>(largest);
+    for (size_t i = begin; i < end; ++i) codes[i] = encode_dynamic(map, values[i], scale, thresholds.data());
   });
 }
 

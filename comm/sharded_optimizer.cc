@@ -31,7 +31,6 @@ StateTensors make_state(const StateFormat& format, int64_t numel, Backend& backe
   };
   const int64_t blocks = numel / kDynamicBlock;
   return {.master = make(format.has_master, format.master, numel, "master weights"),
-          .weight = {},
           .compensation = make(format.has_compensation, DType::kBF16, numel, "compensations of weights"),
           .m = backend.make_tensor(format.m, {numel}, "first moments"),
           .v = backend.make_tensor(format.v, {numel}, "second moments"),
@@ -82,11 +81,7 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
     require_alignment(whole, buckets_.parameters(), options_);
     states_.push_back(
         {.segments = sharded ? buckets_.layout().shard_segments(bucket, communicator_.rank()) : whole.segments,
-         .first_piece = 0,
-         .own = make_state(state_format(whole, options_), sharded ? whole.shard_numel : whole.numel, backend_),
-         .loaded = {},
-         .m_blocks = {},
-         .v_blocks = {}});
+         .own = make_state(state_format(whole, options_), sharded ? whole.shard_numel : whole.numel, backend_)});
   }
   if (gathers_weights()) {
     std::vector<Tensor> sent;

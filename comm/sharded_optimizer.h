@@ -127,11 +127,11 @@ class ShardedOptimizer {
   enum class Form : uint8_t { kStored, kCodes };  // of weights that are gathered
 
   struct BucketState {
-    std::vector<Segment> segments;                 // offsets count from the start of the state
-    int64_t first_piece = 0;                       // in pieces_
-    StateTensors own;                              // allocated here: without weights that are their own state
-    std::vector<int64_t> loaded;                   // elements, by segment
-    std::vector<MomentBlocks> m_blocks, v_blocks;  // of the values being loaded, by segment
+    std::vector<Segment> segments;                     // offsets count from the start of the state
+    int64_t first_piece = 0;                           // in pieces_
+    StateTensors own;                                  // allocated here: without weights that are their own state
+    std::vector<int64_t> loaded{};                     // elements, by segment
+    std::vector<MomentBlocks> m_blocks{}, v_blocks{};  // of the values being loaded, by segment
   };
 
   bool keeps_masters() const { return options_.master == MasterWeights::kF32; }

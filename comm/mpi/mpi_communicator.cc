@@ -107,8 +107,7 @@ class MpiWork : public Work {
   ~MpiWork() override {
     if (!requests_.empty()) environment_->abandon(buffers_);
   }
-  MpiWork(const MpiWork&) = delete;
-  MpiWork& operator=(const MpiWork&) = delete;
+  MpiWork& operator=(MpiWork&&) = delete;
 
   // Start messages, cut into pieces. Messages between two ranks match in the order in which they are started.
   void receive(std::byte* data, size_t bytes, int source) {
@@ -311,8 +310,7 @@ class MpiCommunicator : public Communicator {
                                 .buffers = {send, recv},
                                 .offer = send.raw(),
                                 .offer_bytes = send.size_bytes(),
-                                .row_bytes = row_bytes,
-                                .rows = {}};
+                                .row_bytes = row_bytes};
     const bool shared = is_shared(send);
     const auto through_memory = [&](int other) { return shared && local_ranks_[static_cast<size_t>(other)] >= 0; };
     for (int step = 1; step < size(); ++step) {

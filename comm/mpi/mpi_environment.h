@@ -15,8 +15,7 @@ class MpiEnvironment {
   // Finalizes MPI, which waits for all ranks. Not during an exception or after messages were abandoned: the other ranks
   // would wait forever. When a process ends without finalizing MPI, mpirun ends the job with its exit code.
   ~MpiEnvironment();
-  MpiEnvironment(const MpiEnvironment&) = delete;
-  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
+  MpiEnvironment& operator=(MpiEnvironment&&) = delete;
 
   // Keeps the buffers of abandoned messages, because MPI may still write into them.
   void abandon(const std::vector<Tensor>& buffers) {

@@ -189,14 +189,13 @@ class NcclCommunicator final : public Communicator {
       return;
     }
     struct Record {
-      ncclUniqueId id;
+      ncclUniqueId id{};
       int32_t id_result;
       int32_t version;
       int32_t shares_gpus;
     };
     const int version = nccl_version(api_);
-    Record mine{.id = {},
-                .id_result = ncclSuccess,
+    Record mine{.id_result = ncclSuccess,
                 .version = version,
                 .shares_gpus = nccl_shares_gpus(version, std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"))};
     cuda::set_device(device.index);

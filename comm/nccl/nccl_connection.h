@@ -91,8 +91,7 @@ class NcclConnection {
   NcclConnection(const NcclApi& api, const ncclUniqueId& id, const NcclPlace& place, const NcclOptions& options);
   // Waits for the other ranks to end as well. Aborts instead after a failure or during an exception.
   ~NcclConnection();
-  NcclConnection(const NcclConnection&) = delete;
-  NcclConnection& operator=(const NcclConnection&) = delete;
+  NcclConnection& operator=(NcclConnection&&) = delete;
 
   // Calls `call` once the previous operation is launched. Returns the operation's number.
   uint64_t issue(const NcclOperation& operation, Stream& stream, const std::function<ncclResult_t(ncclComm_t)>& call);

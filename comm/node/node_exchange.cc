@@ -220,7 +220,7 @@ class NodeBoard {
 };
 
 NodeExchangeRequest barrier_request(const NodeRanks& node) {
-  NodeExchangeRequest request{.kind = NodeExchangeKind::kBarrier, .buffers = {}, .rows = {}};
+  NodeExchangeRequest request{.kind = NodeExchangeKind::kBarrier};
   for (int rank = 0; rank < node.size; ++rank) {
     if (rank != node.rank) request.rows.push_back({.source = rank});
   }

@@ -44,8 +44,7 @@ class NodeBlock {
   static std::shared_ptr<NodeBlock> share(const NodeRanks& node, size_t bytes, std::string& reason);
   // Unmaps all pieces. The memory goes when all ranks have.
   ~NodeBlock();
-  NodeBlock(const NodeBlock&) = delete;
-  NodeBlock& operator=(const NodeBlock&) = delete;
+  NodeBlock& operator=(NodeBlock&&) = delete;
 
   std::byte* of_rank(int rank) const { return data_ + static_cast<size_t>(rank) * distance_bytes_; }
   size_t bytes() const { return bytes_; }                    // one rank's piece
@@ -80,11 +79,11 @@ struct NodeExchangeRequest {
     std::byte* to = nullptr;
   };
   NodeExchangeKind kind = NodeExchangeKind::kAllGather;
-  std::vector<Tensor> buffers;       // kept until the exchange is done
+  std::vector<Tensor> buffers{};     // kept until the exchange is done
   const std::byte* offer = nullptr;  // in the node's memory; null if this rank offers nothing
   size_t offer_bytes = 0;            // the same on all ranks that offer
   size_t row_bytes = 0;
-  std::vector<Row> rows;
+  std::vector<Row> rows{};
 
   bool posts() const { return offer != nullptr || kind == NodeExchangeKind::kBarrier; }
 };
@@ -100,8 +99,7 @@ class NodeExchanges {
   // Collective.
   explicit NodeExchanges(NodeRanks node);
   const NodeRanks& node() const { return node_; }
-  NodeExchanges(const NodeExchanges&) = delete;
-  NodeExchanges& operator=(const NodeExchanges&) = delete;
+  NodeExchanges& operator=(NodeExchanges&&) = delete;
 
   // Zeroed shared memory, 64-byte aligned. Collective, of one size. Null on all ranks if refused: see failure().
   std::shared_ptr<Storage> allocate(size_t bytes);

@@ -20,8 +20,7 @@ class StagingPool {
   explicit StagingPool(Backend& backend) : backend_(backend) {}  // `backend` must outlive the pool
   // Waits until the device has passed the copies from and to this memory.
   ~StagingPool();
-  StagingPool(const StagingPool&) = delete;
-  StagingPool& operator=(const StagingPool&) = delete;
+  StagingPool& operator=(StagingPool&&) = delete;
 
   std::shared_ptr<Storage> take(size_t bytes);  // memory of at least `bytes` that nothing uses
   // Reused when the device has passed `last_copy`, if any, and no transport with an abandoned collective holds it.

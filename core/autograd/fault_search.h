@@ -29,20 +29,20 @@ struct NonFiniteOp {
   std::string made;   // "its output", or "the gradient of layer_norm of 'blocks.0.norm'" (the op that made the input)
   TensorStats stats;
   Shape shape;
-  std::vector<ValueRange> inputs;      // outputs of other ops, then parameters
-  std::optional<ValueRange> incoming;  // the gradient of the op's output, in a backward pass
+  std::vector<ValueRange> inputs;        // outputs of other ops, then parameters
+  std::optional<ValueRange> incoming{};  // the gradient of the op's output, in a backward pass
   // Layers whose precision determines the tensor's dtype. For linear ops and attention: their own layer. For other ops:
   // the linear and attention layers that made its inputs (backward: the input whose gradient this is).
-  std::vector<std::string> stored_by;
+  std::vector<std::string> stored_by{};
 };
 
 // An op as a tape knows it. A slot identifies the output of an op; a negative slot means none.
 struct SearchedOp {
   Op op = Op::kLinear;
   std::string layer;
-  int number = 1;           // among the ops of its kind in the layer, in the order of the forward pass
-  int slot = -1;            // its output's
-  std::vector<int> inputs;  // slots of the outputs that it reads
+  int number = 1;             // among the ops of its kind in the layer, in the order of the forward pass
+  int slot = -1;              // its output's
+  std::vector<int> inputs{};  // slots of the outputs that it reads
   std::vector<Parameter*> parameters;
 };
 

@@ -115,8 +115,7 @@ class Tape {
        TapeOptions options = {});
   // Releases the remains of a forward pass without a backward pass, including parameter use counts.
   ~Tape();
-  Tape(const Tape&) = delete;
-  Tape& operator=(const Tape&) = delete;
+  Tape& operator=(Tape&&) = delete;
 
   // --- for models
   // Enters the layer `name` below the current one for the guard's lifetime.
@@ -125,8 +124,7 @@ class Tape {
     // The tape must outlive the guard.
     LayerGuard(Tape& tape, std::string_view name);
     ~LayerGuard();
-    LayerGuard(const LayerGuard&) = delete;
-    LayerGuard& operator=(const LayerGuard&) = delete;
+    LayerGuard& operator=(LayerGuard&&) = delete;
 
    private:
     Tape& tape_;

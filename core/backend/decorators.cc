@@ -32,10 +32,6 @@ std::vector<Operand> operands_of(std::span<const Tensor* const> tensors) {
   return operands;
 }
 
-void assign(std::span<Tensor* const> to, std::span<const Tensor> from) {
-  for (size_t i = 0; i < to.size(); ++i) *to[i] = from[i];
-}
-
 // The call's arguments without operands and caches.
 template <typename Args>
 std::shared_ptr<Args> kept(const Args& args) {
@@ -66,7 +62,6 @@ class RecordingBackend final : public ForwardsAllKernels<RecordingBackend, DryRu
     sink_({.phase = phase,
            .op = "copy",
            .work = work_of_copy(src, dst),
-           .variant = {},
            .operands = {operand_of(src), operand_of(dst)},
            .run = [](Backend& backend, Stream& s, std::span<const Tensor> t) { backend.copy(t[0], t[1], s); }});
   }
@@ -76,7 +71,6 @@ class RecordingBackend final : public ForwardsAllKernels<RecordingBackend, DryRu
     sink_({.phase = phase,
            .op = "upload",
            .work = work_of_transfer(dst),
-           .variant = {},
            .operands = {operand_of(dst)},
            .run = [](Backend& backend, Stream& s, std::span<const Tensor> t) {
              const std::vector<std::byte> host(t[0].size_bytes());
@@ -98,7 +92,7 @@ class RecordingBackend final : public ForwardsAllKernels<RecordingBackend, DryRu
            .operands = operands_of(Args::operands(args)),
            .run = [own = kept(args)](Backend& backend, Stream& s, std::span<const Tensor> tensors) {
              Args bound = *own;
-             assign(Args::operands(bound), tensors);
+             for (size_t i = 0; Tensor* const tensor : Args::operands(bound)) *tensor = tensors[i++];
              backend.run(bound, s);
            }});
   }

@@ -75,7 +75,7 @@ struct KernelCall {
   std::string_view phase, op;  // "backward", "gemm"
   KernelWork work{};
   ProductFormat format = ProductFormat::kF32;  // of the multiplied operands; meaningless if work.flops is 0
-  std::string variant;                         // settings that change its time: "nt gelu"
+  std::string variant{};                       // settings that change its time: "nt gelu"
   std::vector<Operand> operands;               // in the order of the arguments
   // Makes the call with these tensors in place of the operands. Undefined operands need undefined tensors.
   std::function<void(Backend& backend, Stream& stream, std::span<const Tensor> tensors)> run;

@@ -20,11 +20,6 @@ namespace {
 constexpr std::chrono::microseconds kLookOut{50};
 constexpr size_t kCacheLineBytes = 64;
 
-int initial_threads() {
-  const int wanted = threads_of_environment();
-  return wanted > 0 ? wanted : usable_processors();
-}
-
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -71,7 +66,11 @@ class ThreadTeam {
         look_out_time_(processors.empty() && count > usable_processors() ? std::chrono::microseconds(0) : kLookOut) {
     try {
       for (int index = 1; index < count; ++index) {
-        start_worker(index, processors.empty() ? kAnyProcessor : processors[static_cast<size_t>(index)]);
+        const int processor = processors.empty() ? -1 : processors[static_cast<size_t>(index)];
+        workers_.emplace_back([this, index, processor] {
+          if (processor >= 0) bind_this_thread(processor);  // has succeeded before: see bind_threads
+          work(index);
+        });
       }
     } catch (const std::exception& exception) {
       const size_t number = workers_.size() + 1;
@@ -83,8 +82,7 @@ class ThreadTeam {
     }
   }
   ~ThreadTeam() { end_workers(); }
-  ThreadTeam(const ThreadTeam&) = delete;
-  ThreadTeam& operator=(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(ThreadTeam&&) = delete;
 
   int count() const { return count_; }
 
@@ -117,14 +115,6 @@ class ThreadTeam {
     std::atomic<uint64_t> ticket = 0;
   };
   static constexpr uint64_t kLeft = 0xffffffff;
-  static constexpr int kAnyProcessor = -1;
-
-  void start_worker(int index, int processor) {
-    workers_.emplace_back([this, index, processor] {
-      if (processor != kAnyProcessor) bind_this_thread(processor);  // has succeeded before: see bind_threads
-      work(index);
-    });
-  }
 
   void end_workers() {
     ending_.store(true);
@@ -199,7 +189,7 @@ class ThreadTeam {
 
 // The state of a calling thread.
 struct OwnTeam {
-  int wanted = initial_threads();
+  int wanted = threads_of_environment() > 0 ? threads_of_environment() : usable_processors();
   std::vector<int> processors;  // by thread; empty: not bound
   cpu_set_t free_set{};         // affinity of the calling thread before it was bound
   std::unique_ptr<ThreadTeam> team;

@@ -41,8 +41,7 @@ class TokenData {
   // Why a file seems to hold something else than the options say, for the first such file, if any. Worth a warning.
   std::string doubt() const;
 
-  // Reads tokens [begin, begin + out.size()); ContractError beyond the end. DataError naming file and offset if a file
-  // has become shorter, or now holds a token outside [0, vocab).
+  // Reads tokens [begin, begin + out.size()); ContractError beyond. DataError naming file and offset if it was damaged.
   void read(int64_t begin, std::span<int32_t> out) const;
 
   // Identifies the tokens, whatever the files are called: ranks compare it, and a resumed run notices other data.

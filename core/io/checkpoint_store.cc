@@ -131,11 +131,9 @@ Checkpoint parse_manifest(std::string_view text, const std::string& path) {
     require<CheckpointError>(version == kFormatVersion,
                              "{}: expected format version {}, got {}: another version of this program wrote it", path,
                              kFormatVersion, version);
-    Checkpoint checkpoint{.folder = {},
-                          .step = manifest.at("step").get<int64_t>(),
+    Checkpoint checkpoint{.step = manifest.at("step").get<int64_t>(),
                           .save = manifest.at("save").get<int64_t>(),
                           .model_fingerprint = manifest.at("model_fingerprint").get<std::string>(),
-                          .files = {},
                           .state = manifest.at("state")};
     // The next save gets the next number.
     require<CheckpointError>(checkpoint.save >= 0 && checkpoint.save < kMostSaves,

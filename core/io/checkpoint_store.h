@@ -43,8 +43,7 @@ class CheckpointFileWriter final : public ByteSink {
   // large, short write). A program that sets RLIMIT_FSIZE must ignore SIGXFSZ to get this error.
   CheckpointFileWriter(const std::string& folder, const std::string& name);
   ~CheckpointFileWriter() override;
-  CheckpointFileWriter(const CheckpointFileWriter&) = delete;
-  CheckpointFileWriter& operator=(const CheckpointFileWriter&) = delete;
+  CheckpointFileWriter& operator=(CheckpointFileWriter&&) = delete;
 
   void write(std::span<const std::byte> bytes) override;
   CheckpointFile close();  // flushes to the disk and returns the record for the manifest
@@ -61,11 +60,11 @@ class CheckpointFileWriter final : public ByteSink {
 std::string xxh3_128_hex(std::span<const std::byte> bytes);  // XXH3-128 of bytes in memory, as 32 hexadecimal digits
 
 struct Checkpoint {
-  std::string folder;
+  std::string folder{};
   int64_t step = 0;
   int64_t save = 0;               // 1 for the first one saved in its store, 2 for the next, …
   std::string model_fingerprint;  // of the model that it belongs to
-  std::vector<CheckpointFile> files;
+  std::vector<CheckpointFile> files{};
   nlohmann::json state;  // free-form: scaler, schedule, RNG, data cursor, …
 };
 

@@ -41,8 +41,7 @@ struct OpenFile {
   ~OpenFile() {
     if (descriptor >= 0) ::close(descriptor);
   }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
+  OpenFile& operator=(OpenFile&&) = delete;
 
   int descriptor = -1;
   struct stat status {};

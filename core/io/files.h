@@ -158,8 +158,7 @@ class PendingOutput {
   PendingOutput(Kind kind, std::string name);
   // Removes what is partial unless finish() was called.
   ~PendingOutput();
-  PendingOutput(const PendingOutput&) = delete;
-  PendingOutput& operator=(const PendingOutput&) = delete;
+  PendingOutput& operator=(PendingOutput&&) = delete;
 
   const std::string& partial() const { return partial_; }
   void finish();  // Gives it its name. ConfigError if it cannot.

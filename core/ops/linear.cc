@@ -95,7 +95,7 @@ Var record_linear(Tape& tape, const Layer& layer, Tensor y, const SavedValue& in
 struct ChunkedLoss {
   const Layer& layer;
   float softcap;
-  Tensor input, targets, losses, lse, logits, d_input;
+  Tensor input, targets, losses, lse, logits{}, d_input{};
 
   // Computes one chunk's losses and, in training, its gradients.
   void run(Tape& tape, int64_t begin, int64_t count, const Tensor& loss_sum) const {
@@ -259,9 +259,7 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
                    .input = tape.cast(x.value, layer.dtype),
                    .targets = targets,
                    .losses = tape.allocate(wide, {rows}),
-                   .lse = tape.allocate(wide, {rows}),
-                   .logits = {},
-                   .d_input = {}};
+                   .lse = tape.allocate(wide, {rows})};
   if (tape.training() && x.slot >= 0) loss.d_input = layer.allocate_input_gradient(tape, x.value.dtype(), rows);
   const Tensor sums = tape.allocate(wide, {chunks, 1});
   Tensor sum = tape.allocate(wide, {1});

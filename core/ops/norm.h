@@ -14,8 +14,7 @@ namespace mantissa {
 Var layer_norm(Tape& tape, Var x, Parameter& weight, Parameter* bias, float epsilon, DType out);
 Var rms_norm(Tape& tape, Var x, Parameter& weight, float epsilon, DType out);
 
-// The norm of x.a + x.b in one pass over memory, and the sum. The backward pass adds the norm's gradient to the sum's
-// gradient from elsewhere. Without x.b, the sum is x.a.
+// The norm of x.a + x.b in one pass over memory, and the sum. Gradients of both add up. Without x.b, the sum is x.a.
 NormedSum add_layer_norm(Tape& tape, DeferredSum x, Parameter& weight, Parameter* bias, float epsilon, DType out);
 NormedSum add_rms_norm(Tape& tape, DeferredSum x, Parameter& weight, float epsilon, DType out);
 

@@ -23,7 +23,7 @@ struct RoundedLayer {
   LinearFormats formats;
   CodeProducts codes;
   Fp32Products products;  // for operands that are not rounded
-  uint32_t random_sites[std::size(kAllProducts)];
+  uint32_t random_sites[std::size(kAllProducts)] = {};
 
   OperandUse use(const Tape& tape, Product product, Role role) const {
     return {.product = product,
@@ -89,8 +89,7 @@ RoundedLayer make_rounded_layer(Tape& tape, int64_t rows, Parameter& weight, Par
                      .dtype = dtype,
                      .formats = formats,
                      .codes = CodeProducts(tape, formats, extents),
-                     .products = dtype == DType::kF32 ? tape.fp32_products() : Fp32Products::kFp32,
-                     .random_sites = {}};
+                     .products = dtype == DType::kF32 ? tape.fp32_products() : Fp32Products::kFp32};
   for (const Product product : kAllProducts) {
     if (!is_stochastic(formats, product, Role::kGradient)) continue;
     layer.random_sites[static_cast<size_t>(product)] = tape.next_random_site();

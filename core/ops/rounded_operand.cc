@@ -65,11 +65,6 @@ StochasticArgs stochastic_args(const Tape& tape, const Tensor& x, const OperandU
           .first_sample = random.first_sample};
 }
 
-// The magnitude to which a tensor's scale maps its amax.
-float tensor_max(TensorFormat format) {
-  return format.scaling == Scaling::kTwoLevel ? kTwoLevelMax : narrow_format(format.format).max;
-}
-
 DelayedScales* delayed_scales_of(const Tape& tape, const OperandUse& use) {
   return use.format->scaling == Scaling::kDelayed ? tape.options().delayed_scales : nullptr;
 }
@@ -93,9 +88,10 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
     if (!slot.left && (tape.training() || use.role == Role::kWeight)) args.record = slot.record;
   } else if (has_tensor_scale(use.format->scaling)) {
     backend.run(AmaxArgs{.x = x, .record = buffers.record, .mode = GradientMode::kWrite}, tape.stream());
+    // The magnitude to which a tensor's scale maps its amax.
+    const float max = use.format->scaling == Scaling::kTwoLevel ? kTwoLevelMax : narrow_format(use.format->format).max;
     const Tensor& scale = buffers.matrix.scale;
-    backend.run(TensorScaleArgs{.record = buffers.record, .max = tensor_max(*use.format), .scale = scale},
-                tape.stream());
+    backend.run(TensorScaleArgs{.record = buffers.record, .max = max, .scale = scale}, tape.stream());
     args.scale = scale;
   }
   backend.run(args, tape.stream());

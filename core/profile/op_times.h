@@ -49,8 +49,7 @@ class OpTimes {
   int64_t steps() const { return steps_; }
   double step_ms() const { return step_ms_; }  // total time of all steps, from start to end on the step's stream
   std::vector<OpTime> polled() const;          // a row for each polled operation: the sum of its rows, without a phase
-  // Sorted by phase, in the order in which phases first started. Within a phase, rows `beside` come after the others.
-  // Within those, times descend, and the row of no operation comes last.
+  // Sorted by phase in the order of first starts, then `beside`, then descending times, rows of no op last.
   std::vector<OpTime> rows() const;
   // All phases and the step, with the milliseconds of all steps and nested phases, in the order of their first start.
   const std::vector<std::pair<std::string_view, double>>& phases() const { return phases_; }

@@ -34,8 +34,7 @@ class MutedRanges {
  public:
   MutedRanges() { ++internal::muted_ranges; }
   ~MutedRanges() { --internal::muted_ranges; }
-  MutedRanges(const MutedRanges&) = delete;
-  MutedRanges& operator=(const MutedRanges&) = delete;
+  MutedRanges& operator=(MutedRanges&&) = delete;
 };
 
 // Ranges that begin from now on go to `sink`, if not null. Returns the previous sink, which must outlive ranges in it.
@@ -58,8 +57,7 @@ class Range {
     if (sink_ != nullptr) [[unlikely]]
       sink_->end(kind_, name_);
   }
-  Range(const Range&) = delete;
-  Range& operator=(const Range&) = delete;
+  Range& operator=(Range&&) = delete;
 
  private:
   RangeSink* sink_;  // the sink when the range started; nullptr: none

@@ -33,8 +33,7 @@ class StepProfiler final : public RangeSink {
  public:
   explicit StepProfiler(ProfilerOptions options = {}) : options_(std::move(options)) {}
   ~StepProfiler() override;
-  StepProfiler(const StepProfiler&) = delete;
-  StepProfiler& operator=(const StepProfiler&) = delete;
+  StepProfiler& operator=(StepProfiler&&) = delete;
 
   // Call once, with the stream that steps are queued on; it must outlive the last step. Makes this the sink of ranges.
   // Create the backend before: a backend that runs under another profiler makes the other profiler the sink.
@@ -47,8 +46,7 @@ class StepProfiler final : public RangeSink {
   // The innermost open phase of the step that is being recorded.
   const char* phase() const;
   StreamOrder order() const { return order_; }
-  // An operation: the work queued on `stream` (nullptr: that of the step) during the object's lifetime. Only while
-  // recording(). `name` has static storage. Operations are nested.
+  // The work queued on `stream` (nullptr: the step's) in its lifetime, while recording(). `name` is static. Nested.
   class Op {
    public:
     Op(StepProfiler& profiler, const char* name, const KernelWork& work, Stream* stream, SpanKind kind = SpanKind::kOp)
@@ -56,8 +54,7 @@ class StepProfiler final : public RangeSink {
       profiler.begin_span(kind, name, work, stream);
     }
     ~Op() { profiler_.end_span(); }
-    Op(const Op&) = delete;
-    Op& operator=(const Op&) = delete;
+    Op& operator=(Op&&) = delete;
 
    private:
     StepProfiler& profiler_;

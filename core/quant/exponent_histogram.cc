@@ -41,8 +41,7 @@ struct Threshold {
   uint32_t fraction;
 };
 
-// The bin that begins at a threshold once the values are multiplied by 2^scale_exponent. If the threshold is outside of
-// all exponents: the first bin, or the one after the last.
+// The bin that begins at a threshold of values times 2^scale_exponent; beyond exponents: the first, or past the last.
 int bin_from(const Threshold& threshold, int scale_exponent) {
   const int exponent = threshold.exponent - scale_exponent;
   if (exponent < kMinExponent) return 0;

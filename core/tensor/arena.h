@@ -19,8 +19,7 @@ class Arena {
   // `region` is reserved address space; pages are taken as they are touched.
   explicit Arena(std::shared_ptr<Storage> region);
   ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
+  Arena& operator=(Arena&&) = delete;
 
   // Uninitialised memory. If it does not fit: Error (kInternal) naming `what`, request and bytes in use.
   Tensor allocate(DType dtype, Shape shape, const char* what = "activation");

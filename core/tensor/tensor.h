@@ -73,8 +73,7 @@ class Storage {
   ~Storage() {
     if (release_) release_();
   }
-  Storage(const Storage&) = delete;
-  Storage& operator=(const Storage&) = delete;
+  Storage& operator=(Storage&&) = delete;
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
