@@ -1,10 +1,5 @@
 #include "comm/coded_gather.h"
 
-#include <algorithm>
-
-#include "core/base/round_up.h"
-#include "core/kernels/quantize/args.h"
-
 namespace mantissa {
 namespace {
 
@@ -98,10 +93,6 @@ CodedGather::CodedGather(FlatBuckets& buckets, Communicator& communicator, Backe
       scales.leave_record_of(buckets.parameters()[segment.parameter]);
     }
   }
-}
-
-DelayedScales::Slot CodedGather::scale_slot(const GatherPlan::Piece& piece) const {
-  return scales_.slot(buckets_.parameters()[piece.parameter], Role::kWeight, *piece.format);
 }
 
 Tensor CodedGather::in_shard(int bucket, const GatherPlan::Piece& piece) const {

@@ -12,21 +12,16 @@
 // stored. Rows of all ranks arrive in a slot and go to the weights from there. Buckets take the few slots in turns.
 #pragma once
 
-#include <array>
-
 #include "comm/flat_buckets.h"
 #include "core/autograd/delayed_scales.h"
-#include "core/autograd/precision.h"
 
 namespace mantissa {
 
-// By parameter index: the format in whose codes the weight is sent; nothing: it is sent as stored. Empty: no weight is
-// sent as codes.
+// By parameter index: the format in whose codes the weight is sent; nothing: as stored. Empty: all as stored.
 using CodedWeights = std::vector<std::optional<Format>>;
 
 // Matrices of linear layers, stored in bf16, whose forward and input-gradient products round the weight to the same
-// 8-bit format by delayed scaling. Not embeddings, even if they are the head as well: they are read by rows. Working
-// dtypes must be assigned.
+// 8-bit format by delayed scaling. Not embeddings, even as the head: they are read by rows. Requires working dtypes.
 CodedWeights coded_weights(const ParameterSet& parameters, const PrecisionPolicy& policy);
 
 struct GatherPlan {
@@ -46,17 +41,15 @@ struct GatherPlan {
   };
 
   std::vector<Bucket> buckets;
-  size_t slot_bytes = 0;   // rows of all ranks, of the bucket with the longest rows
-  size_t shard_bytes = 0;  // one rank's unrounded shards of coded buckets
-  // Bytes from a rank to another in a step, with codes and without.
-  size_t sent_bytes = 0, stored_bytes = 0;
+  size_t slot_bytes = 0;                    // rows of all ranks, of the bucket with the longest rows
+  size_t shard_bytes = 0;                   // one rank's unrounded shards of coded buckets
+  size_t sent_bytes = 0, stored_bytes = 0;  // bytes from a rank to another in a step, with codes and without
 
   bool empty() const { return slot_bytes == 0; }
   const Bucket& bucket(int index) const { return buckets[static_cast<size_t>(index)]; }
 };
 
-// `coded`: by parameter, or empty.
-GatherPlan plan_gather(const BucketLayout& layout, const CodedWeights& coded);
+GatherPlan plan_gather(const BucketLayout& layout, const CodedWeights& coded);  // `coded`: by parameter, or empty
 
 class CodedGather {
  public:
@@ -68,19 +61,15 @@ class CodedGather {
   bool takes(int bucket) const { return plan_.bucket(bucket).coded(); }
   // (shard_numel) of the bucket's dtype: this rank's unrounded shard.
   const Tensor& shard(int bucket) const { return shards_[static_cast<size_t>(bucket)]; }
-  // Whether all scales come from amaxes. Until then weights must be gathered as stored: passes that calibrate scales do
-  // not round.
+  // Whether all scales come from amaxes. Until then weights are gathered as stored: calibrating passes do not round.
   bool ready() const { return scales_.calibrated(); }
 
   // Records the amaxes of this rank's shards. Call it before the records of the step are gathered.
   void record_amaxes();
 
-  // Queues the rows of a bucket for which takes() is true. Collective.
-  void send(int bucket);
-  // Advances the gathers without blocking.
-  void progress();
-  // Waits for all gathers; `compute` continues with the new weights.
-  void finish();
+  void send(int bucket);  // Queues the rows of a bucket for which takes() is true. Collective.
+  void progress();        // advances the gathers without blocking
+  void finish();          // Waits for all gathers; `compute` continues with the new weights.
 
   // The buffers for Communicator::register_buffers().
   std::vector<Tensor> buffers() const;
@@ -98,12 +87,13 @@ class CodedGather {
   const std::vector<GatherPlan::Piece>& pieces(int bucket, int rank) const {
     return plan_.bucket(bucket).ranks[static_cast<size_t>(rank)];
   }
-  DelayedScales::Slot scale_slot(const GatherPlan::Piece& piece) const;
+  DelayedScales::Slot scale_slot(const GatherPlan::Piece& piece) const {
+    return scales_.slot(buckets_.parameters()[piece.parameter], Role::kWeight, *piece.format);
+  }
   // The piece in this rank's unrounded shard, and in a row of a slot.
   Tensor in_shard(int bucket, const GatherPlan::Piece& piece) const;
   Tensor in_row(const Slot& slot, int bucket, int rank, const GatherPlan::Piece& piece) const;
-  // Moves rows that have arrived into the weights. Waits for them.
-  void unpack(Slot& slot);
+  void unpack(Slot& slot);  // Moves rows that have arrived into the weights. Waits for them.
 
   FlatBuckets& buckets_;
   Communicator& communicator_;

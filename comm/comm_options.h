@@ -1,9 +1,6 @@
 // Settings of the configuration for gradients and weights on their way between ranks. Plain data.
 #pragma once
 
-#include <bit>
-#include <cstdint>
-
 #include "core/tensor/dtype.h"
 
 namespace mantissa {
@@ -11,12 +8,10 @@ namespace mantissa {
 // Each rank keeps the optimizer state of its shard of every bucket, or (for comparison) every rank keeps all state.
 enum class Sharding : uint8_t { kSharded, kReplicated };
 
-// Sum of the ranks' contributions: in fp32, or rounded to the wire dtype after every addition, as a native 16-bit
-// reduction does.
+// Sum of contributions: in fp32, or rounded to the wire dtype after every addition, as native 16-bit reductions do.
 enum class Accumulation : uint8_t { kFp32, kWire };
 
-// Whether digests watch over data (comm/corruption.h).
-enum class Digests : uint8_t { kOff, kOn };
+enum class Digests : uint8_t { kOff, kOn };  // whether digests watch over data (comm/corruption.h)
 
 // log2 of the gradient prescale, a power of two of at most ranks * micro-batches. Backward passes scale the gradients
 // of the global mean loss by it, to about the gradients of the mean over a micro-batch of a rank. So 16-bit gradients
@@ -37,8 +32,7 @@ struct ReducerConfig {
   bool rounds() const { return size_bytes(wire) < size_bytes(DType::kF32); }
 };
 
-// All-gather of updated weights: as they are stored, or as 8-bit codes where every product rounds a weight to one
-// 8-bit format with delayed scaling.
+// All-gather of updated weights: as stored, or as 8-bit codes (coded_gather.h).
 enum class WeightGather : uint8_t { kWorking, kF8 };
 
 }  // namespace mantissa

@@ -1,22 +1,14 @@
 // Communicator: collectives among the ranks of a job. Transports: local/ (one process, or ranks as threads), mpi/ and
 // nccl/; staged/ lets a transport for host memory carry the tensors of a device.
 //
-// Tensor collectives are ordered on a stream and return a Work; buffers must stay untouched until it is done. Every
-// rank calls the same collectives in the same order. A transport that fails throws CommError naming rank, collective
-// and size.
+// Tensor collectives are ordered on a stream and return a Work; buffers must stay untouched until it is done. All ranks
+// call the same collectives in the same order. A failing transport throws CommError naming rank, collective, size.
 #pragma once
 
-#include <cstddef>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <span>
-#include <string>
-#include <string_view>
 #include <type_traits>
-#include <vector>
 
-#include "core/base/check.h"
 #include "core/tensor/stream.h"
 #include "core/tensor/tensor.h"
 
@@ -26,11 +18,9 @@ namespace mantissa {
 class Work {
  public:
   virtual ~Work() = default;
-  // Advances it without blocking; true when it is done. Device tensors are done when the stream is ordered after the
-  // collective: work queued on the stream from then on finds the data.
+  // Advances it without blocking; true when it is done. Work that is queued on the stream from then on finds the data.
   virtual bool test() = 0;
-  // Blocks until it is done.
-  virtual void wait() = 0;
+  virtual void wait() = 0;  // blocks until it is done
 };
 
 // Work of a collective that moves nothing.
@@ -40,8 +30,7 @@ class NoWork final : public Work {
   void wait() override {}
 };
 
-// Buffers that a transport has registered, until it is destroyed: before their memory, when no collective uses them any
-// more.
+// Buffers that a transport has registered. Destroy it before their memory, once no collective uses them.
 using Registration = std::shared_ptr<const void>;
 
 // The data of all ranks at the same place in their shared memory.
@@ -60,8 +49,7 @@ class Communicator {
  public:
   explicit Communicator(const RankPlace& place) : place_(place) {}
   virtual ~Communicator() = default;
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
+  Communicator& operator=(Communicator&&) = delete;
 
   virtual std::string name() const = 0;  // "local", "mpi", "nccl"; for messages
   int rank() const { return place_.rank; }
@@ -85,11 +73,9 @@ class Communicator {
   // Whether tensors of collectives may lie in device memory.
   virtual bool carries_device_memory() const { return false; }
 
-  // Whether collectives of several ranks may be captured (Backend::capture()) and repeated by all of them alike. Each
-  // must have run uncaptured before, which connects the ranks.
+  // Whether collectives may be captured (Backend::capture()) and repeated by all ranks alike, after an uncaptured run.
   virtual bool can_be_captured() const { return false; }
-  // Call after each launch of captured collectives on `stream`, so that the transport detects when they fail or hang.
-  // Throws if an earlier one has failed.
+  // Call after each launch of captured collectives on `stream`, to detect failures and hangs. Throws after a failure.
   virtual void watch_captured(Stream& /*stream*/) {}
 
   // Announces buffers for many collectives, so that the transport may work in them instead of in buffers of its own.
@@ -103,8 +89,7 @@ class Communicator {
   // then. Operands of one collective lie in such memory on all ranks of a node or on none.
   virtual std::shared_ptr<Storage> allocate_shared(size_t /*bytes*/, const char* /*what*/) { return nullptr; }
   // All ranks' data at the place that `mine` has in memory of allocate_shared(). Undefined rows, on all ranks, unless
-  // all ranks of the job share that memory. Not collective. Data that a rank wrote before a node_barrier() can be read
-  // after it, and must not change before the next one.
+  // all ranks of the job share that memory. Not collective. Between two node_barrier()s, data is read only.
   virtual SharedRows rows_of_all(const Tensor& /*mine*/) const { return {}; }
   // Barrier of all ranks as a Work. ContractError if ranks of this transport never share memory.
   virtual std::unique_ptr<Work> node_barrier(Stream& /*stream*/) {
@@ -146,6 +131,11 @@ class ForwardingCommunicator : public Communicator {
  private:
   Communicator& inner_;
 };
+
+// Reports every collective of `inner` to a StepProfiler; both must outlive it. It counts the bytes that this rank sends
+// to others. On the host (StreamOrder::kInline) the time of a collective includes tests and waits; beside a GPU's
+// streams, waits only.
+std::unique_ptr<Communicator> create_profiling_communicator(Communicator& inner, class StepProfiler& profiler);
 
 // A gather like Communicator::all_gather_bytes().
 using GatherBytes = std::function<std::vector<std::byte>(std::span<const std::byte> mine)>;
@@ -217,16 +207,14 @@ struct CommunicatorEntry {
   // The library, with its version; empty if it uses none. Not called if the transport cannot be used.
   std::function<std::string()> library = [] { return std::string(); };
 };
-// Registers a transport by name. Each transport linked into the program registers itself. Returns true, so that a
-// namespace-scope constant can call it.
+// Each transport linked into the program registers itself. Returns true, for the use in a namespace-scope constant.
 bool register_communicator(const std::string& name, CommunicatorEntry entry);
 // ConfigError with the registered names if `name` is not one of them.
 const CommunicatorEntry& find_communicator(const std::string& name);
 std::unique_ptr<Communicator> create_communicator(const std::string& name);
 std::vector<std::string> communicator_names();
 
-// For transports: ContractError naming the collective unless the tensors lie in the memory of `device` (host memory by
-// default) and have the shapes that Communicator asks for.
+// For transports: ContractError naming the collective unless tensors have the right shapes, in the memory of `device`.
 void check_all_to_all(const Tensor& send, const Tensor& recv, int ranks, Device device = {});
 void check_all_gather(const Tensor& send, const Tensor& recv, int ranks, Device device = {});
 

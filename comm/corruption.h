@@ -2,13 +2,7 @@
 // data at two places or times must agree; a difference names rank and tensor, and 256 elements if one of them changed.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "comm/communicator.h"
-#include "core/autograd/parameter.h"
+#include "comm/flat_buckets.h"
 #include "core/kernels/optimizer/records.h"
 
 namespace mantissa {
@@ -40,17 +34,64 @@ struct Corruption {
   uint32_t update = 0;  // the optimizer's update that read corrupted state; 0: no update
 };
 
-// The finding if the digests of elements [begin, begin + count) of a parameter differ.
-Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
-                         const Digest& expected, const Digest& found);
+// The finding if the digests of these elements of a parameter differ.
+Corruption corruption_of(CorruptData data, const Segment& segment, int rank, const Digest& expected,
+                         const Digest& found);
 
-// "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', elements [256, 512) (bit 30)". `hosts`: by rank, or
-// empty.
+// "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', elements [256, 512) (bit 30)". `hosts` by rank, if any.
 std::string to_text(const Corruption& corruption, const ParameterSet& parameters,
                     std::span<const std::string> hosts = {});
 
 // The findings of all ranks, in rank order: at most kMostFindings of each. The same on every rank. Collective; blocks.
 constexpr size_t kMostFindings = 16;
 std::vector<Corruption> gather_findings(Communicator& communicator, std::vector<Corruption> mine);
+
+// Finds gradients that change on their way between ranks. A sender takes digests of parts of parameters in the sent
+// memory, and a receiver of the data to be added up. Likewise for replicated sums, from owner to replicas.
+class WireDigests {
+ public:
+  // Everything passed by reference must outlive the object.
+  WireDigests(const BucketLayout& layout, Communicator& communicator, Backend& backend);
+
+  void begin(Stream& stream);  // forgets the digests of the last reduction
+  // whole (numel): what this rank sends of a bucket, to rank r in shard r.
+  void sent(int bucket, const Tensor& whole, Stream& stream) { take(kSent, bucket, whole, -1, stream); }
+  // rows (N, shard): the contributions to this rank's shard.
+  void received(int bucket, const SharedRows& rows, Stream& stream);
+  // whole (numel) of replicated sums: of this rank's shard when it is sent, of all shards when they are there.
+  void summed(int bucket, const Tensor& whole, Stream& stream) {
+    has_sums_ = true;
+    take(kSummed, bucket, whole, communicator_.rank(), stream);
+  }
+  void gathered(int bucket, const Tensor& whole, Stream& stream) { take(kGathered, bucket, whole, -1, stream); }
+
+  // The differences, the same on every rank. After the reduction; collective; blocks.
+  std::vector<Corruption> compare(Stream& stream);
+
+ private:
+  enum Table : size_t { kSent, kReceived, kSummed, kGathered, kTables };
+  struct Piece {
+    Segment segment;  // the offset counts from the shard's start
+    int rank = 0;     // whose shard
+    int64_t own = 0;  // number among the pieces of this rank's shards
+  };
+
+  static constexpr int64_t kDigestBytes = sizeof(Digest);
+  Tensor record(Table table, int64_t index) const {
+    return digests_.slice((begin_[table] + index) * kDigestBytes, kDigestBytes);
+  }
+  // Digests of the pieces of a whole bucket, or of one rank's shard unless `rank` is -1.
+  void take(Table table, int bucket, const Tensor& whole, int rank, Stream& stream);
+
+  const BucketLayout& layout_;
+  Communicator& communicator_;
+  Backend& backend_;
+  std::vector<Piece> pieces_;         // of all shards, by bucket
+  std::vector<int64_t> first_piece_;  // of each bucket, and the number of all pieces
+  int64_t own_pieces_ = 0;
+  std::array<int64_t, kTables + 1> begin_{};  // of each table, in records
+  Tensor zeros_, digests_;
+  bool has_sums_ = false;  // in the last reduction
+};
 
 }  // namespace mantissa

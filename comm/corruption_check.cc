@@ -2,30 +2,45 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <map>
-#include <set>
-
 #include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {
 namespace {
 
-// The digest that most ranks have; nothing if no digest has more ranks than each other one.
-std::optional<Digest> majority_of(const std::vector<Digest>& by_rank) {
+// The digest that most ranks have; nothing if no digest has more ranks than each other one. digest_of(rank's items).
+template <typename Items, typename DigestOf>
+std::optional<Digest> majority_of(const std::vector<Items>& ranks, const DigestOf& digest_of) {
   std::map<std::pair<uint64_t, uint64_t>, int> votes;
-  for (const Digest& digest : by_rank) ++votes[{digest.sum, digest.weighted}];
+  for (const Items& items : ranks) ++votes[{digest_of(items).sum, digest_of(items).weighted}];
   const auto by_votes = [](const auto& a, const auto& b) { return a.second < b.second; };
-  const auto most = std::max_element(votes.begin(), votes.end(), by_votes);
-  const auto as_many =
-      std::count_if(votes.begin(), votes.end(), [&](const auto& v) { return v.second == most->second; });
+  const auto most = std::ranges::max_element(votes, by_votes);
+  const auto as_many = std::ranges::count_if(votes, [&](const auto& v) { return v.second == most->second; });
   if (as_many > 1) return std::nullopt;
   return Digest{most->first.first, most->first.second};
 }
 
-// Findings of all ranks, by parameter and compared part.
-using ByPlace = std::map<std::pair<int32_t, int64_t>, std::vector<Corruption>>;
+// Findings of all ranks, with owners as receivers. If an owner sent corrupted weights, one finding names it instead.
+std::vector<Corruption> name_owners(const std::vector<Corruption>& found, int ranks) {
+  std::map<std::pair<int32_t, int64_t>, std::vector<Corruption>> places;  // by parameter and compared part
+  for (const Corruption& corruption : found) places[{corruption.parameter, corruption.part}].push_back(corruption);
+  std::vector<Corruption> all;
+  for (auto& [place, findings] : places) {
+    const int owner = findings[0].receiver;
+    const auto others = std::ranges::count_if(findings, [&](const auto& f) { return f.rank != owner; });
+    const bool is_unknown = findings[0].rank < 0;  // then every rank says so
+    const bool all_others = ranks > 1 && others == ranks - 1, owner_too = others < std::ssize(findings);
+    if (is_unknown || (owner >= 0 && all_others && (owner_too || ranks > 2))) {
+      findings.resize(1);
+      findings[0].rank = is_unknown ? -1 : owner;
+    }
+    for (Corruption& corruption : findings) {
+      corruption.receiver = -1;
+      all.push_back(corruption);
+    }
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -43,9 +58,8 @@ void CorruptionCheck::make_pieces() {
   const bool is_sharded = state_.reducer.config().sharding == Sharding::kSharded;
   std::vector<size_t> counts(static_cast<size_t>(ranks));
   for (int bucket = 0; bucket < state_.buckets.size(); ++bucket) {
-    const bool is_coded = std::any_of(own.begin(), own.end(), [bucket](const DigestedPiece& piece) {
-      return piece.bucket == bucket && piece.is_coded;
-    });
+    const bool is_coded = std::ranges::any_of(
+        own, [bucket](const DigestedPiece& piece) { return piece.bucket == bucket && piece.is_coded; });
     for (int owner = 0; owner < (is_sharded ? ranks : 1); ++owner) {
       const auto segments = is_sharded ? layout.shard_segments(bucket, owner) : layout.bucket(bucket).segments;
       const int64_t begin = is_sharded ? owner * layout.bucket(bucket).shard_numel : 0;
@@ -78,26 +92,21 @@ std::vector<Digest> CorruptionCheck::digests_of(const std::vector<Tensor>& tenso
   return digests;
 }
 
-std::vector<Corruption> CorruptionCheck::weights() { return compare_weights(state_.optimizer.read_digests()); }
-
 std::vector<Corruption> CorruptionCheck::compare_weights(const std::vector<StateDigests>& written) {
   Communicator& communicator = state_.communicator;
-  const int me = communicator.rank(), ranks = communicator.size();
   const bool is_replicated = state_.reducer.config().sharding == Sharding::kReplicated;
-  std::vector<Digest> records;  // of this rank's pieces
+  std::vector<Digest> records, coded;  // of this rank's pieces; of those gathered as codes
   records.reserve(written.size());
   for (size_t index = 0; index < written.size(); ++index) {
     records.push_back(written[index].written[state_.optimizer.digested_pieces()[index].weight_part()]);
   }
   const std::vector<Digest> found = digests_of(weights_);
-  std::vector<Digest> coded;
   for (size_t index = 0; index < pieces_.size(); ++index) {
     if (pieces_[index].is_coded) coded.push_back(found[index]);
   }
-  const auto all_records =
-      is_replicated ? std::vector<std::vector<Digest>>{records} : all_gather_arrays(communicator, records);
-  const bool any_coded = !coded.empty();  // alike on all ranks
-  const auto all_coded = any_coded ? all_gather_arrays(communicator, coded) : std::vector<std::vector<Digest>>();
+  using ByRank = std::vector<std::vector<Digest>>;
+  const ByRank all_records = is_replicated ? ByRank{records} : all_gather_arrays(communicator, records);
+  const ByRank all_coded = coded.empty() ? ByRank() : all_gather_arrays(communicator, coded);  // alike on all ranks
 
   std::vector<Corruption> mine;
   size_t coded_index = 0;
@@ -105,42 +114,17 @@ std::vector<Corruption> CorruptionCheck::compare_weights(const std::vector<State
     const WeightPiece& piece = pieces_[index];
     std::optional<Digest> expected;
     if (piece.is_coded) {
-      std::vector<Digest> by_rank;
-      by_rank.reserve(all_coded.size());
-      for (const std::vector<Digest>& rank : all_coded) by_rank.push_back(rank[coded_index]);
+      expected = majority_of(all_coded, [&](const auto& digests) { return digests[coded_index]; });
       ++coded_index;
-      expected = majority_of(by_rank);
     } else {
       expected = all_records[is_replicated ? 0 : static_cast<size_t>(piece.owner)][piece.own];
     }
     if (expected == found[index]) continue;
-    Corruption corruption =
-        corruption_of(CorruptData::kWorkingWeight, piece.segment.parameter, expected ? me : -1, piece.segment.begin,
-                      piece.segment.count, expected.value_or(found[index]), found[index]);
-    corruption.receiver = piece.is_coded ? -1 : piece.owner;  // the owner, until all findings are together
-    mine.push_back(corruption);
+    mine.push_back(corruption_of(CorruptData::kWorkingWeight, piece.segment, expected ? communicator.rank() : -1,
+                                 expected.value_or(found[index]), found[index]));
+    mine.back().receiver = piece.is_coded ? -1 : piece.owner;  // the owner, until all findings are together
   }
-
-  ByPlace places;
-  for (const Corruption& corruption : gather_findings(communicator, std::move(mine))) {
-    places[{corruption.parameter, corruption.part}].push_back(corruption);
-  }
-  std::vector<Corruption> all;
-  for (auto& [place, findings] : places) {
-    const int owner = findings[0].receiver;
-    const auto others = std::count_if(findings.begin(), findings.end(), [&](const auto& f) { return f.rank != owner; });
-    const bool is_unknown = findings[0].rank < 0;  // then every rank says so
-    const bool all_others = ranks > 1 && others == ranks - 1, owner_too = others < std::ssize(findings);
-    if (is_unknown || (owner >= 0 && all_others && (owner_too || ranks > 2))) {
-      findings.resize(1);
-      findings[0].rank = is_unknown ? -1 : owner;  // it has sent corrupted weights
-    }
-    for (Corruption& corruption : findings) {
-      corruption.receiver = -1;
-      all.push_back(corruption);
-    }
-  }
-  return all;
+  return name_owners(gather_findings(communicator, std::move(mine)), communicator.size());
 }
 
 std::vector<Corruption> CorruptionCheck::updates() {
@@ -148,10 +132,9 @@ std::vector<Corruption> CorruptionCheck::updates() {
   const std::vector<StateDigests> digests = state_.optimizer.read_digests();
   for (size_t index = 0; index < digests.size(); ++index) {
     if (digests[index].bad_update == 0) continue;
-    const Segment& segment = state_.optimizer.digested_pieces()[index].segment;
-    mine.push_back(corruption_of(static_cast<CorruptData>(digests[index].bad_part), segment.parameter,
-                                 state_.communicator.rank(), segment.begin, segment.count, digests[index].bad_expected,
-                                 digests[index].bad_found));
+    mine.push_back(corruption_of(static_cast<CorruptData>(digests[index].bad_part),
+                                 state_.optimizer.digested_pieces()[index].segment, state_.communicator.rank(),
+                                 digests[index].bad_expected, digests[index].bad_found));
     mine.back().update = digests[index].bad_update;
   }
   std::vector<Corruption> all = gather_findings(state_.communicator, std::move(mine));
@@ -165,16 +148,13 @@ std::vector<Corruption> CorruptionCheck::replicas(const std::vector<StateDigests
   for (size_t index = 0; index < written.size(); ++index) {
     const Segment& segment = state_.optimizer.digested_pieces()[index].segment;
     for (int part = 0; part < StateDigests::kParts; ++part) {
-      std::vector<Digest> by_rank;
-      by_rank.reserve(all.size());
-      for (const std::vector<StateDigests>& rank : all) by_rank.push_back(rank[index].written[part]);
-      const std::optional<Digest> expected = majority_of(by_rank);
-      for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-        if (expected == by_rank[rank]) continue;
-        const Digest& reference = expected ? *expected : by_rank[rank];
-        found.push_back(corruption_of(static_cast<CorruptData>(part), segment.parameter,
-                                      expected ? static_cast<int>(rank) : -1, segment.begin, segment.count, reference,
-                                      by_rank[rank]));
+      const auto digest_of = [&](const auto& digests) { return digests[index].written[part]; };
+      const std::optional<Digest> expected = majority_of(all, digest_of);
+      for (size_t rank = 0; rank < all.size(); ++rank) {
+        const Digest own = digest_of(all[rank]);
+        if (expected == own) continue;
+        found.push_back(corruption_of(static_cast<CorruptData>(part), segment, expected ? static_cast<int>(rank) : -1,
+                                      expected.value_or(own), own));
         if (!expected) break;
       }
     }
@@ -188,12 +168,11 @@ std::vector<Corruption> CorruptionCheck::at_rest() {
   const std::vector<StateDigests> written = state_.optimizer.read_digests(), now = state_.optimizer.take_digests();
   std::vector<Corruption> mine;
   for (size_t index = 0; index < written.size(); ++index) {
-    const Segment& segment = state_.optimizer.digested_pieces()[index].segment;
     for (int part = 0; part < StateDigests::kParts; ++part) {
       const Digest &expected = written[index].written[part], &found = now[index].written[part];
       if (!now[index].checks(part) || expected == found) continue;
-      mine.push_back(corruption_of(static_cast<CorruptData>(part), segment.parameter, state_.communicator.rank(),
-                                   segment.begin, segment.count, expected, found));
+      mine.push_back(corruption_of(static_cast<CorruptData>(part), state_.optimizer.digested_pieces()[index].segment,
+                                   state_.communicator.rank(), expected, found));
     }
   }
   const std::vector<Corruption> state = gather_findings(state_.communicator, std::move(mine));
@@ -262,8 +241,8 @@ std::vector<Corruption> CorruptionCheck::differences(const std::vector<Digest>& 
     if (!parameter.is_trainable) continue;
     const size_t own = index++;
     if (now[own] == before[own]) continue;
-    mine.push_back(corruption_of(CorruptData::kGradient, parameter.index, state_.communicator.rank(), 0,
-                                 parameter.numel(), before[own], now[own]));
+    mine.push_back(corruption_of(CorruptData::kGradient, {.parameter = i, .count = parameter.numel()},
+                                 state_.communicator.rank(), before[own], now[own]));
   }
   return gather_findings(state_.communicator, std::move(mine));
 }

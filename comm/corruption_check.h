@@ -1,5 +1,4 @@
-// CorruptionCheck: looks for silent corruption of optimizer state and working weights. Collective calls end with the
-// same findings on every rank.
+// CorruptionCheck: looks for silent corruption of optimizer state and weights. Collective: all ranks find the same.
 //
 // Working weights. Each rank knows the digests of the weights that its updates wrote. A sharded rank's copy of another
 // rank's weights must have the owner's digest, so a difference names the rank with the corrupted copy, for two ranks as
@@ -8,24 +7,17 @@
 // ranks that differ are both suspect. So are replicated ranks whose records differ.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "comm/corruption.h"
 #include "comm/sharded_state.h"
 
 namespace mantissa {
 
 class CorruptionCheck {
  public:
-  // `state` must outlive the object. Its optimizer must have digests.
-  explicit CorruptionCheck(ShardedState& state);
+  explicit CorruptionCheck(ShardedState& state);  // `state` must outlive the object. Its optimizer must have digests.
 
   // Checks the working weights: passes must read the values of the last update. With no update under way. Blocks.
-  std::vector<Corruption> weights();
-  // Findings of the updates so far: an update read state that the previous update had not written, or replicas wrote
-  // different state. Blocks.
+  std::vector<Corruption> weights() { return compare_weights(state_.optimizer.read_digests()); }
+  // Findings of the updates so far: an update read state other than the last one wrote, or replicas differ. Blocks.
   std::vector<Corruption> updates();
   // State and working weights as they are now, and the findings of updates. A pass over all of them. Blocks.
   std::vector<Corruption> at_rest();
@@ -34,8 +26,7 @@ class CorruptionCheck {
   // `findings` (rank 0 if all are named). Returns one line about it; empty if no rank differed. Collective; blocks.
   std::string unite(const std::vector<Corruption>& findings);
 
-  // By parameter: this rank's gradients of the last passes, before they are reduced. Passes that run again give the
-  // same. Blocks.
+  // By parameter: this rank's gradients of the last passes, before reduction. Repeated passes give the same. Blocks.
   std::vector<Digest> gradients();
   // Where two of these differ, on all ranks. Collective.
   std::vector<Corruption> differences(const std::vector<Digest>& before, const std::vector<Digest>& now);

@@ -1,6 +1,5 @@
 #include "comm/data_parallel.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -1,6 +1,5 @@
 // DataParallel: a set of parameters, the exchange of its gradients and its AdamW, for training loops of one's own
-// (examples/own_loop). The program's own loop uses the parts below it (ShardedState, VerdictReduction) directly, and
-// never waits for the device.
+// (examples/own_loop). The program's loop uses the parts below it (ShardedState, VerdictReduction), and never waits.
 //
 //   optimizer.begin();                                            // before the backward pass
 //   ... optimizer.ready(parameter);                               // from the tape's hook gradient_ready
@@ -34,14 +33,12 @@ struct DataParallelOptions {
 
 class DataParallel {
  public:
-  // Binds weights and gradients, and sets the weights to their initial values, a function of adamw.seed and the names
-  // of the parameters. Everything else that is passed by reference must outlive the object. ConfigError for options out
-  // of range. Collective.
+  // Binds weights and gradients, and sets initial weights, a function of adamw.seed and the parameters' names. All else
+  // passed by reference must outlive the object. ConfigError for options out of range. Collective.
   DataParallel(ParameterSet& parameters, Communicator& communicator, Backend& backend, Stream& stream,
                const DataParallelOptions& options);
 
-  // Opens a step, before its first backward pass: the next gradients replace the old ones.
-  void begin();
+  void begin();  // opens a step, before its first backward pass: the next gradients replace the old ones
   // The gradient of a parameter is complete on this rank; starts its exchange. Parameters of other sets are ignored.
   void ready(const Parameter& parameter);
   // Completes the exchange. `factor`: GradScaler::unscale(), by which gradients count. loss (1) fp32, on the device: of

@@ -1,6 +1,5 @@
 #include "comm/flat_buckets.h"
 
-#include <algorithm>
 #include <map>
 
 #include "core/base/round_up.h"

@@ -12,9 +12,6 @@
 // The flat index of an element is its position in the concatenation of all buckets, padding included.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-
 #include "comm/communicator.h"
 #include "core/autograd/parameter.h"
 #include "core/backend/backend.h"
@@ -53,9 +50,8 @@ class BucketLayout {
     bool operator==(const Element&) const = default;
   };
 
-  // capacity_bytes counts fp32 gradients; the default of alignment_of is kAlignmentElements for all. Does not look at
-  // gradients and weights. ContractError if there are no trainable parameters, one is empty, or ranks, capacity or an
-  // alignment are not positive.
+  // capacity_bytes counts fp32 gradients; the default of alignment_of is kAlignmentElements for all. Needs no tensors.
+  // ContractError without trainable parameters, for an empty one, and unless all numbers are positive.
   BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes = kDefaultCapacityBytes,
                const AlignmentOf& alignment_of = {});
 
@@ -64,14 +60,12 @@ class BucketLayout {
   int64_t numel() const { return numel_; }  // all buckets, padding included
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const Bucket& bucket(int index) const { return buckets_.at(static_cast<size_t>(index)); }
-  // Bytes of the working weights of frozen parameters.
-  size_t frozen_bytes() const { return frozen_bytes_; }
+  size_t frozen_bytes() const { return frozen_bytes_; }  // bytes of the working weights of frozen parameters
   // -1 for a frozen parameter.
   int bucket_of(int parameter) const { return places_.at(static_cast<size_t>(parameter)).bucket; }
 
   int64_t flat_index(int parameter, int64_t element) const;
-  // The element at a flat index; nothing for padding.
-  std::optional<Element> locate(int64_t flat_index) const;
+  std::optional<Element> locate(int64_t flat_index) const;  // the element at a flat index; nothing for padding
 
   // The parameters in [begin, begin + count) of a bucket, by ascending offset; offsets count from `begin`.
   std::vector<Segment> segments(int bucket, int64_t begin, int64_t count) const;
@@ -91,8 +85,7 @@ class BucketLayout {
   std::vector<Place> places_;  // by parameter index
 };
 
-// Zeroed memory that the ranks of a node share; null if the transport has none or the device does not compute in host
-// memory. Collective, the same size on all ranks.
+// Zeroed memory that the ranks of a node share; null without any, or on a GPU. Collective, of one size.
 std::shared_ptr<Storage> allocate_sent(Communicator& communicator, const Backend& backend, size_t bytes,
                                        const char* what);
 
@@ -122,12 +115,10 @@ class FlatBuckets {
   Tensor weight_shard(int bucket, int rank) const;                                             // (shard_numel)
   // Whether all ranks have the same memory for weights: a write of one rank is seen by all, and nothing is sent.
   bool weights_in_common() const { return weights_in_common_; }
-  // ContractError unless the layout is for this many ranks.
-  void require_ranks(int ranks, const char* caller) const;
+  void require_ranks(int ranks, const char* caller) const;  // ContractError unless the layout is for this many ranks
   // Sets the weights of frozen parameters to their initial values.
   void initialize_frozen(uint64_t seed, Backend& backend, Stream& stream);
-  // Call when every trainable parameter's weight has changed.
-  void bump_versions();
+  void bump_versions();  // call when every trainable parameter's weight has changed
 
   size_t gradient_bytes() const;
   size_t weight_bytes() const;  // with frozen ones; of weights in common: this rank's part

@@ -1,14 +1,10 @@
 #include "comm/gpu_claim.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <utility>
 
-#include "core/base/error.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
 

@@ -1,16 +1,11 @@
 // The GPU of each rank, and whether two ranks share a GPU.
 #pragma once
 
-#include <optional>
-#include <utility>
-
 #include "comm/communicator.h"
-#include "core/tensor/tensor.h"
 
 namespace mantissa {
 
-// The machine that a process runs on. Names are for messages: two machines may have the same name, and containers of a
-// machine different names.
+// The machine that a process runs on. Names are for messages: machines may share one, containers of a machine differ.
 struct Node {
   std::string name;
   std::string machine;  // id of the system's last boot (Linux: boot_id); the name if there is none
@@ -34,8 +29,7 @@ std::optional<std::pair<size_t, size_t>> ranks_that_share(std::span<const GpuCla
 // both counts, and then `advice`. Every rank with the same claims throws the same error.
 void require_own_gpus(std::span<const GpuClaim> claims, const std::string& advice);
 
-// Whether NCCL lets several ranks use one GPU: from 2.30 (23000) on, if NCCL_MULTI_RANK_GPU_ENABLE allows it.
-// `variable` is its value, or null.
+// Whether ranks may share a GPU: from NCCL 2.30 (23000) on, if NCCL_MULTI_RANK_GPU_ENABLE (`variable` or null) says so.
 bool nccl_shares_gpus(int version, const char* variable);
 
 }  // namespace mantissa

@@ -1,16 +1,10 @@
 // The digests of the sharded optimizer's state.
-#include <cstddef>
 
 #include "comm/sharded_optimizer.h"
 #include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {
-namespace {
-
-constexpr int64_t kDigestsBytes = sizeof(StateDigests);
-
-}  // namespace
 
 std::array<Tensor, StateDigests::kParts> DigestedPiece::parts() const {
   return {state.master,  weight.defined() ? weight : state.weight, state.compensation, state.m, state.v, state.m_absmax,
@@ -40,13 +34,9 @@ void ShardedOptimizer::make_pieces() {
       pieces_.push_back(piece);
     }
   }
-  const Shape shape{static_cast<int64_t>(pieces_.size()) * kDigestsBytes};
+  const Shape shape{static_cast<int64_t>(pieces_.size() * sizeof(StateDigests))};
   digests_ = backend_.make_tensor(DType::kU8, shape, "digests of optimizer state");
   present_digests_ = backend_.make_tensor(DType::kU8, shape, "present digests of optimizer state");
-}
-
-Tensor ShardedOptimizer::digests_of_piece(int64_t piece) const {
-  return digests_.slice(piece * kDigestsBytes, kDigestsBytes);
 }
 
 std::vector<StateDigests> ShardedOptimizer::read_digests() {

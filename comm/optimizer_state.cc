@@ -1,9 +1,6 @@
 #include "comm/optimizer_state.h"
 
-#include <algorithm>
-#include <bit>
-#include <vector>
-
+#include "core/base/round_up.h"
 #include "core/base/thread_team.h"
 #include "core/quant/narrow_format.h"
 
@@ -12,7 +9,7 @@ namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
 
-int64_t blocks_of(int64_t numel) { return (numel + kDynamicBlock - 1) / kDynamicBlock; }
+int64_t blocks_of(int64_t numel) { return divide_up(numel, kDynamicBlock); }
 
 DType moment_dtype(MomentFormat format, bool blockwise, DType master) {
   if (master == DType::kF64) return master;
@@ -32,33 +29,17 @@ Tensor slice_of_blocks(const Tensor& absmax, int64_t offset, int64_t count) {
 }
 
 void upload_floats(const float* from, const Tensor& target, Backend& backend, Stream& stream) {
-  if (target.dtype() == DType::kF32) {
-    backend.upload(from, target, stream);
-    return;
-  }
-  if (target.dtype() == DType::kF64) {
-    const std::vector<double> wide(from, from + target.numel());
-    backend.upload(wide.data(), target, stream);
-    return;
-  }
-  std::vector<BFloat16> rounded;
-  for (int64_t i = 0; i < target.numel(); ++i) rounded.push_back(from_float<BFloat16>(from[i]));
-  backend.upload(rounded.data(), target, stream);
+  if (target.dtype() == DType::kF32) return backend.upload(from, target, stream);
+  dispatch_with_fp64(target.dtype(), [&]<typename T>() {
+    std::vector<T> converted;
+    for (int64_t i = 0; i < target.numel(); ++i) converted.push_back(from_float<T>(from[i]));
+    backend.upload(converted.data(), target, stream);
+  });
 }
 
 void upload_zeros(const Tensor& target, Backend& backend, Stream& stream) {
   const std::vector<std::byte> zeros(target.size_bytes());
   backend.upload(zeros.data(), target, stream);
-}
-
-using Thresholds = std::array<float, 255>;  // the signed map has fewer
-
-void encode_block(DynamicMap map, const Thresholds& thresholds, std::span<const float> values, uint8_t* codes,
-                  float* absmax) {
-  uint32_t largest = 0;  // a NaN is above Inf
-  for (const float value : values) largest = std::max(largest, magnitude_bits(value));
-  *absmax = std::bit_cast<float>(largest);
-  for (size_t i = 0; i < values.size(); ++i) codes[i] = encode_dynamic(map, values[i], *absmax, thresholds.data());
 }
 
 void upload_blocks(std::span<const float> values, int64_t first, DynamicMap map, const Tensor& codes,
@@ -177,15 +158,17 @@ void upload_moment(const MomentValues& values, int64_t first, DynamicMap map, co
 }
 
 void encode_blocks(DynamicMap map, std::span<const float> values, std::span<uint8_t> codes, std::span<float> absmax) {
-  Thresholds thresholds{};
+  std::array<float, 255> thresholds{};  // the signed map has fewer
   for (int position = 0; position < last_position(map); ++position) {
     thresholds[static_cast<size_t>(position)] = dynamic_threshold(map, position);
   }
   parallel_for(static_cast<int64_t>(absmax.size()), [&](int64_t block) {
     const auto begin = static_cast<size_t>(block * kDynamicBlock);
-    const size_t count = std::min(static_cast<size_t>(kDynamicBlock), values.size() - begin);
-    encode_block(map, thresholds, values.subspan(begin, count), codes.data() + begin,
-                 &absmax[static_cast<size_t>(block)]);
+    const size_t end = std::min(begin + static_cast<size_t>(kDynamicBlock), values.size());
+    uint32_t largest = 0;  // a NaN is above Inf
+    for (size_t i = begin; i < end; ++i) largest = std::max(largest, magnitude_bits(values[i]));
+    const float scale = absmax[static_cast<size_t>(block)] = std::bit_cast<float>(largest);
+    for (size_t i = begin; i < end; ++i) codes[i] = encode_dynamic(map, values[i], scale, thresholds.data());
   });
 }
 

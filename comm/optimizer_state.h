@@ -1,7 +1,6 @@
 // The optimizer state of a bucket: its dtypes and bytes by the settings, its tensors, and values from the host for it.
 #pragma once
 
-#include <array>
 #include <map>
 
 #include "comm/flat_buckets.h"
@@ -11,8 +10,7 @@
 namespace mantissa {
 
 // With 8-bit moments, parameters with fewer elements (biases, norms) keep fp32 moments: their bytes do not matter. So
-// do embeddings of any size: their gradients differ most from row to row (Dettmers et al. 2021, "stable embedding
-// layer").
+// do embeddings of any size: their gradients differ most by row (Dettmers et al. 2021, "stable embedding layer").
 constexpr int64_t kSmallestBlockwise = 4096;
 
 // The alignment that BucketLayout must use for these settings: whole blocks for parameters with 8-bit moments.
@@ -62,8 +60,7 @@ struct StateDoubles {
 };
 
 // Uploads elements [first, first + target's n) of `values` as masters, or as weights that are their own state, rounded
-// to nearest. Compensations come from the same elements of `compensation`; if it is empty, they are what rounding took
-// away.
+// to nearest. Compensations come from `compensation`; if it is empty, from rounding.
 void upload_weights(std::span<const float> values, std::span<const float> compensation, int64_t first,
                     const StateTensors& target, Backend& backend, Stream& stream);
 
@@ -72,8 +69,7 @@ void upload_doubles(const StateDoubles& values, int64_t first, const StateTensor
                     Stream& stream);
 
 // Uploads elements [first, first + n) of a moment of `map` to `target` (n): fp64, fp32, bf16 (rounded to nearest once;
-// updates round stochastically from there), or u8 with `absmax`. u8 takes codes or nothing: MomentBlocks encodes
-// values.
+// updates round stochastically from there), or u8 with `absmax`. u8 takes codes or nothing: see MomentBlocks.
 void upload_moment(const MomentValues& values, int64_t first, DynamicMap map, const Tensor& target,
                    const Tensor& absmax, Backend& backend, Stream& stream);
 
@@ -81,12 +77,10 @@ void upload_moment(const MomentValues& values, int64_t first, DynamicMap map, co
 void encode_blocks(DynamicMap map, std::span<const float> values, std::span<uint8_t> codes, std::span<float> absmax);
 
 // Encodes one moment of the elements [0, n), n = codes.numel(), of a parameter part that begins with a block. Values
-// arrive in pieces of any size. kDynamicBlock elements share a scale, so a block is encoded when all of its values are
-// there: codes do not depend on the pieces.
+// arrive in pieces of any size. A block is encoded when all its values are there: codes do not depend on the pieces.
 class MomentBlocks {
  public:
-  // Adds the elements from `first` on; all calls together give each element once. Writes the codes (n) u8 and absmax
-  // (blocks) fp32, on the device, of the blocks that are complete with them.
+  // Adds elements from `first` on, each once in all. Writes codes (n) u8 and absmax (blocks) fp32 of complete blocks.
   void add(std::span<const float> values, int64_t first, DynamicMap map, const Tensor& codes, const Tensor& absmax,
            Backend& backend, Stream& stream);
 

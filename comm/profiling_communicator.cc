@@ -1,9 +1,8 @@
-#include "comm/profiling_communicator.h"
+#include "comm/communicator.h"
+#include "core/profile/step_profiler.h"
 
 namespace mantissa {
 namespace {
-
-KernelWork sent(double bytes) { return {.bytes = bytes, .bound = Bound::kOther}; }
 
 class ProfiledWork final : public Work {
  public:
@@ -61,7 +60,7 @@ class ProfilingCommunicator final : public ForwardingCommunicator {
   template <typename Call>
   std::invoke_result_t<Call> timed(const char* name, double bytes, Stream* stream, Call call) {
     if (!profiler_.recording()) return call();
-    const StepProfiler::Op op(profiler_, name, sent(bytes), stream);
+    const StepProfiler::Op op(profiler_, name, {.bytes = bytes, .bound = Bound::kOther}, stream);
     return call();
   }
   template <typename Start>

@@ -1,8 +1,6 @@
 #include "comm/sharded_optimizer.h"
 #include "core/kernels/optimizer/args.h"
 
-#include <algorithm>
-
 namespace mantissa {
 namespace {
 
@@ -33,7 +31,6 @@ StateTensors make_state(const StateFormat& format, int64_t numel, Backend& backe
   };
   const int64_t blocks = numel / kDynamicBlock;
   return {.master = make(format.has_master, format.master, numel, "master weights"),
-          .weight = {},
           .compensation = make(format.has_compensation, DType::kBF16, numel, "compensations of weights"),
           .m = backend.make_tensor(format.m, {numel}, "first moments"),
           .v = backend.make_tensor(format.v, {numel}, "second moments"),
@@ -52,13 +49,11 @@ void require_sizes(const StateValues& values, const Parameter& parameter) {
                    "[sharded_optimizer.load] '{}' has {} weights, but {} values of a moment", parameter.name, count,
                    moment.size());
     if (moment.codes.empty()) continue;
-    const size_t blocks = (count + kDynamicBlock - 1) / kDynamicBlock;
-    if (moment.absmax.size() != blocks || values.begin % kDynamicBlock != 0) {
-      throw CheckpointError(
-          fmt::format("optimizer state: {} codes of '{}' from element {} with {} scales; expected whole blocks of {} "
-                      "elements with {}",
-                      count, parameter.name, values.begin, moment.absmax.size(), kDynamicBlock, blocks));
-    }
+    const size_t blocks = divide_up<size_t>(count, kDynamicBlock);
+    require<CheckpointError>(moment.absmax.size() == blocks && values.begin % kDynamicBlock == 0,
+                             "optimizer state: {} codes of '{}' from element {} with {} scales; expected whole blocks "
+                             "of {} elements with {}",
+                             count, parameter.name, values.begin, moment.absmax.size(), kDynamicBlock, blocks);
   }
 }
 
@@ -86,11 +81,7 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
     require_alignment(whole, buckets_.parameters(), options_);
     states_.push_back(
         {.segments = sharded ? buckets_.layout().shard_segments(bucket, communicator_.rank()) : whole.segments,
-         .first_piece = 0,
-         .own = make_state(state_format(whole, options_), sharded ? whole.shard_numel : whole.numel, backend_),
-         .loaded = {},
-         .m_blocks = {},
-         .v_blocks = {}});
+         .own = make_state(state_format(whole, options_), sharded ? whole.shard_numel : whole.numel, backend_)});
   }
   if (gathers_weights()) {
     std::vector<Tensor> sent;
@@ -166,10 +157,6 @@ void ShardedOptimizer::recompute_weights() {
   stream_.synchronize();  // it reads the number
 }
 
-void ShardedOptimizer::wait_for_weight_readers() {
-  if (!keeps_masters() && buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();
-}
-
 std::unique_ptr<Work> ShardedOptimizer::gather_stored(int bucket) {
   const Tensor mine = buckets_.weight_shard(bucket, communicator_.rank());
   if (has_codes(bucket)) backend_.copy(coded_->shard(bucket), mine, stream_);
@@ -233,10 +220,6 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
   if (has_digests()) backend_.run(SettleDigestsArgs{.records = digests_, .control = control}, stream_);
 }
 
-void ShardedOptimizer::restore_weights() {
-  if (coded_) share_weights(Form::kStored, [](int) {});
-}
-
 template <typename T>
 void ShardedOptimizer::check_values(std::span<const T> values) {
   const auto is_fault = [](T value) { return is_state_fault(static_cast<float>(value)); };
@@ -281,10 +264,9 @@ void ShardedOptimizer::load(const StateValues& values) {
   const Parameter& parameter = buckets_.parameters()[values.parameter];
   MANTISSA_CHECK(parameter.is_trainable, "[sharded_optimizer.load] '{}' is frozen and has no state", parameter.name);
   require_sizes(values, parameter);
-  if (values.begin < 0 || values.begin + count > parameter.numel()) {
-    throw CheckpointError(fmt::format("optimizer state: elements [{}, {}) of '{}' do not exist; it has shape {}",
-                                      values.begin, values.begin + count, parameter.name, parameter.shape));
-  }
+  require<CheckpointError>(values.begin >= 0 && values.begin + count <= parameter.numel(),
+                           "optimizer state: elements [{}, {}) of '{}' do not exist; it has shape {}", values.begin,
+                           values.begin + count, parameter.name, parameter.shape);
   const int bucket = buckets_.layout().bucket_of(values.parameter);
   const StateTensors whole = tensors_of(bucket);
   BucketState& state = this->state(bucket);

@@ -19,7 +19,6 @@
 #include "comm/coded_gather.h"
 #include "comm/gradient_reducer.h"
 #include "comm/optimizer_state.h"
-#include "core/kernels/optimizer/records.h"
 
 namespace mantissa {
 
@@ -72,32 +71,28 @@ class ShardedOptimizer {
                    Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded = {},
                    Digests digests = Digests::kOff);
 
-  // Sets masters, working weights and frozen weights to the parameters' initial values, the same for every rank count;
-  // moments and the count of applied steps to zero. Collective.
+  // Sets all weights to initial values, the same for every rank count; moments and applied steps to zero. Collective.
   void initialize(uint64_t seed);
 
-  // Records the amaxes of the weights that are gathered as codes: passes see only codes of them. Call it before the
-  // amaxes of a step are gathered.
+  // Records the amaxes of weights gathered as codes: passes see codes only. Call it before amaxes are gathered.
   void record_amaxes() {
     if (coded_) coded_->record_amaxes();
   }
   // Queues one update from reducer.result(), after reducer.finish(). control: u8 of one UpdateControl, on the device
   // and the same on every rank (VerdictReduction::control()); if it says not to apply, nothing changes. Collective.
   void step(const GradientReducer& reducer, const Tensor& control);
-  // Gathers the unrounded working weights to every rank, for checkpoints and exports. The next pass rounds them to the
-  // same codes. No effect unless weights are gathered as codes. Collective.
-  void restore_weights();
-  // Computes the working weights of this rank's masters again, as update number applied_steps() rounded them, and
-  // shares them. Collective.
+  // If weights are gathered as codes: gathers unrounded weights, for checkpoints. Later codes are the same. Collective.
+  void restore_weights() {
+    if (coded_) share_weights(Form::kStored, [](int) {});
+  }
+  // Computes this rank's working weights again, as update number applied_steps() rounded them; shares them. Collective.
   void recompute_weights();
 
   // ---- With digests. The pieces of this rank's state, in the order of buckets and segments.
   bool has_digests() const { return digests_.defined(); }
   const std::vector<DigestedPiece>& digested_pieces() const { return pieces_; }
-  // By piece: the digests that updates have taken. Blocks.
-  std::vector<StateDigests> read_digests();
-  // By piece: StateDigests::written of the state as it is now. Blocks.
-  std::vector<StateDigests> take_digests();
+  std::vector<StateDigests> read_digests();  // By piece: the digests that updates have taken. Blocks.
+  std::vector<StateDigests> take_digests();  // By piece: StateDigests::written of the state as it is now. Blocks.
   // Takes the present state and weights as what the last update wrote, and forgets findings. Blocks.
   void accept_state();
 
@@ -105,8 +100,7 @@ class ShardedOptimizer {
   int64_t applied_steps() const { return applied_steps_; }
   void count_applied_step() { ++applied_steps_; }
 
-  // (1) i32, on the device: not 0 once an update has made this rank's masters or moments non-finite, or such values
-  // were loaded (AdamWArgs::faults). state_faults.h says where they are.
+  // (1) i32, on the device: not 0 once masters or moments here are not finite (AdamWArgs::faults; sharded_state.h).
   const Tensor& faults() const { return faults_; }
 
   // The state that this rank saves: its shard, in both modes. All ranks together save each element once.
@@ -133,11 +127,11 @@ class ShardedOptimizer {
   enum class Form : uint8_t { kStored, kCodes };  // of weights that are gathered
 
   struct BucketState {
-    std::vector<Segment> segments;                 // offsets count from the start of the state
-    int64_t first_piece = 0;                       // in pieces_
-    StateTensors own;                              // allocated here: without weights that are their own state
-    std::vector<int64_t> loaded;                   // elements, by segment
-    std::vector<MomentBlocks> m_blocks, v_blocks;  // of the values being loaded, by segment
+    std::vector<Segment> segments;                     // offsets count from the start of the state
+    int64_t first_piece = 0;                           // in pieces_
+    StateTensors own;                                  // allocated here: without weights that are their own state
+    std::vector<int64_t> loaded{};                     // elements, by segment
+    std::vector<MomentBlocks> m_blocks{}, v_blocks{};  // of the values being loaded, by segment
   };
 
   bool keeps_masters() const { return options_.master == MasterWeights::kF32; }
@@ -152,7 +146,9 @@ class ShardedOptimizer {
   // Queues the update of this rank's part of a bucket; without a reducer, only its working weights are computed.
   void update(int bucket, const Tensor& control, const GradientReducer* reducer);
   void make_pieces();
-  Tensor digests_of_piece(int64_t piece) const;  // of pieces_, u8 of one StateDigests
+  Tensor digests_of_piece(int64_t piece) const {  // of pieces_, u8 of one StateDigests
+    return digests_.slice(piece * static_cast<int64_t>(sizeof(StateDigests)), sizeof(StateDigests));
+  }
   // Shares this rank's part of every bucket; `compute` runs before a bucket is sent.
   void share_weights(Form form, const std::function<void(int bucket)>& compute);
   std::unique_ptr<Work> gather_stored(int bucket);
@@ -160,7 +156,9 @@ class ShardedOptimizer {
   template <typename T>
   void check_values(std::span<const T> values);
   // Call it before writing weights that are their own state outside of share_weights(). Collective.
-  void wait_for_weight_readers();
+  void wait_for_weight_readers() {
+    if (!keeps_masters() && buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();
+  }
 
   FlatBuckets& buckets_;
   Communicator& communicator_;

@@ -1,7 +1,5 @@
 #include "comm/verdict_reduction.h"
 
-#include <tuple>
-
 #include "core/kernels/optimizer/args.h"
 #include "core/kernels/reduction/args.h"
 

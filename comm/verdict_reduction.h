@@ -18,8 +18,7 @@ struct Offender {
   int32_t parameter = -1;  // index in the ParameterSet
   int64_t element = -1;
   int32_t rank = -1;  // -1: every rank's contribution was finite, their sum was not
-  // Whether this element is NaN (else Inf): as the rank sent it, or summed if rank is -1. Verdict::found_nan is about
-  // all elements of the sum and may differ.
+  // Whether this element is NaN (else Inf): as sent, or summed if rank is -1. Verdict::found_nan is about all elements.
   bool is_nan = false;
 };
 
@@ -37,15 +36,13 @@ class VerdictReduction {
   // u8 of an UpdateControl, and of an UpdateDecision: the last decision, on the device.
   const Tensor& control() const { return control_; }
   const Tensor& decision() const { return decision_; }
-  // Waits for the last decision.
-  UpdateDecision read_decision();
+  UpdateDecision read_decision();  // waits for the last decision
   // Allows updates again after a step that was not applied.
   void release_hold() { backend_.upload(&kReleased, hold_, stream_); }
 
   // The first non-finite gradient in order of parameter, element and rank, among the ranks' own gradients as they were
-  // sent, so that an overflow of the wire dtype is found too. If only the sum overflowed, rank is -1 and the element is
-  // that of the verdict. Slow; collective. ContractError unless the verdict's gradients are not finite; call it before
-  // the next reducer.begin().
+  // sent, so that an overflow of the wire dtype is found too. If only the sum overflowed, rank is -1 and the element
+  // the verdict's. ContractError if gradients are finite. Slow; collective; before the next begin().
   Offender find_offender(const Verdict& verdict, GradientReducer& reducer, const FlatBuckets& buckets);
 
  private:

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/autograd/tape.h"
-#include "core/ops/low_rank.h"
+#include "core/ops/linear.h"
 #include "models/model_config.h"
 
 namespace mantissa {

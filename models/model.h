@@ -56,7 +56,7 @@ void require_causal(const Model& model, const ModelConfig& config);
 int64_t padded_length(int64_t length, int64_t context);
 
 // (R, vocab) fp32: the logits after each of `tokens` (R) i32, which continue texts in the cache of `tape`
-// (core/autograd/key_value_cache.h, CachedPass::kStep).
+// (core/ops/attention.h, CachedPass::kStep).
 Tensor continued_logits(Tape& tape, Model& model, const Tensor& tokens);
 
 // (vocab) fp32: the logits of the token after the first `length` of `tokens`. `tokens` holds at least padded_length();

@@ -1,12 +1,8 @@
 #include "comm/local/local_communicator.h"
 
 #include <condition_variable>
-#include <exception>
 #include <map>
 #include <mutex>
-#include <thread>
-
-#include "comm/communicator.h"
 
 namespace mantissa {
 namespace {
@@ -39,8 +35,7 @@ struct Collective {
   int posted = 0, copied = 0;
 };
 
-// The collectives of all ranks, numbered in the order in which each rank calls them. Once a rank has failed, every call
-// of every rank throws CommError.
+// The collectives of all ranks, numbered in the order of calls. Once a rank has failed, every call throws CommError.
 class LocalBoard {
  public:
   explicit LocalBoard(int ranks) : ranks_(ranks) {}
@@ -63,8 +58,7 @@ class LocalBoard {
     return collective;
   }
 
-  // Copies the rows that `rank` receives, once all have posted. True when all ranks have copied, so that all buffers
-  // are free. `copied` keeps the rank's progress between calls.
+  // Copies the rows for `rank` once all have posted; `copied` from then on. True when all ranks have: buffers are free.
   bool advance(Collective& collective, int rank, bool& copied, Patience patience) {
     std::unique_lock lock(mutex_);
     const auto all_have = [&](const int& count) {

@@ -5,15 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <exception>
-#include <optional>
-#include <thread>
-#include <utility>
 
 #include "comm/mpi/mpi_environment.h"
 #include "comm/node/node_exchange.h"
-#include "core/base/launcher.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 
 namespace mantissa {
 namespace {
@@ -52,8 +48,7 @@ MpiContext duplicate_world() {
   return world;
 }
 
-// The ranks on this rank's node, in the order of `world`. If ranks_per_node is not 0, nodes are cut into pieces of so
-// many ranks, the last of which may be smaller.
+// The ranks on this rank's node, in the order of `world`. Unless ranks_per_node is 0, in pieces of so many, or fewer.
 MpiContext split_into_nodes(const MpiContext& world, int ranks_per_node) {
   MpiContext node;
   check_mpi(
@@ -108,13 +103,11 @@ class MpiWork : public Work {
         collective_(collective),
         buffers_(std::move(buffers)),
         piece_bytes_(piece_bytes) {}
-  // Unfinished messages are abandoned without blocking: peers may be gone. An exchange within the node continues, since
-  // others may count on it; it keeps its buffers itself.
+  // Abandons unfinished messages: peers may be gone. An exchange within the node continues and keeps its buffers.
   ~MpiWork() override {
     if (!requests_.empty()) environment_->abandon(buffers_);
   }
-  MpiWork(const MpiWork&) = delete;
-  MpiWork& operator=(const MpiWork&) = delete;
+  MpiWork& operator=(MpiWork&&) = delete;
 
   // Start messages, cut into pieces. Messages between two ranks match in the order in which they are started.
   void receive(std::byte* data, size_t bytes, int source) {
@@ -243,12 +236,11 @@ class MpiCommunicator : public Communicator {
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_to_all(send, recv, size());
-    const size_t row = recv.size_bytes() / static_cast<size_t>(size());
-    return exchange(NodeExchangeKind::kAllToAll, send, recv, [&](int to) { return static_cast<size_t>(to) * row; });
+    return exchange(NodeExchangeKind::kAllToAll, send, recv);
   }
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_gather(send, recv, size());
-    return exchange(NodeExchangeKind::kAllGather, send, recv, [](int) { return size_t{0}; });
+    return exchange(NodeExchangeKind::kAllGather, send, recv);
   }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     return gather_bytes("all_gather_bytes", job_, mine);
@@ -307,18 +299,18 @@ class MpiCommunicator : public Communicator {
 
   // Row r of `recv` comes from rank r, which sends the row at offset_for(this rank) of its `send`. Every rank starts
   // with a different partner, so that no rank is everybody's first.
-  template <typename OffsetFor>
-  std::unique_ptr<Work> exchange(NodeExchangeKind kind, const Tensor& send, const Tensor& recv, OffsetFor offset_for) {
-    auto work = make_work(kind == NodeExchangeKind::kAllToAll ? "all_to_all" : "all_gather", job_, {send, recv});
+  std::unique_ptr<Work> exchange(NodeExchangeKind kind, const Tensor& send, const Tensor& recv) {
+    const bool is_all_to_all = kind == NodeExchangeKind::kAllToAll;
+    auto work = make_work(is_all_to_all ? "all_to_all" : "all_gather", job_, {send, recv});
     const size_t row_bytes = recv.size_bytes() / static_cast<size_t>(size());
     if (row_bytes == 0) return work;
+    const auto offset_for = [&](int to) { return is_all_to_all ? static_cast<size_t>(to) * row_bytes : 0; };
     const auto row_from = [&](int source) { return recv.raw() + static_cast<size_t>(source) * row_bytes; };
     NodeExchangeRequest request{.kind = kind,
                                 .buffers = {send, recv},
                                 .offer = send.raw(),
                                 .offer_bytes = send.size_bytes(),
-                                .row_bytes = row_bytes,
-                                .rows = {}};
+                                .row_bytes = row_bytes};
     const bool shared = is_shared(send);
     const auto through_memory = [&](int other) { return shared && local_ranks_[static_cast<size_t>(other)] >= 0; };
     for (int step = 1; step < size(); ++step) {

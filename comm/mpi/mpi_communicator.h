@@ -4,8 +4,7 @@
 // (comm/node). If all ranks are on one node, they can also read each other's memory without a copy.
 //
 // Tensors travel as bytes: MPI cannot add 16-bit types, so sums are our own code (SumContributionsArgs). Messages are
-// cut into pieces below the 2^31 bytes that an MPI count can express. MPI moves large messages only while the program
-// is inside of MPI: test() a Work now and then.
+// cut into pieces below the 2^31 bytes that an MPI count can express. They move only within MPI's calls: test() often.
 #pragma once
 
 #include "comm/communicator.h"

@@ -3,10 +3,8 @@
 #include <mpi.h>
 
 #include <cstdlib>
-#include <exception>
 
 #include "comm/communicator.h"
-#include "core/base/launcher.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 

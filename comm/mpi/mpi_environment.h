@@ -1,16 +1,11 @@
 // MpiEnvironment: MPI in this process, from its start to its end.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "core/tensor/tensor.h"
 
 namespace mantissa {
 
-// MPI's text for an error code.
-std::string mpi_error_text(int code);
+std::string mpi_error_text(int code);  // MPI's text for an error code
 
 // MPI_Init and MPI_Finalize as an object.
 class MpiEnvironment {
@@ -20,8 +15,7 @@ class MpiEnvironment {
   // Finalizes MPI, which waits for all ranks. Not during an exception or after messages were abandoned: the other ranks
   // would wait forever. When a process ends without finalizing MPI, mpirun ends the job with its exit code.
   ~MpiEnvironment();
-  MpiEnvironment(const MpiEnvironment&) = delete;
-  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
+  MpiEnvironment& operator=(MpiEnvironment&&) = delete;
 
   // Keeps the buffers of abandoned messages, because MPI may still write into them.
   void abandon(const std::vector<Tensor>& buffers) {

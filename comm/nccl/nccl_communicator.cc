@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "comm/gpu_claim.h"
-#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/cuda/stream.h"
 
@@ -57,8 +56,7 @@ void require_graph_mixing() {
   if (given == nullptr || std::string_view(given) != "0") return;
   throw ConfigError(
       "cuda.graph: true mixes captured and other NCCL collectives, which NCCL_GRAPH_MIXING_SUPPORT=0 forbids: unset "
-      "it, "
-      "or give cuda.graph=false");
+      "it, or give cuda.graph=false");
 }
 
 class NcclWork final : public Work {
@@ -112,9 +110,8 @@ class NcclCommunicator final : public Communicator {
     if (connection_) connection_->watch_captured(stream);
   }
 
-  // On all ranks or on none: NCCL does not define collectives with only some buffers registered. Our memory is of
-  // cudaMalloc: NCCL then works in it directly between nodes. Within a node it would need memory that processes can map
-  // (cuMemCreate, ncclMemAlloc).
+  // On all ranks or on none: NCCL does not define collectives with only some buffers registered. NCCL works directly in
+  // memory of cudaMalloc between nodes. Within a node it needs cuMemCreate or ncclMemAlloc.
   Registration register_buffers(std::span<const Tensor> buffers) override {
     if (size() == 1 || buffers.empty() || on_host(buffers[0])) return nullptr;
     connect(buffers[0].device());
@@ -169,8 +166,7 @@ class NcclCommunicator final : public Communicator {
     return std::make_unique<NcclWork>(connection_, number);
   }
 
-  // Row r of `recv` comes from rank r. The group is closed even after an error: otherwise it would collect all later
-  // calls.
+  // Row r of `recv` comes from rank r. The group is closed even after an error: else it would collect later calls.
   ncclResult_t exchange_rows(const Tensor& send, const Tensor& recv, ncclComm_t comm, cudaStream_t stream) const {
     const auto count = static_cast<size_t>(recv.dim(1));
     const size_t row_bytes = recv.size_bytes() / static_cast<size_t>(size());
@@ -193,14 +189,13 @@ class NcclCommunicator final : public Communicator {
       return;
     }
     struct Record {
-      ncclUniqueId id;
+      ncclUniqueId id{};
       int32_t id_result;
       int32_t version;
       int32_t shares_gpus;
     };
     const int version = nccl_version(api_);
-    Record mine{.id = {},
-                .id_result = ncclSuccess,
+    Record mine{.id_result = ncclSuccess,
                 .version = version,
                 .shares_gpus = nccl_shares_gpus(version, std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"))};
     cuda::set_device(device.index);
@@ -215,11 +210,10 @@ class NcclCommunicator final : public Communicator {
     bool all_share_gpus = true;
     for (size_t other = 0; other < all.size(); ++other) {
       all_share_gpus &= all[other].shares_gpus != 0;
-      if (all[other].version != all[0].version) {
-        throw CommError(fmt::format("[nccl] rank 0 has NCCL {}, rank {} (node {}) has {}: all need the same",
-                                    nccl_version_text(all[0].version), other, claims[other].node.name,
-                                    nccl_version_text(all[other].version)));
-      }
+      require<CommError>(all[other].version == all[0].version,
+                         "[nccl] rank 0 has NCCL {}, rank {} (node {}) has {}: all need the same",
+                         nccl_version_text(all[0].version), other, claims[other].node.name,
+                         nccl_version_text(all[other].version));
     }
     if (all[0].id_result != ncclSuccess) {
       throw CommError(fmt::format("[nccl] rank 0 of {} (node {}) cannot be reached by the others: {}", size(),

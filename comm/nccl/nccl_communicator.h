@@ -1,5 +1,4 @@
-// NCCL transport: the tensors of GPUs, one rank a GPU. Another transport (MPI) connects the ranks and carries host
-// data: records, barriers, host tensors.
+// NCCL transport: the tensors of GPUs, one rank a GPU. Another transport (MPI) connects ranks and carries host data.
 //
 // The first collective of GPU tensors connects the ranks through NCCL, on the GPU of its tensors. A Work is done when
 // the stream is ordered after it. Call collectives from one thread; a watchdog thread handles errors
@@ -15,8 +14,7 @@ namespace mantissa {
 std::unique_ptr<Communicator> create_nccl_communicator(const NcclApi& api, std::unique_ptr<Communicator> host,
                                                        const NcclOptions& options = {});
 
-// Reads MANTISSA_NCCL_START_TIMEOUT and MANTISSA_NCCL_TIMEOUT, in seconds. ConfigError if they are not positive
-// numbers.
+// Reads MANTISSA_NCCL_START_TIMEOUT and MANTISSA_NCCL_TIMEOUT, in seconds. ConfigError unless they are positive.
 NcclOptions nccl_options_from_environment();
 
 }  // namespace mantissa

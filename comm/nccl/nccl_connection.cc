@@ -1,11 +1,9 @@
 #include "comm/nccl/nccl_connection.h"
 
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
-#include <exception>
 #include <utility>
 
 #include "core/base/error.h"

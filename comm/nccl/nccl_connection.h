@@ -1,10 +1,8 @@
-// NcclApi: NCCL as a table of functions, loaded from libnccl.so.2 at run time, so that the program also starts without
-// NCCL. Tests bring their own table. NcclConnection: one NCCL communicator, from the connection of all ranks to its
-// end.
+// NcclApi: NCCL as a table of functions, loaded from libnccl.so.2 at run time: the program also starts without NCCL.
+// Tests bring their own table. NcclConnection: an NCCL communicator, from connecting all ranks to its end.
 //
 // NCCL runs the operations of a communicator in the order of their issue, whatever their streams. So all streams share
-// a communicator. With two communicators, kernels that reach the GPU in different orders on two ranks would wait for
-// each other forever.
+// a communicator. With two, kernels in different orders on two ranks would wait for each other forever.
 //
 // The communicator is non-blocking: a thread of NCCL queues an operation's kernel on the stream. Until then (the
 // operation is "launching") the stream's order means nothing, and no other operation may be issued.
@@ -24,11 +22,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/cuda/shared_library.h"
@@ -55,8 +51,7 @@ namespace mantissa {
 
 struct NcclApi {
   MANTISSA_NCCL_FUNCTIONS(MANTISSA_DECLARE_FUNCTION)
-  // ncclAlltoAll is new in 2.28: null for older libraries. It has the type of ncclAllGather, so that older headers
-  // serve as well.
+  // ncclAlltoAll is new in 2.28: null before. It has the type of ncclAllGather, so that older headers serve as well.
   decltype(&ncclAllGather) all_to_all = nullptr;
   // ncclCommRegister and ncclCommDeregister are new in 2.19: both or neither.
   ncclResult_t (*comm_register)(ncclComm_t comm, void* buffer, size_t bytes, void** handle) = nullptr;
@@ -96,8 +91,7 @@ class NcclConnection {
   NcclConnection(const NcclApi& api, const ncclUniqueId& id, const NcclPlace& place, const NcclOptions& options);
   // Waits for the other ranks to end as well. Aborts instead after a failure or during an exception.
   ~NcclConnection();
-  NcclConnection(const NcclConnection&) = delete;
-  NcclConnection& operator=(const NcclConnection&) = delete;
+  NcclConnection& operator=(NcclConnection&&) = delete;
 
   // Calls `call` once the previous operation is launched. Returns the operation's number.
   uint64_t issue(const NcclOperation& operation, Stream& stream, const std::function<ncclResult_t(ncclComm_t)>& call);
@@ -112,8 +106,7 @@ class NcclConnection {
 
   // NCCL's handle for a buffer; null, with the reason in the log, if NCCL refuses it.
   void* register_buffer(void* data, size_t bytes);
-  // Waits for all operations to end. No effect once NCCL frees the communicator, which forgets its buffers, or during
-  // an exception: kernels may then wait for ranks that never come.
+  // Waits for all operations to end. No effect once NCCL frees the communicator, or during an exception.
   void deregister(const std::vector<void*>& handles) noexcept;
 
   // Ends the watchdog for good; errors go unnoticed from then on. Call it before the process ends without the

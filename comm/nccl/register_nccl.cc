@@ -1,9 +1,6 @@
 // Registers the transport "nccl": this machine's NCCL, with ranks that MPI connects.
-#include "comm/communicator.h"
 #include "comm/mpi/mpi_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
-#include "comm/nccl/nccl_connection.h"
-#include "core/base/error.h"
 
 namespace mantissa {
 namespace {

@@ -1,10 +1,7 @@
 #include "comm/staged/staged_communicator.h"
 
-#include <algorithm>
 #include <deque>
-#include <exception>
 #include <list>
-#include <thread>
 
 #include "core/base/round_up.h"
 
@@ -60,8 +57,7 @@ class StagedCommunicator final : public Communicator {
   bool carries_device_memory() const override { return true; }
 
  private:
-  // A Work that goes before it is done abandons its tensors, but the collective still takes its turn, because the other
-  // ranks count on it.
+  // A Work that goes early abandons its tensors, but the collective takes its turn: other ranks count on it.
   class StagedWork final : public Work {
    public:
     StagedWork(StagedCommunicator& communicator, std::shared_ptr<Transfer> transfer)

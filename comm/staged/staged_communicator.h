@@ -1,11 +1,9 @@
-// Staged transport: carries the tensors of a device over a transport for host memory, through staging memory. For GPU
-// ranks over MPI, and for several ranks on one GPU.
+// Staged transport: carries a device's tensors over a transport for host memory: GPUs over MPI, several ranks on a GPU.
 //
 //   copy out (stream) -> the transport's collective (host) -> copy in (stream)
 //
 // Collectives of host tensors and host records go straight to the transport. A Work is done when the copy in is queued
-// on the stream. Nothing moves between two calls of test() or wait(): test() a Work now and then. Like MPI, call it
-// from one thread.
+// on the stream. Nothing moves between calls of test() or wait(): test() a Work now and then, from one thread.
 #pragma once
 
 #include "comm/communicator.h"
@@ -19,17 +17,13 @@ std::unique_ptr<Communicator> create_staged_communicator(Communicator& transport
 // Host memory between a device and a transport, reused from one collective to the next.
 class StagingPool {
  public:
-  // `backend` must outlive the pool.
-  explicit StagingPool(Backend& backend) : backend_(backend) {}
+  explicit StagingPool(Backend& backend) : backend_(backend) {}  // `backend` must outlive the pool
   // Waits until the device has passed the copies from and to this memory.
   ~StagingPool();
-  StagingPool(const StagingPool&) = delete;
-  StagingPool& operator=(const StagingPool&) = delete;
+  StagingPool& operator=(StagingPool&&) = delete;
 
-  // Memory of at least `bytes` that nothing uses.
-  std::shared_ptr<Storage> take(size_t bytes);
-  // The memory is reused when the device has passed `last_copy` (null: no copy is left) and nobody else holds it: a
-  // transport that abandoned a collective may still write into its buffers.
+  std::shared_ptr<Storage> take(size_t bytes);  // memory of at least `bytes` that nothing uses
+  // Reused when the device has passed `last_copy`, if any, and no transport with an abandoned collective holds it.
   void give_back(std::shared_ptr<Storage> memory, std::unique_ptr<Event> last_copy);
 
   size_t blocks() const { return idle_.size(); }  // given back, whether or not they can be taken already

@@ -7,29 +7,23 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <set>
-#include <string>
 #include <tuple>
-#include <vector>
 
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
-#include "core/kernels/quantize/records.h"
+#include "core/kernels/quantize/args.h"
 
 namespace mantissa {
-
-struct DelayedScalesArgs;
 
 class DelayedScales {
  public:
   // One tensor, on the device.
   struct Slot {
-    Tensor scale;   // (1) fp32
-    Tensor record;  // bytes of one QuantizeRecord; this step's rounding raises it
-    // If true, passes do not raise the record: the owner of the unrounded tensor does.
-    bool left = false;
+    Tensor scale;       // (1) fp32
+    Tensor record;      // bytes of one QuantizeRecord; this step's rounding raises it
+    bool left = false;  // if true, passes do not raise the record: the owner of the unrounded tensor does
   };
   // All tensors, on the host.
   struct State {
@@ -40,11 +34,9 @@ class DelayedScales {
     bool operator==(const State&) const = default;
   };
 
-  // Makes a slot for each tensor that the policy gives delayed scaling. Arguments taken by reference must outlive the
-  // object.
+  // Makes a slot for each tensor with delayed scaling in the policy. References must outlive the object.
   DelayedScales(const ParameterSet& parameters, const PrecisionPolicy& policy, const DelayedScalingOptions& options,
                 Backend& backend, Stream& stream);
-  ~DelayedScales();
 
   bool empty() const { return keys_.empty(); }
   // ContractError if the policy has no delayed scaling for this tensor.
@@ -53,30 +45,23 @@ class DelayedScales {
   // Passes get this weight already rounded. The owner of the unrounded weight raises its records.
   void leave_record_of(const Parameter& weight) { left_.insert(&weight); }
 
-  // (S * sizeof(QuantizeRecord)) u8: what this rank found since the last advance().
-  const Tensor& records() const;
+  const Tensor& records() const { return args_.mine; }  // (S * sizeof(QuantizeRecord)) u8: found since advance()
   // Ends a step: appends the amaxes of all ranks' records() to the histories, clears this rank's, and computes the next
-  // step's scales. all_records (N, ...): in rank order. decision: bytes of an UpdateDecision that says whether the step
-  // was held; undefined: not held.
+  // step's scales. all_records (N, ...): in rank order. decision: an UpdateDecision; undefined: not held.
   void advance(const Tensor& all_records, const Tensor& decision);
   size_t size_bytes() const;
-  // Changes whenever scales change or records are dropped.
-  uint64_t version() const { return version_; }
+  uint64_t version() const { return version_; }  // changes whenever scales change or records are dropped
 
-  // Whether every tensor has an initial amax.
-  bool calibrated() const { return calibrated_; }
+  bool calibrated() const { return calibrated_; }  // whether every tensor has an initial amax
   // While true, linear layers record the amaxes of such tensors but do not round them to their formats.
   bool calibrating() const { return calibrating_; }
   void begin_calibration() { calibrating_ = true; }
-  // Call after advance(). If an amax was not finite (e.g. gradients that overflow in 16 bits), calibrated() stays false
-  // and another calibration is needed. Blocks.
+  // Call after advance(). If an amax was not finite (overflow), calibrated() stays false: calibrate again. Blocks.
   void end_calibration();
-  // Drops what this rank found since the last advance(). For passes that are rerun to examine a step: they must not
-  // count in the next one.
+  // Drops what this rank found since the last advance(): passes to examine a step must not count.
   void forget_records();
 
-  // Blocks.
-  State state() const;
+  State state() const;  // blocks
   // Continues from a saved state, whatever the length of its histories. Tensors that are not in it get scale 1 and no
   // amaxes, and need a calibration. gradient_ratio: new loss scale / saved loss scale; amaxes of gradients are
   // multiplied by it. ContractError if the sizes are inconsistent.
@@ -93,8 +78,7 @@ class DelayedScales {
   std::vector<Key> keys_;
   std::map<Key, int64_t> slots_;
   std::set<const Parameter*> left_;
-  const std::unique_ptr<DelayedScalesArgs>
-      args_;  // its tensors and options; `records` and `decision` are given for each step
+  DelayedScalesArgs args_;  // its tensors and options; `records` and `decision` are given for each step
   uint64_t version_ = 0;
   bool calibrated_ = false;
   bool calibrating_ = false;

@@ -82,10 +82,6 @@ RoundingBuffers DerivedWeights::make_buffers(const DerivedKey& key) {
   return buffers;
 }
 
-void DerivedWeights::evict(const Parameter& parameter) {
-  std::erase_if(entries_, [&](const auto& entry) { return entry.first.parameter == &parameter; });
-}
-
 size_t DerivedWeights::size_bytes(DerivedKind kind) const {
   size_t bytes = 0;
   for (const auto& [key, entry] : entries_) {

@@ -2,11 +2,7 @@
 // packed by the device, and rounded values or codes. Each is made once per version of the weight.
 #pragma once
 
-#include <functional>
 #include <map>
-#include <memory>
-#include <optional>
-#include <utility>
 
 #include "core/autograd/parameter.h"
 #include "core/backend/backend.h"
@@ -67,13 +63,14 @@ class DerivedWeights {
   Tensor cast(const Parameter& parameter, DType dtype, Stream& stream);
   // For GemmArgs::b_cache, where b is cast(parameter, dtype). nullptr on a device without such caches.
   OperandCache* packed(const Parameter& parameter, DType dtype);
-  // The weight rounded as `key` says, whose kind is kRounded. Calls `round`, which returns the rounded matrix, only if
-  // the parameter's version or scales_version changed since the last call.
+  // The weight rounded as `key` (kRounded) says. Calls `round` only after the parameter's or scales' version changed.
   const RoundedMatrix& rounded(const DerivedKey& key, uint64_t scales_version,
                                const std::function<RoundedMatrix(const RoundingBuffers& buffers)>& round);
 
   // Frees everything derived from the parameter, whose weight may then be moved away.
-  void evict(const Parameter& parameter);
+  void evict(const Parameter& parameter) {
+    std::erase_if(entries_, [&](const auto& entry) { return entry.first.parameter == &parameter; });
+  }
   size_t size_bytes(DerivedKind kind) const;
   int64_t casts() const { return casts_; }  // number of casts actually made
 

@@ -1,6 +1,5 @@
 #include "core/autograd/fault_search.h"
 
-#include <bit>
 #include <cmath>
 
 #include "core/kernels/probe/args.h"
@@ -62,9 +61,7 @@ std::optional<NonFiniteOp> FaultSearch::judge(const SearchedOp& op, const Tensor
                      .made = "its output",
                      .stats = stats,
                      .shape = made.shape(),
-                     .inputs = inputs_of(op),
-                     .incoming = {},
-                     .stored_by = {}};
+                     .inputs = inputs_of(op)};
 }
 
 std::vector<ValueRange> FaultSearch::inputs_of(const SearchedOp& op) {

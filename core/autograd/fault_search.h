@@ -1,23 +1,13 @@
-// FaultSearch: finds the first op with a non-finite result: an output in a forward pass, a gradient in a backward pass.
-// It reports the op and its inputs.
+// FaultSearch: finds the first op with a non-finite output or, in a backward pass, gradient. Reports it and its inputs.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "core/autograd/derived_weights.h"
-#include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
-#include "core/backend/backend.h"
 #include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 
-// Direction of a pass over a model.
-enum class Pass : uint8_t { kForward, kBackward };
+enum class Pass : uint8_t { kForward, kBackward };  // direction of a pass over a model
 
 // Magnitudes of a tensor.
 struct ValueRange {
@@ -39,20 +29,20 @@ struct NonFiniteOp {
   std::string made;   // "its output", or "the gradient of layer_norm of 'blocks.0.norm'" (the op that made the input)
   TensorStats stats;
   Shape shape;
-  std::vector<ValueRange> inputs;      // outputs of other ops, then parameters
-  std::optional<ValueRange> incoming;  // the gradient of the op's output, in a backward pass
+  std::vector<ValueRange> inputs;        // outputs of other ops, then parameters
+  std::optional<ValueRange> incoming{};  // the gradient of the op's output, in a backward pass
   // Layers whose precision determines the tensor's dtype. For linear ops and attention: their own layer. For other ops:
   // the linear and attention layers that made its inputs (backward: the input whose gradient this is).
-  std::vector<std::string> stored_by;
+  std::vector<std::string> stored_by{};
 };
 
 // An op as a tape knows it. A slot identifies the output of an op; a negative slot means none.
 struct SearchedOp {
   Op op = Op::kLinear;
   std::string layer;
-  int number = 1;           // among the ops of its kind in the layer, in the order of the forward pass
-  int slot = -1;            // its output's
-  std::vector<int> inputs;  // slots of the outputs that it reads
+  int number = 1;             // among the ops of its kind in the layer, in the order of the forward pass
+  int slot = -1;              // its output's
+  std::vector<int> inputs{};  // slots of the outputs that it reads
   std::vector<Parameter*> parameters;
 };
 
@@ -68,8 +58,7 @@ class FaultSearch {
   void remember(const SearchedOp& op, const Tensor& output);
   // Call before the op's backward function runs. d_out: the gradient of its output.
   void enter_backward(const SearchedOp& op, const Tensor& d_out);
-  // Checks the gradients that the backward function wrote or accumulated into: of inputs and of parameters.
-  // gradient_of(slot) may be undefined.
+  // Checks the gradients that the backward function made, of inputs and parameters. gradient_of(slot) may be undefined.
   void examine_gradients(const SearchedOp& op, const std::function<const Tensor&(int slot)>& gradient_of);
   const std::optional<NonFiniteOp>& found() const { return found_; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/round_up.h"
 #include "core/base/thread_team.h"
 #include "core/tensor/philox.h"
 
@@ -50,10 +51,6 @@ int64_t ParameterSet::trainable_numel() const {
   return count;
 }
 
-void ParameterSet::forget_gradients() {
-  for (const auto& parameter : parameters_) parameter->gradient_written = false;
-}
-
 void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t count, float* out) {
   const bool is_normal = parameter.init.kind == Init::Kind::kNormal;
   if (!is_normal && parameter.init.kind != Init::Kind::kUniform) {
@@ -62,7 +59,7 @@ void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, in
   }
   const uint32_t stream = hash_name(parameter.name);
   const int64_t first_block = begin / 4, end_block = (begin + count + 3) / 4;
-  parallel_for((end_block - first_block + kBlocksPerTask - 1) / kBlocksPerTask, [&](int64_t task) {
+  parallel_for(divide_up(end_block - first_block, kBlocksPerTask), [&](int64_t task) {
     const int64_t task_begin = first_block + task * kBlocksPerTask;
     for (int64_t block = task_begin; block < std::min(end_block, task_begin + kBlocksPerTask); ++block) {
       const PhiloxCounter words =

@@ -1,18 +1,13 @@
 // Parameters of a model: names, shapes, initial values, and the tensors that training binds to them.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "core/tensor/tensor.h"
 
 namespace mantissa {
 
-// How a parameter's first values are drawn. Element e of the parameter depends on (seed, name, e) only, so that every
-// rank count and every sharding starts from the same values.
+// How a parameter's first values are drawn. Element e depends on (seed, name, e) only: every sharding starts alike.
 struct Init {
   enum class Kind : uint8_t { kZeros, kOnes, kNormal, kUniform };
   Kind kind = Kind::kZeros;
@@ -67,7 +62,9 @@ class ParameterSet {
   int64_t trainable_numel() const;
 
   // Start of a step: the next gradient of each parameter is written, not accumulated.
-  void forget_gradients();
+  void forget_gradients() {
+    for (const auto& parameter : parameters_) parameter->gradient_written = false;
+  }
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;

@@ -18,17 +18,9 @@ DType compute_dtype(const Precision& precision, const AutocastState& scope, Op o
   if (!scope.enabled.value_or(precision.enabled)) return widest_input;
   const auto index = static_cast<size_t>(op);
   if (!scope.dtype && precision.forced[index]) return *precision.forced[index];
-  switch (precision.rules[index]) {
-    case CastRule::kLow:
-      return scope.dtype.value_or(precision.low);
-    case CastRule::kFp32:
-      return wide_of(precision.low);
-    case CastRule::kWidest:
-      return widest_input;
-    case CastRule::kAsGiven:
-      return first;
-  }
-  return widest_input;
+  // By CastRule.
+  const DType dtypes[] = {scope.dtype.value_or(precision.low), wide_of(precision.low), widest_input, first};
+  return dtypes[static_cast<size_t>(precision.rules[index])];
 }
 
 LinearFormats linear_formats(const Precision& precision, const AutocastState& scope) {

@@ -96,12 +96,8 @@ Var Tape::push_node(Tensor output, const std::vector<Var>& inputs, const std::ve
 }
 
 SearchedOp Tape::searched(Op op, int slot, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) {
-  SearchedOp result{.op = op,
-                    .layer = layer_,
-                    .number = ++searched_[{layer_, op}],
-                    .slot = slot,
-                    .inputs = {},
-                    .parameters = parameters};
+  SearchedOp result{
+      .op = op, .layer = layer_, .number = ++searched_[{layer_, op}], .slot = slot, .parameters = parameters};
   for (const Var& input : inputs) result.inputs.push_back(input.slot);
   return result;
 }

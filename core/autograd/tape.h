@@ -4,21 +4,9 @@
 // of its output, in the output's dtype. It passes gradients on to its inputs and parameters.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "core/autograd/delayed_scales.h"
-#include "core/autograd/derived_weights.h"
 #include "core/autograd/fault_search.h"
-#include "core/autograd/parameter.h"
-#include "core/autograd/precision.h"
-#include "core/backend/backend.h"
 #include "core/tensor/arena.h"
-#include "core/tensor/operands.h"
 
 namespace mantissa {
 
@@ -127,8 +115,7 @@ class Tape {
        TapeOptions options = {});
   // Releases the remains of a forward pass without a backward pass, including parameter use counts.
   ~Tape();
-  Tape(const Tape&) = delete;
-  Tape& operator=(const Tape&) = delete;
+  Tape& operator=(Tape&&) = delete;
 
   // --- for models
   // Enters the layer `name` below the current one for the guard's lifetime.
@@ -137,8 +124,7 @@ class Tape {
     // The tape must outlive the guard.
     LayerGuard(Tape& tape, std::string_view name);
     ~LayerGuard();
-    LayerGuard(const LayerGuard&) = delete;
-    LayerGuard& operator=(const LayerGuard&) = delete;
+    LayerGuard& operator=(LayerGuard&&) = delete;
 
    private:
     Tape& tape_;
@@ -167,6 +153,11 @@ class Tape {
   Tensor allocate(DType dtype, Shape shape, const char* what = "activation") {
     return arena_.allocate(dtype, shape, what);
   }
+  // Queues a kernel on the stream.
+  template <typename Args>
+  void run(const Args& args) {
+    backend_.run(args, stream_);
+  }
   // The dtype in which `op` computes in the current layer and scope.
   DType compute_dtype(Op op, DType first, DType widest_input) const {
     return mantissa::compute_dtype(*precision_, autocast_state(), op, first, widest_input);
@@ -175,8 +166,7 @@ class Tape {
   LinearFormats linear_formats() const { return mantissa::linear_formats(*precision_, autocast_state()); }
   // How a linear layer makes products of fp32 matrices here.
   Fp32Products fp32_products() const { return precision_->fp32_products; }
-  // `tensor` itself if it has this dtype, else a cast copy.
-  Tensor cast(const Tensor& tensor, DType dtype);
+  Tensor cast(const Tensor& tensor, DType dtype);  // `tensor` itself if it has this dtype, else a cast copy
   // The one way to read a parameter's weight. Backward functions keep the Parameter, not the tensor.
   Tensor weight(const Parameter& parameter, DType dtype) const { return weights_.cast(parameter, dtype, stream_); }
   Tensor weight(const Parameter& parameter) const { return weight(parameter, parameter.working_dtype); }
@@ -188,8 +178,7 @@ class Tape {
   DerivedWeights* kept_rounded() const { return options_.keeps_rounded ? &weights_ : nullptr; }
   // Whether an observer sees the products. Their unrounded operands must then be available.
   bool is_observed() const { return options_.observer != nullptr; }
-  // Passes a queued product to the observer, if there is one. Forward products of a recomputed segment are skipped: the
-  // observer has seen them.
+  // Passes a queued product to the observer, if any. Skips forward products of a recomputed segment, which it has seen.
   void show_product(const ObservedProduct& shown) const {
     if (!is_observed() || (shown.product == Product::kForward && is_second_run_)) return;
     options_.observer->on_product(shown);
@@ -198,8 +187,7 @@ class Tape {
   uint32_t next_random_site() { return random_sites_++; }
 
   // Records that `op` made `output`. Ignores inputs without a slot and parameters that are nullptr; ignores all
-  // parameters on an evaluation tape, and frozen ones. `backward` runs at most once. It must give a gradient to every
-  // input with a slot and to each of `parameters`.
+  // parameters on an evaluation tape, and frozen ones. `backward` runs at most once and must give the others gradients.
   Var record(Op op, Tensor output, const std::vector<Var>& inputs, std::vector<Parameter*> parameters,
              Backward backward);
   // Returns y, recorded last, with `remake` attached if options().recompute is kSelective. `remake` must not keep

@@ -1,8 +1,5 @@
 #include "core/backend/backend.h"
 
-#include <fmt/core.h>
-
-#include "core/base/error.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/reduction/args.h"
 

@@ -1,14 +1,13 @@
 // The CPU backend: SIMD kernels (Google Highway, best instruction set at run time) on a thread team, GEMM by our
 // kernels and oneDNN. Registered as "cpu". Streams are immediate: every call has finished when it returns.
 #include <dnnl.h>
-#include <fmt/core.h>
 
 #include <cstring>
 #include <fstream>
 
 #include "core/backend/all_args.h"
-#include "core/backend/backend.h"
 #include "core/backend/registry.h"
+#include "core/base/host_memory.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"
 #include "core/cpu/memory.h"
@@ -19,16 +18,6 @@
 
 namespace mantissa::cpu {
 namespace {
-
-// The value of a line of /proc/self/status such as "VmHWM:   123456 kB", in bytes; 0 if there is no such line.
-size_t status_bytes(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  size_t kib = 0;
-  for (std::string word; status >> word;) {
-    if (word == key) status >> kib;
-  }
-  return kib * 1024;
-}
 
 std::string cpu_model() {
   std::ifstream info("/proc/cpuinfo");
@@ -43,20 +32,43 @@ std::string cpu_model() {
 class CpuBackend final : public ForwardsAllKernels<CpuBackend> {
  public:
   // Throws Error if the CPU lacks the lowest instruction set that the kernels were compiled for.
-  explicit CpuBackend(int device_index);
+  explicit CpuBackend(int device_index) : device_{Device::Kind::kCpu, device_index} {
+    if (!hwy::SupportedAndGeneratedTargets().empty()) return;
+    throw Error(ExitCode::kInternal, fmt::format("[cpu] {} supports none of the instruction sets that the kernels were "
+                                                 "compiled for; the lowest is {}",
+                                                 cpu_model(), hwy::TargetName(HWY_STATIC_TARGET)));
+  }
 
   Device device() const override { return device_; }
-  std::string describe() const override;
+  std::string describe() const override {
+    const dnnl_version_t* onednn = dnnl_version();
+    return fmt::format("cpu: {}, {}, {}, oneDNN {}.{}.{}", cpu_model(),
+                       hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), counted(threads(), "thread"),
+                       onednn->major, onednn->minor, onednn->patch);
+  }
   std::unique_ptr<Stream> create_stream() override { return std::make_unique<HostStream>(); }
-  std::unique_ptr<OperandCache> make_operand_cache() override;
+  std::unique_ptr<OperandCache> make_operand_cache() override { return std::make_unique<PackedOperand>(); }
 
-  std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
-  std::shared_ptr<Storage> reserve(size_t bytes) override;
-  MemoryUse memory_use() const override;
+  std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override {
+    return allocate_host(bytes, what, device_);
+  }
+  std::shared_ptr<Storage> reserve(size_t bytes) override { return reserve_host(bytes, device_); }
+  MemoryUse memory_use() const override {
+    return {proc_bytes("/proc/self/status", "VmRSS:", 0), proc_bytes("/proc/self/status", "VmHWM:", 0)};
+  }
   std::shared_ptr<Storage> allocate_staging(size_t bytes, const char* what) override { return allocate(bytes, what); }
-  void copy(const Tensor& src, const Tensor& dst, Stream& stream) override;
-  void upload(const void* host, const Tensor& dst, Stream& stream) override;
-  void download(const Tensor& src, void* host, Stream& stream) override;
+  void copy(const Tensor& src, const Tensor& dst, Stream&) override {
+    check_copy_args(src, dst);
+    if (src.size_bytes() != 0) std::memcpy(dst.raw(), src.raw(), src.size_bytes());
+  }
+  void upload(const void* host, const Tensor& dst, Stream&) override {
+    check_defined("upload", "dst", dst);
+    if (dst.size_bytes() != 0) std::memcpy(dst.raw(), host, dst.size_bytes());
+  }
+  void download(const Tensor& src, void* host, Stream&) override {
+    check_defined("download", "src", src);
+    if (src.size_bytes() != 0) std::memcpy(host, src.raw(), src.size_bytes());
+  }
 
   template <typename Args>
   void call(const Args& args, Stream&) {
@@ -71,45 +83,6 @@ class CpuBackend final : public ForwardsAllKernels<CpuBackend> {
 const bool kRegistered = register_backend(
     "cpu",
     {.create = [](int device_index) { return std::make_unique<CpuBackend>(device_index); }, .computes_on_host = true});
-
-std::unique_ptr<OperandCache> CpuBackend::make_operand_cache() { return std::make_unique<PackedOperand>(); }
-
-CpuBackend::CpuBackend(int device_index) : device_{Device::Kind::kCpu, device_index} {
-  if (hwy::SupportedAndGeneratedTargets().empty()) {
-    throw Error(ExitCode::kInternal, fmt::format("[cpu] {} supports none of the instruction sets that the kernels were "
-                                                 "compiled for; the lowest is {}",
-                                                 cpu_model(), hwy::TargetName(HWY_STATIC_TARGET)));
-  }
-}
-
-std::string CpuBackend::describe() const {
-  const dnnl_version_t* onednn = dnnl_version();
-  return fmt::format("cpu: {}, {}, {}, oneDNN {}.{}.{}", cpu_model(),
-                     hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), counted(threads(), "thread"),
-                     onednn->major, onednn->minor, onednn->patch);
-}
-
-std::shared_ptr<Storage> CpuBackend::allocate(size_t bytes, const char* what) {
-  return allocate_host(bytes, what, device_);
-}
-
-std::shared_ptr<Storage> CpuBackend::reserve(size_t bytes) { return reserve_host(bytes, device_); }
-MemoryUse CpuBackend::memory_use() const { return {status_bytes("VmRSS:"), status_bytes("VmHWM:")}; }
-
-void CpuBackend::copy(const Tensor& src, const Tensor& dst, Stream&) {
-  check_copy_args(src, dst);
-  if (src.size_bytes() != 0) std::memcpy(dst.raw(), src.raw(), src.size_bytes());
-}
-
-void CpuBackend::upload(const void* host, const Tensor& dst, Stream&) {
-  check_defined("upload", "dst", dst);
-  if (dst.size_bytes() != 0) std::memcpy(dst.raw(), host, dst.size_bytes());
-}
-
-void CpuBackend::download(const Tensor& src, void* host, Stream&) {
-  check_defined("download", "src", src);
-  if (src.size_bytes() != 0) std::memcpy(host, src.raw(), src.size_bytes());
-}
 
 }  // namespace
 }  // namespace mantissa::cpu

@@ -1,13 +1,9 @@
 #include "core/backend/device_rates.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <vector>
 
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/gemm/args.h"
-#include "core/tensor/format.h"
 #include "core/tensor/philox.h"
 
 namespace mantissa {
@@ -16,8 +12,7 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 using Clock = std::chrono::steady_clock;
 
-// Calls are queued one after the other: on an asynchronous device, a single call would take less time than its launch
-// and its synchronization.
+// Calls are queued in a row: on an asynchronous device, one call takes less time than launch and synchronization.
 template <typename Args>
 double seconds_per_call(Backend& backend, Stream& stream, const Args& args, int64_t count) {
   const auto start = Clock::now();
@@ -26,8 +21,7 @@ double seconds_per_call(Backend& backend, Stream& stream, const Args& args, int6
   return Seconds(Clock::now() - start).count() / static_cast<double>(count);
 }
 
-// The least time of a call. A batch of calls takes about `batch_seconds`: long against the launch of work on a device
-// and the wait for it, short against a scheduler's time slice.
+// The least time of a call. A batch takes about `batch_seconds`: longer than launch and wait, shorter than time slices.
 template <typename Args>
 double least_seconds(Backend& backend, Stream& stream, const Args& args, double batch_seconds, double budget_seconds) {
   seconds_per_call(backend, stream, args, 1);  // the first call builds or chooses a primitive, and touches new pages
@@ -40,8 +34,7 @@ double least_seconds(Backend& backend, Stream& stream, const Args& args, double 
   return best;
 }
 
-// Uniform in [-1, 1): constant operands would flip few bits, and a device whose clock follows its power would run
-// faster than with real ones. One block of values is sent repeatedly.
+// Uniform in [-1, 1): constants flip few bits, and a clock that follows power would run too fast. Repeats one block.
 template <typename T, typename Convert>
 void fill_with_random_values(Backend& backend, const Tensor& tensor, uint64_t seed, Stream& stream,
                              const Convert& convert) {

@@ -11,9 +11,8 @@ struct ProductSize {
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
-// FLOP/s of products of this size through GemmArgs: the fastest batch within 0.15 s. A batch queues so many products
-// that their launch overhead does not count. Operands are random. u8 operands are codes of e4m3 with a bf16 result, for
-// a device whose fp8_gemm_support() allows them.
+// FLOP/s of products of this size through GemmArgs: the fastest batch within 0.15 s. A batch hides launch overhead.
+// Operands are random; u8: codes of e4m3 with a bf16 result, if fp8_gemm_support() allows.
 double measure_product_flops(Backend& backend, Stream& stream, DType dtype, ProductSize size);
 
 // FLOP/s of the faster of two products in `dtype`, through the GemmArgs of training: 1024 x 3072 x 768 (a transformer's

@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <map>
 
 namespace mantissa {
@@ -21,11 +20,9 @@ bool register_backend(const std::string& name, BackendEntry entry) {
 
 const BackendEntry& find_backend(const std::string& name) {
   const auto found = entries().find(name);
-  if (found == entries().end()) {
-    throw ConfigError(
-        fmt::format("device: no backend named '{}'; this build has: {}", name, fmt::join(backend_names(), ", ")));
-  }
-  return found->second;
+  if (found != entries().end()) return found->second;
+  throw ConfigError(
+      fmt::format("device: no backend named '{}'; this build has: {}", name, fmt::join(backend_names(), ", ")));
 }
 
 std::unique_ptr<Backend> create_backend(const std::string& name, int device_index) {

@@ -1,15 +1,7 @@
 // Backends by name. A backend's translation unit registers itself, so a program has the backends that it links.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "core/backend/backend.h"
-#include "core/tensor/stream.h"
-#include "core/tensor/tensor.h"
 
 namespace mantissa {
 
@@ -37,7 +29,6 @@ bool register_backend(const std::string& name, BackendEntry entry);
 const BackendEntry& find_backend(const std::string& name);
 std::unique_ptr<Backend> create_backend(const std::string& name, int device_index = 0);
 
-// In order of decreasing preference.
-std::vector<std::string> backend_names();
+std::vector<std::string> backend_names();  // in order of decreasing preference
 
 }  // namespace mantissa

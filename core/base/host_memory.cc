@@ -8,22 +8,11 @@
 #include <fstream>
 #include <limits>
 #include <new>
-#include <string>
 
 namespace mantissa {
 namespace {
 
 constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
-
-// The value of a line such as "MemTotal:  123456 kB" of /proc/meminfo, in bytes.
-uint64_t meminfo_bytes(const std::string& key, uint64_t otherwise) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    uint64_t kib = 0;
-    if (word == key && file >> kib) return kib * 1024;
-  }
-  return otherwise;
-}
 
 // The only word of a file, a number; kUnknown for "max".
 uint64_t number_in(const std::string& path) {
@@ -73,10 +62,19 @@ double as_mib(uint64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 10
 
 }  // namespace
 
+uint64_t proc_bytes(const std::string& path, const std::string& key, uint64_t otherwise) {
+  std::ifstream file(path);
+  for (std::string word; file >> word;) {
+    uint64_t kib = 0;
+    if (word == key && file >> kib) return kib * 1024;
+  }
+  return otherwise;
+}
+
 HostMemory host_memory() {
-  HostMemory memory{.total_bytes = meminfo_bytes("MemTotal:", kUnknown),
-                    .free_bytes = meminfo_bytes("MemAvailable:", kUnknown)};
-  if (memory.total_bytes != kUnknown) memory.total_bytes += meminfo_bytes("SwapTotal:", 0);
+  const auto bytes_of = [](const char* key, uint64_t otherwise) { return proc_bytes("/proc/meminfo", key, otherwise); };
+  HostMemory memory{.total_bytes = bytes_of("MemTotal:", kUnknown), .free_bytes = bytes_of("MemAvailable:", kUnknown)};
+  if (memory.total_bytes != kUnknown) memory.total_bytes += bytes_of("SwapTotal:", 0);
   for (const Limit& limit : {group_limit(), process_limit()}) {
     memory.total_bytes = std::min(memory.total_bytes, limit.bytes);
     memory.free_bytes = std::min(memory.free_bytes, limit.bytes - std::min(limit.bytes, limit.used_bytes));

@@ -17,10 +17,11 @@ struct HostMemory {
   uint64_t total_bytes = 0;  // of the machine, with swap, or what the limits of this job or process leave of it
   uint64_t free_bytes = 0;   // that a process may still get without swap; at most total_bytes
 };
-// Figures that the system does not give are the largest number.
-HostMemory host_memory();
-// "2048.0 of 15990.5 MiB of host memory are free".
-std::string describe_host_memory();
+HostMemory host_memory();            // figures that the system does not give are the largest number
+std::string describe_host_memory();  // "2048.0 of 15990.5 MiB of host memory are free"
+
+// The value of a line such as "VmHWM:   123456 kB" of a file in /proc, in bytes.
+uint64_t proc_bytes(const std::string& path, const std::string& key, uint64_t otherwise);
 
 // The exception's text. For std::bad_alloc, whose text says nothing: the free memory, and settings that need less.
 std::string message_of(const std::exception& exception);

@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -19,7 +18,6 @@
 
 #include "core/base/error.h"
 #include "core/base/host_memory.h"
-#include "core/base/launcher.h"
 #include "core/base/process.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"

@@ -1,5 +1,4 @@
-// Logging through spdlog: information from rank 0 only, warnings and errors from every rank with its number. Lines go
-// to standard error, and to a file if one is given.
+// Logging through spdlog to standard error and any file: information of rank 0, warnings and errors of every rank.
 //
 // These functions hide spdlog: its headers and a single call took longer to compile than the rest of a file.
 #pragma once
@@ -13,9 +12,8 @@
 
 namespace mantissa {
 
-// Sets up the default spdlog logger of this process: call once the rank is known. Writes to standard error. If there
-// are several ranks, warnings and errors carry "[rank r]". Where ranks are threads, each calls it for itself;
-// threads that never call it have the rank of the first caller.
+// Sets up the default spdlog logger of this process: call once the rank is known. With several ranks, warnings and
+// errors carry "[rank r]". Ranks that are threads call it each; other threads have the first caller's rank.
 void start_logging(int rank, int ranks);
 
 // Also writes the lines of this process to the end of a file, from now on and those so far (the first 64 KiB):
@@ -31,10 +29,8 @@ enum class LogLevel : uint8_t { kDebug = 1, kInfo, kWarning, kError };  // spdlo
 // Whether lines of this level are written.
 bool is_logged(LogLevel level);
 void log_line(LogLevel level, std::string_view line);
-// Warnings and errors of this process so far.
-int64_t logged_warnings();
-// Blocks until all logged lines are written.
-void flush_log();
+int64_t logged_warnings();  // warnings and errors of this process so far
+void flush_log();           // blocks until all logged lines are written
 
 template <typename... Args>
 void log_at(LogLevel level, fmt::string_view format, const Args&... args) {
@@ -58,8 +54,7 @@ void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log_at(LogLevel::kError, format, args...);
 }
 
-// The outermost call of a program: runs `body` and returns the exit code, 0 on success. Logs an exception and returns
-// the code of an Error, else kInternal.
+// The outermost call of a program: runs `body` and returns 0, or exit_code_of() of an exception, which it logs.
 int run_reported(const std::function<void()>& body);
 
 }  // namespace mantissa

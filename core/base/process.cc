@@ -1,9 +1,18 @@
 #include "core/base/process.h"
 
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <spawn.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 #include <utility>
+#include <vector>
 
 namespace mantissa {
 namespace {
@@ -11,6 +20,30 @@ namespace {
 std::string& name_of_program() {
   static std::string name = "mantissa";
   return name;
+}
+
+// Empty if the file cannot be read.
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The words of a line of /proc/PID/status: of "NSpid:\t4711\t2", these are "4711" and "2".
+std::vector<std::string> status_words(const std::string& status, const std::string& key) {
+  const size_t at = status.find("\n" + key + ":\t");
+  if (at == std::string::npos) return {};
+  std::istringstream line(status.substr(at, status.find('\n', at + 1) - at));
+  std::string word;
+  line >> word;  // the key
+  std::vector<std::string> words;
+  while (line >> word) words.push_back(word);
+  return words;
+}
+
+// Whether the environment, as /proc shows it, has this entry.
+bool has_entry(const std::string& environment, const std::string& entry) {
+  const std::string before("\0", 1);
+  return (before + environment).find(before + entry + before) != std::string::npos;
 }
 
 }  // namespace
@@ -28,6 +61,56 @@ std::string slurm_job() { return environment_variable("SLURM_JOB_ID"); }
 std::string environment_variable(const char* name) {
   const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread sets variables
   return value == nullptr ? "" : value;
+}
+
+Launcher find_launcher() {
+  const std::string job = "PMIX_NAMESPACE=" + environment_variable("PMIX_NAMESPACE");
+  const std::string rank = "PMIX_RANK=" + environment_variable("PMIX_RANK");
+  if (job.ends_with('=') || rank.ends_with('=')) return {};
+  std::string status = text_of("/proc/self/status");
+  if (status.empty()) return {.is_outside = getppid() == 0};
+  // Seen from an outer namespace, /proc shows a number for each namespace between there and the process.
+  const size_t depth = status_words(status, "NSpid").size();
+  while (true) {
+    const std::vector<std::string> parent = status_words(status, "PPid");
+    if (parent.empty()) return {};
+    if (parent[0] == "0") return {.is_outside = true};
+    const std::string process = "/proc/" + parent[0];
+    status = text_of(process + "/status");
+    if (status.empty()) return {};
+    if (status_words(status, "NSpid").size() < depth) return {.is_outside = true};
+    const std::string environment = text_of(process + "/environ");
+    if (has_entry(environment, job) && has_entry(environment, rank)) continue;
+    std::string name = text_of(process + "/comm");
+    name = name.substr(0, name.find('\n'));
+    return {.process = depth == 1 ? std::atoi(parent[0].c_str()) : 0, .name = std::move(name)};
+  }
+}
+
+void end_launcher_that_hangs() {
+  constexpr std::array kNames = {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prte", "prted"};
+  const Launcher launcher = find_launcher();
+  if (launcher.process <= 1 || std::find(kNames.begin(), kNames.end(), launcher.name) == kNames.end()) return;
+  // A shell: a copy of this process would keep its memory. It ends with the launcher, and gives up without a `sleep`.
+  std::string script = fmt::format(
+      "i=0; while kill -0 {0} && [ $i -lt {1} ]; do sleep 1 || exit; i=$((i + 1)); done 2>/dev/null; kill -9 {0}",
+      launcher.process, kLauncherPatienceSeconds);
+  std::string shell = "/bin/sh", option = "-c";
+  std::array<char*, 4> arguments = {shell.data(), option.data(), script.data(), nullptr};
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_t files;
+  if (posix_spawnattr_init(&attributes) != 0) return;
+  // In a session of its own, mpirun does not count it among the processes of the rank. It must not keep pipes open.
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
+  if (posix_spawn_file_actions_init(&files) == 0) {
+    for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+      posix_spawn_file_actions_addopen(&files, descriptor, "/dev/null", O_RDWR, 0);
+    }
+    pid_t child = 0;
+    posix_spawn(&child, shell.c_str(), &files, &attributes, arguments.data(), environ);
+    posix_spawn_file_actions_destroy(&files);
+  }
+  posix_spawnattr_destroy(&attributes);
 }
 
 }  // namespace mantissa

@@ -1,6 +1,5 @@
 #include "core/base/processor_topology.h"
 
-#include <fmt/core.h>
 #include <hwloc.h>
 #include <sched.h>
 
@@ -55,11 +54,6 @@ ProcessorTopology::ProcessorTopology(const std::string& description) : topology_
   check(description.empty() || hwloc_topology_set_synthetic(topology, description.c_str()) == 0,
         fmt::format("does not understand the topology '{}'", description));
   check(hwloc_topology_load(topology) == 0, "cannot read the topology of this machine");
-}
-
-ProcessorTopology ProcessorTopology::of_this_machine() { return ProcessorTopology(""); }
-ProcessorTopology ProcessorTopology::synthetic(const std::string& description) {
-  return ProcessorTopology(description);
 }
 
 ProcessorTopology ProcessorTopology::restricted_to(const std::vector<int>& processors) const {

@@ -1,6 +1,5 @@
 #include "core/base/progress_bar.h"
 
-#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 

@@ -12,12 +12,10 @@ namespace mantissa {
 // lines appear above it. Only one bar is drawn at a time: a second bar draws nothing. For one thread.
 class ProgressBar {
  public:
-  // "compare: steps", of so many.
-  ProgressBar(std::string what, int64_t total);
+  ProgressBar(std::string what, int64_t total);  // "compare: steps", of so many
   // Removes it.
   ~ProgressBar();
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
+  ProgressBar& operator=(ProgressBar&&) = delete;
 
   void advance(int64_t by = 1) { reach(done_ + by); }
   void reach(int64_t done);
@@ -30,8 +28,7 @@ class ProgressBar {
    public:
     Hidden();
     ~Hidden();
-    Hidden(const Hidden&) = delete;
-    Hidden& operator=(const Hidden&) = delete;
+    Hidden& operator=(Hidden&&) = delete;
   };
 
  private:

@@ -7,26 +7,18 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <exception>
 #include <memory>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "core/base/check.h"
 
 namespace mantissa {
 namespace {
 
-// How long an idle thread polls before it sleeps. Waking it takes some tens of microseconds; the pauses between the
-// kernels of a step are shorter than this.
+// How long an idle thread polls before it sleeps: longer than the pauses between kernels. Waking takes about as long.
 constexpr std::chrono::microseconds kLookOut{50};
 constexpr size_t kCacheLineBytes = 64;
-
-int initial_threads() {
-  const int wanted = threads_of_environment();
-  return wanted > 0 ? wanted : usable_processors();
-}
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -67,15 +59,18 @@ thread_local bool in_task = false;
 
 class ThreadTeam {
  public:
-  // If the threads outnumber the processors, idle threads sleep at once: busy threads need the processors.
-  // `processors`: one for each thread; empty if threads are not bound.
+  // If threads outnumber processors, idle ones sleep at once. `processors`: by thread; empty if threads are not bound.
   ThreadTeam(int count, const std::vector<int>& processors)
       : count_(count),
         shares_(static_cast<size_t>(count)),
         look_out_time_(processors.empty() && count > usable_processors() ? std::chrono::microseconds(0) : kLookOut) {
     try {
       for (int index = 1; index < count; ++index) {
-        start_worker(index, processors.empty() ? kAnyProcessor : processors[static_cast<size_t>(index)]);
+        const int processor = processors.empty() ? -1 : processors[static_cast<size_t>(index)];
+        workers_.emplace_back([this, index, processor] {
+          if (processor >= 0) bind_this_thread(processor);  // has succeeded before: see bind_threads
+          work(index);
+        });
       }
     } catch (const std::exception& exception) {
       const size_t number = workers_.size() + 1;
@@ -87,8 +82,7 @@ class ThreadTeam {
     }
   }
   ~ThreadTeam() { end_workers(); }
-  ThreadTeam(const ThreadTeam&) = delete;
-  ThreadTeam& operator=(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(ThreadTeam&&) = delete;
 
   int count() const { return count_; }
 
@@ -116,20 +110,11 @@ class ThreadTeam {
   }
 
  private:
-  // A thread's share of the tasks. The upper half of its ticket is the job's number; the lower half counts the tasks
-  // that no thread has taken.
+  // A thread's share of the tasks. The upper half of its ticket is the job's number; the lower half counts tasks left.
   struct alignas(kCacheLineBytes) Share {
     std::atomic<uint64_t> ticket = 0;
   };
   static constexpr uint64_t kLeft = 0xffffffff;
-  static constexpr int kAnyProcessor = -1;
-
-  void start_worker(int index, int processor) {
-    workers_.emplace_back([this, index, processor] {
-      if (processor != kAnyProcessor) bind_this_thread(processor);  // has succeeded before: see bind_threads
-      work(index);
-    });
-  }
 
   void end_workers() {
     ending_.store(true);
@@ -166,8 +151,7 @@ class ThreadTeam {
     done_.notify_one();
   }
 
-  // A thread that holds a task keeps the job from ending; only then may it read the job's members (tasks_, call_,
-  // body_).
+  // Only with a task in hand, so that the job cannot end, may a thread read its members (tasks_, call_, body_).
   int64_t take_share(uint32_t job, int index) {
     std::atomic<uint64_t>& ticket = shares_[static_cast<size_t>(index)].ticket;
     int64_t taken = 0;
@@ -205,7 +189,7 @@ class ThreadTeam {
 
 // The state of a calling thread.
 struct OwnTeam {
-  int wanted = initial_threads();
+  int wanted = threads_of_environment() > 0 ? threads_of_environment() : usable_processors();
   std::vector<int> processors;  // by thread; empty: not bound
   cpu_set_t free_set{};         // affinity of the calling thread before it was bound
   std::unique_ptr<ThreadTeam> team;

@@ -1,5 +1,4 @@
-// The threads that kernels share. Each calling thread has its own team, of the size set by set_threads(), and keeps it
-// from call to call.
+// The threads that kernels share. Each calling thread keeps a team of its own, of set_threads() threads.
 //
 // Each thread starts with its own share of the tasks, in order, then takes tasks from other shares. So calls with the
 // same number of tasks find in a core's cache what an earlier call left there. A call ends when its tasks have ended,
@@ -12,28 +11,23 @@
 
 namespace mantissa {
 
-// Processors that this process may run on.
-int usable_processors();
+int usable_processors();  // processors that this process may run on
 
-// OMP_NUM_THREADS if that is a number, else 0.
-int threads_of_environment();
+int threads_of_environment();  // OMP_NUM_THREADS if that is a number, else 0
 
 // The size of the calling thread's team, the caller included. Initially threads_of_environment(), or
 // usable_processors() if that is 0. The first use of a team throws ConfigError if the system refuses so many threads.
 int threads();
 void set_threads(int count);
 
-// The index of the calling thread in its team, in [0, threads()); 0 outside of parallel_for().
-int current_thread();
+int current_thread();  // the index of the calling thread in its team, in [0, threads()); 0 outside of parallel_for()
 
 // From now on the calling thread's team has one thread for each of `processors` (the operating system's numbers).
-// Thread i runs only on processors[i]; thread 0 is the caller. Other threads that the caller starts inherit its
-// processor. Empty `processors`, or set_threads() with another count, unbinds the caller. Throws Error naming the
-// processor that the system refuses; nothing is bound then.
+// Thread i runs only on processors[i]; thread 0 is the caller, whose other threads inherit its processor. Empty
+// `processors`, or set_threads() with another count, unbinds. Error naming a refused processor; none is bound.
 void bind_threads(const std::vector<int>& processors);
 
-// Processors that the calling thread may run on, ascending.
-std::vector<int> processors_of_this_thread();
+std::vector<int> processors_of_this_thread();  // processors that the calling thread may run on, ascending
 
 namespace internal {
 using TaskCall = void (*)(const void* body, int64_t task);

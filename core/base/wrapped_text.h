@@ -10,11 +10,9 @@ namespace mantissa {
 
 inline constexpr size_t kTextColumns = 120;
 
-// Columns of UTF-8 text: bytes that continue a character do not count.
-size_t columns_of(std::string_view text);
+size_t columns_of(std::string_view text);  // columns of UTF-8 text: bytes that continue a character do not count
 
-// "1 rank", "2 ranks", "2 batches".
-std::string counted(int64_t count, std::string_view noun);
+std::string counted(int64_t count, std::string_view noun);  // "1 rank", "2 ranks", "2 batches"
 
 // Breaks lines of more than kTextColumns between words, unless a word is longer than that. The text after a break is
 // indented by two more than its line. `taken`: columns of the first line that stand before the text. Messages pass
@@ -25,8 +23,7 @@ std::string wrapped(std::string_view text, size_t taken = 0, Paths paths = Paths
 // Bytes of the whole UTF-8 sequence at this place; 0: there is none.
 size_t utf8_length_at(std::string_view text, size_t at);
 
-// The text with "\x9f" for each byte that is a control character, except for tab and line feed, or not UTF-8. A file
-// with other bytes is no text to grep, and a terminal obeys some.
+// The text for grep and terminals: "\x9f" for bytes that are not UTF-8, or controls but tab and line feed.
 std::string legible(std::string_view text);
 
 }  // namespace mantissa

@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "core/cpu/simd-inl.h"
-#include "core/tensor/operands.h"
+#include "core/tensor/tensor.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {

@@ -2,9 +2,7 @@
 
 #include <fmt/core.h>
 
-#include <cstdint>
 #include <cstring>
-#include <string_view>
 
 #include "core/base/wrapped_text.h"
 

@@ -1,5 +1,4 @@
-// Guesses from some of its bytes what a data file holds. The same bytes are valid text or tokens in any case, and a
-// training on the wrong ones looks like a bad model.
+// Guesses from some of its bytes what a data file holds. Wrong data are valid, too, and look like a bad model.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +8,10 @@
 
 namespace mantissa {
 
-// "is compressed by gzip: unpack it first" for the start of a compressed or packed file; empty for any other. Its magic
-// is long enough that tokens do not start like it by chance.
+// "is compressed by gzip: unpack it first" for the start of a packed file; else empty. Magics are too long for chance.
 std::string why_packed(std::span<const std::byte> start);
 
-// "3 % of its bytes are 0: it is not text, or text in UTF-16" for bytes that are hardly text in UTF-8 or an older
-// encoding; empty if they may be.
+// "3 % of its bytes are 0: it is not text, or text in UTF-16" for bytes hardly of any text; else empty.
 std::string why_no_text(std::span<const std::byte> sample);
 
 // Whether u16 tokens are rather u32 tokens: every second one, from the second on, is nearly always small, and the

@@ -1,9 +1,7 @@
 // One source of sequences: windows of its text, or its documents, packed.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
+#include <mutex>
 
 #include "core/data/batch.h"
 
@@ -29,8 +27,7 @@ class DataSource {
   const TokenRange& range() const { return range_; }
   // Whether each position of each sequence has a target that counts.
   bool all_targets_counted() const { return !options_.masking && !packed_ && !range_.data->has_loss_mask(); }
-  // "1200 training tokens in 40 windows", `kind` being "training token".
-  std::string describe(const char* kind) const;
+  std::string describe(const char* kind) const;  // "1200 training tokens in 40 windows", `kind` being "training token"
 
  private:
   struct Packed {
@@ -43,6 +40,41 @@ class DataSource {
   DataSourceOptions options_;
   std::optional<Sampler> windows_;
   std::optional<Packed> packed_;  // instead of windows
+};
+
+// Chooses the source of data for each sample, by the weights of the sources.
+//
+// Source: Tijdeman, "The chairman assignment problem" (Discrete Mathematics 32, 1980). The next sample is of the source
+// that would first be late, among the sources at least 1 / (2k - 2) samples below their share. After every number n of
+// samples, each of k sources has had n * weight samples to within 1 - 1 / (2k - 2). All numbers are integers, so that
+// every machine names the same source.
+class Blend {
+ public:
+  explicit Blend(const std::vector<double>& weights);  // weights above 0, of any sum
+
+  size_t sources() const { return parts_.size(); }
+  // The source's weight, where all weights together are 1.
+  double share(size_t source) const { return static_cast<double>(parts_[source]) / static_cast<double>(whole_); }
+
+  struct Place {
+    size_t source = 0;
+    uint64_t index = 0;  // how many earlier samples were of this source
+  };
+  // The places of samples [first, first + out.size()). Takes some nanoseconds for every sample before them, once.
+  void find(uint64_t first, std::span<Place> out) const;
+
+ private:
+  // Before some sample: how often each source has come, and by how much it is behind its share, in units of 1 / whole_.
+  struct State {
+    std::vector<uint64_t> counts;
+    std::vector<int64_t> behind;
+  };
+  size_t next(State& state) const;
+
+  std::vector<int64_t> parts_;  // weights; their sum is whole_
+  int64_t whole_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::vector<State> marks_;  // at every kMarkInterval samples, as far as anybody has asked
 };
 
 }  // namespace mantissa

@@ -2,7 +2,6 @@
 
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -106,19 +105,15 @@ void TokenData::for_each_part(int64_t begin, std::span<T> out, Visit visit) cons
   for (int64_t done = 0; done < count; ++file) {
     const int64_t from = begin + done - file->first;
     const int64_t take = std::min(count - done, file->count - from);
-    visit(*file, from, out.subspan(static_cast<size_t>(done), static_cast<size_t>(take)));
+    std::invoke(visit, *file, from, out.subspan(static_cast<size_t>(done), static_cast<size_t>(take)));
     done += take;
   }
 }
 
-void TokenData::read(int64_t begin, std::span<int32_t> out) const {
-  for_each_part(begin, out,
-                [](const TokenFile& file, int64_t from, std::span<int32_t> part) { file.read(from, part); });
-}
+void TokenData::read(int64_t begin, std::span<int32_t> out) const { for_each_part(begin, out, &TokenFile::read); }
 
 void TokenData::read_loss_mask(int64_t begin, std::span<uint8_t> out) const {
-  for_each_part(begin, out,
-                [](const TokenFile& file, int64_t from, std::span<uint8_t> part) { file.read_loss_mask(from, part); });
+  for_each_part(begin, out, &TokenFile::read_loss_mask);
 }
 
 std::vector<int64_t> TokenRange::documents() const {

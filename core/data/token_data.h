@@ -4,12 +4,7 @@
 // when the data is opened, so that a mistake shows at the start. Reads check again: somebody may write to the files.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "core/data/token_file.h"
 
@@ -43,12 +38,10 @@ class TokenData {
   // Empty files that a pattern matched (bytes only; worth a warning).
   const std::vector<std::string>& skipped_empty_files() const { return skipped_empty_files_; }
 
-  // Why a file seems to hold something else than the options say, for the first such file; empty: none does. Worth a
-  // warning.
+  // Why a file seems to hold something else than the options say, for the first such file, if any. Worth a warning.
   std::string doubt() const;
 
-  // Reads tokens [begin, begin + out.size()); ContractError beyond the end. DataError naming file and offset if a file
-  // has become shorter, or now holds a token outside [0, vocab).
+  // Reads tokens [begin, begin + out.size()); ContractError beyond. DataError naming file and offset if it was damaged.
   void read(int64_t begin, std::span<int32_t> out) const;
 
   // Identifies the tokens, whatever the files are called: ranks compare it, and a resumed run notices other data.
@@ -57,10 +50,8 @@ class TokenData {
 
   // The first token of each document, ascending; the first is 0. Empty if the options do not ask.
   const std::vector<int64_t>& documents() const { return documents_; }
-  // Whether some tokens do not count as targets.
-  bool has_loss_mask() const { return has_loss_mask_; }
-  // 0 for each of these tokens that does not count.
-  void read_loss_mask(int64_t begin, std::span<uint8_t> out) const;
+  bool has_loss_mask() const { return has_loss_mask_; }              // whether some tokens do not count as targets
+  void read_loss_mask(int64_t begin, std::span<uint8_t> out) const;  // 0 for each of these tokens that does not count
   // The name of the tokenizer; empty: the files do not name it.
   const std::string& tokenizer() const { return tokenizer_; }
 
@@ -89,8 +80,7 @@ struct TokenRange {
   int64_t begin = 0, end = 0;
 
   int64_t size() const { return end - begin; }
-  // The first token of each of its documents, and of the part of a document at its start. Empty if the data does not
-  // know documents.
+  // The first token of each of its documents, and of the part of one at its start. Empty if documents are not known.
   std::vector<int64_t> documents() const;
   static TokenRange whole(std::shared_ptr<const TokenData> data);
 };
@@ -99,8 +89,7 @@ struct TokenSplit {
   TokenRange train, validation;
 };
 
-// Reserves the last `validation_fraction` of the tokens for validation; 0: none. Where documents are known, validation
-// starts with the first whole document, if there is one.
+// Reserves the last `validation_fraction` of the tokens for validation; 0: none. It starts with a document, if known.
 TokenSplit split_tail(std::shared_ptr<const TokenData> data, double validation_fraction);
 
 }  // namespace mantissa

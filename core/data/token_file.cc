@@ -2,13 +2,12 @@
 
 #include <xxhash.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/round_up.h"
 #include "core/base/thread_team.h"
 #include "core/data/megatron_index.h"
 #include "core/data/token_shard.h"
@@ -42,21 +41,9 @@ auto with_token_type(int bytes, const F& f) {
   return bytes == 4 ? f.template operator()<uint32_t>() : f.template operator()<uint64_t>();
 }
 
-InputFile open_file(const std::string& path, InputFile::Descriptor descriptor) {
-  try {
-    return {path, descriptor};
-  } catch (const UnreadableFile& error) {
-    throw DataError(error.what());
-  }
-}
-
 std::vector<std::byte> read_bytes(const InputFile& file, uint64_t offset, uint64_t count) {
   std::vector<std::byte> bytes(count);
-  try {
-    file.read(offset, bytes);
-  } catch (const UnreadableFile& error) {
-    throw DataError(error.what());
-  }
+  or_throw<DataError>([&] { file.read(offset, bytes); });
   return bytes;
 }
 
@@ -120,47 +107,21 @@ TokenFile raw_file(InputFile file, int token_bytes) {
   return {.file = std::move(file), .token_bytes = token_bytes, .count = static_cast<int64_t>(size) / token_bytes};
 }
 
-TokenFile shard_file(InputFile file) {
-  TokenShard shard = read_token_shard(file.path());
-  return {.file = std::move(file),
-          .offset_bytes = shard.offset_bytes,
-          .token_bytes = shard.token_bytes,
-          .count = shard.count,
-          .limit = shard.token_bytes == 4 ? int64_t{INT32_MAX} + 1 : INT64_MAX,
-          .is_described = true,
-          .documents = std::move(shard.starts),
-          .mask_offset = shard.mask_offset,
-          .tokenizer = std::move(shard.tokenizer),
-          .tokenizer_vocab = shard.vocab};
-}
-
-TokenFile megatron_file(InputFile file) {
-  MegatronIndex index = read_megatron_index(file.path(), file.size());
-  return {.file = std::move(file),
-          .token_bytes = index.token_bytes,
-          .count = index.count,
-          .limit = index.limit,
-          .is_described = true,
-          .documents = std::move(index.documents)};
-}
-
 TokenLayout layout_of(const InputFile& file) {
   if (has_megatron_index(file.path())) return TokenLayout::kMegatron;
   if (starts_like_shard(file)) return TokenLayout::kShard;
   return starts_like_llmc(file) ? TokenLayout::kLlmc : TokenLayout::kRawU16;
 }
 
-// The first token in blocks of the file, in parallel.
-constexpr int64_t kBlock = 1 << 16;
+constexpr int64_t kBlock = 1 << 16;  // tokens that a thread reads at once
 
-int64_t blocks_of(const TokenFile& tokens) { return (tokens.count + kBlock - 1) / kBlock; }
+int64_t blocks_of(const TokenFile& tokens) { return divide_up(tokens.count, kBlock); }
 
 std::vector<std::byte> read_block(const TokenFile& tokens, int64_t block) {
   return read_tokens(tokens, block * kBlock, std::min(kBlock, tokens.count - block * kBlock));
 }
 
-// Takes a branch-free maximum of each block, which the compiler vectorises, and searches a block only if its maximum is
-// too large.
+// Takes a maximum of each block, which the compiler vectorises, and searches only a block with too large a maximum.
 template <typename T>
 void check_tokens(const TokenFile& tokens) {
   const auto limit = static_cast<uint64_t>(tokens.limit);
@@ -233,12 +194,12 @@ std::vector<int64_t> TokenFile::documents_by(int32_t end_of_text) const {
 
 TokenFile open_token_file(const std::string& path, TokenLayout layout, InputFile::Descriptor descriptor,
                           int64_t vocab) {
-  InputFile file = open_file(path, descriptor);
+  InputFile file = or_throw<DataError>([&] { return InputFile(path, descriptor); });
   require<DataError>(file.size() > 0, "{}: the file is empty", path);
   const TokenLayout found = layout == TokenLayout::kAuto ? layout_of(file) : layout;
   TokenFile opened = found == TokenLayout::kLlmc       ? llmc_file(std::move(file))
-                     : found == TokenLayout::kShard    ? shard_file(std::move(file))
-                     : found == TokenLayout::kMegatron ? megatron_file(std::move(file))
+                     : found == TokenLayout::kShard    ? read_token_shard(std::move(file))
+                     : found == TokenLayout::kMegatron ? read_megatron_index(std::move(file))
                      : found == TokenLayout::kBytes    ? raw_file(std::move(file), 1)
                                                     : raw_file(std::move(file), found == TokenLayout::kRawU32 ? 4 : 2);
   opened.limit = std::min(opened.limit, vocab);

@@ -1,12 +1,6 @@
 // Token files: their layouts, and reading from them.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "core/io/files.h"
 
 namespace mantissa {

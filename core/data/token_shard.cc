@@ -1,11 +1,8 @@
 #include "core/data/token_shard.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <utility>
 
-#include "core/base/check.h"
 #include "core/io/safetensors.h"
 
 namespace mantissa {
@@ -118,33 +115,32 @@ bool starts_like_shard(const InputFile& file) {
          start[kLengthBytes + 1] == std::byte{'"'};
 }
 
-TokenShard read_token_shard(const std::string& path) try {
-  const SafetensorsReader file(path);
+TokenFile read_token_shard(InputFile input) try {
+  const SafetensorsReader file(input.path());
   const SafetensorsEntry& tokens = list_of(file, "tokens", "");
   const auto* const type = std::ranges::find(kTokenTypes, tokens.dtype, &TokenType::name);
-  require<DataError>(type != std::end(kTokenTypes), "{}: tensor 'tokens' must be U8, U16 or I32, got {}", path,
+  require<DataError>(type != std::end(kTokenTypes), "{}: tensor 'tokens' must be U8, U16 or I32, got {}", file.path(),
                      tokens.dtype);
-  const uint64_t file_size = InputFile(path, InputFile::Descriptor::kPerRead).size();
-  const uint64_t data_offset = file_size - file.entries().back().end;  // tensors fill the file to its end
-  TokenShard shard{.vocab = vocab_of(file),
-                   .tokenizer = {},
-                   .token_bytes = type->bytes,
-                   .count = tokens.shape[0],
-                   .offset_bytes = data_offset + tokens.begin,
-                   .starts = starts_of(file, tokens.shape[0])};
+  const uint64_t data_offset = input.size() - file.entries().back().end;  // tensors fill the file to its end
+  TokenFile shard{.file = std::move(input),
+                  .offset_bytes = data_offset + tokens.begin,
+                  .token_bytes = type->bytes,
+                  .count = tokens.shape[0],
+                  .limit = type->bytes == 4 ? int64_t{INT32_MAX} + 1 : INT64_MAX,
+                  .is_described = true,
+                  .tokenizer_vocab = vocab_of(file)};
+  shard.documents = starts_of(file, shard.count);
   if (const auto name = file.metadata().find(kTokenizerKey); name != file.metadata().end()) {
     shard.tokenizer = name->second;
   }
   if (file.find("loss_mask") != nullptr) {
     const SafetensorsEntry& mask = list_of(file, "loss_mask", "U8");
-    require<DataError>(mask.shape == tokens.shape, "{}: tensor 'loss_mask' has {} elements for {} tokens", path,
+    require<DataError>(mask.shape == tokens.shape, "{}: tensor 'loss_mask' has {} elements for {} tokens", file.path(),
                        mask.shape[0], shard.count);
     shard.mask_offset = data_offset + mask.begin;
   }
   return shard;
 } catch (const CheckpointError& error) {
-  throw DataError(error.what());
-} catch (const UnreadableFile& error) {
   throw DataError(error.what());
 }
 

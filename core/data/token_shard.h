@@ -7,13 +7,7 @@
 // The metadata names vocabulary and tokenizer. Other tools read the file as any safetensors file.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "core/io/files.h"
+#include "core/data/token_file.h"
 
 namespace mantissa {
 
@@ -23,13 +17,11 @@ class TokenShardWriter {
   // `tokenizer` identifies what made the tokens: a name or a hash.
   TokenShardWriter(int64_t vocab, std::string tokenizer);
 
-  // Tokens in [0, vocab), at least one. `loss_mask` has a 1 for each token that counts as a target and a 0 for each
-  // other; empty: all count.
+  // Tokens in [0, vocab), at least one. `loss_mask`: 1 for tokens that count as targets, else 0; empty: all 1.
   void add(std::span<const int32_t> document, std::span<const uint8_t> loss_mask = {});
   int64_t tokens() const { return static_cast<int64_t>(bytes_.size()) / token_bytes_; }
   int64_t documents() const { return static_cast<int64_t>(starts_.size()); }
-  // ContractError if there is no document.
-  void write(ByteSink& sink) const;
+  void write(ByteSink& sink) const;  // ContractError if there is no document
 
  private:
   const int64_t vocab_;
@@ -40,21 +32,8 @@ class TokenShardWriter {
   std::vector<uint8_t> loss_mask_;  // empty while all tokens count
 };
 
-// Where a shard keeps its parts.
-struct TokenShard {
-  int64_t vocab = 0;
-  std::string tokenizer;
-  int token_bytes = 2;
-  int64_t count = 0;                      // of tokens
-  uint64_t offset_bytes = 0;              // of the first token in the file
-  std::vector<int64_t> starts;            // of documents
-  std::optional<uint64_t> mask_offset{};  // of the first token's byte in the file
-};
+bool starts_like_shard(const InputFile& file);  // whether the file starts as a safetensors file does
 
-// Whether the file starts as a safetensors file does.
-bool starts_like_shard(const InputFile& file);
-
-// DataError naming the file and the part that is not as above.
-TokenShard read_token_shard(const std::string& path);
+TokenFile read_token_shard(InputFile file);  // DataError naming the file and the part that is not as above
 
 }  // namespace mantissa

@@ -4,7 +4,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -13,7 +12,6 @@
 #include <tuple>
 
 #include "core/base/check.h"
-#include "core/base/file_fault.h"
 
 namespace mantissa {
 namespace {
@@ -21,8 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// Linux writes at most about 2 GiB per call.
-constexpr size_t kMaxWriteBytes = size_t{1} << 30;
+constexpr size_t kMaxWriteBytes = size_t{1} << 30;  // Linux writes at most about 2 GiB per call
 
 // Names: step-00000100, with a suffix while the folder is not, or no longer, a checkpoint.
 constexpr std::string_view kPrefix = "step-";
@@ -134,11 +131,9 @@ Checkpoint parse_manifest(std::string_view text, const std::string& path) {
     require<CheckpointError>(version == kFormatVersion,
                              "{}: expected format version {}, got {}: another version of this program wrote it", path,
                              kFormatVersion, version);
-    Checkpoint checkpoint{.folder = {},
-                          .step = manifest.at("step").get<int64_t>(),
+    Checkpoint checkpoint{.step = manifest.at("step").get<int64_t>(),
                           .save = manifest.at("save").get<int64_t>(),
                           .model_fingerprint = manifest.at("model_fingerprint").get<std::string>(),
-                          .files = {},
                           .state = manifest.at("state")};
     // The next save gets the next number.
     require<CheckpointError>(checkpoint.save >= 0 && checkpoint.save < kMostSaves,

@@ -15,13 +15,9 @@
 //   rank 0: store.commit(step, records, …), or store.abandon(step) if any rank failed
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -47,12 +43,10 @@ class CheckpointFileWriter final : public ByteSink {
   // large, short write). A program that sets RLIMIT_FSIZE must ignore SIGXFSZ to get this error.
   CheckpointFileWriter(const std::string& folder, const std::string& name);
   ~CheckpointFileWriter() override;
-  CheckpointFileWriter(const CheckpointFileWriter&) = delete;
-  CheckpointFileWriter& operator=(const CheckpointFileWriter&) = delete;
+  CheckpointFileWriter& operator=(CheckpointFileWriter&&) = delete;
 
   void write(std::span<const std::byte> bytes) override;
-  // Flushes to the disk and returns the record for the manifest.
-  CheckpointFile close();
+  CheckpointFile close();  // flushes to the disk and returns the record for the manifest
 
  private:
   [[noreturn]] void fail(const char* operation, int error) const;
@@ -63,15 +57,14 @@ class CheckpointFileWriter final : public ByteSink {
   int descriptor_ = -1;
 };
 
-// XXH3-128 of bytes in memory, as 32 hexadecimal digits.
-std::string xxh3_128_hex(std::span<const std::byte> bytes);
+std::string xxh3_128_hex(std::span<const std::byte> bytes);  // XXH3-128 of bytes in memory, as 32 hexadecimal digits
 
 struct Checkpoint {
-  std::string folder;
+  std::string folder{};
   int64_t step = 0;
   int64_t save = 0;               // 1 for the first one saved in its store, 2 for the next, …
   std::string model_fingerprint;  // of the model that it belongs to
-  std::vector<CheckpointFile> files;
+  std::vector<CheckpointFile> files{};
   nlohmann::json state;  // free-form: scaler, schedule, RNG, data cursor, …
 };
 
@@ -83,8 +76,7 @@ void verify_file(const std::string& folder, const CheckpointFile& expected);
 // Also verifies every file. CheckpointError naming file, expected and found size or hash.
 Checkpoint open_checkpoint(const std::string& folder);
 
-// Where a run keeps its checkpoints.
-std::string checkpoint_root(const std::string& run_dir);
+std::string checkpoint_root(const std::string& run_dir);  // where a run keeps its checkpoints
 
 struct CheckpointStoreOptions {
   int keep_last = 2;                             // number of checkpoints to keep, the last saved ones; 0: all
@@ -93,8 +85,7 @@ struct CheckpointStoreOptions {
 
 class CheckpointStore {
  public:
-  // Makes no folder and reads nothing yet.
-  CheckpointStore(std::string root, CheckpointStoreOptions options);
+  CheckpointStore(std::string root, CheckpointStoreOptions options);  // makes no folder and reads nothing yet
 
   // At the start, rank 0 only: removes incomplete folders of a killed run and finishes an interrupted replacement.
   void recover();
@@ -109,16 +100,13 @@ class CheckpointStore {
   // checkpoints are unchanged. `state` must hold no NaN or Inf: JSON has none.
   void commit(int64_t step, const std::string& model_fingerprint, const std::vector<CheckpointFile>& files,
               const nlohmann::json& state);
-  // Rank 0: removes the partial folder. Never throws.
-  void abandon(int64_t step) noexcept;
+  void abandon(int64_t step) noexcept;  // Rank 0: removes the partial folder. Never throws.
 
   // Steps that have a folder under a valid name, highest first. Opens none of them.
   std::vector<int64_t> steps() const;
-  // The last saved checkpoint with a readable manifest; errors of the others go to `unreadable`. Its other files are
-  // not read.
+  // The last saved checkpoint with a readable manifest; errors of others go to `unreadable`. Reads no other file.
   std::optional<Checkpoint> last_saved(const std::function<void(const CheckpointError&)>& unreadable) const;
-  // The last saved checkpoint whose files match their hashes and which `examine` accepts (it throws CheckpointError to
-  // reject). Skips others with a warning that names the file.
+  // The last saved checkpoint with right hashes that `examine` accepts (else CheckpointError). Warns of others by file.
   std::optional<Checkpoint> latest_valid(const std::function<void(const Checkpoint&)>& examine = {}) const;
   std::string folder(int64_t step) const;
 

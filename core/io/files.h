@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,12 +15,43 @@
 
 namespace mantissa {
 
+// Where tests (configuration section `test`) make file operations fail. Unused, a place costs a load and a branch.
+enum class FileOperation : uint8_t { kNone, kOpen, kRead, kWrite, kSync, kClose, kRename };
+
+// Any thread may call it.
+class FileFaultInjector {
+ public:
+  virtual ~FileFaultInjector() = default;
+  // Called before an operation on a file, or on the folder that is renamed. Returns the errno with which the operation
+  // fails; 0: it takes place. May lower `bytes`, the size of the next system call, to at least 1.
+  virtual int before(FileOperation operation, const std::string& path, size_t& bytes) = 0;
+};
+
+namespace internal {
+inline std::atomic<FileFaultInjector*> file_fault_injector = nullptr;
+}  // namespace internal
+
+// Returns the previous injector. An injector must outlive the operations that started with it.
+inline FileFaultInjector* set_file_fault_injector(FileFaultInjector* injector) {
+  return internal::file_fault_injector.exchange(injector);
+}
+
+inline int file_fault(FileOperation operation, const std::string& path, size_t& bytes) {
+  FileFaultInjector* const injector = internal::file_fault_injector.load(std::memory_order_acquire);
+  if (injector == nullptr) [[likely]]
+    return 0;
+  return injector->before(operation, path, bytes);
+}
+inline int file_fault(FileOperation operation, const std::string& path) {
+  size_t bytes = 0;
+  return file_fault(operation, path, bytes);
+}
+
 // Receives the bytes of a serialiser.
 class ByteSink {
  public:
   virtual ~ByteSink() = default;
-  // Takes all bytes or throws.
-  virtual void write(std::span<const std::byte> bytes) = 0;
+  virtual void write(std::span<const std::byte> bytes) = 0;  // takes all bytes or throws
 };
 
 // Names the file and the reason.
@@ -31,8 +63,7 @@ class UnreadableFile : public std::runtime_error {
 // A file's bytes, read-only, mapped into memory for the object's lifetime.
 class MappedFile {
  public:
-  // UnreadableFile if it cannot be opened or is no regular file; a pipe is refused, not waited for. An empty file has
-  // empty bytes(). The file must not shrink while it is mapped.
+  // UnreadableFile if it cannot be opened or is no regular file, such as a pipe. The file must not shrink while mapped.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -47,18 +78,21 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Maps the file. Throws FileError with the reason if it cannot.
-template <typename FileError>
-MappedFile map_file(const std::string& path) {
+// f(); throws FileError in place of UnreadableFile.
+template <typename FileError, typename F>
+auto or_throw(const F& f) {
   try {
-    return MappedFile(path);
+    return f();
   } catch (const UnreadableFile& error) {
     throw FileError(error.what());
   }
 }
+template <typename FileError>
+MappedFile map_file(const std::string& path) {
+  return or_throw<FileError>([&] { return MappedFile(path); });
+}
 
-// A file that is read in parts while others may write to it. A mapped file that shrinks ends the process; here it ends
-// a read.
+// A file that is read in parts while others may write to it. If it shrinks, a read fails; if mapped, the process ends.
 class InputFile {
  public:
   // Whether the file stays open between reads. A process may open only so many.
@@ -71,8 +105,7 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }  // when it was opened
-  // Fills `out` with the bytes from `offset` on. UnreadableFile if it cannot: the file has become shorter, or another
-  // one has its name.
+  // Fills `out` with the bytes from `offset` on. UnreadableFile if the file has become shorter, or was replaced.
   void read(uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -84,17 +117,14 @@ class InputFile {
 // The bytes of a regular file; nothing if it cannot be read.
 std::optional<std::string> text_of_file(const std::string& path);
 
-// Whether the text holds a wildcard: * ? or [.
-bool has_wildcard(std::string_view pattern);
+bool has_wildcard(std::string_view pattern);  // whether the text holds a wildcard: * ? or [
 
 // The regular files that match: * ? [a-z] within one folder, ** for any number of folders. Sorted by bytes, so that
 // every machine and rank gets the same order. Names with a leading '.' need a pattern with it; ** does not follow links
-// to folders. A pattern without wildcards is returned as it is, whether or not the file exists: opening it gives the
-// reason.
+// to folders. A pattern without wildcards is returned as it is, even if there is no such file.
 std::vector<std::string> expand_glob(const std::string& pattern);
 
-// Replaces a file at once, for readers, but leaves it to the system when the disk has it. No link is followed. Returns
-// 0 or errno.
+// Replaces a file at once, for readers, without waiting for the disk. No link is followed. Returns 0 or errno.
 int replace_file(const std::string& path, const std::string& text);
 // The same. Throws FileError naming file and reason if it cannot.
 template <typename FileError>
@@ -114,5 +144,28 @@ void for_each_line(std::string_view text, const F& f) {
     f(number, line);
   }
 }
+
+// A folder or file that appears under its name once it is complete.
+class PendingOutput {
+ public:
+  enum class Kind : uint8_t { kFolder, kFile };
+
+  // No user gives such a name: an output with this suffix is left over from a killed program, and is removed.
+  static constexpr const char* kSuffix = ".mantissa-partial";
+
+  // Makes the folder NAME.mantissa-partial; a file of that name is left to the caller. ConfigError if something of this
+  // name is there that is no empty folder, if the name is empty, or if the folder cannot be made.
+  PendingOutput(Kind kind, std::string name);
+  // Removes what is partial unless finish() was called.
+  ~PendingOutput();
+  PendingOutput& operator=(PendingOutput&&) = delete;
+
+  const std::string& partial() const { return partial_; }
+  void finish();  // Gives it its name. ConfigError if it cannot.
+
+ private:
+  std::string name_, partial_;
+  bool is_finished_ = false;
+};
 
 }  // namespace mantissa

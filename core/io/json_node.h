@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -26,21 +25,29 @@ class JsonNode {
   // A member; nothing if it is absent or null.
   std::optional<JsonNode> find(std::string_view key) const;
   JsonNode at(std::string_view key) const;  // DataError if it is absent or null
-  JsonNode at(size_t index) const;          // of an array; must exist
+  // The item of an array; must exist.
+  JsonNode at(size_t index) const { return {(*value_)[index], fmt::format("{}[{}]", where_, index)}; }
 
   // DataError if the value is of another type.
-  const nlohmann::json& object() const;
-  const nlohmann::json& array() const;
-  const std::string& text() const;
-  bool flag() const;
+  const nlohmann::json& object() const { return expect(value_->is_object(), "an object"); }
+  const nlohmann::json& array() const { return expect(value_->is_array(), "an array"); }
+  const std::string& text() const { return expect(value_->is_string(), "a string").get_ref<const std::string&>(); }
+  bool flag() const { return expect(value_->is_boolean(), "true or false").get<bool>(); }
   // That of a member, or `otherwise` if it is absent.
-  bool flag(std::string_view key, bool otherwise) const;
-  int32_t id() const;  // of a token
+  bool flag(std::string_view key, bool otherwise) const {
+    const auto member = find(key);
+    return member ? member->flag() : otherwise;
+  }
+  // The id of a token.
+  int32_t id() const { return expect(is_id(*value_), "a token's id, 0 to 4194303").get<int32_t>(); }
 
-  static bool is_id(const nlohmann::json& value);
+  static bool is_id(const nlohmann::json& value) {
+    constexpr uint64_t kLargest = (1 << 22) - 1;  // no vocabulary is near it, and a damaged id would take memory
+    return value.is_number_unsigned() && value.get<uint64_t>() <= kLargest;
+  }
 
-  // DataError unless `is_right`.
-  void expect(bool is_right, std::string_view expected) const;
+  // The value; DataError unless `is_right`.
+  const nlohmann::json& expect(bool is_right, std::string_view expected) const;
   [[noreturn]] void fail(std::string_view message) const;
 
  private:

@@ -1,14 +1,10 @@
 #include "core/io/safetensors.h"
 
-#include <algorithm>
-#include <bit>
 #include <cstring>
 #include <set>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-
-#include "core/base/check.h"
 
 namespace mantissa {
 namespace {
@@ -92,8 +88,8 @@ SafetensorsWriter::SafetensorsWriter(ByteSink& sink, std::vector<SafetensorsEntr
     MANTISSA_CHECK(bytes.has_value(), "[safetensors] tensor {}: unknown dtype {}", entry.name, entry.dtype);
     return *bytes;
   };
-  std::stable_sort(order_.begin(), order_.end(),
-                   [&](const SafetensorsEntry& a, const SafetensorsEntry& b) { return item_bytes(a) > item_bytes(b); });
+  std::ranges::stable_sort(
+      order_, [&](const SafetensorsEntry& a, const SafetensorsEntry& b) { return item_bytes(a) > item_bytes(b); });
 
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   metadata.try_emplace("format", "pt");
@@ -187,9 +183,8 @@ void SafetensorsReader::parse_header(std::string_view text) {
     const json &dtype = value["dtype"], &shape = value["shape"], &offsets = value["data_offsets"];
     const auto unsigned_integer = [](const json& number) { return number.is_number_unsigned(); };
     check(dtype.is_string(), "dtype is not a string");
-    check(shape.is_array() && std::all_of(shape.begin(), shape.end(), unsigned_integer),
-          "shape is not an array of sizes");
-    check(offsets.is_array() && offsets.size() == 2 && std::all_of(offsets.begin(), offsets.end(), unsigned_integer),
+    check(shape.is_array() && std::ranges::all_of(shape, unsigned_integer), "shape is not an array of sizes");
+    check(offsets.is_array() && offsets.size() == 2 && std::ranges::all_of(offsets, unsigned_integer),
           "data_offsets are not two positions");
 
     SafetensorsEntry entry{name, dtype.get<std::string>(), {}, offsets[0].get<uint64_t>(), offsets[1].get<uint64_t>()};
@@ -206,7 +201,7 @@ void SafetensorsReader::parse_header(std::string_view text) {
                       fmt::join(entry.shape, ", "), expected, entry.begin, entry.end));
     entries_.push_back(std::move(entry));
   }
-  std::sort(entries_.begin(), entries_.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+  std::ranges::sort(entries_, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);  // an empty tensor before a tensor with its start
   });
 }
@@ -230,8 +225,7 @@ void SafetensorsReader::check_layout() const {
 void SafetensorsReader::fail(const std::string& why) const { throw CheckpointError(fmt::format("{}: {}", path_, why)); }
 
 const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
-  const auto found =
-      std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) { return entry.name == name; });
+  const auto found = std::ranges::find_if(entries_, [&](const auto& entry) { return entry.name == name; });
   return found == entries_.end() ? nullptr : &*found;
 }
 
@@ -239,10 +233,6 @@ const SafetensorsEntry& SafetensorsReader::at(std::string_view name) const {
   const SafetensorsEntry* entry = find(name);
   if (entry == nullptr) fail(fmt::format("there is no tensor {}", name));
   return *entry;
-}
-
-std::span<const std::byte> SafetensorsReader::bytes(const SafetensorsEntry& entry) const {
-  return bytes_.subspan(data_offset_ + entry.begin, entry.size_bytes());
 }
 
 void SafetensorsReader::read(std::string_view name, DType dtype, std::span<const int64_t> shape,

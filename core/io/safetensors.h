@@ -2,13 +2,7 @@
 // github.com/huggingface/safetensors. The format has no checksum; checkpoints hash the whole file.
 #pragma once
 
-#include <cstdint>
 #include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "core/io/files.h"
 #include "core/tensor/dtype.h"
@@ -40,8 +34,7 @@ class SafetensorsWriter {
   const std::vector<SafetensorsEntry>& order() const { return order_; }
   // `bytes`: all of the next tensor. ContractError if the name or the size differs.
   void append(std::string_view name, std::span<const std::byte> bytes);
-  // ContractError if tensors are missing.
-  void finish();
+  void finish();  // ContractError if tensors are missing
 
  private:
   ByteSink& sink_;
@@ -49,8 +42,7 @@ class SafetensorsWriter {
   size_t next_ = 0;
 };
 
-// Maps a file, or reads bytes in memory, and checks the whole header: CheckpointError naming file and tensor if
-// anything is inconsistent.
+// Maps a file, or reads bytes in memory, and checks the whole header: CheckpointError naming file and wrong tensor.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
@@ -61,10 +53,11 @@ class SafetensorsReader {
   const SafetensorsMetadata& metadata() const { return metadata_; }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of the data
   const SafetensorsEntry* find(std::string_view name) const;                 // nullptr if there is none
-  // CheckpointError if there is none.
-  const SafetensorsEntry& at(std::string_view name) const;
+  const SafetensorsEntry& at(std::string_view name) const;                   // CheckpointError if there is none
   // Valid as long as the reader. May be misaligned: copy, do not cast.
-  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const {
+    return bytes_.subspan(data_offset_ + entry.begin, entry.size_bytes());
+  }
   // Copies the tensor to `out`; CheckpointError if its dtype or shape differs.
   void read(std::string_view name, DType dtype, std::span<const int64_t> shape, std::span<std::byte> out) const;
 

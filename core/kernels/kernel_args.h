@@ -18,7 +18,7 @@
 #include <string>
 
 #include "core/profile/kernel_work.h"
-#include "core/tensor/operands.h"
+#include "core/tensor/tensor.h"
 
 namespace mantissa {
 

@@ -3,14 +3,13 @@
 // <family>/contract.cc, and run() for each device and for fp64 (core/kernels/fp64).
 #pragma once
 
-
 namespace mantissa {
 
 template <typename... Args>
 struct KernelList {};
 
 // The structs are only declared here, so that an edit of a family's args.h recompiles only its users.
-using ComputeKernels = KernelList<   //
+using Kernels = KernelList<          //
     struct FillArgs,                 // elementwise
     struct CastArgs,                 //
     struct SplitArgs,                //
@@ -36,33 +35,27 @@ using ComputeKernels = KernelList<   //
     struct RopeArgs,                 //
     struct CrossEntropyForwardArgs,  // loss
     struct CrossEntropyBackwardArgs,
-    struct ColumnSumArgs,     // reduction
-    struct AmaxArgs,          // quantize
-    struct TensorScaleArgs,   //
-    struct QuantizeArgs,      //
-    struct FromCodesArgs,     //
-    struct HadamardArgs,      //
-    struct DelayedScalesArgs  //
-    >;
-
-using OptimizerKernels = KernelList<  //
-    struct AdamWArgs,                 // optimizer
-    struct SettleDigestsArgs          //
-    >;
-
-using ReductionKernels = KernelList<  //
-    struct TensorStatsArgs,           // reduction
-    struct SumContributionsArgs,      //
-    struct RecordVerdictArgs,         //
-    struct DecideUpdateArgs,          //
-    struct DigestArgs                 // digest
-    >;
-
-using ProbeKernels = KernelList<   //
+    struct ColumnSumArgs,          // reduction
+    struct AmaxArgs,               // quantize
+    struct TensorScaleArgs,        //
+    struct QuantizeArgs,           //
+    struct FromCodesArgs,          //
+    struct HadamardArgs,           //
+    struct DelayedScalesArgs,      //
+    struct AdamWArgs,              // optimizer
+    struct SettleDigestsArgs,      //
+    struct TensorStatsArgs,        // reduction
+    struct SumContributionsArgs,   //
+    struct RecordVerdictArgs,      //
+    struct DecideUpdateArgs,       //
+    struct DigestArgs,             // digest
     struct ExponentHistogramArgs,  // probe
     struct UpdateStagnationArgs,   //
     struct RoundingLossesArgs,     //
     struct CompareArgs             //
     >;
+
+// Their number.
+inline constexpr int64_t kKernels = []<typename... Args>(KernelList<Args...>) { return sizeof...(Args); }(Kernels());
 
 }  // namespace mantissa

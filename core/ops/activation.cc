@@ -1,8 +1,6 @@
 #include "core/ops/activation.h"
 #include "core/kernels/activation/args.h"
 
-#include <type_traits>
-
 namespace mantissa {
 namespace {
 
@@ -14,7 +12,7 @@ template <typename Forward>
 Tensor activation_of(Tape& tape, Forward args, const Tensor& x) {
   args.x = x;
   args.y = tape.allocate(x.dtype(), kIsGated<Forward> ? Shape{x.dim(0), x.dim(1) / 2} : x.shape());
-  tape.backend().run(args, tape.stream());
+  tape.run(args);
   return args.y;
 }
 
@@ -30,7 +28,7 @@ Var record_activation(Tape& tape, Op op, Var x, const Forward& forward, const Ba
     Tensor dx = in_place ? dy : t.allocate(input.dtype(), input.shape(), "gradient");
     Backward args = backward;
     args.x = input, args.dy = std::move(dy), args.dx = dx;
-    t.backend().run(args, t.stream());
+    t.run(args);
     t.give_gradient(source, std::move(dx));
   });
   return tape.remakeable(std::move(made), [input, forward](Tape& t) { return activation_of(t, forward, input); });

@@ -18,7 +18,7 @@ Var add(Tape& tape, const Var& a, const Var& b) { return add(tape, {a, b, sum_dt
 Var add(Tape& tape, const DeferredSum& sum) {
   if (!sum.is_deferred()) return sum.a;
   const Tensor y = tape.allocate(sum.dtype, sum.a.value.shape());
-  tape.backend().run(AddArgs{.a = sum.a.value, .b = sum.b.value, .y = y}, tape.stream());
+  tape.run(AddArgs{.a = sum.a.value, .b = sum.b.value, .y = y});
   return record_sum(tape, sum, y);
 }
 
@@ -57,7 +57,7 @@ Var dropout(Tape& tape, Var x, float probability, int64_t samples) {
                    .site = tape.next_random_site(),
                    .first_sample = key.first_sample,
                    .elements_per_sample = input.numel() / samples};
-  tape.backend().run(args, tape.stream());
+  tape.run(args);
   args.x = args.y = Tensor();
   const Var source{{}, x.slot};
   return tape.record(Op::kDropout, y, {source}, {}, [source, args](Tape& t, Tensor dy) {
@@ -65,7 +65,7 @@ Var dropout(Tape& tape, Var x, float probability, int64_t samples) {
     Tensor dx = dy.unique() ? dy : t.allocate(dy.dtype(), dy.shape(), "gradient");
     backward.x = dy;
     backward.y = dx;
-    t.backend().run(backward, t.stream());
+    t.run(backward);
     backward.x = backward.y = dy = Tensor();
     t.give_gradient(source, std::move(dx));
   });

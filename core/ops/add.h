@@ -1,17 +1,14 @@
-// How a branch joins the residual stream: dropout, and add, which is an op of its own or fused into the norm that reads
-// the sum.
+// How a branch joins the residual stream: dropout, and add, an op of its own or fused into the norm of the sum.
 #pragma once
 
 #include "core/autograd/tape.h"
 
 namespace mantissa {
 
-// a + b, equal shapes; the sum is fp32, rounded once to the dtype that the layer's precision gives to add (by default
-// the widest input, which keeps a residual stream in fp32).
+// a + b, equal shapes; the sum is fp32, rounded once to the layer's dtype for add (default: the widest input's).
 Var add(Tape& tape, const Var& a, const Var& b);
 
-// A sum for the next norm to compute (add_layer_norm, add_rms_norm): one pass over memory instead of two, with the same
-// values. Without b it is a finished value, a.
+// A sum for the next norm to compute (add_layer_norm, add_rms_norm): the same values in one pass. Without b: a.
 struct DeferredSum {
   Var a{}, b{};
   DType dtype = DType::kF32;  // of the sum
@@ -19,12 +16,10 @@ struct DeferredSum {
   bool is_deferred() const { return b.value.defined(); }
 };
 
-// Defers add(a, b) of the tape's layer. Computes the sum at once if Tape::shows_every_op(), or if its dtype differs
-// from both addends'.
+// Defers add(a, b) of the tape's layer. At once if Tape::shows_every_op() or its dtype differs from both addends'.
 DeferredSum defer_add(Tape& tape, Var a, Var b);
 
-// Computes the sum now if it is deferred: the same values.
-Var add(Tape& tape, const DeferredSum& sum);
+Var add(Tape& tape, const DeferredSum& sum);  // computes the sum now if it is deferred: the same values
 
 // Result of a norm that computes a sum. The sum continues the residual stream.
 struct NormedSum {
@@ -32,16 +27,14 @@ struct NormedSum {
 };
 
 // --- for norms
-// Records `value` as the deferred sum, as add() would. Its gradient becomes that of both addends, the same tensor where
-// the dtypes are equal.
+// Records `value` as the deferred sum, as add() would. Its gradient, one tensor if dtypes agree, is both addends'.
 Var record_sum(Tape& tape, const DeferredSum& sum, Tensor value);
 
 // --- dropout
 // Zeroes elements with a given probability and scales the rest (Srivastava et al. 2014).
 
-// x (samples * positions, C); `samples` is the number of sequences in x. The mask is a function of (seed, step, global
-// sample, element, op number) only: it does not depend on the number of ranks or micro-batches. Returns x if the
-// probability is 0 or the tape is for evaluation.
+// x (samples * positions, C); `samples` is the number of sequences in x. The mask depends on (seed, step, global
+// sample, element, op number) only, not on ranks or micro-batches. Returns x for probability 0 or evaluation.
 Var dropout(Tape& tape, Var x, float probability, int64_t samples);
 
 }  // namespace mantissa

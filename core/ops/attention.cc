@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "core/autograd/key_value_cache.h"
 #include "core/kernels/embedding/args.h"
 
 namespace mantissa {
@@ -12,21 +11,19 @@ namespace {
 Tensor through_cache(Tape& tape, KeyValueCache& cache, const Tensor& qkv, AttentionShape shape) {
   MANTISSA_CHECK(!tape.training(), "[attention] '{}': a cache of keys and values is for evaluation", tape.layer());
   const Tensor kept = cache.of_layer(tape.layer(), qkv.dtype(), shape);
-  tape.backend().run(AttentionAppendArgs{.qkv = qkv,
-                                         .sequences = cache.row_sequences(),
-                                         .positions = cache.row_positions(),
-                                         .cache = kept,
-                                         .shape = shape},
-                     tape.stream());
+  tape.run(AttentionAppendArgs{.qkv = qkv,
+                               .sequences = cache.row_sequences(),
+                               .positions = cache.row_positions(),
+                               .cache = kept,
+                               .shape = shape});
   if (cache.pass() == CachedPass::kPrompt) return {};
   const Tensor out = tape.allocate(qkv.dtype(), {qkv.dim(0), shape.out_row()});
-  tape.backend().run(AttentionDecodeArgs{.qkv = qkv,
-                                         .sequences = cache.row_sequences(),
-                                         .positions = cache.row_positions(),
-                                         .cache = kept,
-                                         .out = out,
-                                         .shape = shape},
-                     tape.stream());
+  tape.run(AttentionDecodeArgs{.qkv = qkv,
+                               .sequences = cache.row_sequences(),
+                               .positions = cache.row_positions(),
+                               .cache = kept,
+                               .out = out,
+                               .shape = shape});
   return out;
 }
 
@@ -52,21 +49,13 @@ Var attention(Tape& tape, Var qkv, AttentionShape shape, const Tensor& starts) {
   }
   Tensor out = tape.allocate(dtype, {rows, shape.out_row()});
   const Tensor lse = tape.allocate(wide_of(dtype), {shape.batch, shape.num_heads, shape.sequence_length});
-  tape.backend().run(
-      AttentionForwardArgs{.qkv = packed_input, .starts = starts, .out = out, .lse = lse, .shape = shape},
-      tape.stream());
+  tape.run(AttentionForwardArgs{.qkv = packed_input, .starts = starts, .out = out, .lse = lse, .shape = shape});
   const int slot = qkv.slot;
   qkv.value = Tensor();
   return tape.record(Op::kAttention, out, {qkv}, {}, [=](Tape& t, Tensor d_out) {
     Tensor d_qkv = t.allocate(dtype, packed_input.shape(), "gradient");
-    t.backend().run(AttentionBackwardArgs{.qkv = packed_input,
-                                          .starts = starts,
-                                          .out = out,
-                                          .lse = lse,
-                                          .d_out = d_out,
-                                          .d_qkv = d_qkv,
-                                          .shape = shape},
-                    t.stream());
+    t.run(AttentionBackwardArgs{
+        .qkv = packed_input, .starts = starts, .out = out, .lse = lse, .d_out = d_out, .d_qkv = d_qkv, .shape = shape});
     t.give_gradient(Var{{}, slot}, std::move(d_qkv));
   });
 }
@@ -90,7 +79,7 @@ Var rope(Tape& tape, Var qkv, const AttentionShape& shape, const RopeFrequencies
     Tensor y = tensor.unique() ? tensor : t.allocate(tensor.dtype(), tensor.shape());
     rope_args.x = tensor;
     rope_args.y = y;
-    t.backend().run(rope_args, t.stream());
+    t.run(rope_args);
     return y;
   };
   Tensor y = in_place_or_copy(tape, args, x);

@@ -12,23 +12,21 @@ LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets, float so
   const DType wide = wide_of(logits.value.dtype());
   const Tensor losses = tape.allocate(wide, {rows}), lse = tape.allocate(wide, {rows});
   Tensor sum = tape.allocate(wide, {1});
-  tape.backend().run(CrossEntropyForwardArgs{.logits = logits.value,
-                                             .targets = targets,
-                                             .losses = losses,
-                                             .lse = lse,
-                                             .loss_sum = sum,
-                                             .ignore_index = kIgnoreIndex,
-                                             .softcap = softcap},
-                     tape.stream());
+  tape.run(CrossEntropyForwardArgs{.logits = logits.value,
+                                   .targets = targets,
+                                   .losses = losses,
+                                   .lse = lse,
+                                   .loss_sum = sum,
+                                   .ignore_index = kIgnoreIndex,
+                                   .softcap = softcap});
   Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {logits}, {},
                              [logits, targets, lse, softcap](Tape& t, Tensor d_loss) {
-                               t.backend().run(CrossEntropyBackwardArgs{.logits = logits.value,
-                                                                        .targets = targets,
-                                                                        .lse = lse,
-                                                                        .scale = d_loss,
-                                                                        .ignore_index = kIgnoreIndex,
-                                                                        .softcap = softcap},
-                                               t.stream());
+                               t.run(CrossEntropyBackwardArgs{.logits = logits.value,
+                                                              .targets = targets,
+                                                              .lse = lse,
+                                                              .scale = d_loss,
+                                                              .ignore_index = kIgnoreIndex,
+                                                              .softcap = softcap});
                                t.give_gradient(logits, logits.value);
                              });
   return {std::move(recorded), losses};

@@ -18,13 +18,12 @@ Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Paramet
   const DType dtype =
       tape.compute_dtype(Op::kEmbedding, given, position_table ? widest(given, position_table->working_dtype) : given);
   Tensor y = tape.allocate(dtype, {rows, channels});
-  tape.backend().run(EmbeddingForwardArgs{.tokens = tokens,
-                                          .starts = starts,
-                                          .token_table = tape.weight(token_table),
-                                          .position_table = position_table ? tape.weight(*position_table) : Tensor(),
-                                          .y = y,
-                                          .sequence_length = sequence_length},
-                     tape.stream());
+  tape.run(EmbeddingForwardArgs{.tokens = tokens,
+                                .starts = starts,
+                                .token_table = tape.weight(token_table),
+                                .position_table = position_table ? tape.weight(*position_table) : Tensor(),
+                                .y = y,
+                                .sequence_length = sequence_length});
   return tape.record(Op::kEmbedding, y, {}, {&token_table, position_table},
                      [tokens, starts, sequence_length, &token_table, position_table](Tape& t, Tensor dy) {
                        const GradientTarget token = t.gradient_target(token_table);
@@ -39,7 +38,7 @@ Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Paramet
                          args.d_position_table = position.tensor;
                          args.position_mode = position.mode;
                        }
-                       t.backend().run(args, t.stream());
+                       t.run(args);
                      });
 }
 

@@ -28,16 +28,13 @@
 // exceed a b.
 #pragma once
 
-#include <functional>
-
 #include "core/autograd/tape.h"
 
 namespace mantissa {
 
 struct GemmArgs;
 
-// The device of a product. make_part(shape) allocates a bf16 tensor for a part of an operand. Nothing else on the
-// stream may use its memory while the tensor lives.
+// The device of a product. make_part(shape) allocates a bf16 tensor for a part of an operand, unshared while it lives.
 struct ProductDevice {
   Backend& backend;
   Stream& stream;

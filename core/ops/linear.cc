@@ -1,7 +1,6 @@
 #include "core/ops/linear.h"
 
-#include <algorithm>
-
+#include "core/kernels/elementwise/args.h"
 #include "core/kernels/gemm/args.h"
 #include "core/kernels/loss/args.h"
 #include "core/kernels/reduction/args.h"
@@ -92,12 +91,11 @@ Var record_linear(Tape& tape, const Layer& layer, Tensor y, const SavedValue& in
                      });
 }
 
-// Operands of linear_cross_entropy(): input (R, K), targets (R), losses and log-sum-exp (R), logits (chunk rows, V).
-// d_input (R, K) is undefined where x takes no gradient.
+// linear_cross_entropy(): input (R, K), targets, losses, lse (R), logits (chunk rows, V), d_input (R, K) or undefined.
 struct ChunkedLoss {
   const Layer& layer;
   float softcap;
-  Tensor input, targets, losses, lse, logits, d_input;
+  Tensor input, targets, losses, lse, logits{}, d_input{};
 
   // Computes one chunk's losses and, in training, its gradients.
   void run(Tape& tape, int64_t begin, int64_t count, const Tensor& loss_sum) const {
@@ -112,17 +110,71 @@ struct ChunkedLoss {
                                        .loss_sum = loss_sum,
                                        .ignore_index = kIgnoreIndex,
                                        .softcap = softcap};
-    tape.backend().run(loss, tape.stream());
+    tape.run(loss);
     if (!tape.training()) return;
-    tape.backend().run(CrossEntropyBackwardArgs{.logits = chunk,
-                                                .targets = loss.targets,
-                                                .lse = loss.lse,
-                                                .scale = tape.options().loss_gradient,
-                                                .ignore_index = kIgnoreIndex,
-                                                .softcap = softcap},
-                       tape.stream());
+    tape.run(CrossEntropyBackwardArgs{.logits = chunk,
+                                      .targets = loss.targets,
+                                      .lse = loss.lse,
+                                      .scale = tape.options().loss_gradient,
+                                      .ignore_index = kIgnoreIndex,
+                                      .softcap = softcap});
     if (d_input.defined()) layer.input_gradient(tape, {.a = chunk, .c = d_input.rows(begin, count)}, is_first);
     if (layer.is_trained()) layer.weight_gradient(tape, chunk, x, is_first);
+  }
+};
+
+// An adapter in one pass. It holds no weight: backward functions may keep it.
+struct AdapterPass {
+  LowRankMatrices adapter;
+  DType dtype;  // compute dtype
+  Fp32Products products;
+
+  bool is_whole() const { return adapter.up->shape[0] == adapter.outputs; }
+
+  // B (N, rank) with zeros in the rows of other projections, so that kernels need no strides.
+  Tensor up_matrix(Tape& tape) const {
+    const Tensor own = tape.weight(*adapter.up, dtype);
+    if (is_whole()) return own;
+    const Tensor whole = tape.allocate(dtype, {adapter.outputs, own.dim(1)}, "adapter");
+    tape.run(FillArgs{.dst = whole});
+    tape.backend().copy(own, whole.rows(adapter.first_row, own.dim(0)), tape.stream());
+    return whole;
+  }
+  void multiply(Tape& tape, const Parameter& weight, Product product, const GemmArgs& args) const {
+    multiply_shown(tape, {weight, product}, args, products);
+  }
+  void scale(Tape& tape, const Tensor& tensor) const {
+    if (adapter.factor == 1.0f) return;
+    tape.run(CastArgs{.src = tensor, .dst = tensor, .scale = adapter.factor});
+  }
+  // dB = dy^T h, of the rows that B has.
+  void up_gradient(Tape& tape, const Tensor& dy, const Tensor& h) const {
+    const GradientTarget target = tape.gradient_target(*adapter.up);
+    GemmArgs args{.a = dy, .b = h, .c = target.tensor, .trans_a = Transpose::kYes, .mode = target.mode};
+    if (is_whole()) return multiply(tape, *adapter.up, Product::kWeightGradient, args);
+    args.c = tape.allocate(target.tensor.dtype(), {adapter.outputs, h.dim(1)}, "gradient");
+    args.mode = GradientMode::kWrite;
+    multiply(tape, *adapter.up, Product::kWeightGradient, args);
+    const Tensor own = args.c.rows(adapter.first_row, adapter.up->shape[0]);
+    if (target.mode == GradientMode::kWrite) return tape.backend().copy(own, target.tensor, tape.stream());
+    tape.run(AddArgs{.a = target.tensor, .b = own, .y = target.tensor});
+  }
+  // Takes dy (R, N) and h (R, rank), both of the compute dtype.
+  void backward(Tape& tape, const Var& source, DType x_dtype, const Tensor& x, const Tensor& h,
+                const Tensor& dy) const {
+    const Tensor dh = tape.allocate(dtype, h.shape(), "gradient");
+    multiply(tape, *adapter.up, Product::kInputGradient, {.a = dy, .b = up_matrix(tape), .c = dh});
+    up_gradient(tape, dy, h);
+    scale(tape, dh);
+    if (source.slot >= 0) {
+      Tensor dx = tape.allocate(x_dtype == DType::kF32 ? DType::kF32 : dtype, x.shape(), "gradient");
+      multiply(tape, *adapter.down, Product::kInputGradient,
+               {.a = dh, .b = tape.weight(*adapter.down, dtype), .c = dx});
+      tape.give_gradient(source, std::move(dx));
+    }
+    const GradientTarget target = tape.gradient_target(*adapter.down);
+    multiply(tape, *adapter.down, Product::kWeightGradient,
+             {.a = dh, .b = x, .c = target.tensor, .trans_a = Transpose::kYes, .mode = target.mode});
   }
 };
 
@@ -130,7 +182,7 @@ struct ChunkedLoss {
 
 void multiply_shown(Tape& tape, const LayerProduct& of, const GemmArgs& args, Fp32Products products) {
   if (products == Fp32Products::kFp32 || args.a.dtype() != DType::kF32) {
-    tape.backend().run(args, tape.stream());
+    tape.run(args);
   } else {
     multiply(tape, args, products);
   }
@@ -200,16 +252,14 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
   const Layer layer = make_layer("linear_cross_entropy", tape, x.value, weight, nullptr);
   const int64_t rows = x.value.dim(0);
   chunk_rows = std::min(chunk_rows, rows);
-  const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
+  const int64_t chunks = divide_up(rows, chunk_rows);
   const DType wide = wide_of(layer.dtype);
   ChunkedLoss loss{.layer = layer,
                    .softcap = softcap,
                    .input = tape.cast(x.value, layer.dtype),
                    .targets = targets,
                    .losses = tape.allocate(wide, {rows}),
-                   .lse = tape.allocate(wide, {rows}),
-                   .logits = {},
-                   .d_input = {}};
+                   .lse = tape.allocate(wide, {rows})};
   if (tape.training() && x.slot >= 0) loss.d_input = layer.allocate_input_gradient(tape, x.value.dtype(), rows);
   const Tensor sums = tape.allocate(wide, {chunks, 1});
   Tensor sum = tape.allocate(wide, {1});
@@ -218,7 +268,7 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
     const int64_t begin = chunk * chunk_rows;
     loss.run(tape, begin, std::min(chunk_rows, rows - begin), sums.slice(chunk, 1));
   }
-  tape.backend().run(ColumnSumArgs{.x = sums, .out = sum}, tape.stream());
+  tape.run(ColumnSumArgs{.x = sums, .out = sum});
 
   const Var source{{}, x.slot};
   Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {source}, {&weight},
@@ -226,6 +276,37 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
                                if (d_input.defined()) t.give_gradient(source, std::move(d_input));
                              });
   return {std::move(recorded), loss.losses};
+}
+
+Var low_rank(Tape& tape, Var x, const LowRankMatrices& adapter) {
+  const Shape &down = adapter.down->shape, &up = adapter.up->shape;
+  MANTISSA_CHECK(x.value.shape().rank() == 2 && down.rank() == 2 && up.rank() == 2 && x.value.dim(1) == down[1] &&
+                     up[1] == down[0],
+                 "[low_rank] x must be (R, K), '{}' (rank, K) and '{}' (n, rank), got {}, {} and {}",
+                 adapter.down->name, adapter.up->name, x.value.shape(), down, up);
+  MANTISSA_CHECK(adapter.first_row >= 0 && adapter.first_row + up[0] <= adapter.outputs,
+                 "[low_rank] rows {} to {} of '{}' are not among {} outputs", adapter.first_row,
+                 adapter.first_row + up[0], adapter.up->name, adapter.outputs);
+  const DType dtype = linear_dtype(tape, x.value.dtype(), *adapter.down);
+  const AdapterPass pass{.adapter = adapter,
+                         .dtype = dtype,
+                         .products = dtype == DType::kF32 ? tape.fp32_products() : Fp32Products::kFp32};
+  const DType x_dtype = x.value.dtype();
+  const Var source{{}, x.slot};
+  const Tensor input = tape.cast(x.value, dtype);
+  const SavedValue saved(x, input);
+  x.value = Tensor();
+  const int64_t rows = input.dim(0);
+  const Tensor h = tape.allocate(dtype, {rows, down[0]}), y = tape.allocate(dtype, {rows, adapter.outputs});
+  pass.multiply(tape, *adapter.down, Product::kForward,
+                {.a = input, .b = tape.weight(*adapter.down, dtype), .c = h, .trans_b = Transpose::kYes});
+  pass.scale(tape, h);
+  pass.multiply(tape, *adapter.up, Product::kForward,
+                {.a = h, .b = pass.up_matrix(tape), .c = y, .trans_b = Transpose::kYes});
+  return tape.record(Op::kLinear, y, {source}, {adapter.down, adapter.up},
+                     [pass, source, x_dtype, saved, h](Tape& t, const Tensor& dy) {
+                       pass.backward(t, source, x_dtype, saved.get(t), h, dy);
+                     });
 }
 
 }  // namespace mantissa

@@ -1,8 +1,5 @@
 #include "core/ops/norm.h"
 
-#include <array>
-#include <type_traits>
-
 #include "core/kernels/norm/args.h"
 
 namespace mantissa {
@@ -23,7 +20,7 @@ NormedSum record_norm(Tape& tape, Op op, const DeferredSum& x, Parameter& weight
     if constexpr (kIsLayerNorm) {
       if (bias) args.bias = t.weight(*bias);
     }
-    t.backend().run(args, t.stream());
+    t.run(args);
     return args.y;
   };
   Forward args{.x = x.a.value, .residual = x.b.value};
@@ -56,7 +53,7 @@ NormedSum record_norm(Tape& tape, Op op, const DeferredSum& x, Parameter& weight
         backward.rstd = args.rstd;
         backward.dx = dx.tensor, backward.mode = dx.mode;
         backward.d_weight = d_weight.tensor, backward.weight_mode = d_weight.mode;
-        t.backend().run(backward, t.stream());
+        t.run(backward);
       });
   return {sum, tape.remakeable(std::move(normed), [args, run, out](Tape& t) {
             Forward again = args;
@@ -108,13 +105,12 @@ Var head_norm(Tape& tape, Var qkv, const AttentionShape& shape, Parameter& query
   for (const Part& part : parts) {
     MANTISSA_CHECK(part.weight.shape == Shape{dim}, "[head_norm] weights must have shape ({}), got {}", dim,
                    part.weight.shape);
-    tape.backend().run(RmsNormForwardArgs{.x = by_head(x),
-                                          .weight = tape.weight(part.weight),
-                                          .y = by_head(y),
-                                          .rstd = part.rstd,
-                                          .epsilon = epsilon,
-                                          .heads = part.heads},
-                       tape.stream());
+    tape.run(RmsNormForwardArgs{.x = by_head(x),
+                                .weight = tape.weight(part.weight),
+                                .y = by_head(y),
+                                .rstd = part.rstd,
+                                .epsilon = epsilon,
+                                .heads = part.heads});
   }
   const Var input{{}, qkv.slot};
   return tape.record(Op::kRmsNorm, std::move(y), {input}, {&query_weight, &key_weight},
@@ -122,15 +118,14 @@ Var head_norm(Tape& tape, Var qkv, const AttentionShape& shape, Parameter& query
                        Tensor dx = dy.unique() ? dy : own_copy(t, dy);
                        for (const Part& part : parts) {
                          const GradientTarget d_weight = t.gradient_target(part.weight);
-                         t.backend().run(RmsNormBackwardArgs{.x = by_head(x),
-                                                             .dy = by_head(dx),
-                                                             .weight = t.weight(part.weight),
-                                                             .rstd = part.rstd,
-                                                             .dx = by_head(dx),
-                                                             .d_weight = d_weight.tensor,
-                                                             .weight_mode = d_weight.mode,
-                                                             .heads = part.heads},
-                                         t.stream());
+                         t.run(RmsNormBackwardArgs{.x = by_head(x),
+                                                   .dy = by_head(dx),
+                                                   .weight = t.weight(part.weight),
+                                                   .rstd = part.rstd,
+                                                   .dx = by_head(dx),
+                                                   .d_weight = d_weight.tensor,
+                                                   .weight_mode = d_weight.mode,
+                                                   .heads = part.heads});
                        }
                        t.give_gradient(input, std::move(dx));
                      });

@@ -23,7 +23,7 @@ struct RoundedLayer {
   LinearFormats formats;
   CodeProducts codes;
   Fp32Products products;  // for operands that are not rounded
-  uint32_t random_sites[std::size(kAllProducts)];
+  uint32_t random_sites[std::size(kAllProducts)] = {};
 
   OperandUse use(const Tape& tape, Product product, Role role) const {
     return {.product = product,
@@ -89,8 +89,7 @@ RoundedLayer make_rounded_layer(Tape& tape, int64_t rows, Parameter& weight, Par
                      .dtype = dtype,
                      .formats = formats,
                      .codes = CodeProducts(tape, formats, extents),
-                     .products = dtype == DType::kF32 ? tape.fp32_products() : Fp32Products::kFp32,
-                     .random_sites = {}};
+                     .products = dtype == DType::kF32 ? tape.fp32_products() : Fp32Products::kFp32};
   for (const Product product : kAllProducts) {
     if (!is_stochastic(formats, product, Role::kGradient)) continue;
     layer.random_sites[static_cast<size_t>(product)] = tape.next_random_site();
@@ -98,8 +97,7 @@ RoundedLayer make_rounded_layer(Tape& tape, int64_t rows, Parameter& weight, Par
   return layer;
 }
 
-// x for the weight gradient. Kept rounded if the forward product reads the same rounding and the value itself is not
-// needed; else kept as the value.
+// x for the weight gradient. Kept rounded if the forward product reads the same rounding and the value is not needed.
 class SavedInput {
  public:
   SavedInput(const Tape& tape, const RoundedLayer& layer, const Var& x, const Operand& forward, bool needs_value) {
@@ -157,7 +155,7 @@ void accumulate_gradients(Tape& tape, const RoundedLayer& layer, const SavedInpu
   layer.show(tape, kProduct, a, b, d_weight.tensor);
   if (layer.bias == nullptr) return;
   const GradientTarget d_bias = tape.gradient_target(*layer.bias);
-  tape.backend().run(ColumnSumArgs{.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, tape.stream());
+  tape.run(ColumnSumArgs{.x = dy, .out = d_bias.tensor, .mode = d_bias.mode});
 }
 
 }  // namespace

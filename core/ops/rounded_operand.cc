@@ -1,9 +1,6 @@
 #include "core/ops/rounded_operand.h"
 
-#include "core/base/error.h"
 #include "core/kernels/gemm/args.h"
-#include "core/kernels/quantize/args.h"
-#include "core/quant/narrow_format.h"
 #include "core/quant/scales.h"
 
 namespace mantissa {
@@ -68,11 +65,6 @@ StochasticArgs stochastic_args(const Tape& tape, const Tensor& x, const OperandU
           .first_sample = random.first_sample};
 }
 
-// The magnitude to which a tensor's scale maps its amax.
-float tensor_max(TensorFormat format) {
-  return format.scaling == Scaling::kTwoLevel ? kTwoLevelMax : narrow_format(format.format).max;
-}
-
 DelayedScales* delayed_scales_of(const Tape& tape, const OperandUse& use) {
   return use.format->scaling == Scaling::kDelayed ? tape.options().delayed_scales : nullptr;
 }
@@ -96,9 +88,10 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
     if (!slot.left && (tape.training() || use.role == Role::kWeight)) args.record = slot.record;
   } else if (has_tensor_scale(use.format->scaling)) {
     backend.run(AmaxArgs{.x = x, .record = buffers.record, .mode = GradientMode::kWrite}, tape.stream());
+    // The magnitude to which a tensor's scale maps its amax.
+    const float max = use.format->scaling == Scaling::kTwoLevel ? kTwoLevelMax : narrow_format(use.format->format).max;
     const Tensor& scale = buffers.matrix.scale;
-    backend.run(TensorScaleArgs{.record = buffers.record, .max = tensor_max(*use.format), .scale = scale},
-                tape.stream());
+    backend.run(TensorScaleArgs{.record = buffers.record, .max = max, .scale = scale}, tape.stream());
     args.scale = scale;
   }
   backend.run(args, tape.stream());
@@ -110,7 +103,7 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
 // Records x's amax and returns x: it has no scale yet.
 RoundedMatrix calibrate(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
   const DelayedScales::Slot slot = delayed_scales_of(tape, use)->slot(weight, use.role, use.format->format);
-  if (!slot.left) tape.backend().run(AmaxArgs{.x = x, .record = slot.record}, tape.stream());
+  if (!slot.left) tape.run(AmaxArgs{.x = x, .record = slot.record});
   return {.values = tape.cast(x, use.values)};
 }
 
@@ -121,7 +114,7 @@ RoundedMatrix in_values_dtype(Tape& tape, RoundedMatrix made, const OperandUse& 
 
 Tensor transformed(Tape& tape, const Tensor& x) {
   Tensor y = tape.allocate(DType::kBF16, x.shape(), "transformed operand");
-  tape.backend().run(HadamardArgs{.x = x, .y = y}, tape.stream());
+  tape.run(HadamardArgs{.x = x, .y = y});
   return y;
 }
 

@@ -15,8 +15,7 @@ enum class MomentFormat : uint8_t {
   kBlockwise8Bit,   // codes of core/quant/dynamic_map.h, an fp32 absmax per block; some parameters keep fp32
 };
 
-// The weights that an update changes if the working weights are bf16. Working weights in fp32 are their own masters
-// unless separate masters exist.
+// The weights that updates change for bf16 working weights. In fp32, these are their own masters unless others exist.
 enum class MasterWeights : uint8_t {
   kF32,
   kNoneStochastic,  // the working weights themselves, rounded stochastically
@@ -44,11 +43,9 @@ inline constexpr const char* kWhyNoNearestSecondMoment =
     "a second moment in bf16 that is rounded to nearest never decays at beta2 = 0.999: an update takes 0.1 % of it, "
     "which is less than half a step of bf16; give bf16_stochastic, 8bit or fp32";
 
-// ConfigError naming the value out of range, or the unsupported format.
-void validate(const AdamWOptions& options);
+void validate(const AdamWOptions& options);  // ConfigError naming the value out of range, or the unsupported format
 
-// The plan of update number `applied_steps + 1`. See UpdatePlan for unscale and clip_threshold. Computes bias
-// corrections in double.
+// The plan of update number `applied_steps + 1`. unscale, clip_threshold: see UpdatePlan. Corrects bias in double.
 UpdatePlan plan_update(const AdamWOptions& options, int64_t applied_steps, double unscale, double clip_threshold,
                        double learning_rate);
 

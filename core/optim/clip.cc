@@ -38,16 +38,11 @@ GradientClipper::GradientClipper(const ClipOptions& options) : options_(options)
 
 double GradientClipper::threshold() const {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  switch (options_.kind) {
-    case ClipOptions::Kind::kOff:
-      return kNone;
-    case ClipOptions::Kind::kFixed:
-      return options_.max_norm;
-    case ClipOptions::Kind::kAdaptive:
-      if (norms_.size() >= static_cast<size_t>(options_.warmup)) return percentile_of(state(), options_.percentile);
-      return options_.max_norm > 0.0 ? options_.max_norm : kNone;
+  if (options_.kind != ClipOptions::Kind::kAdaptive) {
+    return options_.kind == ClipOptions::Kind::kFixed ? options_.max_norm : kNone;
   }
-  return kNone;
+  if (norms_.size() >= static_cast<size_t>(options_.warmup)) return percentile_of(state(), options_.percentile);
+  return options_.max_norm > 0.0 ? options_.max_norm : kNone;
 }
 
 void GradientClipper::record(double norm) {

@@ -24,11 +24,9 @@ struct ClipOptions {
 // The threshold of the next step, from the norms of those before.
 class GradientClipper {
  public:
-  // ConfigError naming the value that is out of range.
-  explicit GradientClipper(const ClipOptions& options);
+  explicit GradientClipper(const ClipOptions& options);  // ConfigError naming the value that is out of range
 
-  // The current clipping threshold; infinity: no clipping.
-  double threshold() const;
+  double threshold() const;  // the current clipping threshold; infinity: no clipping
   // Records the norm, before clipping, of an applied step. ContractError if it is not finite: such steps are skipped.
   void record(double norm);
 

@@ -36,20 +36,13 @@ double learning_rate(const ScheduleOptions& options, int64_t applied_steps) {
   if (options.kind == ScheduleKind::kConstant) return peak;
   if (step >= options.total_steps) return final_rate;
   const double x = fraction(step - options.warmup_steps, options.total_steps - options.warmup_steps);
-  switch (options.kind) {
-    case ScheduleKind::kConstant:
-      break;
-    case ScheduleKind::kLinear:
-      return peak + (final_rate - peak) * x;
-    case ScheduleKind::kCosine:
-      return final_rate + (peak - final_rate) * 0.5 * (1.0 + std::cos(std::numbers::pi * x));
-    case ScheduleKind::kWarmupStableDecay: {
-      const int64_t decay_begin = options.total_steps - options.decay_steps;
-      if (step < decay_begin) return peak;
-      return peak + (final_rate - peak) * fraction(step - decay_begin, options.decay_steps);
-    }
+  if (options.kind == ScheduleKind::kLinear) return peak + (final_rate - peak) * x;
+  if (options.kind == ScheduleKind::kCosine) {
+    return final_rate + (peak - final_rate) * 0.5 * (1.0 + std::cos(std::numbers::pi * x));
   }
-  return peak;
+  const int64_t decay_begin = options.total_steps - options.decay_steps;
+  if (step < decay_begin) return peak;
+  return peak + (final_rate - peak) * fraction(step - decay_begin, options.decay_steps);
 }
 
 }  // namespace mantissa

@@ -1,12 +1,9 @@
 // Times of steps: the spans of one step, and the times of several steps, added up by phase and operation.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <set>
-#include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "core/profile/kernel_work.h"
@@ -50,15 +47,11 @@ class OpTimes {
   void add(const StepSpans& step);
 
   int64_t steps() const { return steps_; }
-  // Total time of all steps, from start to end on the step's stream.
-  double step_ms() const { return step_ms_; }
-  // A row for each polled operation: the sum of its rows, without a phase.
-  std::vector<OpTime> polled() const;
-  // Sorted by phase, in the order in which phases first started. Within a phase, rows `beside` come after the others.
-  // Within those, times descend, and the row of no operation comes last.
+  double step_ms() const { return step_ms_; }  // total time of all steps, from start to end on the step's stream
+  std::vector<OpTime> polled() const;          // a row for each polled operation: the sum of its rows, without a phase
+  // Sorted by phase in the order of first starts, then `beside`, then descending times, rows of no op last.
   std::vector<OpTime> rows() const;
-  // All phases, the step included, with the milliseconds of all steps, nested phases included; in the order in which
-  // they first started.
+  // All phases and the step, with the milliseconds of all steps and nested phases, in the order of their first start.
   const std::vector<std::pair<std::string_view, double>>& phases() const { return phases_; }
 
  private:
@@ -72,5 +65,29 @@ class OpTimes {
   int64_t steps_ = 0;
   double step_ms_ = 0.0;
 };
+
+// --- The output of a profile: the table of time, rates and per cent of the ceiling, and a trace.
+
+// The measured peaks of this device.
+struct Ceilings {
+  std::map<DType, double> gemm_flops;  // FLOP/s of GEMMs by operand dtype; absent: not known
+  double memory_bytes = 0.0;           // bytes/s read and written; 0: not known
+
+  // The roofline (Williams, Waterman, Patterson 2009): the longer of two times, the FLOP of this work at the peak of
+  // its dtype, and its traffic at the peak of the memory. Nothing if a peak is unknown or does not apply (Bound).
+  std::optional<double> least_seconds(const KernelWork& work) const;
+};
+
+// The dtypes of the products in `times`: the table needs the GEMM peak of each.
+std::vector<DType> product_dtypes(const OpTimes& times);
+
+// A line for each row of `times`, as means per step, then the ceilings. Begins with a line feed.
+std::string to_text(const OpTimes& times, const Ceilings& ceilings);
+
+// A trace in Chrome's trace event format, which chrome://tracing and ui.perfetto.dev load. Source: "Trace Event Format"
+// by the Chromium project; complete events ("ph": "X"), times in microseconds. Returns a JSON object. Process `rank`
+// has a thread for phases and one for the operations of each stream; events of a thread are nested. Operations carry
+// their phase, and FLOP, dtype and bytes if they have any. Leaves out polls of less than 10 us.
+std::string to_chrome_trace(const std::vector<StepSpans>& steps, int rank);
 
 }  // namespace mantissa

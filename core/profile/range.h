@@ -34,12 +34,10 @@ class MutedRanges {
  public:
   MutedRanges() { ++internal::muted_ranges; }
   ~MutedRanges() { --internal::muted_ranges; }
-  MutedRanges(const MutedRanges&) = delete;
-  MutedRanges& operator=(const MutedRanges&) = delete;
+  MutedRanges& operator=(MutedRanges&&) = delete;
 };
 
-// All ranges that begin from now on go to `sink`; nullptr turns them off. Returns the previous sink. A sink must
-// outlive the ranges that started in it, from any thread.
+// Ranges that begin from now on go to `sink`, if not null. Returns the previous sink, which must outlive ranges in it.
 inline RangeSink* set_range_sink(RangeSink* sink) { return internal::range_sink.exchange(sink); }
 
 class Range {
@@ -59,8 +57,7 @@ class Range {
     if (sink_ != nullptr) [[unlikely]]
       sink_->end(kind_, name_);
   }
-  Range(const Range&) = delete;
-  Range& operator=(const Range&) = delete;
+  Range& operator=(Range&&) = delete;
 
  private:
   RangeSink* sink_;  // the sink when the range started; nullptr: none

@@ -1,10 +1,6 @@
 #include "core/profile/step_profiler.h"
 
 #include <algorithm>
-#include <exception>
-#include <string_view>
-
-#include "core/base/check.h"
 
 namespace mantissa {
 
@@ -122,8 +118,7 @@ StepSpans StepProfiler::resolve(const Recording& recording) const {
   for (size_t index = 0; index < step.spans.size(); ++index) {
     Span& span = step.spans[index];
     const auto lane = static_cast<size_t>(span.lane);
-    // Computes start and end as differences from the same mark, so that nested spans stay nested whatever the timer's
-    // precision.
+    // Start and end are differences from one mark: nested spans stay nested whatever the timer's precision.
     const auto at = [&](size_t mark) {
       return offsets_us[lane] + 1e3 * recording.lanes[lane].timer->milliseconds(0, mark);
     };

@@ -6,9 +6,6 @@
 
 #include <deque>
 #include <functional>
-#include <memory>
-#include <thread>
-#include <vector>
 
 #include "core/profile/op_times.h"
 #include "core/profile/range.h"
@@ -36,8 +33,7 @@ class StepProfiler final : public RangeSink {
  public:
   explicit StepProfiler(ProfilerOptions options = {}) : options_(std::move(options)) {}
   ~StepProfiler() override;
-  StepProfiler(const StepProfiler&) = delete;
-  StepProfiler& operator=(const StepProfiler&) = delete;
+  StepProfiler& operator=(StepProfiler&&) = delete;
 
   // Call once, with the stream that steps are queued on; it must outlive the last step. Makes this the sink of ranges.
   // Create the backend before: a backend that runs under another profiler makes the other profiler the sink.
@@ -46,13 +42,11 @@ class StepProfiler final : public RangeSink {
   void begin(RangeKind kind, const char* name) override;
   void end(RangeKind kind, const char* name) override;
 
-  // Whether a step is being recorded.
-  bool recording() const { return open_ != nullptr; }
+  bool recording() const { return open_ != nullptr; }  // whether a step is being recorded
   // The innermost open phase of the step that is being recorded.
   const char* phase() const;
   StreamOrder order() const { return order_; }
-  // An operation: the work queued on `stream` (nullptr: that of the step) during the object's lifetime. Only while
-  // recording(). `name` has static storage. Operations are nested.
+  // The work queued on `stream` (nullptr: the step's) in its lifetime, while recording(). `name` is static. Nested.
   class Op {
    public:
     Op(StepProfiler& profiler, const char* name, const KernelWork& work, Stream* stream, SpanKind kind = SpanKind::kOp)
@@ -60,15 +54,13 @@ class StepProfiler final : public RangeSink {
       profiler.begin_span(kind, name, work, stream);
     }
     ~Op() { profiler_.end_span(); }
-    Op(const Op&) = delete;
-    Op& operator=(const Op&) = delete;
+    Op& operator=(Op&&) = delete;
 
    private:
     StepProfiler& profiler_;
   };
 
-  // Waits for the recorded work and returns the times of all recorded steps.
-  const OpTimes& finish();
+  const OpTimes& finish();  // waits for the recorded work and returns the times of all recorded steps
   // The first recorded steps, as far as they have been collected.
   const std::vector<StepSpans>& traced() const { return traced_; }
   bool trace_complete() const { return trace_complete_; }
@@ -95,8 +87,7 @@ class StepProfiler final : public RangeSink {
   void begin_step();
   // stream: nullptr for that of the step. An exception also drops the recording of the step.
   void begin_span(SpanKind kind, const char* name, const KernelWork& work, Stream* stream);
-  // Called by destructors. If the device fails in this call, only the recording of the step is lost: the next call to
-  // the device reports the failure again.
+  // Called by destructors. If the device fails, the step's recording is lost, and the next call reports it.
   void end_span() noexcept;
   void drop_step();
   int lane_of(Stream* stream);

@@ -27,8 +27,7 @@ inline constexpr int64_t kDynamicBlock = 256;
 
 enum class DynamicMap : uint8_t { kSigned, kUnsigned };
 
-// The position of 1.
-constexpr int last_position(DynamicMap map) { return map == DynamicMap::kSigned ? 128 : 255; }
+constexpr int last_position(DynamicMap map) { return map == DynamicMap::kSigned ? 128 : 255; }  // the position of 1
 
 // position: in [0, last_position(map)].
 constexpr float dynamic_magnitude(DynamicMap map, int position) {
@@ -46,14 +45,12 @@ constexpr float dynamic_magnitude(DynamicMap map, int position) {
   return static_cast<float>(2 * n + 9 * (2 * (counted - n) + 1)) / static_cast<float>((256 << doubled) * fifths);
 }
 
-// The threshold between `position` and `position` + 1: the smallest magnitude whose nearest position is `position` + 1.
-// position: in [0, last_position(map)).
+// The smallest magnitude whose nearest position is `position` + 1. position: in [0, last_position(map)).
 constexpr float dynamic_threshold(DynamicMap map, int position) {
   return 0.5f * (dynamic_magnitude(map, position) + dynamic_magnitude(map, position + 1));
 }
 
-// The code of a position: the position itself, or in the signed map a two's complement number with the value's sign.
-// The bits of -128, which has no other meaning, stand for 1.
+// The code of a position: itself, or in the signed map two's complement with the value's sign; the bits of -128 mean 1.
 constexpr uint8_t dynamic_code(DynamicMap map, int position, bool negative) {
   if (map == DynamicMap::kUnsigned || !negative) return static_cast<uint8_t>(position);
   return static_cast<uint8_t>(position < 128 ? -position : -127);
@@ -64,8 +61,7 @@ constexpr float dynamic_value(DynamicMap map, uint8_t code) {
   return -dynamic_magnitude(map, 256 - code);
 }
 
-// Whether the values of a block get codes. If all are 0, or one is NaN or Inf, all codes are 0: the absmax then makes
-// the whole block 0 or NaN.
+// Whether the values of a block get codes. If all are 0, or one is NaN or Inf, all codes are 0: the block is 0 or NaN.
 constexpr bool has_codes(float absmax) { return absmax > 0.0f && absmax <= 3.40282347e38f; }
 
 // The nearest position of a magnitude in [0, 1]. thresholds (last_position(map)): dynamic_threshold() by position.

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <numeric>
 
 #include "core/base/check.h"
@@ -42,8 +41,7 @@ struct Threshold {
   uint32_t fraction;
 };
 
-// The bin that begins at a threshold once the values are multiplied by 2^scale_exponent. If the threshold is outside of
-// all exponents: the first bin, or the one after the last.
+// The bin that begins at a threshold of values times 2^scale_exponent; beyond exponents: the first, or past the last.
 int bin_from(const Threshold& threshold, int scale_exponent) {
   const int exponent = threshold.exponent - scale_exponent;
   if (exponent < kMinExponent) return 0;
@@ -63,8 +61,7 @@ int64_t sum(const ExponentHistogram& histogram, int begin, int end) {
 // The smallest magnitude that does not become 0: half of the smallest subnormal is a tie that does.
 Threshold least_nonzero(const FormatInfo& format) { return {std::ilogb(format.min_subnormal) - 1, 1}; }
 
-// The smallest magnitude that becomes a normal number: the tie between the largest subnormal and the smallest normal
-// number, which is even.
+// The smallest magnitude that becomes a normal number: the tie between the largest subnormal and it, which is even.
 Threshold least_normal(const FormatInfo& format) {
   return {std::ilogb(format.min_normal) - 1, leading_ones(format.mantissa_bits)};
 }

@@ -7,14 +7,11 @@
 //   1 - 2^-m                   m mantissa bits: half-way from the largest subnormal to the smallest normal number;
 //   1 - 2^-(m+1)               half-way from the largest number to the number that would follow it;
 //   above 0.8125               the same for e4m3, whose largest number 448 = 1.75 * 2^8 is even and keeps the tie 464.
-// fp32 subnormals are counted by the exponents that they would have without a lower limit, down to 2^-149. Zeros have a
-// bin of their own.
+// fp32 subnormals count by exponents as without a lower limit, down to 2^-149. Zeros have a bin of their own.
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -23,12 +20,10 @@
 #include <vector>
 
 #include "core/quant/narrow_format.h"
-#include "core/tensor/format.h"
 
 namespace mantissa {
 
-// Exponents of finite magnitudes other than 0.
-inline constexpr int kMinExponent = -149, kMaxExponent = 127;
+inline constexpr int kMinExponent = -149, kMaxExponent = 127;  // exponents of finite magnitudes other than 0
 
 // A fraction (23 bits) whose leading `bits` bits are set.
 constexpr uint32_t leading_ones(int bits) { return 0x7fffffu & ~(0x7fffffu >> bits); }
@@ -60,8 +55,7 @@ struct ExponentHistogram {
   bool operator==(const ExponentHistogram&) const = default;
 };
 
-// The bin of a fraction within its exponent. The cuts are compile-time constants because a GPU has no access to an
-// array of the host.
+// The bin of a fraction within its exponent. Cuts are compile-time constants: a GPU cannot read arrays of the host.
 template <size_t... Index>
 constexpr int fraction_bin(uint32_t fraction, std::index_sequence<Index...>) {
   return ((fraction >= std::integral_constant<uint32_t, kFractionCuts[Index]>::value ? 1 : 0) + ...);
@@ -85,8 +79,7 @@ constexpr int histogram_bin(uint32_t magnitude) {
 // in ascending order: how many bins lie between it and the previous one, and its count. Both are LEB128: 7 bits a byte,
 // the lowest first, the top bit set in all bytes but a number's last. Counts must not be negative.
 std::vector<std::byte> encode_histogram(const ExponentHistogram& histogram);
-// DataError if the bytes are not such a code.
-ExponentHistogram decode_histogram(std::span<const std::byte> code);
+ExponentHistogram decode_histogram(std::span<const std::byte> code);  // DataError if the bytes are not such a code
 
 // --- the losses of a format for the values in an exponent histogram, if they were multiplied by a power of two and
 // rounded to it once (nearest, ties to even). The counts are exact for every Format and every exponent. (A kernel
@@ -119,9 +112,8 @@ struct MagnitudeRange {
 };
 
 // The magnitude that `percentile` per cent of the elements do not exceed, 0 <= percentile <= 100. By nearest rank:
-// element number ceil(percentile / 100 * elements), from 1, in ascending order. Zeros count; Inf and NaN are above all
-// numbers. The range is that of the bin, up to the amax: at_most < 1.5 at_least. 0 if there are no elements.
-// ContractError for another percentile.
+// element ceil(percentile / 100 * elements), from 1, ascending. Zeros count; Inf and NaN are above. The range is that
+// of the bin, up to the amax: at_most < 1.5 at_least. 0 if there are no elements. ContractError for another percentile.
 MagnitudeRange magnitude_percentile(const ExponentHistogram& histogram, double percentile);
 
 struct StaticScaleOptions {

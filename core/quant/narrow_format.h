@@ -2,12 +2,10 @@
 // the requested rounding, and the same on every device. core/tensor/format.h defines the formats.
 //
 // Values that are not finite stay so: Inf becomes Inf if the format has one, else NaN; NaN stays NaN. A conversion that
-// saturates Inf, like the hardware's, would hide an overflow. e2m1 has neither Inf nor NaN, but the scale of its block
-// can be NaN, which has the same effect on a product.
+// saturates Inf, like the hardware's, would hide an overflow. e2m1 has neither, but NaN scales of blocks act alike.
 #pragma once
 
 #include <bit>
-#include <cstdint>
 #include <limits>
 
 #include "core/tensor/format.h"
@@ -16,8 +14,7 @@ namespace mantissa {
 
 inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-// |value| as an integer of the same order, with NaN above Inf. Maxima of such integers are the same in any order and do
-// not lose a NaN.
+// |value| as an integer of the same order, with NaN above Inf. Maxima are the same in any order and keep NaN.
 constexpr uint32_t magnitude_bits(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
 
 constexpr bool is_finite_magnitude(uint32_t bits) { return bits < kInfinityBits; }
@@ -31,16 +28,10 @@ struct NarrowFormat {
 };
 
 constexpr NarrowFormat narrow_format(Format format) {
-  switch (format) {
-    case Format::kE4M3:
-      return {448.0f, 0x1p-6f, 3, false};
-    case Format::kE5M2:
-      return {57344.0f, 0x1p-14f, 2, true};
-    case Format::kE2M1:
-      return {6.0f, 1.0f, 1, false};
-    default:
-      return {};
-  }
+  if (format == Format::kE4M3) return {448.0f, 0x1p-6f, 3, false};
+  if (format == Format::kE5M2) return {57344.0f, 0x1p-14f, 2, true};
+  if (format == Format::kE2M1) return {6.0f, 1.0f, 1, false};
+  return {};
 }
 
 // 2^exponent for -126 <= exponent <= 127.
@@ -120,8 +111,7 @@ constexpr RoundingOutcome rounding_outcome(const NarrowFormat& format, float val
 
 // --- 8-bit codes of e4m3 and e5m2 (bits as in core/tensor/format.h)
 
-// `value` is a number of the format, as round_to() gives it, NaN, or Inf if the format has Inf. NaN becomes the
-// format's largest code.
+// `value` is a number of the format, as round_to() gives it, NaN (the largest code), or Inf if the format has Inf.
 constexpr uint8_t code_of(const NarrowFormat& format, float value) {
   const uint32_t sign = std::bit_cast<uint32_t>(value) >> 24 & 0x80u;
   const uint32_t bits = magnitude_bits(value);
@@ -167,8 +157,7 @@ inline constexpr int kCodeScaleExponent = 110;
 inline constexpr int64_t kHadamardLength = 16;
 
 // Bit j is set if value j changes its sign before the transform: (j0 and j1) xor (j2 and j3), with j0 ... j3 the bits
-// of j. It is a bent function, whose correlation with every row of the matrix is +-4: equal values are spread evenly,
-// too.
+// of j. A bent function correlates by +-4 with every row of the matrix: equal values are spread evenly, too.
 inline constexpr uint32_t kHadamardSigns = 0x7888u;
 
 constexpr bool hadamard_negates(int64_t value) { return (kHadamardSigns >> value & 1u) != 0; }

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 #include <iterator>
-#include <limits>
 
 #include "core/quant/narrow_format.h"
 
@@ -82,21 +80,14 @@ struct Spacing {
 };
 
 constexpr Spacing spacing_of(Format format) {
-  switch (format) {
-    case Format::kF32:
-      return {0x1p-126f, 0x1p-23f};
-    case Format::kBF16:
-      return {0x1p-126f, 0x1p-7f};
-    case Format::kF16:
-      return {0x1p-14f, 0x1p-10f};
-    default:
-      return {};
-  }
+  if (format == Format::kF32) return {0x1p-126f, 0x1p-23f};
+  if (format == Format::kBF16) return {0x1p-126f, 0x1p-7f};
+  if (format == Format::kF16) return {0x1p-14f, 0x1p-10f};
+  return {};
 }
 
-// ulp(w): the distance between numbers of the format in the binade of w, or between its subnormals if w is below the
-// normal range; as if the format had no largest number. w need not be a number of the format. Exact, 2^-149 or more. 0
-// <= magnitude = |w| < Inf.
+// ulp(w): the distance between numbers of the format in the binade of w, or between its subnormals below the normal
+// range; as if the format had no largest number. w may be any number. Exact, 2^-149 or more. 0 <= |w| < Inf.
 constexpr float ulp_of(const Spacing& spacing, float magnitude) {
   const float at_least = magnitude < spacing.min_normal ? spacing.min_normal : magnitude;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(at_least) & kInfinityBits) * spacing.epsilon;

@@ -7,17 +7,12 @@
 // its inverse is subnormal, except e8m0's 2^-127, so that flushing subnormals changes no bit.
 #pragma once
 
-#include <bit>
-#include <cstdint>
-#include <limits>
-
 #include "core/quant/narrow_format.h"
 #include "core/quant/tensor_format.h"
 
 namespace mantissa {
 
-// Scales of tensors and their inverses are within 2^+-126.
-inline constexpr int kMaxScaleExponent = 126;
+inline constexpr int kMaxScaleExponent = 126;  // scales of tensors and their inverses are within 2^+-126
 
 // The scale of a whole tensor: max / amax / 2^margin, -126 <= margin <= 126. `previous` if amax is 0 or not finite.
 constexpr float tensor_scale(uint32_t amax, float max, int margin, float previous) {
@@ -28,8 +23,7 @@ constexpr float tensor_scale(uint32_t amax, float max, int margin, float previou
   return scale > power_of_two(-kMaxScaleExponent) ? scale : power_of_two(-kMaxScaleExponent);
 }
 
-// The largest e for which amax * 2^e <= max. amax is finite and not 0; max is a normal number. The result is above
-// -255.
+// The largest e for which amax * 2^e <= max. amax is finite and not 0; max is normal. e > -255.
 constexpr int headroom_exponent(uint32_t amax, float max) {
   // Both as fraction * 2^exponent with the leading bit of the fraction at 23.
   const uint32_t max_bits = std::bit_cast<uint32_t>(max);
@@ -105,32 +99,23 @@ struct BlockFactors {
   float after = 1.0f;
 };
 
-// amax: the block's, as magnitude_bits(). tensor: the tensor's scale, which only kTwoLevel uses. format.scaling must be
-// one with blocks.
+// amax: the block's, as magnitude_bits(). tensor: the tensor's scale, for kTwoLevel. format.scaling must have blocks.
 constexpr BlockFactors block_factors(TensorFormat format, uint32_t amax, float tensor) {
   const float max = narrow_format(format.format).max;
-  switch (format.scaling) {
-    case Scaling::kBlock: {
-      const float scale = block_scale(amax, max);
-      return {scale, 1.0f / scale};
-    }
-    case Scaling::kMicro: {
-      const E8M0 scale = microscale(amax, max);
-      return {multiplier_of(scale), to_float(scale)};
-    }
-    case Scaling::kTwoLevel: {
-      const float block = two_level_block_scale(amax, tensor);
-      return {two_level_multiplier(block, tensor), block};
-    }
-    case Scaling::kDelayed:
-    case Scaling::kCurrent:
-      break;
+  if (block_length(format.scaling) == 0) return {};
+  if (format.scaling == Scaling::kBlock) {
+    const float scale = block_scale(amax, max);
+    return {scale, 1.0f / scale};
   }
-  return {};
+  if (format.scaling == Scaling::kMicro) {
+    const E8M0 scale = microscale(amax, max);
+    return {multiplier_of(scale), to_float(scale)};
+  }
+  const float block = two_level_block_scale(amax, tensor);
+  return {two_level_multiplier(block, tensor), block};
 }
 
-// The stored scale of a kMicro block: the e8m0 code of BlockFactors::after, which is a power of two from 2^-127 on or
-// NaN.
+// The stored scale of a kMicro block: the e8m0 code of BlockFactors::after, a power of two from 2^-127 on or NaN.
 constexpr E8M0 micro_scale_of(float after) {
   return {static_cast<uint8_t>(std::bit_cast<uint32_t>(after) >> 23 & 0xffu)};
 }

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <compare>
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "core/base/round_up.h"
 #include "core/tensor/format.h"
@@ -53,8 +51,7 @@ constexpr std::string_view name(Scaling scaling) { return kScalingNames[static_c
 inline std::optional<Scaling> parse_scaling(std::string_view text) { return find_named(kAllScalings, text); }
 std::string name(TensorFormat format);  // "delayed:e4m3"
 
-// Why the recipe does not support the format; empty if it does: e2m1 goes with kTwoLevel, e4m3 and e5m2 with the
-// others.
+// Why the recipe does not support the format; else empty: e2m1 goes with kTwoLevel, e4m3 and e5m2 with the others.
 std::string refusal(TensorFormat format);
 
 // --- memory layout of the block scales of a matrix of 8-bit codes, as the units that multiply such matrices expect it.
@@ -70,51 +67,38 @@ enum class BlockScaleLayout : uint8_t {
   kMicroTiles,       // 1 x 32, e8m0: tiles of 128 rows x 4 blocks, row by row of tiles; rows and blocks are padded
 };
 
-// The rows and blocks of a kMicroTiles tile.
-inline constexpr int64_t kScaleTileRows = 128, kScaleTileBlocks = 4;
-// kSquareBlocks128 pads the blocks of a row to a multiple of this.
-inline constexpr int64_t kSquareBlockPadding = 4;
+inline constexpr int64_t kScaleTileRows = 128, kScaleTileBlocks = 4;  // the rows and blocks of a kMicroTiles tile
+inline constexpr int64_t kSquareBlockPadding = 4;  // kSquareBlocks128 pads the blocks of a row to a multiple of this
 
 // Columns in a block.
 constexpr int64_t block_length(BlockScaleLayout layout) { return layout == BlockScaleLayout::kMicroTiles ? 32 : 128; }
 
 // Blocks in a row; the last one may be shorter.
 constexpr int64_t blocks_across(BlockScaleLayout layout, int64_t columns) {
-  return (columns + block_length(layout) - 1) / block_length(layout);
+  return divide_up(columns, block_length(layout));
 }
 
 // Number of scales of a matrix (rows, columns), padding included.
 constexpr int64_t block_scale_count(BlockScaleLayout layout, int64_t rows, int64_t columns) {
   const int64_t blocks = blocks_across(layout, columns);
-  switch (layout) {
-    case BlockScaleLayout::kRowBlocks128:
-      return rows * blocks;
-    case BlockScaleLayout::kSquareBlocks128:
-      return round_up(rows, 128) / 128 * round_up(blocks, kSquareBlockPadding);
-    case BlockScaleLayout::kMicroTiles:
-      return round_up(rows, kScaleTileRows) * round_up(blocks, kScaleTileBlocks);
+  if (layout == BlockScaleLayout::kRowBlocks128) return rows * blocks;
+  if (layout == BlockScaleLayout::kMicroTiles) {
+    return round_up(rows, kScaleTileRows) * round_up(blocks, kScaleTileBlocks);
   }
-  return 0;
+  return round_up(rows, 128) / 128 * round_up(blocks, kSquareBlockPadding);
 }
 
 // Index of the scale of block number `block` in row `row`; `row` counts rows of the matrix, not of blocks.
 constexpr int64_t block_scale_index(BlockScaleLayout layout, int64_t rows, int64_t columns, int64_t row,
                                     int64_t block) {
   const int64_t blocks = blocks_across(layout, columns);
-  switch (layout) {
-    case BlockScaleLayout::kRowBlocks128:
-      return block * rows + row;
-    case BlockScaleLayout::kSquareBlocks128:
-      return row / 128 * round_up(blocks, kSquareBlockPadding) + block;
-    case BlockScaleLayout::kMicroTiles: {
-      // Within a tile, the scales of rows 32 apart are neighbours.
-      const int64_t tile =
-          row / kScaleTileRows * (round_up(blocks, kScaleTileBlocks) / kScaleTileBlocks) + block / kScaleTileBlocks;
-      const int64_t in_tile = row % 32 * 16 + row % kScaleTileRows / 32 * kScaleTileBlocks + block % kScaleTileBlocks;
-      return tile * (kScaleTileRows * kScaleTileBlocks) + in_tile;
-    }
-  }
-  return 0;
+  if (layout == BlockScaleLayout::kRowBlocks128) return block * rows + row;
+  if (layout == BlockScaleLayout::kSquareBlocks128) return row / 128 * round_up(blocks, kSquareBlockPadding) + block;
+  // Within a tile, the scales of rows 32 apart are neighbours.
+  const int64_t tile =
+      row / kScaleTileRows * (round_up(blocks, kScaleTileBlocks) / kScaleTileBlocks) + block / kScaleTileBlocks;
+  const int64_t in_tile = row % 32 * 16 + row % kScaleTileRows / 32 * kScaleTileBlocks + block % kScaleTileBlocks;
+  return tile * (kScaleTileRows * kScaleTileBlocks) + in_tile;
 }
 
 }  // namespace mantissa

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <set>
 
 #include "core/tensor/tensor.h"
@@ -20,15 +19,12 @@ class Arena {
   // `region` is reserved address space; pages are taken as they are touched.
   explicit Arena(std::shared_ptr<Storage> region);
   ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
+  Arena& operator=(Arena&&) = delete;
 
-  // Uninitialised memory. If the request does not fit: throws Error (kInternal) naming `what`, the request and the
-  // bytes in use.
+  // Uninitialised memory. If it does not fit: Error (kInternal) naming `what`, request and bytes in use.
   Tensor allocate(DType dtype, Shape shape, const char* what = "activation");
 
-  // Ends a step: ContractError if a tensor of the step is still alive.
-  void rewind();
+  void rewind();  // Ends a step: ContractError if a tensor of the step is still alive.
 
   // Bytes of the tensors that are alive, at most, and of the region.
   size_t used_bytes() const;

@@ -1,9 +1,7 @@
 // Element types of tensors.
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "core/base/check.h"
@@ -25,8 +23,7 @@ Format format_of(DType dtype);  // fp32, bf16 and fp16 only, else ContractError
 // Parses "fp64", "fp32", "bf16", "fp16"; nothing for any other text.
 std::optional<DType> parse_float_dtype(std::string_view text);
 
-// The wider of two floating types: fp64 and then fp32 absorb all, bf16 with fp16 gives fp32 (as in PyTorch's
-// promotion).
+// The wider of two floating types: fp64 and then fp32 absorb all, bf16 with fp16 gives fp32 (as in PyTorch).
 DType widest(DType a, DType b);
 
 // The dtype of sums, statistics, losses and parameter gradients of a computation in `dtype`: fp32, beside fp64 fp64.
@@ -35,43 +32,25 @@ constexpr DType wide_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64
 template <typename T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::kF32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::kF32> {};
 template <>
-struct DTypeOf<BFloat16> {
-  static constexpr DType value = DType::kBF16;
-};
+struct DTypeOf<BFloat16> : std::integral_constant<DType, DType::kBF16> {};
 template <>
-struct DTypeOf<Float16> {
-  static constexpr DType value = DType::kF16;
-};
+struct DTypeOf<Float16> : std::integral_constant<DType, DType::kF16> {};
 template <>
-struct DTypeOf<int32_t> {
-  static constexpr DType value = DType::kI32;
-};
+struct DTypeOf<int32_t> : std::integral_constant<DType, DType::kI32> {};
 template <>
-struct DTypeOf<uint8_t> {
-  static constexpr DType value = DType::kU8;
-};
+struct DTypeOf<uint8_t> : std::integral_constant<DType, DType::kU8> {};
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::kF64;
-};
+struct DTypeOf<double> : std::integral_constant<DType, DType::kF64> {};
 
-// Calls f.template operator()<T>() with the C++ type of fp32, bf16 or fp16. The only switch over dtypes in kernels.
+// Calls f.template operator()<T>() with the C++ type of fp32, bf16 or fp16. Kernels choose by dtype here only.
 template <typename F>
 decltype(auto) dispatch(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kF32:
-      return f.template operator()<float>();
-    case DType::kBF16:
-      return f.template operator()<BFloat16>();
-    case DType::kF16:
-      return f.template operator()<Float16>();
-    default:
-      throw ContractError(fmt::format("[dispatch] expected fp32, bf16 or fp16, got {}", name(dtype)));
-  }
+  if (dtype == DType::kF32) return f.template operator()<float>();
+  if (dtype == DType::kBF16) return f.template operator()<BFloat16>();
+  if (dtype == DType::kF16) return f.template operator()<Float16>();
+  throw ContractError(fmt::format("[dispatch] expected fp32, bf16 or fp16, got {}", name(dtype)));
 }
 
 // The same with double for fp64.
@@ -85,5 +64,5 @@ decltype(auto) dispatch_with_fp64(DType dtype, F&& f) {
 
 template <>
 struct fmt::formatter<mantissa::DType> : fmt::formatter<fmt::string_view> {
-  fmt::appender format(mantissa::DType dtype, fmt::format_context& context) const;  // in dtype.cc: see tensor.h
+  fmt::appender format(mantissa::DType dtype, fmt::format_context& context) const;  // see tensor.h
 };

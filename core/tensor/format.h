@@ -1,5 +1,4 @@
-// Floating-point formats described as data, with exact scalar conversions: storage types and formats that no tensor
-// stores.
+// Floating-point formats described as data, with exact scalar conversions, whether or not tensors store them.
 //
 // A code is the format's bit pattern in the low 1 + exponent_bits + mantissa_bits bits: sign, exponent, mantissa (tf32
 // has 19-bit codes). Sources: IEEE 754-2019 (fp32, fp16); OCP 8-bit Floating Point Specification 1.0 (e4m3, e5m2); OCP
@@ -33,16 +32,14 @@ const FormatInfo& info(Format format);
 // The result for Inf and for finite values beyond the format's maximum.
 //   kNo:  Inf, or NaN if the format has no Inf (e4m3: above 464, half-way to the number that would follow 448).
 //   kYes: the maximum. This hides overflow: count non-finite values before such a cast.
-// NaN stays NaN in both. e2m1 has neither Inf nor NaN: it saturates in both, and NaN becomes +6, as in CUDA's
-// conversion.
+// NaN stays NaN in both. e2m1 has neither Inf nor NaN: it saturates in both, and NaN becomes +6, as in CUDA.
 enum class Saturation : uint8_t { kNo, kYes };
 
 // The code of the representable value nearest to `value`, ties to the even code; subnormals are kept. A NaN keeps its
 // sign and the leading bits of its payload and becomes quiet.
 uint32_t encode(Format format, float value, Saturation saturation);
 
-// The value of a code: exact, since every format here is a subset of fp32. Throws ContractError if `code` has bits that
-// the format lacks.
+// The value of a code: exact, since every format here is a subset of fp32. ContractError for bits that it lacks.
 float decode(Format format, uint32_t code);
 
 // decode(encode(value)): the value after a round trip through the format.

@@ -11,8 +11,7 @@ namespace mantissa {
 class Event {
  public:
   virtual ~Event() = default;
-  // Whether the work before it has finished. Does not block.
-  virtual bool done() const = 0;
+  virtual bool done() const = 0;  // Whether the work before it has finished. Does not block.
   // Blocks the host until it has.
   virtual void synchronize() const {
     while (!done()) std::this_thread::yield();
@@ -22,12 +21,9 @@ class Event {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // Marks the end of the work queued so far.
-  virtual std::unique_ptr<Event> record() = 0;
-  // Work queued on this stream from now on starts after `event`.
-  virtual void wait(const Event& event) = 0;
-  // Blocks the host until all queued work has finished.
-  virtual void synchronize() = 0;
+  virtual std::unique_ptr<Event> record() = 0;  // marks the end of the work queued so far
+  virtual void wait(const Event& event) = 0;    // work queued on this stream from now on starts after `event`
+  virtual void synchronize() = 0;               // blocks the host until all queued work has finished
 };
 
 // For devices and collectives whose work is done when a call returns.
@@ -46,8 +42,7 @@ class HostStream final : public Stream {
 class CapturedWork {
  public:
   virtual ~CapturedWork() = default;
-  // Queues all of it on the stream that it was recorded on.
-  virtual void launch() = 0;
+  virtual void launch() = 0;  // queues all of it on the stream that it was recorded on
 };
 
 // Marks points in a stream's order and measures the time between them.

@@ -3,14 +3,11 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "core/base/check.h"
 #include "core/tensor/dtype.h"
 
 namespace mantissa {
@@ -76,8 +73,7 @@ class Storage {
   ~Storage() {
     if (release_) release_();
   }
-  Storage(const Storage&) = delete;
-  Storage& operator=(const Storage&) = delete;
+  Storage& operator=(Storage&&) = delete;
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
@@ -113,8 +109,7 @@ class Tensor {
     return reinterpret_cast<T*>(raw());
   }
 
-  // Same bytes, other shape of equal numel().
-  Tensor view(Shape shape) const;
+  Tensor view(Shape shape) const;  // same bytes, other shape of equal numel()
   // Elements [begin, begin + count) of the flattened tensor, shape (count).
   Tensor slice(int64_t begin, int64_t count) const;
   // Rows [begin, begin + count) of a matrix.
@@ -131,10 +126,37 @@ class Tensor {
   size_t offset_bytes_ = 0;
 };
 
+// --- how kernels take tensors: as rows, as addresses, and by their dtypes
+
+enum class GradientMode : uint8_t { kWrite, kAccumulate };  // dx = ..., or dx += ...
+
+// A tensor seen as a matrix by its last axis.
+struct Rows {
+  int64_t rows;
+  int64_t columns;
+};
+
+// Address of an optional operand; null if it is undefined.
+template <typename T>
+T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
+}
+inline std::byte* raw_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.raw() : nullptr; }
+
+// dispatch() over two or three dtypes: calls f.template operator()<A, B>() or <A, B, C>().
+template <typename F>
+void dispatch(DType a, DType b, F&& f) {
+  dispatch(a, [&]<typename A>() { dispatch(b, [&]<typename B>() { f.template operator()<A, B>(); }); });
+}
+template <typename F>
+void dispatch(DType a, DType b, DType c, F&& f) {
+  dispatch(a, b,
+           [&]<typename A, typename B>() { dispatch(c, [&]<typename C>() { f.template operator()<A, B, C>(); }); });
+}
+
 }  // namespace mantissa
 
-// Defined in tensor.cc, as that of DType in dtype.cc: it needs <fmt/format.h>, on which most files would spend a tenth
-// of their compile time.
+// Defined in tensor.cc, as is that of DType: it needs <fmt/format.h>, a tenth of most files' compile time.
 template <>
 struct fmt::formatter<mantissa::Shape> : fmt::formatter<fmt::string_view> {
   fmt::appender format(const mantissa::Shape& shape, fmt::format_context& context) const;

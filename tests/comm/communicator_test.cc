@@ -11,8 +11,8 @@
 #include "comm/communicator.h"
 #include "comm/gpu_claim.h"
 #include "comm/local/local_communicator.h"
-#include "comm/profiling_communicator.h"
 #include "core/base/error.h"
+#include "core/profile/step_profiler.h"
 #include "tests/comm/communicator_contract.h"
 
 namespace mantissa {

@@ -1,7 +1,5 @@
 #include "comm/node/node_exchange.h"
 
-#include "comm/node/node_memory.h"
-
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -8,9 +8,9 @@
 #include <tuple>
 
 #include "comm/communicator.h"
+#include "comm/gradient_reducer.h"
 #include "comm/local/local_communicator.h"
 #include "comm/node/node_exchange.h"
-#include "comm/reduction_buffers.h"
 
 namespace mantissa::testing {
 

@@ -1,5 +1,5 @@
 // NaN and Inf in masters and moments: every rank learns of them, and where they are.
-#include "comm/state_faults.h"
+#include "comm/sharded_state.h"
 
 #include <gtest/gtest.h>
 #include <limits>

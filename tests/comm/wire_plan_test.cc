@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "comm/reduction_buffers.h"
+#include "comm/gradient_reducer.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {

@@ -2,7 +2,7 @@
 // that run without computing.
 #include <gtest/gtest.h>
 
-#include "core/backend/dry_run_backend.h"
+#include "core/backend/decorators.h"
 #include "models/model.h"
 #include "tests/testing/precisions.h"
 

@@ -18,8 +18,8 @@
 #include "comm/comm_options.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/tape.h"
-#include "core/base/file_fault.h"
 #include "core/data/token_data.h"
+#include "core/io/files.h"
 #include "core/optim/adamw.h"
 #include "core/optim/clip.h"
 #include "core/optim/schedule.h"
@@ -33,7 +33,7 @@
 namespace mantissa {
 
 enum class DataFormat : uint8_t { kBytes, kTokens };
-// kDocuments: sequences hold whole documents side by side, which do not see each other (core/data/packing.h).
+// kDocuments: sequences hold whole documents side by side, which do not see each other (core/data/batch.h).
 enum class Packing : uint8_t { kNone, kDocuments };
 
 // Files of training data, and their part of the samples.

@@ -8,7 +8,7 @@
 
 #include "core/autograd/precision.h"
 #include "core/autograd/tape.h"
-#include "core/base/file_fault.h"
+#include "core/io/files.h"
 
 namespace mantissa {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/data/token_shard.h"
-#include "core/io/pending_output.h"
+#include "core/io/files.h"
 
 namespace mantissa {
 

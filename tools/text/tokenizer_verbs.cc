@@ -13,7 +13,6 @@
 #include "core/base/wrapped_text.h"
 #include "core/data/data_kind.h"
 #include "core/io/files.h"
-#include "core/io/pending_output.h"
 #include "tools/config/data_paths.h"
 
 namespace mantissa {

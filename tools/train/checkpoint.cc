@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "comm/state_faults.h"
+#include "comm/sharded_state.h"
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"

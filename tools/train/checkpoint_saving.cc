@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "comm/state_faults.h"
+#include "comm/sharded_state.h"
 #include "core/base/log.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/resume_choice.h"

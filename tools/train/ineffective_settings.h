@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/reduction_buffers.h"
+#include "comm/gradient_reducer.h"
 #include "tools/config/config.h"
 
 namespace mantissa {

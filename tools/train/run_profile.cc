@@ -9,7 +9,7 @@
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
-#include "core/profile/profile_report.h"
+#include "core/profile/op_times.h"
 
 namespace mantissa {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/profile/profile_report.h"
+#include "core/profile/op_times.h"
 #include "tools/train/step/session.h"
 #include "tools/train/trainer.h"
 

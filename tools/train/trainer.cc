@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/state_faults.h"
+#include "comm/sharded_state.h"
 #include "tools/train/sessions.h"
 
 namespace mantissa {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/tensor/operands.h"
+#include "core/tensor/tensor.h"
 
 namespace mantissa::cuda {
 

@@ -44,9 +44,9 @@ class MegatronIndexTest : public ::testing::Test {
       : good_(testing::read_file(std::string(kMadeData) + "u16.idx")),
         data_(folder_.write("a.bin", std::string(2 * kMadeTokens, '\0'))) {}
 
-  MegatronIndex read(const std::string& index) {
+  TokenFile read(const std::string& index) {
     folder_.write("a.idx", index);
-    return read_megatron_index(data_, 2 * kMadeTokens);
+    return read_megatron_index({data_, InputFile::Descriptor::kPerRead});
   }
   std::string error(const std::string& index) {
     return message_of<DataError>([&] { read(index); });
@@ -87,7 +87,7 @@ TEST(MegatronData, NegativeTokensAreOutsideOfTheVocabulary) {
 }
 
 TEST_F(MegatronIndexTest, IsReadAsItsHeaderSays) {
-  const MegatronIndex index = read(good_);
+  const TokenFile index = read(good_);
   EXPECT_EQ(index.token_bytes, 2);
   EXPECT_EQ(index.limit, 65536);
   EXPECT_EQ(index.count, 20);
@@ -124,7 +124,7 @@ TEST_F(MegatronIndexTest, SurvivesEveryChangedByte) {
   for (size_t at = 0; at < good_.size(); ++at) {
     for (const int change : {1, 0x80, 0xff}) {
       try {
-        const MegatronIndex index = read(with(good_, at, static_cast<char>(good_[at] ^ change)));
+        const TokenFile index = read(with(good_, at, static_cast<char>(good_[at] ^ change)));
         EXPECT_EQ(static_cast<uint64_t>(index.count * index.token_bytes), 2 * kMadeTokens);
         EXPECT_LT(index.documents.back(), index.count);
       } catch (const DataError&) {

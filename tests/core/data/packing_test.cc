@@ -1,4 +1,4 @@
-#include "core/data/packing.h"
+#include "core/data/batch.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/check.h"
-#include "core/data/blend.h"
+#include "core/data/data_source.h"
 #include "core/tensor/philox.h"
 
 namespace mantissa {

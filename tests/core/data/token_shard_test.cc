@@ -22,7 +22,7 @@ using testing::TempFolder;
 
 std::string shard_error(const TempFolder& folder, const std::string& content) {
   const std::string path = folder.write("bad.safetensors", content);
-  return message_of<DataError>([&] { read_token_shard(path); });
+  return message_of<DataError>([&] { read_token_shard({path, InputFile::Descriptor::kPerRead}); });
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -41,12 +41,12 @@ TEST(TokenShard, KeepsTokensDocumentsAndMaskInTheNarrowestType) {
     EXPECT_EQ(writer.tokens(), 6);
     EXPECT_EQ(writer.documents(), 3);
     const std::string text = shard_text(writer), path = folder.write("a.safetensors", text);
-    const TokenShard shard = read_token_shard(path);
-    EXPECT_EQ(shard.vocab, vocab);
+    const TokenFile shard = read_token_shard({path, InputFile::Descriptor::kPerRead});
+    EXPECT_EQ(shard.tokenizer_vocab, vocab);
     EXPECT_EQ(shard.tokenizer, "toy");
     EXPECT_EQ(shard.token_bytes, bytes);
     EXPECT_EQ(shard.count, 6);
-    EXPECT_EQ(shard.starts, (std::vector<int64_t>{0, 2, 5}));
+    EXPECT_EQ(shard.documents, (std::vector<int64_t>{0, 2, 5}));
     uint32_t second = 0;
     std::memcpy(&second, text.data() + shard.offset_bytes + static_cast<size_t>(bytes), static_cast<size_t>(bytes));
     EXPECT_EQ(second, static_cast<uint32_t>(last));
@@ -111,9 +111,9 @@ TEST(TokenShard, SurvivesEveryChangedByte) {
     bad[at] = static_cast<char>(bad[at] ^ kChanges[at % 3]);
     const std::string path = folder.write("changed.safetensors", bad);
     try {
-      const TokenShard shard = read_token_shard(path);
+      const TokenFile shard = read_token_shard({path, InputFile::Descriptor::kPerRead});
       EXPECT_LE(shard.offset_bytes + static_cast<uint64_t>(shard.count * shard.token_bytes), bad.size());
-      EXPECT_LT(shard.starts.back(), shard.count);
+      EXPECT_LT(shard.documents.back(), shard.count);
     } catch (const DataError&) {
     }
   }

@@ -1,4 +1,4 @@
-#include "core/io/pending_output.h"
+#include "core/io/files.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/profile/profile_report.h"
+#include "core/profile/op_times.h"
 
 namespace mantissa {
 namespace {

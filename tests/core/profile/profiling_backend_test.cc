@@ -1,10 +1,9 @@
 // Every call reaches the wrapped backend unchanged and is recorded under its name.
-#include "core/backend/profiling_backend.h"
+#include "core/backend/decorators.h"
 
 #include <gtest/gtest.h>
 
 #include "core/backend/all_args.h"
-#include "core/backend/dry_run_backend.h"
 #include "core/backend/backend.h"
 #include "core/base/error.h"
 #include "tests/core/tensor/host_storage.h"
@@ -73,17 +72,12 @@ class ProfilingBackendTest : public ::testing::Test {
 
   NotingBackend::Call last_;
   StepProfiler profiler_{{.warm_up_steps = 0}};
-  ProfilingBackend profiling_{std::make_unique<NotingBackend>(last_), profiler_};
-  Backend& backend_ = profiling_;
+  std::unique_ptr<Backend> profiling_ = create_profiling_backend(std::make_unique<NotingBackend>(last_), profiler_);
+  Backend& backend_ = *profiling_;
   std::unique_ptr<Stream> stream_ = backend_.create_stream();
 };
 
-TEST_F(ProfilingBackendTest, HandsOnEveryKernel) {
-  expect_forwarded(ComputeKernels());
-  expect_forwarded(OptimizerKernels());
-  expect_forwarded(ReductionKernels());
-  expect_forwarded(ProbeKernels());
-}
+TEST_F(ProfilingBackendTest, HandsOnEveryKernel) { expect_forwarded(Kernels()); }
 
 TEST_F(ProfilingBackendTest, HandsOnEverythingElse) {
   EXPECT_EQ(backend_.device(), (Device{Device::Kind::kCuda, 3}));

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/autograd/key_value_cache.h"
+#include "core/ops/attention.h"
 #include "tests/models/rounding_bounds.h"
 #include "tests/models/training_curve.h"
 #include "tests/testing/values.h"

@@ -261,10 +261,10 @@ struct ShardContent {
 // The only shard of a folder.
 ShardContent shard_in(const std::string& folder) {
   const std::string path = folder + "/tokens_000000.safetensors";
-  const TokenShard shard = read_token_shard(path);
+  const TokenFile shard = read_token_shard({path, InputFile::Descriptor::kPerRead});
   EXPECT_FALSE(fs::exists(folder + "/tokens_000001.safetensors"));
   const auto count = static_cast<size_t>(shard.count);
-  ShardContent content{std::vector<uint16_t>(count), std::vector<uint8_t>(count), shard.starts};
+  ShardContent content{std::vector<uint16_t>(count), std::vector<uint8_t>(count), shard.documents};
   const InputFile file(path, InputFile::Descriptor::kKept);
   file.read(shard.offset_bytes, std::as_writable_bytes(std::span(content.tokens)));
   file.read(shard.mask_offset.value(), std::as_writable_bytes(std::span(content.counts)));

@@ -2,10 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/backend/dry_run_backend.h"
+#include "core/backend/decorators.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/train/step/dry_run.h"
 #include "tools/train/precision_table.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {

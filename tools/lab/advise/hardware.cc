@@ -6,7 +6,7 @@
 #include <cctype>
 #include <vector>
 
-#include "core/autograd/linear_formats.h"
+#include "core/autograd/precision.h"
 #include "core/base/check.h"
 #include "core/base/error.h"
 #include "core/cuda/device_models.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/backend/kernel_call.h"
+#include "core/backend/decorators.h"
 #include "core/kernels/fp8_gemm_support.h"
 
 namespace mantissa {

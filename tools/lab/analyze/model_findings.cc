@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/autograd/linear_formats.h"
+#include "core/autograd/precision.h"
 #include "core/base/check.h"
 #include "tools/run/report/report.h"
 

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <optional>
 
-#include "core/autograd/linear_formats.h"
+#include "core/autograd/precision.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/quant/exponent_histogram.h"

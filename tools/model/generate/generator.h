@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/autograd/key_value_cache.h"
+#include "core/ops/attention.h"
 #include "tools/model/generate/sampling.h"
 #include "tools/model/runtime/model_runtime.h"
 

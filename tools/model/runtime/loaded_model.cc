@@ -3,7 +3,7 @@
 #include <charconv>
 #include <sstream>
 
-#include "core/backend/dry_run_backend.h"
+#include "core/backend/decorators.h"
 #include "tools/config/init_from.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/manifest.h"

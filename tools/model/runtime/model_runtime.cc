@@ -1,6 +1,6 @@
 #include "tools/model/runtime/model_runtime.h"
 
-#include "core/backend/profiling_backend.h"
+#include "core/backend/decorators.h"
 
 namespace mantissa {
 namespace {
@@ -9,7 +9,7 @@ constexpr size_t kDryArenaBytes = size_t{1} << 46;  // address space that nobody
 
 std::unique_ptr<Backend> with_profiler(std::unique_ptr<Backend> device, StepProfiler* profiler) {
   if (profiler == nullptr) return device;
-  return std::make_unique<ProfilingBackend>(std::move(device), *profiler);
+  return create_profiling_backend(std::move(device), *profiler);
 }
 
 }  // namespace

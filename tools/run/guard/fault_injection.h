@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/file_fault.h"
+#include "core/io/files.h"
 #include "core/profile/range.h"
 #include "tools/run/guard/fault_plan.h"
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/launcher.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"

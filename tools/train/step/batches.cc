@@ -6,7 +6,6 @@
 
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
-#include "core/data/blend.h"
 #include "core/data/data_source.h"
 #include "core/ops/cross_entropy.h"
 #include "core/tensor/philox.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/backend/dry_run_backend.h"
+#include "core/backend/decorators.h"
 #include "core/backend/registry.h"
 #include "core/base/host_memory.h"
 #include "models/model.h"

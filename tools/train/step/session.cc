@@ -4,7 +4,7 @@
 #include <bit>
 #include <optional>
 
-#include "comm/profiling_communicator.h"
+#include "comm/communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
 #include "tools/train/precision_table.h"

@@ -6,7 +6,7 @@
 #include <ranges>
 #include <utility>
 
-#include "comm/state_faults.h"
+#include "comm/sharded_state.h"
 #include "core/profile/range.h"
 #include "tools/run/metrics/step_report.h"
 

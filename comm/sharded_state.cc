@@ -1,22 +1,17 @@
-#include "comm/state_faults.h"
+#include "comm/sharded_state.h"
 
-#include <algorithm>
 #include <cmath>
-#include <tuple>
-#include <vector>
 
 #include "core/kernels/elementwise/args.h"
 
 namespace mantissa {
 namespace {
 
-enum class Part : int32_t { kWeights, kFirstMoment, kSecondMoment };
-// By Part.
-constexpr const char* kPartNames[] = {"master", "first moment m", "second moment v"};
+constexpr const char* kPartNames[] = {"master", "first moment m", "second moment v"};  // by Found::part
 
 struct Found {
   int32_t parameter = -1;
-  Part part = Part::kWeights;
+  int32_t part = 0;
   int64_t element = 0;
   int32_t rank = -1;
   float value = 0.0f;
@@ -46,8 +41,7 @@ Found find(const ShardedState& state) {
     const Tensor parts[] = {piece.master.defined() ? piece.master : piece.weight, moment(piece.m, piece.m_absmax),
                             moment(piece.v, piece.v_absmax)};
     for (int32_t part = 0; part < 3; ++part) {
-      Found found{
-          .parameter = piece.parameter->index, .part = static_cast<Part>(part), .rank = state.communicator.rank()};
+      Found found{.parameter = piece.parameter->index, .part = part, .rank = state.communicator.rank()};
       const bool has_blocks = (part == 1 && piece.m_absmax.defined()) || (part == 2 && piece.v_absmax.defined());
       search(parts[part], piece.begin, has_blocks ? kDynamicBlock : 1, state, found);
       if (found.element >= 0 && (first.parameter < 0 || found.place() < first.place())) first = found;
