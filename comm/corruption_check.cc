@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {

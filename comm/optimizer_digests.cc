@@ -2,7 +2,6 @@
 #include <cstddef>
 
 #include "comm/sharded_optimizer.h"
-#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {

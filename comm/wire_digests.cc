@@ -1,6 +1,5 @@
 #include "comm/wire_digests.h"
 
-#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {

@@ -59,4 +59,8 @@ std::string variant_of(const EmbeddingBackwardArgs& args);
 KernelWork work_of(const RopeArgs& args);
 std::string variant_of(const RopeArgs& args);
 
+namespace cuda {
+void token_gradient(const EmbeddingBackwardArgs& args, const Rows& rows, CudaStream& stream);  // a part of run()
+}  // namespace cuda
+
 }  // namespace mantissa

@@ -1,7 +1,7 @@
 // Kernels without a form of their own in fp64: see fp64_cpu.h.
-#include "core/kernels/digest/args.h"
 #include "core/kernels/fp64/fp64_cpu.h"
 #include "core/kernels/quantize/args.h"
+#include "core/kernels/reduction/args.h"
 
 namespace mantissa::cpu::fp64 {
 namespace {

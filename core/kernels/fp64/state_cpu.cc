@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/kernels/digest/args.h"
 #include "core/kernels/fp64/fp64_cpu.h"
+#include "core/kernels/reduction/args.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa::cpu::fp64 {

@@ -1,7 +1,8 @@
-// Sums over rows and ranks, gradient statistics, and the verdict about a step.
+// Sums over rows and ranks, gradient statistics, digests, and the verdict about a step.
 #pragma once
 
 #include "core/kernels/kernel_args.h"
+#include "core/kernels/reduction/digest.h"
 #include "core/kernels/reduction/records.h"
 
 namespace mantissa {
@@ -75,14 +76,25 @@ struct DecideUpdateArgs {
   }
 };
 
+// Adds the digest of x (any dtype and shape) to the Digest that `record` holds.
+struct DigestArgs {
+  static constexpr std::string_view kName = "digest";
+  Tensor x{};
+  Tensor record{};  // u8 of one Digest
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
+};
+
 MANTISSA_DECLARE_KERNEL(ColumnSumArgs, Rows)  // x
 MANTISSA_DECLARE_KERNEL(TensorStatsArgs, void)
 MANTISSA_DECLARE_KERNEL(SumContributionsArgs, Rows)  // contributions: (N, n)
 MANTISSA_DECLARE_KERNEL(RecordVerdictArgs, int64_t)  // buckets
 MANTISSA_DECLARE_KERNEL(DecideUpdateArgs, int64_t)   // ranks
+MANTISSA_DECLARE_KERNEL(DigestArgs, void)
 
 KernelWork work_of(const ColumnSumArgs& args);
 KernelWork work_of(const TensorStatsArgs& args);
 KernelWork work_of(const SumContributionsArgs& args);
+KernelWork work_of(const DigestArgs& args);
 
 }  // namespace mantissa

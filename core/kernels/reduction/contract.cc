@@ -1,4 +1,4 @@
-// Sums over rows and ranks, gradient statistics and the verdict about a step: checks of operands, FLOP and bytes.
+// Sums over rows and ranks, gradient statistics, digests and the verdict about a step: checks of operands, FLOP and bytes.
 #include "core/kernels/reduction/args.h"
 
 #include "core/kernels/check_args.h"
@@ -74,6 +74,11 @@ int64_t check_args(const DecideUpdateArgs& args) {
   return ranks;
 }
 
+void check_args(const DigestArgs& args) {
+  check_defined("digest", "x", args.x);
+  check_record<Digest>("digest", "record", args.record);
+}
+
 KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) + result_bytes(args.out, args.mode)); }
 
 KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
@@ -81,5 +86,7 @@ KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x
 KernelWork work_of(const SumContributionsArgs& args) {
   return traffic(bytes_of(args.contributions, args.out) + 2.0 * bytes_of(args.record));
 }
+
+KernelWork work_of(const DigestArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
 
 }  // namespace mantissa
