@@ -241,8 +241,11 @@ void run(const DigestArgs& args) {
 void run(const RecordVerdictArgs& args) {
   const int64_t buckets = check_args(args);
   const auto stats = read_records<TensorStats>(args.stats, buckets);
+  const int64_t losses = args.losses.numel();
+  const double loss_sum = args.losses.dtype() == DType::kF64 ? fold_losses(args.losses.data<double>(), losses)
+                                                             : fold_losses(args.losses.data<float>(), losses);
   write_record(VerdictRecord{.stats = fold_stats(stats.data(), buckets),
-                             .loss_sum = fold_losses(args.losses.data<float>(), args.losses.numel()),
+                             .loss_sum = loss_sum,
                              .stop_request = read_record<UpdatePlan>(args.plan).stop_request,
                              .state_fault = args.state_faults.defined() ? *args.state_faults.data<int32_t>() : 0},
                args.record);
