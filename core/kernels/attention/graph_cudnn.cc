@@ -27,15 +27,6 @@ const Cudnn& cudnn() {
   return kTable;
 }
 
-std::string cudnn_unusable_reason() {
-  try {
-    cudnn();
-    return "";
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
 void check_cudnn(const Cudnn& library, cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   char explanation[512] = {};

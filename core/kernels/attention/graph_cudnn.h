@@ -51,9 +51,6 @@ class CudnnError : public CudaError {
 // ConfigError if it finds none.
 const Cudnn& cudnn();
 
-// The reason that cudnn() would throw; empty if it would not. Does not throw.
-std::string cudnn_unusable_reason();
-
 // Throws CudnnError with the call, the status and the library's own explanation unless the status is success.
 void check_cudnn(const Cudnn& library, cudnnStatus_t status, const char* call);
 
