@@ -59,7 +59,6 @@ void attend_query_block(const AttentionForwardArgs& args, const AttentionBlocks&
                 .k = shape.head_dim,
                 .a = s.queries,
                 .a_row = padded,
-                .a_column = 1,
                 .b = s.keys_transposed + j * kAttentionBlock * padded,
                 .b_row = kAttentionBlock,
                 .c = s.softmax.scores,
@@ -71,7 +70,6 @@ void attend_query_block(const AttentionForwardArgs& args, const AttentionBlocks&
                 .k = view.keys,
                 .a = s.softmax.scores,
                 .a_row = kAttentionBlock,
-                .a_column = 1,
                 .b = s.values + j * kAttentionBlock * padded,
                 .b_row = padded,
                 .c = s.softmax.sums,
@@ -162,7 +160,6 @@ HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBack
                        .k = shape.head_dim,
                        .a = s.queries + q,
                        .a_row = padded,
-                       .a_column = 1,
                        .b = s.keys_transposed,
                        .b_row = kAttentionBlock,
                        .c = s.probabilities,
@@ -198,7 +195,6 @@ HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBack
               .k = view.keys,
               .a = s.d_scores,
               .a_row = kAttentionBlock,
-              .a_column = 1,
               .b = s.keys,
               .b_row = padded,
               .c = s.d_queries + q,
@@ -252,10 +248,7 @@ struct Widened {
     return thread_scratch<AttentionBackwardScratch>(shape.first_query(end) - shape.first_query(begin), keys,
                                                     columns(shape.head_dim));
   }
-  static void run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const AttentionBackwardScratch& s,
-                  const SegmentRun& run) {
-    backward_run<T>(args, shape, s, run);
-  }
+  static constexpr auto run = backward_run<T>;
 };
 
 AttentionBackwardKernels widened_kernels(DType dtype, int64_t head_dim) {

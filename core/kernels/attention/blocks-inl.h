@@ -38,7 +38,7 @@ enum class Triangle : uint8_t {
 struct SmallGemmArgs {
   int64_t m, n, k;
   const float* a;
-  int64_t a_row, a_column;
+  int64_t a_row, a_column = 1;
   const float* b;
   int64_t b_row;
   float* c;

@@ -271,10 +271,7 @@ struct Pairs {
     return thread_scratch<PairBackwardScratch>(shape.head_dim, shape.segment_begin(end) - shape.segment_begin(begin),
                                                divide_up(keys, kAttentionBlock));
   }
-  static void run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const PairBackwardScratch& s,
-                  const SegmentRun& run) {
-    backward_pairs_run(args, shape, s, run);
-  }
+  static constexpr auto run = backward_pairs_run;
 };
 
 AttentionBackwardKernels pair_kernels(int64_t head_dim) { return BackwardKernels<Pairs>::all(head_dim); }
@@ -305,15 +302,7 @@ template <bool kPanels>
 void multiply(const PairProduct& p, PairTriangle triangle) {
   const MicroKernel& kernel = bf16_micro_kernel();
   const MicroKernel::Run run = (kPanels ? kernel.from_panel : kernel.from_rows)[kPanelColumns / kernel.lanes - 1];
-  MicroTile tile{.a = nullptr,
-                 .a_stride = p.a_stride,
-                 .b = nullptr,
-                 .depth = p.depth,
-                 .before = nullptr,
-                 .bias = nullptr,
-                 .c = nullptr,
-                 .c_stride = p.c_stride,
-                 .store = p.store};
+  MicroTile tile{.a_stride = p.a_stride, .depth = p.depth, .c_stride = p.c_stride, .store = p.store};
   for (int64_t row = 0; row < p.rows; row += kPanelRows) {
     int64_t begin = 0, columns = p.columns;
     if (triangle == PairTriangle::kLowerResult) columns = std::min(columns, row + kPanelRows);

@@ -150,14 +150,13 @@ void with_tiles(int64_t length, BlockAxis axis, const Body& body) {
 
 template <int Width, typename From, typename Rounding>
 void run(const QuantizeArgs& args, Rows extents, const From& src, const Rounding& rounding, CudaStream& stream) {
-  const Operands<From> p{
-      .src = src,
-      .dst = args.dst.data<BFloat16>(),
-      .rows = extents.rows,
-      .columns = extents.columns,
-      .format = args.format,
-      .scale = data_or_null<float>(args.scale),
-      .record = args.record.defined() ? record_in<QuantizeRecord>("quantize", args.record) : nullptr};
+  const Operands<From> p{.src = src,
+                         .dst = args.dst.data<BFloat16>(),
+                         .rows = extents.rows,
+                         .columns = extents.columns,
+                         .format = args.format,
+                         .scale = data_or_null<float>(args.scale),
+                         .record = quantize_record(args)};
   with_tiles(block_length(args.format.scaling), args.axis, [&]<BlockAxis kAxis, int kRows>() {
     const LaunchShape shape{.grid = WarpTile<kRows, Width>::count(p.rows, p.columns),
                             .block = kTileThreads,
@@ -277,10 +276,7 @@ __global__ void count_entry_kernel(int32_t* entries, const UpdateDecision* decis
 void run(const QuantizeArgs& args, CudaStream& stream) {
   const Rows extents = check_args(args);
   if (extents.rows == 0) return;
-  if (args.makes_codes()) {
-    if (block_length(args.format.scaling) == 0) return quantize_to_codes(args, extents, stream);
-    return quantize_to_block_codes(args, extents, stream);
-  }
+  if (args.makes_codes()) return quantize_to_codes(args, extents, stream);
   const bool vectors = all_aligned(args.src.raw(), args.dst.raw()) && extents.columns % kLaneColumns == 0;
   if (args.stochastic.elements_per_sample != 0) {
     const NarrowStochastic rounding{.seed = args.stochastic.seed,
