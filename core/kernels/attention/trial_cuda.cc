@@ -368,16 +368,9 @@ std::string rejection_reason(AttentionPlan& plan, AttentionPass pass, const Atte
 int64_t AttentionFault::index(const AttentionShape& shape) const {
   const int64_t b = shape.batch - 1, head = shape.num_heads - 1, kv_head = shape.num_kv_heads - 1;
   const int64_t t = position == Position::kFirst ? 0 : shape.sequence_length - 1;
-  switch (operand) {
-    case Operand::kQuery:
-      return shape.query_offset(b, head, t);
-    case Operand::kKey:
-      return shape.key_offset(b, kv_head, t);
-    case Operand::kValue:
-      return shape.value_offset(b, kv_head, t);
-    case Operand::kGradient:
-      break;
-  }
+  if (operand == Operand::kQuery) return shape.query_offset(b, head, t);
+  if (operand == Operand::kKey) return shape.key_offset(b, kv_head, t);
+  if (operand == Operand::kValue) return shape.value_offset(b, kv_head, t);
   return shape.out_offset(b, head, t);
 }
 

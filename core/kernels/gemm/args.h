@@ -68,16 +68,8 @@ struct GemmArgs {
   bool has_block_scales() const { return a_block_scales.defined(); }
 
   static auto operands(auto& args) {
-    return std::array{&args.a,
-                      &args.b,
-                      &args.c,
-                      &args.bias,
-                      &args.aux,
-                      &args.bias_gradient,
-                      &args.a_scale,
-                      &args.b_scale,
-                      &args.a_block_scales,
-                      &args.b_block_scales};
+    return addresses_of(args.a, args.b, args.c, args.bias, args.aux, args.bias_gradient, args.a_scale, args.b_scale,
+                        args.a_block_scales, args.b_block_scales);
   }
 };
 

@@ -27,16 +27,10 @@ CublasLt load() {
 }
 
 cudaDataType_t data_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return CUDA_R_32F;
-    case DType::kBF16:
-      return CUDA_R_16BF;
-    case DType::kF16:
-      return CUDA_R_16F;
-    default:
-      throw ContractError(fmt::format("[gemm] expected a floating dtype, got {}", dtype));
-  }
+  if (dtype == DType::kF32) return CUDA_R_32F;
+  if (dtype == DType::kBF16) return CUDA_R_16BF;
+  if (dtype == DType::kF16) return CUDA_R_16F;
+  throw ContractError(fmt::format("[gemm] expected a floating dtype, got {}", dtype));
 }
 
 cudaDataType_t operand_type(const GemmKey& key, Format format) {

@@ -196,23 +196,12 @@ Bf16Gemm preferred_bf16_gemm() {
 }
 
 bool is_possible(Bf16Gemm way) {
-  switch (way) {
-    case Bf16Gemm::kDotProducts:
-      return has_bf16_micro_kernel();
-    case Bf16Gemm::kLibrary:
-      switch (dnnl::get_effective_cpu_isa()) {
-        case dnnl::cpu_isa::avx512_core:
-        case dnnl::cpu_isa::avx512_core_vnni:
-        case dnnl::cpu_isa::avx512_core_bf16:
-        case dnnl::cpu_isa::avx512_core_amx:
-          return true;
-        default:
-          return false;
-      }
-    case Bf16Gemm::kWidened:
-      return true;
-  }
-  return false;
+  if (way == Bf16Gemm::kWidened) return true;
+  if (way == Bf16Gemm::kDotProducts) return has_bf16_micro_kernel();
+  using Isa = dnnl::cpu_isa;
+  const Isa isa = dnnl::get_effective_cpu_isa();
+  return isa == Isa::avx512_core || isa == Isa::avx512_core_vnni || isa == Isa::avx512_core_bf16 ||
+         isa == Isa::avx512_core_amx;
 }
 
 void gemm_library(const GemmArgs& args) {

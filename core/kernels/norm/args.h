@@ -34,8 +34,8 @@ struct LayerNormForwardArgs {
   float epsilon = 1e-5f;
   HeadRange heads{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.x, &args.residual, &args.sum, &args.weight, &args.bias, &args.y, &args.mean, &args.rstd};
+  static auto operands(auto& a) {
+    return std::array{&a.x, &a.residual, &a.sum, &a.weight, &a.bias, &a.y, &a.mean, &a.rstd};
   }
 };
 
@@ -47,8 +47,8 @@ struct LayerNormBackwardArgs {
   GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite, bias_mode = GradientMode::kWrite;
   HeadRange heads{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.x, &args.dy, &args.weight, &args.mean, &args.rstd, &args.dx, &args.d_weight, &args.d_bias};
+  static auto operands(auto& a) {
+    return std::array{&a.x, &a.dy, &a.weight, &a.mean, &a.rstd, &a.dx, &a.d_weight, &a.d_bias};
   }
 };
 
@@ -60,9 +60,7 @@ struct RmsNormForwardArgs {
   float epsilon = 1e-5f;
   HeadRange heads{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.x, &args.residual, &args.sum, &args.weight, &args.y, &args.rstd};
-  }
+  static auto operands(auto& a) { return std::array{&a.x, &a.residual, &a.sum, &a.weight, &a.y, &a.rstd}; }
   // For kernels of both norms: without bias and mean.
   LayerNormForwardArgs as_layer_norm() const {
     return {.x = x,
@@ -82,9 +80,7 @@ struct RmsNormBackwardArgs {
   GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite;
   HeadRange heads{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.x, &args.dy, &args.weight, &args.rstd, &args.dx, &args.d_weight};
-  }
+  static auto operands(auto& a) { return std::array{&a.x, &a.dy, &a.weight, &a.rstd, &a.dx, &a.d_weight}; }
   LayerNormBackwardArgs as_layer_norm() const {
     return {.x = x,
             .dy = dy,

@@ -284,14 +284,9 @@ void run_block_codes(const QuantizeArgs& args, Rows extents, const From& src, Cu
             .shared_bytes = Shared<kAxis>::kBytes},
            stream.handle(), p);
   };
-  switch (args.axis) {
-    case BlockAxis::kColumns:
-      return on_axis.template operator()<BlockAxis::kColumns>();
-    case BlockAxis::kRows:
-      return on_axis.template operator()<BlockAxis::kRows>();
-    case BlockAxis::kBoth:
-      return on_axis.template operator()<BlockAxis::kBoth>();
-  }
+  if (args.axis == BlockAxis::kColumns) return on_axis.template operator()<BlockAxis::kColumns>();
+  if (args.axis == BlockAxis::kRows) return on_axis.template operator()<BlockAxis::kRows>();
+  on_axis.template operator()<BlockAxis::kBoth>();
 }
 
 // ---- from_codes: dst = round(value of codes / scale), fp32 in between. Bound by memory: three bytes an element of 16

@@ -13,7 +13,7 @@ struct ColumnSumArgs {
   Tensor x{}, out{};
   GradientMode mode = GradientMode::kWrite;
 
-  static auto operands(auto& args) { return std::array{&args.x, &args.out}; }
+  static auto operands(auto& a) { return std::array{&a.x, &a.out}; }
 };
 
 // Adds x (float, any shape) to the TensorStats that `record` holds; element i of x has index index_offset + i.
@@ -23,7 +23,7 @@ struct TensorStatsArgs {
   Tensor record{};  // Backend::make_stats()
   int64_t index_offset = 0;
 
-  static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
+  static auto operands(auto& a) { return std::array{&a.x, &a.record}; }
 };
 
 // out (n) = scale * (c[0] + c[1] + ...), in rank order: c[r] is row r of contributions (N, n) float. Rows are
@@ -49,7 +49,7 @@ struct SumContributionsArgs {
   // The dtype of the addends.
   DType added() const { return rounded_to == DType::kF32 ? contributions.dtype() : rounded_to; }
 
-  static auto operands(auto& args) { return std::array{&args.contributions, &args.out, &args.record}; }
+  static auto operands(auto& a) { return std::array{&a.contributions, &a.out, &a.record}; }
 };
 
 // Writes record, u8 of one VerdictRecord: the sum of losses (M) fp32 or fp64 of this rank's micro-batches, in double
@@ -60,9 +60,7 @@ struct RecordVerdictArgs {
   static constexpr std::string_view kName = "record_verdict";
   Tensor losses{}, stats{}, plan{}, record{}, state_faults{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.losses, &args.stats, &args.plan, &args.record, &args.state_faults};
-  }
+  static auto operands(auto& a) { return std::array{&a.losses, &a.stats, &a.plan, &a.record, &a.state_faults}; }
 };
 
 // records (N * sizeof(VerdictRecord)) u8 of all ranks in rank order; plan, control, decision: u8, a record each; hold
@@ -71,9 +69,7 @@ struct DecideUpdateArgs {
   static constexpr std::string_view kName = "decide_update";
   Tensor records{}, plan{}, hold{}, control{}, decision{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.records, &args.plan, &args.hold, &args.control, &args.decision};
-  }
+  static auto operands(auto& a) { return std::array{&a.records, &a.plan, &a.hold, &a.control, &a.decision}; }
 };
 
 // Adds the digest of x (any dtype and shape) to the Digest that `record` holds.
@@ -82,7 +78,7 @@ struct DigestArgs {
   Tensor x{};
   Tensor record{};  // u8 of one Digest
 
-  static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
+  static auto operands(auto& a) { return std::array{&a.x, &a.record}; }
 };
 
 MANTISSA_DECLARE_KERNEL(ColumnSumArgs, Rows)  // x

@@ -362,14 +362,8 @@ void run(const TensorStatsArgs& args, CudaStream& stream) {
 void run(const DigestArgs& args, CudaStream& stream) {
   check_args(args);
   if (args.x.numel() == 0) return;
-  switch (size_bytes(args.x.dtype())) {
-    case 4:
-      return digest_as<uint32_t>(args, stream);
-    case 2:
-      return digest_as<uint16_t>(args, stream);
-    default:
-      return digest_as<uint8_t>(args, stream);
-  }
+  const int64_t bytes = size_bytes(args.x.dtype());
+  (bytes == 4 ? digest_as<uint32_t> : bytes == 2 ? digest_as<uint16_t> : digest_as<uint8_t>)(args, stream);
 }
 
 void run(const RecordVerdictArgs& args, CudaStream& stream) {
