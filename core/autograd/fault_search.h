@@ -12,7 +12,7 @@
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
-#include "core/kernels/reduction/records.h"
+#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 

@@ -6,7 +6,6 @@
 
 #include "core/base/log.h"
 #include "core/cuda/runtime/runtime.h"
-#include "core/kernels/attention/own_cuda.h"
 #include "core/kernels/attention/trial_cuda.h"
 
 namespace mantissa::cuda {

@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "core/cuda/runtime/runtime.h"
-#include "core/kernels/attention/own_cuda.h"
 #include "core/tensor/half.h"
 #include "core/tensor/philox.h"
 

@@ -102,11 +102,11 @@ MANTISSA_DECLARE_KERNEL(RmsNormBackwardArgs, Rows)
 
 KernelWork work_of(const LayerNormForwardArgs& args);
 std::string variant_of(const LayerNormForwardArgs& args);
-KernelWork work_of(const RmsNormForwardArgs& args);
-std::string variant_of(const RmsNormForwardArgs& args);
+inline KernelWork work_of(const RmsNormForwardArgs& args) { return work_of(args.as_layer_norm()); }
+inline std::string variant_of(const RmsNormForwardArgs& args) { return variant_of(args.as_layer_norm()); }
 KernelWork work_of(const LayerNormBackwardArgs& args);
 std::string variant_of(const LayerNormBackwardArgs& args);
-KernelWork work_of(const RmsNormBackwardArgs& args);
-std::string variant_of(const RmsNormBackwardArgs& args);
+inline KernelWork work_of(const RmsNormBackwardArgs& args) { return work_of(args.as_layer_norm()); }
+inline std::string variant_of(const RmsNormBackwardArgs& args) { return variant_of(args.as_layer_norm()); }
 
 }  // namespace mantissa

@@ -3,7 +3,7 @@
 
 #include "core/kernels/kernel_args.h"
 #include "core/kernels/reduction/digest.h"
-#include "core/kernels/reduction/records.h"
+#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 
@@ -91,6 +91,6 @@ MANTISSA_DECLARE_KERNEL(DigestArgs, void)
 KernelWork work_of(const ColumnSumArgs& args);
 KernelWork work_of(const TensorStatsArgs& args);
 KernelWork work_of(const SumContributionsArgs& args);
-KernelWork work_of(const DigestArgs& args);
+inline KernelWork work_of(const DigestArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
 
 }  // namespace mantissa

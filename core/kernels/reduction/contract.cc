@@ -1,4 +1,5 @@
-// Sums over rows and ranks, gradient statistics, digests and the verdict about a step: checks of operands, FLOP and bytes.
+// Sums over rows and ranks, gradient statistics, digests and the verdict about a step: checks of operands, FLOP and
+// bytes.
 #include "core/kernels/reduction/args.h"
 
 #include "core/kernels/check_args.h"
@@ -86,7 +87,5 @@ KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x
 KernelWork work_of(const SumContributionsArgs& args) {
   return traffic(bytes_of(args.contributions, args.out) + 2.0 * bytes_of(args.record));
 }
-
-KernelWork work_of(const DigestArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
 
 }  // namespace mantissa
