@@ -57,23 +57,17 @@ void attend_query_block(const AttentionForwardArgs& args, const AttentionBlocks&
     small_gemm({.m = rows,
                 .n = kAttentionBlock,
                 .k = shape.head_dim,
-                .a = s.queries,
-                .a_row = padded,
-                .b = s.keys_transposed + j * kAttentionBlock * padded,
-                .b_row = kAttentionBlock,
-                .c = s.softmax.scores,
-                .c_row = kAttentionBlock,
+                .a = {s.queries, padded},
+                .b = {s.keys_transposed + j * kAttentionBlock * padded, kAttentionBlock},
+                .c = {s.softmax.scores, kAttentionBlock},
                 .triangle = view.diagonal ? Triangle::kLowerResult : Triangle::kNone});
     softmax_block(s.softmax, rows, view, 1.0f, padded);
     small_gemm({.m = rows,
                 .n = padded,
                 .k = view.keys,
-                .a = s.softmax.scores,
-                .a_row = kAttentionBlock,
-                .b = s.values + j * kAttentionBlock * padded,
-                .b_row = padded,
-                .c = s.softmax.sums,
-                .c_row = padded,
+                .a = {s.softmax.scores, kAttentionBlock},
+                .b = {s.values + j * kAttentionBlock * padded, padded},
+                .c = {s.softmax.sums, padded},
                 .mode = GradientMode::kAccumulate,
                 .triangle = view.diagonal ? Triangle::kLowerOperand : Triangle::kNone});
   }
@@ -158,17 +152,14 @@ HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBack
   SmallGemmArgs scores{.m = rows,
                        .n = kAttentionBlock,
                        .k = shape.head_dim,
-                       .a = s.queries + q,
-                       .a_row = padded,
-                       .b = s.keys_transposed,
-                       .b_row = kAttentionBlock,
-                       .c = s.probabilities,
-                       .c_row = kAttentionBlock,
+                       .a = {s.queries + q, padded},
+                       .b = {s.keys_transposed, kAttentionBlock},
+                       .c = {s.probabilities, kAttentionBlock},
                        .triangle = view.diagonal ? Triangle::kLowerResult : Triangle::kNone};
   small_gemm(scores);
-  scores.a = s.d_out + q;
-  scores.b = s.values_transposed;
-  scores.c = s.d_scores;
+  scores.a.data = s.d_out + q;
+  scores.b.data = s.values_transposed;
+  scores.c.data = s.d_scores;
   small_gemm(scores);
   softmax_backward_block(s, lse + first_query, s.delta + first_query, rows, view);
 
@@ -176,29 +167,22 @@ HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBack
   SmallGemmArgs by_key{.m = view.keys,
                        .n = padded,
                        .k = rows,
-                       .a = s.probabilities,
-                       .a_row = 1,
-                       .a_column = kAttentionBlock,
-                       .b = s.d_out + q,
-                       .b_row = padded,
-                       .c = sums.d_values,
-                       .c_row = padded,
+                       .a = {s.probabilities, 1, kAttentionBlock},
+                       .b = {s.d_out + q, padded},
+                       .c = {sums.d_values, padded},
                        .mode = GradientMode::kAccumulate,
                        .triangle = view.diagonal ? Triangle::kUpperOperand : Triangle::kNone};
   small_gemm(by_key);
-  by_key.a = s.d_scores;
-  by_key.b = s.queries + q;
-  by_key.c = sums.d_keys;
+  by_key.a.data = s.d_scores;
+  by_key.b.data = s.queries + q;
+  by_key.c.data = sums.d_keys;
   small_gemm(by_key);
   small_gemm({.m = rows,
               .n = padded,
               .k = view.keys,
-              .a = s.d_scores,
-              .a_row = kAttentionBlock,
-              .b = s.keys,
-              .b_row = padded,
-              .c = s.d_queries + q,
-              .c_row = padded,
+              .a = {s.d_scores, kAttentionBlock},
+              .b = {s.keys, padded},
+              .c = {s.d_queries + q, padded},
               .mode = GradientMode::kAccumulate,
               .triangle = view.diagonal ? Triangle::kLowerOperand : Triangle::kNone});
 }

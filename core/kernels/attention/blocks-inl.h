@@ -33,16 +33,21 @@ enum class Triangle : uint8_t {
   kUpperOperand,  // a[r][l] is 0 for l < r
 };
 
-// c (m, n) = a (m, k) b (k, n). a[r][l] is at a[r * a_row + l * a_column], so a may be a transposed view. b and c have
-// contiguous rows. n is a multiple of the vector length: b and c are padded.
+// c (m, n) = a (m, k) b (k, n). a[r][l] is at a.data[r * a.row + l * a.column], so a may be a transposed view. b and c
+// have contiguous rows. n is a multiple of the vector length: b and c are padded.
 struct SmallGemmArgs {
+  struct Rows {
+    const float* data;
+    int64_t row, column = 1;
+  };
+  struct Result {
+    float* data;
+    int64_t row;
+  };
+
   int64_t m, n, k;
-  const float* a;
-  int64_t a_row, a_column = 1;
-  const float* b;
-  int64_t b_row;
-  float* c;
-  int64_t c_row;
+  Rows a, b;
+  Result c;
   GradientMode mode = GradientMode::kWrite;
   Triangle triangle = Triangle::kNone;
 };
@@ -56,24 +61,24 @@ HWY_INLINE void small_gemm_registers(const SmallGemmArgs& args, int64_t row, int
                                      int64_t k_end) {
   const FloatTag df;
   const int64_t lanes = float_lanes();
-  float* c = args.c + row * args.c_row + column;
+  float* c = args.c.data + row * args.c.row + column;
   FloatVec sum[kRows][kVectors];
 #pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = args.mode == GradientMode::kAccumulate ? hn::LoadU(df, c + r * args.c_row + v * lanes) : hn::Zero(df);
+      sum[r][v] = args.mode == GradientMode::kAccumulate ? hn::LoadU(df, c + r * args.c.row + v * lanes) : hn::Zero(df);
     }
   }
-  const float* a = args.a + row * args.a_row + k_begin * args.a_column;
-  const float* b = args.b + k_begin * args.b_row + column;
-  for (int64_t l = k_begin; l < k_end; ++l, a += args.a_column, b += args.b_row) {
+  const float* a = args.a.data + row * args.a.row + k_begin * args.a.column;
+  const float* b = args.b.data + k_begin * args.b.row + column;
+  for (int64_t l = k_begin; l < k_end; ++l, a += args.a.column, b += args.b.row) {
     FloatVec b_vectors[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) b_vectors[v] = hn::LoadU(df, b + v * lanes);
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
-      const auto a_value = hn::Set(df, a[r * args.a_row]);
+      const auto a_value = hn::Set(df, a[r * args.a.row]);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(a_value, b_vectors[v], sum[r][v]);
     }
@@ -81,7 +86,7 @@ HWY_INLINE void small_gemm_registers(const SmallGemmArgs& args, int64_t row, int
 #pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[r][v], df, c + r * args.c_row + v * lanes);
+    for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[r][v], df, c + r * args.c.row + v * lanes);
   }
 }
 

@@ -38,30 +38,24 @@ void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks&
   std::fill(s.probabilities + rows * kAttentionBlock, s.probabilities + whole_rows * kAttentionBlock, BFloat16{});
   for (int64_t j = shape.key_blocks_begin(query_block); j < shape.key_blocks_end(query_block); ++j) {
     const BlockView view = shape.view(query_block, j);
-    multiply_rows({.a = reinterpret_cast<const uint32_t*>(s.queries),
-                   .a_stride = dim / 2,
-                   .b = s.keys + j * kAttentionBlock * dim / 2,
-                   .b_stride = kPanelColumns * dim / 2,
+    multiply_rows({.a = {reinterpret_cast<const uint32_t*>(s.queries), dim / 2},
+                   .b = {s.keys + j * kAttentionBlock * dim / 2, kPanelColumns * dim / 2},
                    .rows = whole_rows,
                    .columns = kAttentionBlock,
                    .depth = dim / 2,
-                   .c = s.softmax.scores,
-                   .c_stride = kAttentionBlock,
+                   .c = {s.softmax.scores, kAttentionBlock},
                    .store = TileStore::kFp32},
                   view.diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone);
     softmax_block(s.softmax, rows, view, shape.scale, columns);
     for (int64_t i = 0; i < rows * kAttentionBlock; i += float_lanes()) {
       store(load(s.softmax.scores + i), s.probabilities + i);
     }
-    multiply_rows({.a = reinterpret_cast<const uint32_t*>(s.probabilities),
-                   .a_stride = kBlockPairs,
-                   .b = s.values + j * kBlockPairs * columns,
-                   .b_stride = kBlockPairs * kPanelColumns,
+    multiply_rows({.a = {reinterpret_cast<const uint32_t*>(s.probabilities), kBlockPairs},
+                   .b = {s.values + j * kBlockPairs * columns, kBlockPairs * kPanelColumns},
                    .rows = whole_rows,
                    .columns = columns,
                    .depth = kBlockPairs,
-                   .c = s.softmax.sums,
-                   .c_stride = columns,
+                   .c = {s.softmax.sums, columns},
                    .store = TileStore::kAddFp32},
                   view.diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
   }
@@ -175,49 +169,40 @@ HWY_INLINE void backward_pairs_block(const AttentionBlocks& shape, const PairBac
   const BlockView view = shape.view(query_block, key_block);
   const int64_t dim = shape.head_dim, columns = panel_columns(dim), block = query_block - origin;
   const int64_t first = block * kAttentionBlock;
-  PairProduct scores{.a = reinterpret_cast<const uint32_t*>(s.queries + first * dim),
-                     .a_stride = dim / 2,
-                     .b = s.key_columns,
-                     .b_stride = kPanelColumns * dim / 2,
+  PairProduct scores{.a = {reinterpret_cast<const uint32_t*>(s.queries + first * dim), dim / 2},
+                     .b = {s.key_columns, kPanelColumns * dim / 2},
                      .rows = kAttentionBlock,
                      .columns = kAttentionBlock,
                      .depth = dim / 2,
-                     .c = s.scores,
-                     .c_stride = kAttentionBlock,
+                     .c = {s.scores, kAttentionBlock},
                      .store = TileStore::kFp32};
   const PairTriangle lower_result = view.diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone;
   multiply_rows(scores, lower_result);
-  scores.a = reinterpret_cast<const uint32_t*>(s.d_out + first * dim);
-  scores.b = s.value_columns;
-  scores.c = s.d_probabilities;
+  scores.a.data = reinterpret_cast<const uint32_t*>(s.d_out + first * dim);
+  scores.b.data = s.value_columns;
+  scores.c.data = s.d_probabilities;
   multiply_rows(scores, lower_result);
   softmax_backward_pairs(s, lse + first, s.delta + first, shape.block_rows(query_block), view, shape.scale);
 
-  PairProduct by_key{.a = s.p_panels,
-                     .a_stride = kBlockPairs * kPanelRows,
-                     .b = s.d_out_pairs + block * kBlockPairs * columns,
-                     .b_stride = kBlockPairs * kPanelColumns,
+  PairProduct by_key{.a = {s.p_panels, kBlockPairs * kPanelRows},
+                     .b = {s.d_out_pairs + block * kBlockPairs * columns, kBlockPairs * kPanelColumns},
                      .rows = kAttentionBlock,
                      .columns = columns,
                      .depth = kBlockPairs,
-                     .c = sums.d_values,
-                     .c_stride = columns,
+                     .c = {sums.d_values, columns},
                      .store = TileStore::kAddFp32};
   const PairTriangle upper_operand = view.diagonal ? PairTriangle::kUpperOperand : PairTriangle::kNone;
   multiply_panels(by_key, upper_operand);
-  by_key.a = s.d_score_panels;
-  by_key.b = s.query_pairs + block * kBlockPairs * columns;
-  by_key.c = sums.d_keys;
+  by_key.a.data = s.d_score_panels;
+  by_key.b.data = s.query_pairs + block * kBlockPairs * columns;
+  by_key.c.data = sums.d_keys;
   multiply_panels(by_key, upper_operand);
-  multiply_rows({.a = reinterpret_cast<const uint32_t*>(s.d_scores),
-                 .a_stride = kBlockPairs,
-                 .b = s.key_pairs,
-                 .b_stride = kBlockPairs * kPanelColumns,
+  multiply_rows({.a = {reinterpret_cast<const uint32_t*>(s.d_scores), kBlockPairs},
+                 .b = {s.key_pairs, kBlockPairs * kPanelColumns},
                  .rows = kAttentionBlock,
                  .columns = columns,
                  .depth = kBlockPairs,
-                 .c = s.d_queries + first * columns,
-                 .c_stride = columns,
+                 .c = {s.d_queries + first * columns, columns},
                  .store = TileStore::kAddFp32},
                 view.diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
 }
@@ -302,7 +287,7 @@ template <bool kPanels>
 void multiply(const PairProduct& p, PairTriangle triangle) {
   const MicroKernel& kernel = bf16_micro_kernel();
   const MicroKernel::Run run = (kPanels ? kernel.from_panel : kernel.from_rows)[kPanelColumns / kernel.lanes - 1];
-  MicroTile tile{.a_stride = p.a_stride, .depth = p.depth, .c_stride = p.c_stride, .store = p.store};
+  MicroTile tile{.a_stride = p.a.stride, .depth = p.depth, .c_stride = p.c.stride, .store = p.store};
   for (int64_t row = 0; row < p.rows; row += kPanelRows) {
     int64_t begin = 0, columns = p.columns;
     if (triangle == PairTriangle::kLowerResult) columns = std::min(columns, row + kPanelRows);
@@ -311,10 +296,10 @@ void multiply(const PairProduct& p, PairTriangle triangle) {
       begin = std::min(row / 2, p.depth);
       tile.depth = p.depth - begin;
     }
-    tile.a = kPanels ? p.a + row / kPanelRows * p.a_stride + begin * kPanelRows : p.a + row * p.a_stride;
+    tile.a = kPanels ? p.a.data + row / kPanelRows * p.a.stride + begin * kPanelRows : p.a.data + row * p.a.stride;
     for (int64_t column = 0; column < columns; column += kPanelColumns) {
-      tile.b = p.b + column / kPanelColumns * p.b_stride + begin * kPanelColumns;
-      tile.c = p.c + row * p.c_stride + column;
+      tile.b = p.b.data + column / kPanelColumns * p.b.stride + begin * kPanelColumns;
+      tile.c = p.c.data + row * p.c.stride + column;
       run(tile);
     }
   }
