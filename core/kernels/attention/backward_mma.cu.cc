@@ -301,45 +301,29 @@ __device__ __forceinline__ void queries_backward(const AttentionBackwardOperands
 template <typename T, int kDim, Reach kReach>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     queries_backward_kernel(AttentionBackwardOperands<T> operands, AttentionShape shape) {
-  constexpr int kQueries = QueryRows<kReach>::kOfBlock;
-  const int length = static_cast<int>(shape.sequence_length), pieces = pieces_of(length, kQueries);
-  HeadPiece at = head_piece(pieces, shape.num_heads);
-  if (shape.mask == Mask::kCausal) at.piece = pieces - 1 - at.piece;  // the longest first
-  if constexpr (kReach == Reach::kWhole) {
-    queries_backward<T, kDim, kReach>(operands, shape, at, at.piece * kQueries, 0, length);
-  } else {
-    for_each_document(operands.starts, at, kQueries, shape, [&](int first, int end, const Document& document) {
-      const int keys_begin = static_cast<int>(shape.first_key(first, document.begin));
-      queries_backward<T, kDim, kReach>(operands, shape, at, first, keys_begin, end);
-      __syncthreads();  // nobody needs these tiles any more
-    });
-  }
+  for_each_query_block<kReach>(operands.starts, shape, [&](const HeadPiece& at, int first, int keys_begin, int end) {
+    queries_backward<T, kDim, kReach>(operands, shape, at, first, keys_begin, end);
+  });
 }
 
 }  // namespace
 
-void attention_keys_backward_mma(const AttentionBackwardArgs& args, const AttentionRowTerms& terms,
-                                 CudaStream& stream) {
-  const AttentionShape& shape = args.shape;
-  dispatch_mma(args, [&]<typename T, int kDim, Reach kReach>() {
-    launch(keys_backward_kernel<T, kDim, kReach>,
-           {.grid = head_pieces_grid("attention_backward", shape, shape.num_kv_heads, Shape<kDim>::kKeys),
-            .block = kAttentionThreads,
-            .shared_bytes = shared_bytes<T, kDim>()},
-           stream.handle(), backward_operands<T>(args, terms), shape);
-  });
-}
-
-void attention_queries_backward_mma(const AttentionBackwardArgs& args, const AttentionRowTerms& terms,
-                                    CudaStream& stream) {
+void attention_backward_mma(const AttentionBackwardArgs& args, const AttentionRowTerms& terms, CudaStream& stream) {
+  constexpr const char* kOp = "attention_backward";
   const AttentionShape& shape = args.shape;
   dispatch_mma(args, [&]<typename T, int kDim, Reach kReach>() {
     constexpr int kQueries = QueryRows<kReach>::kOfBlock;
+    const auto operands = backward_operands<T>(args, terms);
+    launch(keys_backward_kernel<T, kDim, kReach>,
+           {.grid = head_pieces_grid(kOp, shape, shape.num_kv_heads, Shape<kDim>::kKeys),
+            .block = kAttentionThreads,
+            .shared_bytes = shared_bytes<T, kDim>()},
+           stream.handle(), operands, shape);
     launch(queries_backward_kernel<T, kDim, kReach>,
-           {.grid = head_pieces_grid("attention_backward", shape, shape.num_heads, kQueries),
+           {.grid = head_pieces_grid(kOp, shape, shape.num_heads, kQueries),
             .block = kAttentionThreads,
             .shared_bytes = SharedTile<T, kDim>::elements(2 * kQueries + 4 * kKeys<kDim>) * sizeof(T)},
-           stream.handle(), backward_operands<T>(args, terms), shape);
+           stream.handle(), operands, shape);
   });
 }
 

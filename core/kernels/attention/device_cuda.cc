@@ -54,6 +54,19 @@ bool fits(const AttentionShape& shape, const Tensor& qkv, const Operands&... oth
          (aligned(others) && ...);
 }
 
+AttentionDevice& device_of(const CudaStream& stream) {
+  // Never destroyed: when the program ends, the driver that a library uses may be gone first.
+  static auto& devices = *new std::map<int, std::unique_ptr<AttentionDevice>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<AttentionDevice>& device = devices[stream.device_index()];
+  if (device == nullptr) {
+    device =
+        std::make_unique<AttentionDevice>([index = stream.device_index()] { return open_attention_engine(index); });
+  }
+  return *device;
+}
+
 }  // namespace
 
 bool fits_tensor_cores(const AttentionForwardArgs& args) { return fits(args.shape, args.qkv, args.out); }
@@ -67,9 +80,7 @@ void own_attention_forward(const AttentionForwardArgs& args, CudaStream& stream)
 
 void own_attention_backward(const AttentionBackwardArgs& args, CudaStream& stream) {
   const AttentionRowTerms terms = attention_row_terms(args, stream);
-  if (!fits_tensor_cores(args)) return attention_backward_simt(args, terms, stream);
-  attention_keys_backward_mma(args, terms, stream);
-  attention_queries_backward_mma(args, terms, stream);
+  (fits_tensor_cores(args) ? attention_backward_mma : attention_backward_simt)(args, terms, stream);
 }
 
 bool AttentionDevice::try_forward(const AttentionForwardArgs& args, CudaStream& stream) {
@@ -179,23 +190,6 @@ std::unique_ptr<AttentionEngine> open_attention_engine(int index) {
       "this program has no cuDNN support: it was built without cuDNN's headers (9.8 or newer), or for the emulated "
       "GPU");
 }
-
-namespace {
-
-AttentionDevice& device_of(const CudaStream& stream) {
-  // Never destroyed: when the program ends, the driver that a library uses may be gone first.
-  static auto& devices = *new std::map<int, std::unique_ptr<AttentionDevice>>;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<AttentionDevice>& device = devices[stream.device_index()];
-  if (device == nullptr) {
-    device =
-        std::make_unique<AttentionDevice>([index = stream.device_index()] { return open_attention_engine(index); });
-  }
-  return *device;
-}
-
-}  // namespace
 
 void run(const AttentionForwardArgs& args, CudaStream& stream) {
   check_args(args);

@@ -127,9 +127,7 @@ AttentionRowTerms attention_row_terms(const AttentionBackwardArgs& args, CudaStr
 
 // These need fits_tensor_cores().
 void attention_forward_mma(const AttentionForwardArgs& args, CudaStream& stream);
-void attention_keys_backward_mma(const AttentionBackwardArgs& args, const AttentionRowTerms& terms, CudaStream& stream);
-void attention_queries_backward_mma(const AttentionBackwardArgs& args, const AttentionRowTerms& terms,
-                                    CudaStream& stream);
+void attention_backward_mma(const AttentionBackwardArgs& args, const AttentionRowTerms& terms, CudaStream& stream);
 
 // These take any float dtype, alignment, head_dim and scale.
 void attention_forward_simt(const AttentionForwardArgs& args, CudaStream& stream);

@@ -140,13 +140,21 @@ class CudnnGraph {
   explicit CudnnGraph(const Cudnn& library) : library_(&library) {}
 
   // CudnnPlan::run() binds identifiers, which must be below 1000, to memory.
-  GraphTensor input(int64_t identifier, cudnnDataType_t dtype, const TensorLayout& layout);
+  GraphTensor input(int64_t identifier, cudnnDataType_t dtype, const TensorLayout& layout) {
+    return tensor({dtype, layout, identifier});
+  }
   // An fp32 number; CudnnPlan::run() takes its host address.
-  GraphTensor scalar(int64_t identifier);
+  GraphTensor scalar(int64_t identifier) {
+    return tensor({CUDNN_DATA_FLOAT, TensorLayout::contiguous(1, 1, 1, 1), identifier}, true);
+  }
 
   GraphTensor matmul(const GraphTensor& a, const GraphTensor& b, const TensorSpec& result);
-  GraphTensor unary(cudnnPointwiseMode_t mode, const GraphTensor& x, const TensorSpec& result);
-  GraphTensor binary(cudnnPointwiseMode_t mode, const GraphTensor& x, const GraphTensor& b, const TensorSpec& result);
+  GraphTensor unary(cudnnPointwiseMode_t mode, const GraphTensor& x, const TensorSpec& result) {
+    return pointwise({mode}, x, nullptr, nullptr, result);
+  }
+  GraphTensor binary(cudnnPointwiseMode_t mode, const GraphTensor& x, const GraphTensor& b, const TensorSpec& result) {
+    return pointwise({mode}, x, &b, nullptr, result);
+  }
   // x where row >= column (the last two dimensions), `otherwise` elsewhere.
   GraphTensor keep_lower_triangle(const GraphTensor& x, const GraphTensor& otherwise);
   // Reduces over the dimensions in which the result has extent 1, and over groups of heads if the result has fewer
@@ -166,7 +174,12 @@ class CudnnGraph {
     std::optional<int64_t> axis{};
   };
 
+  using Tensors = std::initializer_list<std::pair<cudnnBackendAttributeName_t, const GraphTensor*>>;  // null: none
+
   GraphTensor tensor(const TensorSpec& spec, bool by_value = false);
+  // An operation on tensors, by the arithmetic that it takes as attribute `math_name`.
+  void add(cudnnBackendDescriptorType_t type, Tensors tensors, cudnnBackendAttributeName_t math_name,
+           CudnnDescriptor math);
   GraphTensor pointwise(const Pointwise& operation, const GraphTensor& x, const GraphTensor* b, const GraphTensor* t,
                         const TensorSpec& result);
 

@@ -58,6 +58,58 @@ int32_t scale_mode(BlockScaleLayout layout) {
   return layout == BlockScaleLayout::kSquareBlocks128 ? 5 : 4;  // BLK128x128_32F, VEC128_32F
 }
 
+// ---- The choice of an algorithm
+
+constexpr int kProposals = 8;
+
+// Milliseconds per run, over `runs` consecutive runs.
+float time_runs(const GemmLaunch& launch, const cublasLtMatmulAlgo_t& algorithm, int runs, StreamTimer& timer) {
+  const size_t begin = timer.mark();
+  for (int run = 0; run < runs; ++run) {
+    check_cublaslt(launch.library, launch.run(algorithm), "cublasLtMatmul", launch.key);
+  }
+  const size_t end = timer.mark();
+  return static_cast<float>(timer.milliseconds(begin, end)) / static_cast<float>(runs);
+}
+
+float median(std::vector<float> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+TimedChoice measure_fastest(const GemmLaunch& launch, const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
+  constexpr int kRounds = 5;
+  constexpr float kRoundMs = 0.2f;  // long against an event's resolution of 0.5 us
+  synchronize_device();
+  // The first run of a kernel loads it. Kernels that the library rejects now are excluded.
+  std::vector<size_t> running;
+  for (size_t i = 0; i < algorithms.size(); ++i) {
+    const cublasStatus_t status = launch.run(algorithms[i]);
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      running.push_back(i);
+    } else if (i + 1 == algorithms.size() && running.empty()) {
+      check_cublaslt(launch.library, status, "cublasLtMatmul", launch.key);
+    }
+  }
+  const std::unique_ptr<StreamTimer> timer = make_stream_timer(launch.stream);
+  const float once = time_runs(launch, algorithms[running.front()], 1, *timer);
+  const int runs = once <= 0 ? 20 : std::clamp(static_cast<int>(std::ceil(kRoundMs / once)), 1, 20);
+  // In turns, so that a change of the clock affects all of them.
+  std::vector<std::vector<float>> times(running.size());
+  for (int round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < running.size(); ++i) {
+      times[i].push_back(time_runs(launch, algorithms[running[i]], runs, *timer));
+    }
+  }
+  std::vector<float> medians;
+  for (const std::vector<float>& of_one : times) medians.push_back(median(of_one));
+  const size_t fastest = clearly_fastest(medians);
+  return {.index = running[fastest], .is_steady = is_steady(times[fastest])};
+}
+
+cublasLtMatmulAlgo_t to_library(const GemmAlgorithm& bytes) { return std::bit_cast<cublasLtMatmulAlgo_t>(bytes); }
+GemmAlgorithm to_bytes(const cublasLtMatmulAlgo_t& algorithm) { return std::bit_cast<GemmAlgorithm>(algorithm); }
+
 }  // namespace
 
 const CublasLt& cublaslt() {
@@ -147,62 +199,6 @@ void GemmDescriptors::set_addresses(const GemmOperands& operands) {
     set_factors(operands.scalars, operands.scalars + kInverseScaleStride);
   }
 }
-
-// ---- The choice of an algorithm
-
-namespace {
-
-constexpr int kProposals = 8;
-
-// Milliseconds per run, over `runs` consecutive runs.
-float time_runs(const GemmLaunch& launch, const cublasLtMatmulAlgo_t& algorithm, int runs, StreamTimer& timer) {
-  const size_t begin = timer.mark();
-  for (int run = 0; run < runs; ++run) {
-    check_cublaslt(launch.library, launch.run(algorithm), "cublasLtMatmul", launch.key);
-  }
-  const size_t end = timer.mark();
-  return static_cast<float>(timer.milliseconds(begin, end)) / static_cast<float>(runs);
-}
-
-float median(std::vector<float> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-TimedChoice measure_fastest(const GemmLaunch& launch, const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
-  constexpr int kRounds = 5;
-  constexpr float kRoundMs = 0.2f;  // long against an event's resolution of 0.5 us
-  synchronize_device();
-  // The first run of a kernel loads it. Kernels that the library rejects now are excluded.
-  std::vector<size_t> running;
-  for (size_t i = 0; i < algorithms.size(); ++i) {
-    const cublasStatus_t status = launch.run(algorithms[i]);
-    if (status == CUBLAS_STATUS_SUCCESS) {
-      running.push_back(i);
-    } else if (i + 1 == algorithms.size() && running.empty()) {
-      check_cublaslt(launch.library, status, "cublasLtMatmul", launch.key);
-    }
-  }
-  const std::unique_ptr<StreamTimer> timer = make_stream_timer(launch.stream);
-  const float once = time_runs(launch, algorithms[running.front()], 1, *timer);
-  const int runs = once <= 0 ? 20 : std::clamp(static_cast<int>(std::ceil(kRoundMs / once)), 1, 20);
-  // In turns, so that a change of the clock affects all of them.
-  std::vector<std::vector<float>> times(running.size());
-  for (int round = 0; round < kRounds; ++round) {
-    for (size_t i = 0; i < running.size(); ++i) {
-      times[i].push_back(time_runs(launch, algorithms[running[i]], runs, *timer));
-    }
-  }
-  std::vector<float> medians;
-  for (const std::vector<float>& of_one : times) medians.push_back(median(of_one));
-  const size_t fastest = clearly_fastest(medians);
-  return {.index = running[fastest], .is_steady = is_steady(times[fastest])};
-}
-
-cublasLtMatmulAlgo_t to_library(const GemmAlgorithm& bytes) { return std::bit_cast<cublasLtMatmulAlgo_t>(bytes); }
-GemmAlgorithm to_bytes(const cublasLtMatmulAlgo_t& algorithm) { return std::bit_cast<GemmAlgorithm>(algorithm); }
-
-}  // namespace
 
 cublasStatus_t GemmLaunch::run(const cublasLtMatmulAlgo_t& algorithm) const {
   const float usual[] = {1.0f, key.mode == GradientMode::kAccumulate ? 1.0f : 0.0f};

@@ -62,16 +62,7 @@ struct RmsNormForwardArgs {
 
   static auto operands(auto& a) { return std::array{&a.x, &a.residual, &a.sum, &a.weight, &a.y, &a.rstd}; }
   // For kernels of both norms: without bias and mean.
-  LayerNormForwardArgs as_layer_norm() const {
-    return {.x = x,
-            .residual = residual,
-            .sum = sum,
-            .weight = weight,
-            .y = y,
-            .rstd = rstd,
-            .epsilon = epsilon,
-            .heads = heads};
-  }
+  LayerNormForwardArgs as_layer_norm() const { return {x, residual, sum, weight, {}, y, {}, rstd, epsilon, heads}; }
 };
 
 struct RmsNormBackwardArgs {
@@ -82,15 +73,7 @@ struct RmsNormBackwardArgs {
 
   static auto operands(auto& a) { return std::array{&a.x, &a.dy, &a.weight, &a.rstd, &a.dx, &a.d_weight}; }
   LayerNormBackwardArgs as_layer_norm() const {
-    return {.x = x,
-            .dy = dy,
-            .weight = weight,
-            .rstd = rstd,
-            .dx = dx,
-            .d_weight = d_weight,
-            .mode = mode,
-            .weight_mode = weight_mode,
-            .heads = heads};
+    return {x, dy, weight, {}, rstd, dx, d_weight, {}, mode, weight_mode, GradientMode::kWrite, heads};
   }
 };
 

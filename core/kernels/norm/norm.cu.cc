@@ -358,7 +358,7 @@ template <Norm kNorm>
 void run_norm_backward(const LayerNormBackwardArgs& args, const Rows& rows, CudaStream& stream) {
   // One block for each chunk: at 64 registers a thread, about as many as an H100 holds at once.
   const int64_t max_chunks = std::clamp<int64_t>((int64_t{1} << 20) / rows.columns, 64, 4096);
-  const RowChunks chunks = divide_rows(rows.rows, {.min_rows = 8, .max_chunks = max_chunks});
+  const RowChunks chunks = divide_rows(rows.rows, 8, max_chunks);
   const int64_t sums = (args.d_bias.defined() ? 2 : 1) * chunks.count * rows.columns;
   auto* const partials = reinterpret_cast<float*>(stream.workspace(static_cast<size_t>(sums) * sizeof(float)));
   if (chunks.count > 0) launch_norm_backward<kNorm>(args, rows, chunks, partials, stream);

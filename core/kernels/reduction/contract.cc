@@ -6,20 +6,6 @@
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
-namespace {
-
-// Returns how many records the tensor holds.
-template <typename Record>
-int64_t check_records(const char* op, const char* what, const Tensor& tensor) {
-  check_dtype(op, what, tensor, DType::kU8);
-  const auto size = static_cast<int64_t>(sizeof(Record));
-  MANTISSA_CHECK(tensor.numel() > 0 && tensor.numel() % size == 0,
-                 "[{}] {} must hold whole records of {} bytes, at least one, got {} bytes", op, what, size,
-                 tensor.numel());
-  return tensor.numel() / size;
-}
-
-}  // namespace
 
 Rows check_args(const ColumnSumArgs& args) {
   const Rows rows = rows_of("column_sum", "x", args.x);

@@ -71,8 +71,7 @@ void launch_column_sum(const ColumnSum<T>& p, int64_t chunks, CudaStream& stream
 
 // Enough chunks to give every multiprocessor of a large device its eight blocks; a chunk has four rows for each warp.
 RowChunks chunks_for(const Rows& rows) {
-  return divide_rows(rows.rows, {.min_rows = 4 * kWarps,
-                                 .max_chunks = std::clamp<int64_t>((int64_t{1} << 18) / rows.columns, 1, 1024)});
+  return divide_rows(rows.rows, 4 * kWarps, std::clamp<int64_t>((int64_t{1} << 18) / rows.columns, 1, 1024));
 }
 
 constexpr int kMaxWarps = 32;
