@@ -1,7 +1,6 @@
 #include "comm/corruption.h"
 
 #include "core/base/round_up.h"
-#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 #include "core/quant/dynamic_map.h"
 

@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {

@@ -1,7 +1,6 @@
 // The digests of the sharded optimizer's state.
 
 #include "comm/sharded_optimizer.h"
-#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {

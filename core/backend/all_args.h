@@ -3,7 +3,6 @@
 
 #include "core/kernels/activation/args.h"
 #include "core/kernels/attention/args.h"
-#include "core/kernels/digest/args.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/embedding/args.h"
 #include "core/kernels/gemm/args.h"

@@ -10,6 +10,56 @@
 #include "core/base/round_up.h"
 
 namespace mantissa::cuda {
+namespace {
+
+class Graph final : public CapturedWork {
+ public:
+  Graph(CudaStream& stream, GraphHandle handle) : stream_(stream), handle_(handle, destroy_graph) {}
+
+  void launch() override { launch_graph(handle_.get(), stream_.handle()); }
+
+ private:
+  CudaStream& stream_;
+  std::unique_ptr<std::remove_pointer_t<GraphHandle>, decltype(&destroy_graph)> handle_;
+};
+
+// A capture must be ended, or the stream cannot be used any more.
+void abandon_capture(CudaStream& stream) noexcept {
+  try {
+    destroy_graph(end_capture(stream.handle()));
+  } catch (const CudaError&) {  // the failure of `body` has invalidated the capture
+  }
+}
+
+class EventTimer final : public StreamTimer {
+ public:
+  explicit EventTimer(CudaStream& stream) : stream_(stream) {}
+
+  size_t mark() override {
+    events_.emplace_back(create_timing_event(), destroy_event);
+    record(events_.back().get(), stream_.handle());
+    return events_.size() - 1;
+  }
+
+  double milliseconds(size_t from, size_t to) override {
+    MANTISSA_CHECK(from < events_.size() && to < events_.size(), "[stream_timer] marks {} and {} must be among {}",
+                   from, to, events_.size());
+    synchronize(events_[from].get());
+    synchronize(events_[to].get());
+    return elapsed_ms(events_[from].get(), events_[to].get());
+  }
+
+ private:
+  CudaStream& stream_;
+  std::vector<OwnedEvent> events_;
+};
+
+// Large uploads, such as initial weights, go in pieces.
+constexpr size_t kPieceBytes = size_t{4} << 20;
+// Limits how far the host may be ahead: the input of several steps, so that it does not wait inside a step.
+constexpr size_t kMostBytes = size_t{64} << 20;
+
+}  // namespace
 
 CudaEvent::CudaEvent(StreamHandle stream) : handle_(create_event(), destroy_event) { cuda::record(handle(), stream); }
 bool CudaEvent::done() const { return is_done(handle()); }
@@ -59,29 +109,6 @@ CudaStream& as_cuda(Stream& stream) {
   return *ours;
 }
 
-namespace {
-
-class Graph final : public CapturedWork {
- public:
-  Graph(CudaStream& stream, GraphHandle handle) : stream_(stream), handle_(handle, destroy_graph) {}
-
-  void launch() override { launch_graph(handle_.get(), stream_.handle()); }
-
- private:
-  CudaStream& stream_;
-  std::unique_ptr<std::remove_pointer_t<GraphHandle>, decltype(&destroy_graph)> handle_;
-};
-
-// A capture must be ended, or the stream cannot be used any more.
-void abandon_capture(CudaStream& stream) noexcept {
-  try {
-    destroy_graph(end_capture(stream.handle()));
-  } catch (const CudaError&) {  // the failure of `body` has invalidated the capture
-  }
-}
-
-}  // namespace
-
 std::unique_ptr<CapturedWork> capture_graph(CudaStream& stream, const std::function<void()>& body) {
   begin_capture(stream.handle());
   try {
@@ -93,43 +120,7 @@ std::unique_ptr<CapturedWork> capture_graph(CudaStream& stream, const std::funct
   return std::make_unique<Graph>(stream, end_capture(stream.handle()));
 }
 
-namespace {
-
-class EventTimer final : public StreamTimer {
- public:
-  explicit EventTimer(CudaStream& stream) : stream_(stream) {}
-
-  size_t mark() override {
-    events_.emplace_back(create_timing_event(), destroy_event);
-    record(events_.back().get(), stream_.handle());
-    return events_.size() - 1;
-  }
-
-  double milliseconds(size_t from, size_t to) override {
-    MANTISSA_CHECK(from < events_.size() && to < events_.size(), "[stream_timer] marks {} and {} must be among {}",
-                   from, to, events_.size());
-    synchronize(events_[from].get());
-    synchronize(events_[to].get());
-    return elapsed_ms(events_[from].get(), events_[to].get());
-  }
-
- private:
-  CudaStream& stream_;
-  std::vector<OwnedEvent> events_;
-};
-
-}  // namespace
-
 std::unique_ptr<StreamTimer> make_stream_timer(CudaStream& stream) { return std::make_unique<EventTimer>(stream); }
-
-namespace {
-
-// Large uploads, such as initial weights, go in pieces.
-constexpr size_t kPieceBytes = size_t{4} << 20;
-// Limits how far the host may be ahead: the input of several steps, so that it does not wait inside a step.
-constexpr size_t kMostBytes = size_t{64} << 20;
-
-}  // namespace
 
 Staging::~Staging() {
   for (const Slot& slot : slots_) free_pinned(slot.data);

@@ -60,6 +60,17 @@ void check_record(const char* op, const char* what, const Tensor& tensor) {
   check_tensor(op, what, tensor, DType::kU8, static_cast<int64_t>(sizeof(Record)));
 }
 
+// Any number of records, at least one. Returns the number.
+template <typename Record>
+int64_t check_records(const char* op, const char* what, const Tensor& tensor) {
+  check_dtype(op, what, tensor, DType::kU8);
+  const auto size = static_cast<int64_t>(sizeof(Record));
+  MANTISSA_CHECK(tensor.numel() > 0 && tensor.numel() % size == 0,
+                 "[{}] {} must hold whole records of {} bytes, at least one, got {} bytes", op, what, size,
+                 tensor.numel());
+  return tensor.numel() / size;
+}
+
 // Read and write a record in host memory, at any alignment. The tensor must have passed check_record().
 template <typename Record>
 Record read_record(const Tensor& tensor) {

@@ -42,21 +42,10 @@ struct Fp8Gemm {
 
 // Whether operands may have scales of this kind.
 constexpr bool takes(Fp8GemmSupport support, Scaling scaling) {
-  const auto has = [&](Fp8GemmSupport wanted) {
-    return (static_cast<int>(support) & static_cast<int>(wanted)) == static_cast<int>(wanted);
-  };
-  switch (scaling) {
-    case Scaling::kDelayed:
-    case Scaling::kCurrent:
-      return has(Fp8GemmSupport::kTensorScaled);
-    case Scaling::kBlock:
-      return has(Fp8GemmSupport::kBlockScaled);
-    case Scaling::kMicro:
-      return has(Fp8GemmSupport::kMicroScaled);
-    case Scaling::kTwoLevel:
-      break;
-  }
-  return false;
+  const auto wanted = static_cast<int>(scaling == Scaling::kBlock   ? Fp8GemmSupport::kBlockScaled
+                                       : scaling == Scaling::kMicro ? Fp8GemmSupport::kMicroScaled
+                                                                    : Fp8GemmSupport::kTensorScaled);
+  return scaling != Scaling::kTwoLevel && (static_cast<int>(support) & wanted) == wanted;
 }
 
 // Whether the device runs this product. The limits are cuBLASLt's (documentation of cublasLtMatmul() and of narrow

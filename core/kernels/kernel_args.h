@@ -14,6 +14,7 @@
 // settings, never device memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -39,6 +40,9 @@ class CudaStream;
   namespace cuda {                                \
   void run(const Args& args, CudaStream& stream); \
   }
+
+// For operands() of many tensors.
+constexpr auto addresses_of(auto&... tensors) { return std::array{&tensors...}; }
 
 inline KernelWork traffic(double bytes) { return {.bytes = bytes}; }
 

@@ -12,11 +12,68 @@
 // those of core/tensor/format.h.
 #pragma once
 
+#ifdef __CUDACC__
+#include <cuda_fp8.h>
+#endif
+
 #include "core/cuda/device/device.h"
 #include "core/tensor/format.h"
 
+namespace mantissa::cuda {
+
+template <typename T>
+__device__ __forceinline__ T narrow_saturated(float value);
+
 #ifdef __CUDACC__
-#include "core/cuda/device/native_float8.h"
+
+__device__ __forceinline__ float widen(Float8E4M3 value) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(value.bits, __NV_E4M3)));
+}
+__device__ __forceinline__ float widen(Float8E5M2 value) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(value.bits, __NV_E5M2)));
+}
+
+template <>
+__device__ __forceinline__ Float8E4M3 narrow<Float8E4M3>(float value) {
+  return {__nv_cvt_float_to_fp8(value, __NV_NOSAT, __NV_E4M3)};
+}
+template <>
+__device__ __forceinline__ Float8E5M2 narrow<Float8E5M2>(float value) {
+  return {__nv_cvt_float_to_fp8(value, __NV_NOSAT, __NV_E5M2)};
+}
+
+template <>
+__device__ __forceinline__ Float8E4M3 narrow_saturated<Float8E4M3>(float value) {
+  return {__nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3)};
+}
+template <>
+__device__ __forceinline__ Float8E5M2 narrow_saturated<Float8E5M2>(float value) {
+  return {__nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E5M2)};
+}
+
 #else
-#include "core/cuda/emulation/float8.h"
+
+inline float widen(Float8E4M3 value) { return decode(Format::kE4M3, value.bits); }
+inline float widen(Float8E5M2 value) { return decode(Format::kE5M2, value.bits); }
+
+template <>
+inline Float8E4M3 narrow<Float8E4M3>(float value) {
+  return {static_cast<uint8_t>(encode(Format::kE4M3, value, Saturation::kNo))};
+}
+template <>
+inline Float8E5M2 narrow<Float8E5M2>(float value) {
+  return {static_cast<uint8_t>(encode(Format::kE5M2, value, Saturation::kNo))};
+}
+
+template <>
+inline Float8E4M3 narrow_saturated<Float8E4M3>(float value) {
+  return {static_cast<uint8_t>(encode(Format::kE4M3, value, Saturation::kYes))};
+}
+template <>
+inline Float8E5M2 narrow_saturated<Float8E5M2>(float value) {
+  return {static_cast<uint8_t>(encode(Format::kE5M2, value, Saturation::kYes))};
+}
+
 #endif
+
+}  // namespace mantissa::cuda

@@ -6,7 +6,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "core/cuda/runtime/check_cuda.h"
 #include "core/cuda/runtime/runtime.h"
 #include "core/tensor/half.h"
 

@@ -72,7 +72,7 @@ const std::vector<Kernel>& kernels();
 void note_kernel(const Kernel& kernel);
 
 // `function` is the __PRETTY_FUNCTION__ of a template whose arguments are `Parameters`. Leaves out namespaces and
-// template arguments: "core/kernels/norm/norm_forward.cu.cc:30 (Cast, long int)".
+// template arguments: "core/kernels/norm/norm.cu.cc:30 (Cast, long int)".
 std::string kernel_name_from(const Site& site, const std::string& function);
 
 template <typename... Parameters>

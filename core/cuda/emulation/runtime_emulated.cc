@@ -88,8 +88,8 @@ void run_all() noexcept {
 
 // Whether a stream waits for something outside of this thread.
 bool somebody_is_awaited() {
-  return std::any_of(streams.begin(), streams.end(),
-                     [](StreamHandle stream) { return !stream->items.empty() && stream->items.front().work.is_ready; });
+  return std::ranges::any_of(
+      streams, [](StreamHandle stream) { return !stream->items.empty() && stream->items.front().work.is_ready; });
 }
 
 void let_others_run(Lock& lock) {
@@ -110,35 +110,33 @@ void run_until(Lock& lock, const Done& done) {
 }
 
 bool is_in_use(EventHandle event) {
-  const auto refers = [event](const CUstream_st::Item& item) {
-    return item.awaited == event || item.recorded == event;
-  };
-  return std::any_of(streams.begin(), streams.end(), [&](StreamHandle stream) {
-    return std::any_of(stream->items.begin(), stream->items.end(), refers);
+  return std::ranges::any_of(streams, [event](StreamHandle stream) {
+    return std::ranges::any_of(stream->items, [event](const CUstream_st::Item& item) {
+      return item.awaited == event || item.recorded == event;
+    });
   });
 }
 
 // If the calling thread captures, invalidates its capture, because `call` is not permitted during a capture, and
 // returns true. CUDA's thread-local mode restricts only the thread that captures.
 bool invalidates_capture(const char* call) {
-  for (emulation::GraphCapture& capture : captures) {
-    if (!capture.is_by_this_thread()) continue;
-    capture.invalidate(call);
-    return true;
-  }
-  return false;
+  const auto found = std::ranges::find_if(captures, &emulation::GraphCapture::is_by_this_thread);
+  if (found != captures.end()) found->invalidate(call);
+  return found != captures.end();
 }
 
-void reject_while_capturing(const char* call) {
+// For a call that is not permitted during a capture by its thread.
+Lock lock_for(const char* call) {
+  Lock lock(mutex);
   if (invalidates_capture(call)) throw CudaError(fmt::format("[{}] not permitted while a stream is captured", call));
+  return lock;
 }
 
 // The capture that the stream takes part in, or null.
 emulation::GraphCapture* capture_of(StreamHandle stream) {
-  for (emulation::GraphCapture& capture : captures) {
-    if (capture.takes_part(stream)) return &capture;
-  }
-  return nullptr;
+  const auto found =
+      std::ranges::find_if(captures, [stream](const auto& capture) { return capture.takes_part(stream); });
+  return found == captures.end() ? nullptr : &*found;
 }
 
 void* allocate(size_t bytes) {
@@ -177,10 +175,7 @@ void enqueue(StreamHandle stream, std::function<void()> work) { enqueue(stream, 
 
 void enqueue(StreamHandle stream, StreamWork work) {
   const Lock lock(mutex);
-  if (GraphCapture* const capture = capture_of(stream)) {
-    capture->add(stream, std::move(work));
-    return;
-  }
+  if (GraphCapture* const capture = capture_of(stream)) return capture->add(stream, std::move(work));
   stream->items.push_back({.work = std::move(work)});
   // Now and then the device is quick and runs work at once.
   if (order().below(4) == 0) run_something();
@@ -222,8 +217,7 @@ MemoryInfo memory_info() {
 }
 
 void* allocate_device(size_t bytes) {
-  const Lock lock(mutex);
-  reject_while_capturing("allocate_device");
+  const Lock lock = lock_for("allocate_device");
   return allocate_on_device(bytes);
 }
 
@@ -238,8 +232,7 @@ PoolHandle create_pool(int) { return new CUmemPoolHandle_st; }
 void destroy_pool(PoolHandle pool) noexcept { delete pool; }
 
 void* allocate_from_pool(PoolHandle, size_t bytes, StreamHandle) {
-  const Lock lock(mutex);
-  reject_while_capturing("allocate_from_pool");
+  const Lock lock = lock_for("allocate_from_pool");
   pooled_bytes -= std::min(bytes, pooled_bytes);
   return allocate_on_device(bytes);
 }
@@ -257,8 +250,7 @@ void free_to_pool(void* data, StreamHandle stream) noexcept {
 }
 
 void* allocate_pinned(size_t bytes) {
-  const Lock lock(mutex);
-  reject_while_capturing("allocate_pinned");
+  const Lock lock = lock_for("allocate_pinned");
   return allocate(bytes);
 }
 void free_pinned(void* data) noexcept {
@@ -281,17 +273,14 @@ void destroy_stream(StreamHandle stream) noexcept {
 }
 
 void synchronize(StreamHandle stream) {
-  Lock lock(mutex);
-  reject_while_capturing("synchronize");
+  Lock lock = lock_for("synchronize");
   run_until(lock, [stream] { return stream->items.empty(); });
 }
 
 void synchronize_device() {
-  Lock lock(mutex);
-  reject_while_capturing("synchronize_device");
-  run_until(lock, [] {
-    return std::all_of(streams.begin(), streams.end(), [](StreamHandle stream) { return stream->items.empty(); });
-  });
+  Lock lock = lock_for("synchronize_device");
+  run_until(lock,
+            [] { return std::ranges::all_of(streams, [](StreamHandle stream) { return stream->items.empty(); }); });
 }
 
 EventHandle create_event() { return new CUevent_st; }
@@ -300,9 +289,7 @@ EventHandle create_timing_event() { return new CUevent_st{.timing = true}; }
 void destroy_event(EventHandle event) noexcept {
   const Lock lock(mutex);
   for (emulation::GraphCapture& capture : captures) capture.forget(event);
-  while (event->completed < event->recorded && run_something()) {
-  }
-  while (is_in_use(event) && run_something()) {
+  while ((event->completed < event->recorded || is_in_use(event)) && run_something()) {
   }
   std::erase_if(destroyed_events, [](EventHandle destroyed) {
     if (is_in_use(destroyed)) return false;
@@ -327,10 +314,8 @@ void record(EventHandle event, StreamHandle stream) {
 
 void wait(StreamHandle stream, EventHandle event) {
   const Lock lock(mutex);
-  if (emulation::GraphCapture* const capture = capture_of(stream)) {
-    capture->wait(stream, event);
-    return;
-  }
+  if (emulation::GraphCapture* const capture = capture_of(stream))
+    return static_cast<void>(capture->wait(stream, event));
   for (emulation::GraphCapture& capture : captures) {
     if (capture.wait(stream, event)) return;
   }
@@ -338,15 +323,13 @@ void wait(StreamHandle stream, EventHandle event) {
 }
 
 bool is_done(EventHandle event) {
-  const Lock lock(mutex);
-  reject_while_capturing("is_done");
+  const Lock lock = lock_for("is_done");
   if (event->completed < event->recorded) run_something();  // time passes
   return event->completed >= event->recorded;
 }
 
 void synchronize(EventHandle event) {
-  Lock lock(mutex);
-  reject_while_capturing("synchronize");
+  Lock lock = lock_for("synchronize");
   run_until(lock, [event] { return event->completed >= event->recorded; });
 }
 
@@ -386,15 +369,14 @@ bool is_capturing(StreamHandle stream) {
 }
 
 void begin_capture(StreamHandle stream) {
-  const Lock lock(mutex);
-  reject_while_capturing("begin_capture");
+  const Lock lock = lock_for("begin_capture");
   MANTISSA_CHECK(capture_of(stream) == nullptr, "[begin_capture] another thread captures the stream");
   captures.emplace_back(stream);
 }
 
 GraphHandle end_capture(StreamHandle stream) {
   const Lock lock(mutex);
-  const auto found = std::find_if(captures.begin(), captures.end(), [stream](const emulation::GraphCapture& capture) {
+  const auto found = std::ranges::find_if(captures, [stream](const emulation::GraphCapture& capture) {
     return capture.origin() == stream && capture.is_by_this_thread();
   });
   MANTISSA_CHECK(found != captures.end(), "[end_capture] this thread does not capture the stream");

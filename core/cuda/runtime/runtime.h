@@ -122,6 +122,9 @@ GraphHandle end_capture(StreamHandle stream);
 void launch_graph(GraphHandle graph, StreamHandle stream);
 void destroy_graph(GraphHandle graph) noexcept;
 
+// For launch() on a GPU: throws CudaError naming the kernel unless `error`, a cudaError_t, is success.
+void check_launch(int error, const void* kernel);
+
 // Sends all ranges (core/profile/range.h) to the profiler that has started the program, if any: through NVTX, in a
 // domain "mantissa", with the kinds of ranges as categories. Without a profiler, ranges cost nothing. Only the first
 // call counts. Work that a CUDA graph repeats has no ranges, because the host does not execute it again.

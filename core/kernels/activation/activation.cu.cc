@@ -3,8 +3,6 @@
 // Bound by memory: each operand is read or written once, 16 bytes at a time. SwiGLU needs rows of a multiple of that.
 #include "core/kernels/activation/args.h"
 
-#include <cmath>
-
 #include "core/cuda/device/elementwise.h"
 
 namespace mantissa::cuda {

@@ -65,7 +65,7 @@ MANTISSA_DECLARE_KERNEL(SwigluBackwardArgs, Rows)  // dy: (R, F)
 MANTISSA_DECLARE_KERNEL(ReluSquaredForwardArgs, void)
 MANTISSA_DECLARE_KERNEL(ReluSquaredBackwardArgs, void)
 
-std::string variant_of(const GeluForwardArgs& args);
-std::string variant_of(const GeluBackwardArgs& args);
+inline std::string variant_of(const GeluForwardArgs& a) { return a.form == GeluForm::kErf ? "erf" : ""; }
+inline std::string variant_of(const GeluBackwardArgs& a) { return a.form == GeluForm::kErf ? "erf" : ""; }
 
 }  // namespace mantissa

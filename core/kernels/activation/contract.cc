@@ -50,8 +50,4 @@ Rows check_args(const SwigluBackwardArgs& args) {
   return half;
 }
 
-std::string variant_of(const GeluForwardArgs& a) { return a.form == GeluForm::kErf ? "erf" : ""; }
-
-std::string variant_of(const GeluBackwardArgs& a) { return a.form == GeluForm::kErf ? "erf" : ""; }
-
 }  // namespace mantissa

@@ -66,7 +66,7 @@ struct AttentionForwardArgs {
   Tensor qkv{}, starts{}, out{}, lse{};
   AttentionShape shape{};
 
-  static auto operands(auto& args) { return std::array{&args.qkv, &args.starts, &args.out, &args.lse}; }
+  static auto operands(auto& a) { return std::array{&a.qkv, &a.starts, &a.out, &a.lse}; }
 };
 
 // d_qkv like qkv, written whole.
@@ -75,9 +75,7 @@ struct AttentionBackwardArgs {
   Tensor qkv{}, starts{}, out{}, lse{}, d_out{}, d_qkv{};
   AttentionShape shape{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.qkv, &args.starts, &args.out, &args.lse, &args.d_out, &args.d_qkv};
-  }
+  static auto operands(auto& a) { return std::array{&a.qkv, &a.starts, &a.out, &a.lse, &a.d_out, &a.d_qkv}; }
 };
 
 // ---- Continuing texts: a cache has the keys and values of their earlier tokens.
@@ -93,7 +91,7 @@ struct AttentionAppendArgs {
   Tensor qkv{}, sequences{}, positions{}, cache{};
   AttentionShape shape{};
 
-  static auto operands(auto& args) { return std::array{&args.qkv, &args.sequences, &args.positions, &args.cache}; }
+  static auto operands(auto& a) { return std::array{&a.qkv, &a.sequences, &a.positions, &a.cache}; }
 };
 
 // out (R, H*D): attention of each row's queries to the keys of its text up to its position, at most the last
@@ -104,9 +102,7 @@ struct AttentionDecodeArgs {
   Tensor qkv{}, sequences{}, positions{}, cache{}, out{};
   AttentionShape shape{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.qkv, &args.sequences, &args.positions, &args.cache, &args.out};
-  }
+  static auto operands(auto& a) { return std::array{&a.qkv, &a.sequences, &a.positions, &a.cache, &a.out}; }
 };
 
 // The place of a head of a text in the cache: (T, D). `head`: of keys, or KV + that of values.

@@ -57,75 +57,7 @@ void multiply_into_keys(CudnnGraph& graph, const AttentionKey& key, const Layout
   }
 }
 
-}  // namespace
-
-CudnnGraph attention_forward_graph(const Cudnn& library, const AttentionKey& key) {
-  const Layouts layouts(key);
-  const TensorSpec scores_spec{CUDNN_DATA_FLOAT, layouts.scores}, query_spec{CUDNN_DATA_FLOAT, layouts.per_query};
-  CudnnGraph graph(library);
-  const GraphTensor queries = graph.input(kQueries, layouts.dtype, layouts.queries);
-  const GraphTensor keys_t = graph.input(kKeys, layouts.dtype, layouts.keys.transposed());
-  const GraphTensor values = graph.input(kValues, layouts.dtype, layouts.keys);
-  const GraphTensor scores = masked(graph, key, scores_of(graph, layouts, queries, keys_t, graph.scalar(kScale)));
-
-  const GraphTensor largest = graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, query_spec);
-  const GraphTensor shifted = graph.binary(CUDNN_POINTWISE_SUB, scores, largest, scores_spec);
-  const GraphTensor exponentials = graph.unary(CUDNN_POINTWISE_EXP, shifted, scores_spec);
-  const GraphTensor total = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, query_spec);
-  const GraphTensor log_total = graph.unary(CUDNN_POINTWISE_LOG, total, query_spec);
-  graph.binary(CUDNN_POINTWISE_ADD, largest, log_total, {CUDNN_DATA_FLOAT, layouts.per_query, kLse});
-  const GraphTensor probabilities =
-      graph.binary(CUDNN_POINTWISE_DIV, exponentials, total, {layouts.dtype, layouts.scores});
-  graph.matmul(probabilities, values, {layouts.dtype, layouts.out, kOut});
-  return graph;
-}
-
-CudnnGraph attention_backward_graph(const Cudnn& library, const AttentionKey& key) {
-  const Layouts layouts(key);
-  const TensorSpec scores_spec{CUDNN_DATA_FLOAT, layouts.scores}, query_spec{CUDNN_DATA_FLOAT, layouts.per_query};
-  CudnnGraph graph(library);
-  const GraphTensor queries = graph.input(kQueries, layouts.dtype, layouts.queries);
-  const GraphTensor keys_t = graph.input(kKeys, layouts.dtype, layouts.keys.transposed());
-  const GraphTensor values_t = graph.input(kValues, layouts.dtype, layouts.keys.transposed());
-  const GraphTensor out = graph.input(kOut, layouts.dtype, layouts.out);
-  const GraphTensor d_out = graph.input(kDOut, layouts.dtype, layouts.out);
-  const GraphTensor lse = graph.input(kLse, CUDNN_DATA_FLOAT, layouts.per_query);
-  const GraphTensor scale = graph.scalar(kScale);
-
-  // delta = rowsum(out * d_out)
-  const GraphTensor products = graph.binary(CUDNN_POINTWISE_MUL, d_out, out, {CUDNN_DATA_FLOAT, layouts.all_heads});
-  const GraphTensor row_sums = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, query_spec);
-  const GraphTensor delta =
-      graph.binary(CUDNN_POINTWISE_MUL, row_sums, graph.scalar(kOne), {CUDNN_DATA_FLOAT, layouts.per_query, kDelta});
-
-  // p = exp(scale * q k^T - lse), d_v = p^T d_out
-  const GraphTensor shifted =
-      graph.binary(CUDNN_POINTWISE_SUB, scores_of(graph, layouts, queries, keys_t, scale), lse, scores_spec);
-  const GraphTensor probabilities = graph.unary(CUDNN_POINTWISE_EXP, masked(graph, key, shifted), scores_spec);
-  multiply_into_keys(graph, key, layouts, probabilities, d_out, kDValues);
-
-  // d_s = scale * p * (d_out v^T - delta), d_k = d_s^T q
-  const GraphTensor d_probabilities = graph.matmul(d_out, values_t, scores_spec);
-  const GraphTensor centred = graph.binary(CUDNN_POINTWISE_SUB, d_probabilities, delta, scores_spec);
-  const GraphTensor weighted = graph.binary(CUDNN_POINTWISE_MUL, centred, probabilities, scores_spec);
-  const GraphTensor d_scores = graph.binary(CUDNN_POINTWISE_MUL, weighted, scale, scores_spec);
-  multiply_into_keys(graph, key, layouts, d_scores, queries, kDKeys);
-
-  // d_q = d_s k
-  const GraphTensor keys = graph.transpose(keys_t, CUDNN_DATA_FLOAT);
-  const TensorSpec d_queries{layouts.dtype, layouts.queries, kDQueries};
-  if (key.pass == AttentionPass::kReproducibleBackward) {
-    graph.matmul(d_scores, keys, d_queries);
-  } else {
-    const GraphTensor sum = graph.matmul(d_scores, keys, {CUDNN_DATA_FLOAT, layouts.all_heads, kDQueriesSum});
-    graph.unary(CUDNN_POINTWISE_IDENTITY, sum, d_queries);
-  }
-  return graph;
-}
-
 // ---- The engine: owns the library handle and binds tensors to plans.
-
-namespace {
 
 constexpr size_t kAlignmentBytes = 256;
 
@@ -240,5 +172,69 @@ class CudnnAttention final : public AttentionEngine {
 }();
 
 }  // namespace
+
+CudnnGraph attention_forward_graph(const Cudnn& library, const AttentionKey& key) {
+  const Layouts layouts(key);
+  const TensorSpec scores_spec{CUDNN_DATA_FLOAT, layouts.scores}, query_spec{CUDNN_DATA_FLOAT, layouts.per_query};
+  CudnnGraph graph(library);
+  const GraphTensor queries = graph.input(kQueries, layouts.dtype, layouts.queries);
+  const GraphTensor keys_t = graph.input(kKeys, layouts.dtype, layouts.keys.transposed());
+  const GraphTensor values = graph.input(kValues, layouts.dtype, layouts.keys);
+  const GraphTensor scores = masked(graph, key, scores_of(graph, layouts, queries, keys_t, graph.scalar(kScale)));
+
+  const GraphTensor largest = graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, query_spec);
+  const GraphTensor shifted = graph.binary(CUDNN_POINTWISE_SUB, scores, largest, scores_spec);
+  const GraphTensor exponentials = graph.unary(CUDNN_POINTWISE_EXP, shifted, scores_spec);
+  const GraphTensor total = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, query_spec);
+  const GraphTensor log_total = graph.unary(CUDNN_POINTWISE_LOG, total, query_spec);
+  graph.binary(CUDNN_POINTWISE_ADD, largest, log_total, {CUDNN_DATA_FLOAT, layouts.per_query, kLse});
+  const GraphTensor probabilities =
+      graph.binary(CUDNN_POINTWISE_DIV, exponentials, total, {layouts.dtype, layouts.scores});
+  graph.matmul(probabilities, values, {layouts.dtype, layouts.out, kOut});
+  return graph;
+}
+
+CudnnGraph attention_backward_graph(const Cudnn& library, const AttentionKey& key) {
+  const Layouts layouts(key);
+  const TensorSpec scores_spec{CUDNN_DATA_FLOAT, layouts.scores}, query_spec{CUDNN_DATA_FLOAT, layouts.per_query};
+  CudnnGraph graph(library);
+  const GraphTensor queries = graph.input(kQueries, layouts.dtype, layouts.queries);
+  const GraphTensor keys_t = graph.input(kKeys, layouts.dtype, layouts.keys.transposed());
+  const GraphTensor values_t = graph.input(kValues, layouts.dtype, layouts.keys.transposed());
+  const GraphTensor out = graph.input(kOut, layouts.dtype, layouts.out);
+  const GraphTensor d_out = graph.input(kDOut, layouts.dtype, layouts.out);
+  const GraphTensor lse = graph.input(kLse, CUDNN_DATA_FLOAT, layouts.per_query);
+  const GraphTensor scale = graph.scalar(kScale);
+
+  // delta = rowsum(out * d_out)
+  const GraphTensor products = graph.binary(CUDNN_POINTWISE_MUL, d_out, out, {CUDNN_DATA_FLOAT, layouts.all_heads});
+  const GraphTensor row_sums = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, query_spec);
+  const GraphTensor delta =
+      graph.binary(CUDNN_POINTWISE_MUL, row_sums, graph.scalar(kOne), {CUDNN_DATA_FLOAT, layouts.per_query, kDelta});
+
+  // p = exp(scale * q k^T - lse), d_v = p^T d_out
+  const GraphTensor shifted =
+      graph.binary(CUDNN_POINTWISE_SUB, scores_of(graph, layouts, queries, keys_t, scale), lse, scores_spec);
+  const GraphTensor probabilities = graph.unary(CUDNN_POINTWISE_EXP, masked(graph, key, shifted), scores_spec);
+  multiply_into_keys(graph, key, layouts, probabilities, d_out, kDValues);
+
+  // d_s = scale * p * (d_out v^T - delta), d_k = d_s^T q
+  const GraphTensor d_probabilities = graph.matmul(d_out, values_t, scores_spec);
+  const GraphTensor centred = graph.binary(CUDNN_POINTWISE_SUB, d_probabilities, delta, scores_spec);
+  const GraphTensor weighted = graph.binary(CUDNN_POINTWISE_MUL, centred, probabilities, scores_spec);
+  const GraphTensor d_scores = graph.binary(CUDNN_POINTWISE_MUL, weighted, scale, scores_spec);
+  multiply_into_keys(graph, key, layouts, d_scores, queries, kDKeys);
+
+  // d_q = d_s k
+  const GraphTensor keys = graph.transpose(keys_t, CUDNN_DATA_FLOAT);
+  const TensorSpec d_queries{layouts.dtype, layouts.queries, kDQueries};
+  if (key.pass == AttentionPass::kReproducibleBackward) {
+    graph.matmul(d_scores, keys, d_queries);
+  } else {
+    const GraphTensor sum = graph.matmul(d_scores, keys, {CUDNN_DATA_FLOAT, layouts.all_heads, kDQueriesSum});
+    graph.unary(CUDNN_POINTWISE_IDENTITY, sum, d_queries);
+  }
+  return graph;
+}
 
 }  // namespace mantissa::cuda

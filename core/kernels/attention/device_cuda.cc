@@ -6,7 +6,6 @@
 
 #include "core/base/log.h"
 #include "core/cuda/runtime/runtime.h"
-#include "core/kernels/attention/own_cuda.h"
 #include "core/kernels/attention/trial_cuda.h"
 
 namespace mantissa::cuda {
@@ -43,7 +42,46 @@ std::string describe(const AttentionKey& key) {
                   describe(key), reason));
 }
 
+template <typename... Operands>
+bool fits(const AttentionShape& shape, const Tensor& qkv, const Operands&... others) {
+  constexpr int64_t kMaxHeadDim = 128;
+  constexpr uintptr_t kChunkBytes = 16;
+  const auto aligned = [](const Tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(tensor.raw()) % kChunkBytes == 0;
+  };
+  return size_bytes(qkv.dtype()) == 2 && shape.head_dim <= kMaxHeadDim &&
+         static_cast<uintptr_t>(shape.head_dim) * 2 % kChunkBytes == 0 && shape.scale > 0.0f && aligned(qkv) &&
+         (aligned(others) && ...);
+}
+
+AttentionDevice& device_of(const CudaStream& stream) {
+  // Never destroyed: when the program ends, the driver that a library uses may be gone first.
+  static auto& devices = *new std::map<int, std::unique_ptr<AttentionDevice>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<AttentionDevice>& device = devices[stream.device_index()];
+  if (device == nullptr) {
+    device =
+        std::make_unique<AttentionDevice>([index = stream.device_index()] { return open_attention_engine(index); });
+  }
+  return *device;
+}
+
 }  // namespace
+
+bool fits_tensor_cores(const AttentionForwardArgs& args) { return fits(args.shape, args.qkv, args.out); }
+bool fits_tensor_cores(const AttentionBackwardArgs& args) {
+  return fits(args.shape, args.qkv, args.out, args.d_out, args.d_qkv);
+}
+
+void own_attention_forward(const AttentionForwardArgs& args, CudaStream& stream) {
+  (fits_tensor_cores(args) ? attention_forward_mma : attention_forward_simt)(args, stream);
+}
+
+void own_attention_backward(const AttentionBackwardArgs& args, CudaStream& stream) {
+  const AttentionRowTerms terms = attention_row_terms(args, stream);
+  (fits_tensor_cores(args) ? attention_backward_mma : attention_backward_simt)(args, terms, stream);
+}
 
 bool AttentionDevice::try_forward(const AttentionForwardArgs& args, CudaStream& stream) {
   return try_pass(AttentionPass::kForward, args, stream);
@@ -152,23 +190,6 @@ std::unique_ptr<AttentionEngine> open_attention_engine(int index) {
       "this program has no cuDNN support: it was built without cuDNN's headers (9.8 or newer), or for the emulated "
       "GPU");
 }
-
-namespace {
-
-AttentionDevice& device_of(const CudaStream& stream) {
-  // Never destroyed: when the program ends, the driver that a library uses may be gone first.
-  static auto& devices = *new std::map<int, std::unique_ptr<AttentionDevice>>;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<AttentionDevice>& device = devices[stream.device_index()];
-  if (device == nullptr) {
-    device =
-        std::make_unique<AttentionDevice>([index = stream.device_index()] { return open_attention_engine(index); });
-  }
-  return *device;
-}
-
-}  // namespace
 
 void run(const AttentionForwardArgs& args, CudaStream& stream) {
   check_args(args);

@@ -162,19 +162,9 @@ __device__ __forceinline__ void attend(const ForwardOperands<T>& operands, const
 template <typename T, int kDim, Reach kReach>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     forward_kernel(ForwardOperands<T> operands, AttentionShape shape) {
-  constexpr int kQueries = QueryRows<kReach>::kOfBlock;
-  const int length = static_cast<int>(shape.sequence_length), pieces = pieces_of(length, kQueries);
-  HeadPiece at = head_piece(pieces, shape.num_heads);
-  if (shape.mask == Mask::kCausal) at.piece = pieces - 1 - at.piece;  // the longest first
-  if constexpr (kReach == Reach::kWhole) {
-    attend<T, kDim, kReach>(operands, shape, at, at.piece * kQueries, 0, length);
-  } else {
-    for_each_document(operands.starts, at, kQueries, shape, [&](int first, int end, const Document& document) {
-      const int keys_begin = static_cast<int>(shape.first_key(first, document.begin));
-      attend<T, kDim, kReach>(operands, shape, at, first, keys_begin, end);
-      __syncthreads();  // nobody needs these tiles any more
-    });
-  }
+  for_each_query_block<kReach>(operands.starts, shape, [&](const HeadPiece& at, int first, int keys_begin, int end) {
+    attend<T, kDim, kReach>(operands, shape, at, first, keys_begin, end);
+  });
 }
 
 }  // namespace

@@ -3,6 +3,56 @@
 #include <fmt/core.h>
 
 namespace mantissa::cuda {
+namespace {
+
+constexpr size_t kOldest = 91600;
+
+Cudnn load() {
+  const SharedLibrary library(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), {"CUDNN_HOME", "CUDA_HOME", "CUDA_PATH"},
+                              fmt::format("install cuDNN {} or put it on LD_LIBRARY_PATH", CUDNN_MAJOR));
+  Cudnn table;
+  MANTISSA_CUDNN_FUNCTIONS(MANTISSA_FIND_FUNCTION)
+  const size_t version = table.version();
+  if (version / 10000 != CUDNN_MAJOR || version < kOldest) {
+    throw ConfigError(fmt::format("{} says that it is version {}, expected {}.{} or newer, below {}", library.name(),
+                                  version, kOldest / 10000, kOldest / 100 % 100, CUDNN_MAJOR + 1));
+  }
+  return table;
+}
+
+// The plan of the first configuration that the library accepts.
+CudnnDescriptor first_plan(const Cudnn& library, const CudnnTarget& target,
+                           const std::vector<CudnnDescriptor>& configurations) {
+  std::string reasons;
+  for (const CudnnDescriptor& configuration : configurations) {
+    try {
+      CudnnDescriptor plan(library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+      if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+      plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+      plan.finalize();
+      return plan;
+    } catch (const CudnnError& error) {
+      reasons += fmt::format("; {}", error.what());
+    }
+  }
+  throw CudnnError(fmt::format("[cudnn] none of {} engines has a plan{}", configurations.size(), reasons));
+}
+
+}  // namespace
+
+const Cudnn& cudnn() {
+  static const Cudnn kTable = load();
+  return kTable;
+}
+
+void check_cudnn(const Cudnn& library, cudnnStatus_t status, const char* call) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  char explanation[512] = {};
+  library.last_error(explanation, sizeof(explanation));
+  throw CudnnError(fmt::format("[cudnn] {} failed with {} ({})", call, library.status_name(status), explanation));
+}
+
+// ---- Graphs
 
 GraphTensor CudnnGraph::tensor(const TensorSpec& spec, bool by_value) {
   CudnnDescriptor descriptor(*library_, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -19,27 +69,28 @@ GraphTensor CudnnGraph::tensor(const TensorSpec& spec, bool by_value) {
   return {&tensors_.emplace_back(std::move(descriptor)), spec.layout};
 }
 
-GraphTensor CudnnGraph::input(int64_t identifier, cudnnDataType_t dtype, const TensorLayout& layout) {
-  return tensor({dtype, layout, identifier});
-}
-
-GraphTensor CudnnGraph::scalar(int64_t identifier) {
-  return tensor({CUDNN_DATA_FLOAT, TensorLayout::contiguous(1, 1, 1, 1), identifier}, true);
+void CudnnGraph::add(cudnnBackendDescriptorType_t type, Tensors tensors, cudnnBackendAttributeName_t math_name,
+                     CudnnDescriptor math) {
+  math.finalize();
+  CudnnDescriptor operation(*library_, type);
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor != nullptr) operation.set(name, *tensor->descriptor);
+  }
+  operation.set(math_name, math);
+  operation.finalize();
+  details_.push_back(std::move(math));
+  operations_.push_back(std::move(operation));
 }
 
 GraphTensor CudnnGraph::matmul(const GraphTensor& a, const GraphTensor& b, const TensorSpec& result) {
   CudnnDescriptor math(*library_, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
   math.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-  math.finalize();
   const GraphTensor c = tensor(result);
-  CudnnDescriptor operation(*library_, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-  operation.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, *a.descriptor);
-  operation.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, *b.descriptor);
-  operation.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, *c.descriptor);
-  operation.set(CUDNN_ATTR_OPERATION_MATMUL_DESC, math);
-  operation.finalize();
-  details_.push_back(std::move(math));
-  operations_.push_back(std::move(operation));
+  add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
+      {{CUDNN_ATTR_OPERATION_MATMUL_ADESC, &a},
+       {CUDNN_ATTR_OPERATION_MATMUL_BDESC, &b},
+       {CUDNN_ATTR_OPERATION_MATMUL_CDESC, &c}},
+      CUDNN_ATTR_OPERATION_MATMUL_DESC, std::move(math));
   return c;
 }
 
@@ -49,27 +100,14 @@ GraphTensor CudnnGraph::pointwise(const Pointwise& what, const GraphTensor& x, c
   math.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, what.mode);
   math.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, what.math);
   if (what.axis) math.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, *what.axis);
-  math.finalize();
   const GraphTensor y = tensor(result);
-  CudnnDescriptor operation(*library_, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, math);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, *x.descriptor);
-  if (b != nullptr) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b->descriptor);
-  if (t != nullptr) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, *t->descriptor);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, *y.descriptor);
-  operation.finalize();
-  details_.push_back(std::move(math));
-  operations_.push_back(std::move(operation));
+  add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+      {{CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &x},
+       {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b},
+       {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t},
+       {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &y}},
+      CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, std::move(math));
   return y;
-}
-
-GraphTensor CudnnGraph::unary(cudnnPointwiseMode_t mode, const GraphTensor& x, const TensorSpec& result) {
-  return pointwise({mode}, x, nullptr, nullptr, result);
-}
-
-GraphTensor CudnnGraph::binary(cudnnPointwiseMode_t mode, const GraphTensor& x, const GraphTensor& b,
-                               const TensorSpec& result) {
-  return pointwise({mode}, x, &b, nullptr, result);
 }
 
 GraphTensor CudnnGraph::keep_lower_triangle(const GraphTensor& x, const GraphTensor& otherwise) {
@@ -87,15 +125,10 @@ GraphTensor CudnnGraph::reduce(cudnnReduceTensorOp_t op, const GraphTensor& x, c
   CudnnDescriptor math(*library_, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
   math.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, op);
   math.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-  math.finalize();
   const GraphTensor y = tensor(result);
-  CudnnDescriptor operation(*library_, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, *x.descriptor);
-  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, *y.descriptor);
-  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, math);
-  operation.finalize();
-  details_.push_back(std::move(math));
-  operations_.push_back(std::move(operation));
+  add(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
+      {{CUDNN_ATTR_OPERATION_REDUCTION_XDESC, &x}, {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, &y}},
+      CUDNN_ATTR_OPERATION_REDUCTION_DESC, std::move(math));
   return y;
 }
 
@@ -119,28 +152,6 @@ CudnnDescriptor CudnnGraph::finish(cudnnHandle_t handle) const {
   graph.finalize();
   return graph;
 }
-
-namespace {
-
-// The plan of the first configuration that the library accepts.
-CudnnDescriptor first_plan(const Cudnn& library, const CudnnTarget& target,
-                           const std::vector<CudnnDescriptor>& configurations) {
-  std::string reasons;
-  for (const CudnnDescriptor& configuration : configurations) {
-    try {
-      CudnnDescriptor plan(library, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-      if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
-      plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
-      plan.finalize();
-      return plan;
-    } catch (const CudnnError& error) {
-      reasons += fmt::format("; {}", error.what());
-    }
-  }
-  throw CudnnError(fmt::format("[cudnn] none of {} engines has a plan{}", configurations.size(), reasons));
-}
-
-}  // namespace
 
 std::vector<CudnnDescriptor> engine_configurations(const Cudnn& library, const CudnnTarget& target,
                                                    const CudnnDescriptor& graph) {

@@ -3,7 +3,7 @@
 
 #include "core/base/check.h"
 #include "core/cuda/device/device.h"
-#include "core/kernels/attention/own_cuda.h"
+#include "core/kernels/attention/device_cuda.h"
 
 namespace mantissa::cuda {
 

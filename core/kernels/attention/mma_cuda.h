@@ -45,6 +45,24 @@ void dispatch_mma(const Args& args, const Body& body) {
                                    : with_dtype.template operator()<Float16>();
 }
 
+// Calls body(at, first, keys_begin, end) for the block's queries: [first, end) see keys from keys_begin on.
+template <Reach kReach, typename Body>
+__device__ __forceinline__ void for_each_query_block(const int32_t* starts, const AttentionShape& shape,
+                                                     const Body& body) {
+  constexpr int kQueries = QueryRows<kReach>::kOfBlock;
+  const int length = static_cast<int>(shape.sequence_length), pieces = pieces_of(length, kQueries);
+  HeadPiece at = head_piece(pieces, shape.num_heads);
+  if (shape.mask == Mask::kCausal) at.piece = pieces - 1 - at.piece;  // the longest first
+  if constexpr (kReach == Reach::kWhole) {
+    body(at, at.piece * kQueries, 0, length);
+  } else {
+    for_each_document(starts, at, kQueries, shape, [&](int first, int end, const Document& document) {
+      body(at, first, static_cast<int>(shape.first_key(first, document.begin)), end);
+      __syncthreads();  // nobody needs these tiles any more
+    });
+  }
+}
+
 // `rows` positions of one head.
 template <typename T>
 __device__ __forceinline__ GlobalTile<T> head_rows(T* first_row, int64_t stride, const AttentionShape& shape,

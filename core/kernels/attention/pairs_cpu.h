@@ -85,13 +85,19 @@ inline void copy_rows(const HeadRows& head, int64_t block, BFloat16* rows) {
 
 // c (rows, columns) = a b or c += a b, in tiles of (kPanelRows, kPanelColumns).
 struct PairProduct {
-  const uint32_t* a;  // rows of words at distance a_stride, or panels of kPanelRows at distance a_stride
-  int64_t a_stride;
-  const uint32_t* b;  // panels at distance b_stride
-  int64_t b_stride;
+  struct Words {
+    const uint32_t* data;
+    int64_t stride;
+  };
+  struct Result {
+    float* data;
+    int64_t stride;
+  };
+
+  Words a;                       // rows, or panels of kPanelRows
+  Words b;                       // panels
   int64_t rows, columns, depth;  // depth in words
-  float* c;
-  int64_t c_stride;
+  Result c;
   TileStore store;
 };
 

@@ -42,12 +42,9 @@ struct AttentionBlocks : AttentionShape {
     if (window == 0) return blocks();
     return std::min(blocks(), ((key_block + 1) * kAttentionBlock + window - 2) / kAttentionBlock + 1);
   }
-  bool on_diagonal(int64_t query_block, int64_t key_block) const {
-    return mask == Mask::kCausal && query_block == key_block;
-  }
   BlockView view(int64_t query_block, int64_t key_block) const {
     return {.keys = block_rows(key_block),
-            .diagonal = on_diagonal(query_block, key_block),
+            .diagonal = mask == Mask::kCausal && query_block == key_block,
             .shift = window == 0 ? -kAttentionBlock : (query_block - key_block) * kAttentionBlock - window + 1};
   }
 };

@@ -40,8 +40,6 @@ void check_args(const DropoutArgs& args) {
                  args.elements_per_sample);
 }
 
-KernelWork work_of(const DropoutArgs& args) { return traffic(bytes_of(args.x, args.y)); }
-
 void check_args(const FillArgs& args) {
   check_defined("fill", "dst", args.dst);
   MANTISSA_CHECK(is_floating(args.dst.dtype()) || args.value == 0.0f,

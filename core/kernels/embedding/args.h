@@ -18,9 +18,7 @@ struct EmbeddingForwardArgs {
   Tensor tokens{}, starts{}, token_table{}, position_table{}, y{};
   int64_t sequence_length = 0;
 
-  static auto operands(auto& args) {
-    return std::array{&args.tokens, &args.starts, &args.token_table, &args.position_table, &args.y};
-  }
+  static auto operands(auto& a) { return std::array{&a.tokens, &a.starts, &a.token_table, &a.position_table, &a.y}; }
 };
 
 // Gradients fp32: d_token_table (V, C), d_position_table (P, C) or undefined; kWrite also clears rows that no token
@@ -31,8 +29,8 @@ struct EmbeddingBackwardArgs {
   int64_t sequence_length = 0;
   GradientMode token_mode = GradientMode::kWrite, position_mode = GradientMode::kWrite;
 
-  static auto operands(auto& args) {
-    return std::array{&args.tokens, &args.starts, &args.dy, &args.d_token_table, &args.d_position_table};
+  static auto operands(auto& a) {
+    return std::array{&a.tokens, &a.starts, &a.dy, &a.d_token_table, &a.d_position_table};
   }
 };
 
@@ -46,7 +44,7 @@ struct RopeArgs {
   RopeFrequencies frequencies{};
   Rotation rotation = Rotation::kForward;
 
-  static auto operands(auto& args) { return std::array{&args.x, &args.starts, &args.y}; }
+  static auto operands(auto& a) { return std::array{&a.x, &a.starts, &a.y}; }
 };
 
 MANTISSA_DECLARE_KERNEL(EmbeddingForwardArgs, Rows)   // y
@@ -58,5 +56,9 @@ KernelWork work_of(const EmbeddingBackwardArgs& args);
 std::string variant_of(const EmbeddingBackwardArgs& args);
 KernelWork work_of(const RopeArgs& args);
 std::string variant_of(const RopeArgs& args);
+
+namespace cuda {
+void token_gradient(const EmbeddingBackwardArgs& args, const Rows& rows, CudaStream& stream);  // a part of run()
+}  // namespace cuda
 
 }  // namespace mantissa

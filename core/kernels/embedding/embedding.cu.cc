@@ -1,28 +1,20 @@
-// y[r] = token_table[tokens[r]] + position_table[position], in fp32 with one rounding on store.
-//
-// Gradients, fp32, without atomics: the same bits every time. Position table: a thread adds its columns of the rows of
-// one position, sequence after sequence and document after document.
-//
-// Token table: d_token[v] (+)= sum of dy[r] over the rows r whose token is v. Rows are sorted by token, stably
-// (sort_rows_cuda.h), and the sorted list is cut into chunks whose length depends on R and C only. A warp adds up the
-// rows of one chunk in order, for the columns of its lanes; where the token changes it stores the sum in that token's
-// row of the table. A chunk that starts in the middle of a token's rows leaves its first sum in the workspace instead,
-// and a second kernel adds those sums in the order of the chunks. So rare tokens, and a token that is all of the text,
-// are equally fast.
-//
-// Bound by memory. Forward: two table rows are read and one is written for each row. Backward: dy is read once for each
-// table; kWrite first clears the token table. 16 bytes at a time where C is a multiple of that.
+// Embedding and rotary position embedding. Token gradients are in token_gradient.cu.cc. Bound by memory: 16 bytes at a
+// time where C, or D/2, is a multiple of that.
 #include <algorithm>
-#include <bit>
+#include <array>
 
 #include "core/cuda/device/elementwise.h"
 #include "core/kernels/documents.h"
-#include "core/kernels/elementwise/args.h"
 #include "core/kernels/embedding/args.h"
-#include "core/kernels/embedding/sort_rows_cuda.h"
 
 namespace mantissa::cuda {
 namespace {
+
+// ---- y[r] = token_table[tokens[r]] + position_table[position], in fp32 with one rounding on store. Two table rows are
+// read and one is written for each row.
+//
+// Gradient of the position table, fp32: a thread adds its columns of the rows of one position, sequence after sequence
+// and document after document: without atomics, the same bits every time.
 
 template <typename Table, typename Y>
 struct EmbeddingForward {
@@ -82,155 +74,121 @@ struct PositionGradient {
   }
 };
 
-constexpr unsigned kThreads = 256, kWarps = kThreads / kLanes;
+// ---- RoPE: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * frequency:
+//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative rotates back (sin negated).
+//
+// A block processes a few rows at a time. Its threads first compute the D/2 angles of each row into shared memory, once
+// for all heads, then rotate the heads. Angles are computed in double, because an fp32 angle is wrong by 4e-3 at
+// position 1e5. These 30 or so operations for each row and pair are hidden by the memory traffic: x is read once and y
+// written once.
+// Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
+
+constexpr unsigned kThreads = 256;
+constexpr int64_t kMostPairs = 256;  // of a head
+
+// By pair, in quarters of a circle per position.
+using Frequencies = std::array<double, kMostPairs>;
 
 template <typename T>
-struct TokenGradient {
-  const KeyedRow* sorted;  // (R)
-  const T* dy;             // (R, C)
-  float* d_token;          // (V, C)
-  float* first_sums;       // (chunks, C): of the tokens that chunks start in the middle of
-  int64_t rows, columns, chunk_rows, chunks;
-  GradientMode mode;
+struct Rope {
+  const T* x;             // (R, columns)
+  const int32_t* starts;  // (R), null for none
+  T* y;
+  int64_t rows, columns, sequence_length;
+  unsigned half;             // D/2
+  unsigned rotated_columns;  // the first ones of a row
+  unsigned copied_columns;   // the others, or 0 in place
+  unsigned rows_at_once;
+  float sign;  // -1 turns back
 };
 
-// Calls body(chunk, column of this lane) for this warp's pieces of work: chunks by slabs of 32 lanes' columns.
-template <int Width, typename T, typename Body>
-__device__ __forceinline__ void for_each_piece(const TokenGradient<T>& g, Body&& body) {
-  const int64_t lane = threadIdx.x % kLanes;
-  const int64_t slabs = (g.columns + kLanes * Width - 1) / (kLanes * Width);
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
-  for (int64_t piece = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kLanes; piece < g.chunks * slabs;
-       piece += warps) {
-    body(piece / slabs, (piece % slabs * kLanes + lane) * Width);
+struct Turn {
+  float cosine, sine;
+};
+
+constexpr double kPi = 3.14159265358979324;
+
+// The sine and cosine of an angle in quarter turns, which is reduced to [-pi/4, pi/4] with negligible rounding. There,
+// Taylor polynomials are exact to a small part of an fp32 ulp: their first omitted term is below 2e-9.
+__device__ __forceinline__ Turn turn_of(double quarters) {
+  const double whole = rint(quarters);
+  const double r = (quarters - whole) * (kPi / 2.0), square = r * r;
+  double sine = fma(square, 1.0 / 362880.0, -1.0 / 5040.0);
+  sine = fma(square, sine, 1.0 / 120.0);
+  sine = fma(square, sine, -1.0 / 6.0);
+  sine = fma(square * r, sine, r);
+  double cosine = fma(square, -1.0 / 3628800.0, 1.0 / 40320.0);
+  cosine = fma(square, cosine, -1.0 / 720.0);
+  cosine = fma(square, cosine, 1.0 / 24.0);
+  cosine = fma(square, cosine, -0.5);
+  cosine = fma(square, cosine, 1.0);
+  const int64_t quadrant = static_cast<int64_t>(whole) & 3;
+  const bool swapped = (quadrant & 1) != 0;
+  const float c = static_cast<float>(swapped ? sine : cosine), s = static_cast<float>(swapped ? cosine : sine);
+  return {quadrant == 1 || quadrant == 2 ? -c : c, quadrant >= 2 ? -s : s};
+}
+
+template <int Width, typename T>
+__device__ __forceinline__ void rotate(const T* x, T* y, unsigned half, const float* cosine, const float* sine) {
+  float a[Width], b[Width], c[Width], s[Width];
+  load<Width>(x, a);
+  load<Width>(x + half, b);
+  load<Width>(cosine, c);
+  load<Width>(sine, s);
+#pragma unroll
+  for (int k = 0; k < Width; ++k) {
+    const float turned = fmaf(-b[k], s[k], a[k] * c[k]);
+    b[k] = fmaf(a[k], s[k], b[k] * c[k]);
+    a[k] = turned;
+  }
+  store<Width>(y, a);
+  store<Width>(y + half, b);
+}
+
+template <int Width, typename T>
+__global__ void rope_kernel(Rope<T> rope, Frequencies frequencies) {
+  float* const cosines = shared_memory<float>();  // (rows_at_once, half)
+  float* const sines = cosines + rope.rows_at_once * rope.half;
+  const unsigned pairs = rope.rotated_columns / 2 / Width, copies = rope.copied_columns / Width;  // of a row
+  const unsigned pairs_of_head = rope.half / Width;
+  const int64_t row_step = static_cast<int64_t>(gridDim.x) * rope.rows_at_once;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * rope.rows_at_once; first < rope.rows; first += row_step) {
+    const unsigned count = static_cast<unsigned>(std::min<int64_t>(rope.rows_at_once, rope.rows - first));
+    for (unsigned i = threadIdx.x; pairs > 0 && i < count * rope.half; i += blockDim.x) {
+      const int64_t position = position_in_document(rope.starts, first + i / rope.half, rope.sequence_length);
+      const Turn turn = turn_of(static_cast<double>(position) * frequencies[i % rope.half]);
+      cosines[i] = turn.cosine;
+      sines[i] = turn.sine * rope.sign;
+    }
+    __syncthreads();
+    const T* const x = rope.x + first * rope.columns;
+    T* const y = rope.y + first * rope.columns;
+    for (unsigned task = threadIdx.x; task < count * pairs; task += blockDim.x) {
+      const unsigned row = task / pairs, head = task % pairs / pairs_of_head;
+      const unsigned i = task % pairs % pairs_of_head * Width;
+      const int64_t at = row * rope.columns + head * 2 * rope.half + i;
+      rotate<Width>(x + at, y + at, rope.half, cosines + row * rope.half + i, sines + row * rope.half + i);
+    }
+    for (unsigned task = threadIdx.x; task < count * copies; task += blockDim.x) {
+      const int64_t at = task / copies * rope.columns + rope.rotated_columns + task % copies * Width;
+      using Bits = Vector<T, Width>;  // as they are: a NaN keeps its payload
+      *reinterpret_cast<Bits*>(y + at) = *reinterpret_cast<const Bits*>(x + at);
+    }
+    __syncthreads();
   }
 }
 
 template <int Width, typename T>
-__global__ void __launch_bounds__(kThreads, 2) chunk_sums_kernel(TokenGradient<T> g) {
-  constexpr int kAtOnce = 4;  // rows of which the loads are under way together
-  for_each_piece<Width>(g, [&](int64_t chunk, int64_t column) {
-    const int64_t begin = chunk * g.chunk_rows, end = std::min(g.rows, begin + g.chunk_rows);
-    const bool inside = column < g.columns;
-    uint32_t token = g.sorted[begin].key;
-    bool started_before = begin > 0 && g.sorted[begin - 1].key == token;
-    float sum[Width] = {};
-    const auto finish = [&] {
-      if (!inside) return;
-      if (started_before) {
-        store<Width>(g.first_sums + chunk * g.columns + column, sum);
-      } else {
-        put_gradient(g.d_token + token * g.columns + column, sum, g.mode);
-      }
-    };
-    for (int64_t base = begin; base < end; base += kLanes) {
-      const int count = static_cast<int>(std::min<int64_t>(kLanes, end - base));
-      const int lane = static_cast<int>(threadIdx.x % kLanes);
-      const KeyedRow own = lane < count ? g.sorted[base + lane] : KeyedRow{};
-      for (int first = 0; first < count; first += kAtOnce) {
-        float values[kAtOnce][Width];
-        uint32_t tokens[kAtOnce];
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) {
-          tokens[k] = __shfl_sync(kAllLanes, own.key, first + k);
-          const int64_t row = __shfl_sync(kAllLanes, own.row, first + k);
-          if (inside && first + k < count) load<Width>(g.dy + row * g.columns + column, values[k]);
-        }
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) {
-          if (first + k >= count) break;
-          if (tokens[k] != token) {
-            finish();
-            token = tokens[k];
-            started_before = false;
-#pragma unroll
-            for (float& element : sum) element = 0.0f;
-          }
-          if (inside) add_values(values[k], sum);
-        }
-      }
-    }
-    finish();
-  });
-}
-
-// The first chunk that starts in the middle of a token's rows adds up the sums of all such chunks.
-template <int Width, typename T>
-__global__ void __launch_bounds__(kThreads) add_first_sums_kernel(TokenGradient<T> g) {
-  for_each_piece<Width>(g, [&](int64_t chunk, int64_t column) {
-    const uint32_t token = g.sorted[chunk * g.chunk_rows].key;
-    const auto starts_within = [&](int64_t other) {  // other > 0, and no chunk between starts with another token
-      return g.sorted[other * g.chunk_rows - 1].key == token && g.sorted[other * g.chunk_rows].key == token;
-    };
-    if (chunk == 0 || !starts_within(chunk) || (chunk > 1 && starts_within(chunk - 1))) return;
-    const bool inside = column < g.columns;
-    float sum[Width] = {};
-    for (int64_t base = chunk; base < g.chunks; base += kLanes) {
-      const int64_t other = base + threadIdx.x % kLanes;
-      const unsigned others = __ballot_sync(kAllLanes, other < g.chunks && starts_within(other));
-      const int count = others == kAllLanes ? kLanes : __ffs(static_cast<int>(~others)) - 1;
-      if (inside) {
-#pragma unroll 4
-        for (int k = 0; k < count; ++k) {
-          float values[Width];
-          load<Width>(g.first_sums + (base + k) * g.columns + column, values);
-          add_values(values, sum);
-        }
-      }
-      if (count < kLanes) break;
-    }
-    if (inside) put_gradient(g.d_token + token * g.columns + column, sum, GradientMode::kAccumulate);
-  });
-}
-
-template <int Width, typename T>
-void run_token_gradient(const TokenGradient<T>& gradient, CudaStream& stream) {
-  const int64_t slabs = divide_up(gradient.columns, kLanes * Width);
-  const LaunchShape shape{.grid = blocks_for(gradient.chunks * slabs, kWarps, stream), .block = kThreads};
-  launch(chunk_sums_kernel<Width, T>, shape, stream.handle(), gradient);
-  if (gradient.chunks > 1) launch(add_first_sums_kernel<Width, T>, shape, stream.handle(), gradient);
-}
-
-// Rows of a chunk. There are enough chunks to fill any GPU with warps of 256 columns, and few enough that their first
-// sums are small compared with dy. Does not depend on the GPU, so that every GPU adds in the same order.
-int64_t chunk_rows_of(const Rows& rows) {
-  constexpr int64_t kPieces = 8192, kFewestRows = 32, kMostRows = 1024;
-  const int64_t slabs = divide_up(rows.columns, 256);
-  const int64_t wanted = std::clamp(divide_up(rows.rows * slabs, kPieces), kFewestRows, kMostRows);
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(wanted)));
-}
-
-template <typename T>
-void add_token_gradient(const EmbeddingBackwardArgs& args, const Rows& rows, CudaStream& stream) {
-  const int64_t vocabulary = args.d_token_table.dim(0), chunk_rows = chunk_rows_of(rows);
-  const int64_t chunks = divide_up(rows.rows, chunk_rows);
-  const size_t sort_bytes = sort_rows_bytes(rows.rows, vocabulary);
-  std::byte* const workspace =
-      stream.workspace(sort_bytes + static_cast<size_t>(chunks * rows.columns) * sizeof(float));
-  const KeyedRow* const sorted = sort_rows(
-      {.keys = args.tokens.data<int32_t>(), .rows = rows.rows, .key_limit = vocabulary, .workspace = workspace},
-      stream);
-  const TokenGradient<T> gradient{.sorted = sorted,
-                                  .dy = args.dy.data<T>(),
-                                  .d_token = args.d_token_table.data<float>(),
-                                  .first_sums = reinterpret_cast<float*>(workspace + sort_bytes),
-                                  .rows = rows.rows,
-                                  .columns = rows.columns,
-                                  .chunk_rows = chunk_rows,
-                                  .chunks = chunks,
-                                  .mode = args.token_mode};
-  constexpr int kWidth = kVectorWidth<T>;
-  if (rows.columns % kWidth == 0 && all_aligned(gradient.dy, gradient.d_token)) {
-    run_token_gradient<kWidth>(gradient, stream);
-  } else {
-    run_token_gradient<1>(gradient, stream);
-  }
-}
-
-void token_gradient(const EmbeddingBackwardArgs& args, const Rows& rows, CudaStream& stream) {
-  if (args.token_mode == GradientMode::kWrite) run(FillArgs{.dst = args.d_token_table, .value = 0.0f}, stream);
-  if (rows.rows == 0) return;
-  dispatch(args.dy.dtype(), [&]<typename T>() { add_token_gradient<T>(args, rows, stream); });
+void run(Rope<T> rope, const Frequencies& frequencies, CudaStream& stream) {
+  // Rows of few heads are processed together: two tasks for each thread are worth the two barriers.
+  constexpr unsigned kTasksAtOnce = 2 * kThreads, kMostRowsAtOnce = 16;
+  const unsigned tasks = (rope.rotated_columns / 2 + rope.copied_columns) / Width;
+  if (rope.rows == 0 || tasks == 0) return;
+  rope.rows_at_once = std::clamp(kTasksAtOnce / tasks, 1u, kMostRowsAtOnce);
+  const size_t shared_bytes = size_t{2} * rope.rows_at_once * rope.half * sizeof(float);
+  launch(rope_kernel<Width, T>,
+         {.grid = blocks_for(rope.rows, rope.rows_at_once, stream), .block = kThreads, .shared_bytes = shared_bytes},
+         stream.handle(), rope, frequencies);
 }
 
 }  // namespace
@@ -268,6 +226,37 @@ void run(const EmbeddingBackwardArgs& args, CudaStream& stream) {
                                   .columns = rows.columns,
                                   .alignment = alignment_of(operation.dy, operation.d_position)},
                                  stream);
+  });
+}
+
+void run(const RopeArgs& args, CudaStream& stream) {
+  const Rows rows = check_args(args);
+  MANTISSA_CHECK(args.head_dim <= 2 * kMostPairs, "[rope] head_dim must be at most {} on a GPU, got {}", 2 * kMostPairs,
+                 args.head_dim);
+  const int64_t rotated_columns = args.rotated_heads * args.head_dim;
+  const bool in_place = args.x.raw() == args.y.raw();
+  Frequencies frequencies{};
+  for (int64_t pair = 0; pair < args.head_dim / 2; ++pair) {
+    frequencies[static_cast<size_t>(pair)] = args.frequencies.of_pair(pair, args.head_dim) * (2.0 / kPi);
+  }
+  dispatch(args.x.dtype(), [&]<typename T>() {
+    constexpr int kWidth = kVectorWidth<T>;
+    const Rope<T> operands{.x = args.x.data<T>(),
+                           .starts = data_or_null<int32_t>(args.starts),
+                           .y = args.y.data<T>(),
+                           .rows = rows.rows,
+                           .columns = rows.columns,
+                           .sequence_length = args.sequence_length,
+                           .half = static_cast<unsigned>(args.head_dim / 2),
+                           .rotated_columns = static_cast<unsigned>(rotated_columns),
+                           .copied_columns = in_place ? 0u : static_cast<unsigned>(rows.columns - rotated_columns),
+                           .rows_at_once = 1,
+                           .sign = args.rotation == Rotation::kForward ? 1.0f : -1.0f};
+    if (args.head_dim / 2 % kWidth == 0 && all_aligned(operands.x, operands.y)) {
+      run<kWidth>(operands, frequencies, stream);
+    } else {
+      run<1>(operands, frequencies, stream);
+    }
   });
 }
 

@@ -1,10 +1,26 @@
 // Kernels in fp64 that map each element or pair by itself: see fp64_cpu.h.
+#include <functional>
 #include <vector>
 
 #include "core/kernels/fp64/fp64_cpu.h"
 #include "core/tensor/philox.h"
 
 namespace mantissa::cpu::fp64 {
+
+namespace {
+
+// to[i] = function(from[i]...), all fp64.
+template <typename Function>
+void map(const Tensor& to, const Function& function, const auto&... from) {
+  each(to.numel(), [y = to.data<double>(), ... x = from.template data<double>(), &function](int64_t i) {
+    y[i] = function(x[i]...);
+  });
+}
+
+double as_double(double value) { return value; }
+double as_double(auto value) { return static_cast<double>(to_float(value)); }
+
+}  // namespace
 
 void run(const FillArgs& args) {
   check_args(args);
@@ -13,30 +29,23 @@ void run(const FillArgs& args) {
 
 void run(const CastArgs& args) {
   check_args(args);
-  const auto scale = static_cast<double>(args.scale);
-  dispatch_with_fp64(args.src.dtype(), [&]<typename Src>() {
-    dispatch_with_fp64(args.dst.dtype(), [&]<typename Dst>() {
+  const auto cast_to = [&]<typename Dst>() {
+    dispatch_with_fp64(args.src.dtype(), [&, scale = static_cast<double>(args.scale)]<typename Src>() {
       const Src* const src = args.src.data<Src>();
       Dst* const dst = args.dst.data<Dst>();
-      if constexpr (std::is_same_v<Dst, double> && std::is_same_v<Src, double>) {
-        each(args.src.numel(), [&](int64_t i) { dst[i] = src[i] * scale; });
-      } else if constexpr (std::is_same_v<Dst, double>) {
-        each(args.src.numel(), [&](int64_t i) { dst[i] = static_cast<double>(to_float(src[i])) * scale; });
-      } else if constexpr (std::is_same_v<Dst, float> && std::is_same_v<Src, double>) {
-        each(args.src.numel(), [&](int64_t i) { dst[i] = static_cast<float>(src[i] * scale); });
-      } else {
-        // By way of fp32 it would be rounded twice.
-        throw ContractError(fmt::format("[cast] fp64 is cast to fp64 and fp32 only, got {}", args.dst.dtype()));
-      }
+      each(args.src.numel(), [&](int64_t i) { dst[i] = static_cast<Dst>(as_double(src[i]) * scale); });
     });
-  });
+  };
+  if (args.dst.dtype() == DType::kF64) return cast_to.operator()<double>();
+  // By way of fp32 it would be rounded twice.
+  MANTISSA_CHECK(args.dst.dtype() == DType::kF32, "[cast] fp64 is cast to fp64 and fp32 only, got {}",
+                 args.dst.dtype());
+  cast_to.operator()<float>();
 }
 
 void run(const AddArgs& args) {
   check_args(args);
-  const double *const a = args.a.data<double>(), *const b = args.b.data<double>();
-  double* const y = args.y.data<double>();
-  each(args.y.numel(), [&](int64_t i) { y[i] = a[i] + b[i]; });
+  map(args.y, std::plus<>(), args.a, args.b);
 }
 
 void run(const DropoutArgs& args) {
@@ -56,16 +65,14 @@ void run(const DropoutArgs& args) {
 
 void run(const GeluForwardArgs& args) {
   check_args(args);
-  const double* const x = args.x.data<double>();
-  double* const y = args.y.data<double>();
-  each(args.x.numel(), [&](int64_t i) { y[i] = gelu_of(x[i], args.form); });
+  map(
+      args.y, [&](double x) { return gelu_of(x, args.form); }, args.x);
 }
 
 void run(const GeluBackwardArgs& args) {
   check_args(args);
-  const double *const x = args.x.data<double>(), *const dy = args.dy.data<double>();
-  double* const dx = args.dx.data<double>();
-  each(args.x.numel(), [&](int64_t i) { dx[i] = dy[i] * gelu_slope(x[i], args.form); });
+  map(
+      args.dx, [&](double x, double dy) { return dy * gelu_slope(x, args.form); }, args.x, args.dy);
 }
 
 void run(const SwigluForwardArgs& args) {
@@ -93,19 +100,17 @@ void run(const SwigluBackwardArgs& args) {
 // A NaN stays one: no comparison with it is true.
 void run(const ReluSquaredForwardArgs& args) {
   check_args(args);
-  const double* const x = args.x.data<double>();
-  double* const y = args.y.data<double>();
-  each(args.x.numel(), [&](int64_t i) {
-    const double positive = x[i] < 0.0 ? 0.0 : x[i];
-    y[i] = positive * positive;
-  });
+  const auto square = [](double x) {
+    const double positive = x < 0.0 ? 0.0 : x;
+    return positive * positive;
+  };
+  map(args.y, square, args.x);
 }
 
 void run(const ReluSquaredBackwardArgs& args) {
   check_args(args);
-  const double *const x = args.x.data<double>(), *const dy = args.dy.data<double>();
-  double* const dx = args.dx.data<double>();
-  each(args.x.numel(), [&](int64_t i) { dx[i] = dy[i] * (x[i] < 0.0 ? 0.0 : 2.0 * x[i]); });
+  map(
+      args.dx, [](double x, double dy) { return dy * (x < 0.0 ? 0.0 : 2.0 * x); }, args.x, args.dy);
 }
 
 void run(const RopeArgs& args) {

@@ -1,13 +1,12 @@
-// Kernels in fp64 on gradients and optimizer state: sums over ranks, statistics, the verdict's record, AdamW. See
-// fp64_cpu.h.
+// Kernels in fp64 on gradients and optimizer state: sums over ranks, statistics, AdamW. Also kernels without a form of
+// their own in fp64. See fp64_cpu.h.
 #include <atomic>
 #include <cstddef>
 #include <memory>
 #include <vector>
 
-#include "core/kernels/digest/args.h"
 #include "core/kernels/fp64/fp64_cpu.h"
-#include "core/kernels/reduction/update_decision.h"
+#include "core/kernels/quantize/args.h"
 
 namespace mantissa::cpu::fp64 {
 namespace {
@@ -36,11 +35,16 @@ void add_stats(const Tensor& x, const Tensor& record, int64_t index_offset) {
   write_record(total, record);
 }
 
+// Memory of the host as a tensor, beside x.
+Tensor borrowed(void* data, DType dtype, const Shape& shape, const Tensor& x) {
+  const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
+  return Tensor(std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, x.device(), Storage::Release()), dtype,
+                shape);
+}
+
 Digest digest_of(const Tensor& x) {
   Digest digest;
-  const auto memory =
-      std::make_shared<Storage>(reinterpret_cast<std::byte*>(&digest), sizeof(digest), x.device(), Storage::Release());
-  cpu::run(DigestArgs{.x = x, .record = Tensor(memory, DType::kU8, {static_cast<int64_t>(sizeof(digest))})});
+  cpu::run(DigestArgs{.x = x, .record = borrowed(&digest, DType::kU8, {int64_t{sizeof(digest)}}, x)});
   return digest;
 }
 
@@ -78,6 +82,11 @@ bool update_state(const AdamWArgs& args, const UpdateControl& control) {
   return faulty;
 }
 
+template <typename Args>
+[[noreturn]] void refuse(const Args&) {
+  throw ContractError(fmt::format("[{}] has no kernel for fp64 operands", Args::kName));
+}
+
 }  // namespace
 
 void run(const TensorStatsArgs& args) {
@@ -99,17 +108,6 @@ void run(const SumContributionsArgs& args) {
   if (args.record.defined()) add_stats(args.out, args.record, args.index_offset);
 }
 
-void run(const RecordVerdictArgs& args) {
-  const int64_t buckets = check_args(args);
-  std::vector<TensorStats> stats(static_cast<size_t>(buckets));
-  std::memcpy(stats.data(), args.stats.raw(), args.stats.size_bytes());
-  write_record(VerdictRecord{.stats = fold_stats(stats.data(), buckets),
-                             .loss_sum = fold_losses(args.losses.data<double>(), args.losses.numel()),
-                             .stop_request = read_record<UpdatePlan>(args.plan).stop_request,
-                             .state_fault = args.state_faults.defined() ? *args.state_faults.data<int32_t>() : 0},
-               args.record);
-}
-
 void run(const AdamWArgs& args) {
   check_args(args);
   const auto control = read_record<UpdateControl>(args.control);
@@ -129,12 +127,28 @@ void run(const AdamWArgs& args) {
 void run(const ExponentHistogramArgs& args) {
   check_args(args);
   std::vector<float> rounded(static_cast<size_t>(args.x.numel()));
-  const auto memory = std::make_shared<Storage>(reinterpret_cast<std::byte*>(rounded.data()),
-                                                rounded.size() * sizeof(float), args.x.device(), Storage::Release());
   ExponentHistogramArgs narrow = args;
-  narrow.x = Tensor(memory, DType::kF32, args.x.shape());
+  narrow.x = borrowed(rounded.data(), DType::kF32, args.x.shape(), args.x);
   run(CastArgs{.src = args.x, .dst = narrow.x});
   cpu::run(narrow);
 }
+
+// These take fp64 as well.
+void run(const DigestArgs& args) { cpu::run(args); }
+void run(const CompareArgs& args) { cpu::run(args); }
+void run(const RecordVerdictArgs& args) { cpu::run(args); }
+
+// These serve narrower dtypes only.
+void run(const SplitArgs& args) { refuse(args); }
+void run(const AmaxArgs& args) { refuse(args); }
+void run(const TensorScaleArgs& args) { refuse(args); }
+void run(const QuantizeArgs& args) { refuse(args); }
+void run(const FromCodesArgs& args) { refuse(args); }
+void run(const HadamardArgs& args) { refuse(args); }
+void run(const DelayedScalesArgs& args) { refuse(args); }
+void run(const SettleDigestsArgs& args) { refuse(args); }
+void run(const DecideUpdateArgs& args) { refuse(args); }
+void run(const UpdateStagnationArgs& args) { refuse(args); }
+void run(const RoundingLossesArgs& args) { refuse(args); }
 
 }  // namespace mantissa::cpu::fp64

@@ -75,16 +75,64 @@ GemmJob make_job(const GemmArgs& args, const MicroKernel& kernel) {
 // A product, its partition, and the panels of b.
 class PackedGemm {
  public:
-  PackedGemm(const GemmArgs& args, const MicroKernel& kernel);
+  PackedGemm(const GemmArgs& args, const MicroKernel& kernel)
+      : job_(make_job(args, kernel)),
+        threads_(job_.extents.m * job_.extents.n * job_.extents.k < kParallelProducts ? 1 : threads()),
+        kept_words_(args.b_cache != nullptr ? kept_words(args, kernel) : 0),
+        takes_panels_(takes_panels(job_, threads_)) {
+    job_.own_columns = takes_panels_ && kept_words_ == 0;
+    const int64_t n = job_.extents.n, depth = job_.depth_words();
+    const bool whole = takes_panels_ || kept_words_ > 0;
+    depth_ = whole ? Cut{depth, depth} : cut_evenly(depth, kBlockDepthWords, 1);
+    columns_ = whole ? Cut{n, n} : cut_columns(n, kernel.columns(), depth_.part);
+  }
 
   const GemmJob& job() const { return job_; }
   // The operands are packed and multiplied block by block: of columns, and within them of K.
   int64_t blocks() const { return columns_.count() * depth_.count(); }
-  GemmBlock block(int64_t index) const;
+  GemmBlock block(int64_t index) const {
+    const int64_t j = index / depth_.count(), d = index % depth_.count();
+    return {.column = columns_.begin(j),
+            .columns = columns_.size(j),
+            .word = depth_.begin(d),
+            .words = depth_.size(d),
+            .first = d == 0,
+            .last = d + 1 == depth_.count()};
+  }
   // Takes memory for all blocks. Returns whether blocks of b are to be packed: not if tasks do it, or a cache has them.
-  bool take_memory();
-  void pack_columns(const GemmBlock& block) const;
-  GemmTasks tasks_of(const GemmBlock& block) const;
+  bool take_memory() {
+    thread_local Scratch scratch, bias_scratch;
+    job_.bias = bias_as_fp32(job_.args.bias, job_.product.dtype(), bias_scratch);
+    const int64_t columns = round_up(columns_.part, job_.kernel.columns());
+    const auto lay_out = [&](ScratchLayout layout) {
+      job_.packed_b = job_.own_columns || kept_words_ > 0 ? nullptr : layout.take<uint32_t>(columns * depth_.part);
+      job_.sums =
+          depth_.count() > 1 ? layout.take<float>(round_up(job_.extents.m, job_.kernel.rows) * columns) : nullptr;
+      return layout.used_bytes();
+    };
+    lay_out(ScratchLayout(scratch.reserve(lay_out(ScratchLayout()))));
+    if (kept_words_ == 0) return !job_.own_columns;
+    auto* const cache = static_cast<PackedOperand*>(job_.args.b_cache);
+    const auto panels = cache->panels(job_.b, job_.kernel.word, kept_words_);
+    job_.packed_b = panels.data;
+    return !panels.packed;
+  }
+  void pack_columns(const GemmBlock& block) const {
+    const Cut panels{block.columns, job_.kernel.columns()};
+    run(panels.count(), [&](int64_t index) {
+      pack_panels(job_.b, job_.panel_of_b(block.column + panels.begin(index), block.word, block.words,
+                                          job_.packed_b + panels.begin(index) * block.words));
+    });
+  }
+  GemmTasks tasks_of(const GemmBlock& block) const {
+    if (takes_panels_) return {{job_.extents.m, job_.extents.m}, {block.columns, job_.kernel.columns()}};
+    return plan_tasks({.m = job_.extents.m,
+                       .n = block.columns,
+                       .tile_rows = job_.kernel.rows,
+                       .tile_columns = job_.kernel.columns(),
+                       .threads = threads_,
+                       .packs_rows = job_.packs_rows});
+  }
 
   // Runs tasks on all threads, or on the calling thread.
   template <typename Body>
@@ -102,61 +150,23 @@ class PackedGemm {
   Cut columns_;               // of b and c
 };
 
-PackedGemm::PackedGemm(const GemmArgs& args, const MicroKernel& kernel)
-    : job_(make_job(args, kernel)),
-      threads_(job_.extents.m * job_.extents.n * job_.extents.k < kParallelProducts ? 1 : threads()),
-      kept_words_(args.b_cache != nullptr ? kept_words(args, kernel) : 0),
-      takes_panels_(takes_panels(job_, threads_)) {
-  job_.own_columns = takes_panels_ && kept_words_ == 0;
-  const int64_t n = job_.extents.n, depth = job_.depth_words();
-  const bool whole = takes_panels_ || kept_words_ > 0;
-  depth_ = whole ? Cut{depth, depth} : cut_evenly(depth, kBlockDepthWords, 1);
-  columns_ = whole ? Cut{n, n} : cut_columns(n, kernel.columns(), depth_.part);
+// The micro-kernel for these operands; nullptr where a library multiplies them.
+const MicroKernel* kernel_for(const GemmArgs& args, Bf16Gemm bf16) {
+  const MicroKernel* const kernel = own_kernel(args.a.dtype(), bf16);
+  const bool scaled = args.a_scale.defined() || args.b_scale.defined();
+  // oneDNN's product would have to be divided in an extra pass, after it was rounded.
+  return kernel == nullptr && scaled ? own_kernel(args.a.dtype(), Bf16Gemm::kWidened) : kernel;
 }
 
-bool PackedGemm::take_memory() {
-  thread_local Scratch scratch, bias_scratch;
-  job_.bias = bias_as_fp32(job_.args.bias, job_.product.dtype(), bias_scratch);
-  const int64_t columns = round_up(columns_.part, job_.kernel.columns());
-  const auto lay_out = [&](ScratchLayout layout) {
-    job_.packed_b = job_.own_columns || kept_words_ > 0 ? nullptr : layout.take<uint32_t>(columns * depth_.part);
-    job_.sums = depth_.count() > 1 ? layout.take<float>(round_up(job_.extents.m, job_.kernel.rows) * columns) : nullptr;
-    return layout.used_bytes();
-  };
-  lay_out(ScratchLayout(scratch.reserve(lay_out(ScratchLayout()))));
-  if (kept_words_ == 0) return !job_.own_columns;
-  auto* const cache = static_cast<PackedOperand*>(job_.args.b_cache);
-  const auto panels = cache->panels(job_.b, job_.kernel.word, kept_words_);
-  job_.packed_b = panels.data;
-  return !panels.packed;
-}
-
-GemmBlock PackedGemm::block(int64_t index) const {
-  const int64_t j = index / depth_.count(), d = index % depth_.count();
-  return {.column = columns_.begin(j),
-          .columns = columns_.size(j),
-          .word = depth_.begin(d),
-          .words = depth_.size(d),
-          .first = d == 0,
-          .last = d + 1 == depth_.count()};
-}
-
-void PackedGemm::pack_columns(const GemmBlock& block) const {
-  const Cut panels{block.columns, job_.kernel.columns()};
-  run(panels.count(), [&](int64_t index) {
-    pack_panels(job_.b, job_.panel_of_b(block.column + panels.begin(index), block.word, block.words,
-                                        job_.packed_b + panels.begin(index) * block.words));
-  });
-}
-
-GemmTasks PackedGemm::tasks_of(const GemmBlock& block) const {
-  if (takes_panels_) return {{job_.extents.m, job_.extents.m}, {block.columns, job_.kernel.columns()}};
-  return plan_tasks({.m = job_.extents.m,
-                     .n = block.columns,
-                     .tile_rows = job_.kernel.rows,
-                     .tile_columns = job_.kernel.columns(),
-                     .threads = threads_,
-                     .packs_rows = job_.packs_rows});
+void gemm_by_library(const GemmArgs& args) {
+  check_args(args);  // as a whole: the messages of its steps would name other kernels
+  if (args.bias_gradient.defined()) {
+    gemm_then_bias_gradient(args, gemm_library, [](const auto& step) { run(step); });
+  } else if (args.activation == GemmActivation::kNone) {
+    gemm_library(args);
+  } else {
+    gemm_in_steps(args, gemm_library, [](const auto& step) { run(step); });
+  }
 }
 
 }  // namespace
@@ -246,29 +256,6 @@ PackedOperand::Panels PackedOperand::panels(const GemmOperand& operand, GemmWord
   form.packed = true;
   return {data, packed};
 }
-
-namespace {
-
-// The micro-kernel for these operands; nullptr where a library multiplies them.
-const MicroKernel* kernel_for(const GemmArgs& args, Bf16Gemm bf16) {
-  const MicroKernel* const kernel = own_kernel(args.a.dtype(), bf16);
-  const bool scaled = args.a_scale.defined() || args.b_scale.defined();
-  // oneDNN's product would have to be divided in an extra pass, after it was rounded.
-  return kernel == nullptr && scaled ? own_kernel(args.a.dtype(), Bf16Gemm::kWidened) : kernel;
-}
-
-void gemm_by_library(const GemmArgs& args) {
-  check_args(args);  // as a whole: the messages of its steps would name other kernels
-  if (args.bias_gradient.defined()) {
-    gemm_then_bias_gradient(args, gemm_library, [](const auto& step) { run(step); });
-  } else if (args.activation == GemmActivation::kNone) {
-    gemm_library(args);
-  } else {
-    gemm_in_steps(args, gemm_library, [](const auto& step) { run(step); });
-  }
-}
-
-}  // namespace
 
 void run(const GemmArgs& args) {
   MANTISSA_CHECK(!args.a.defined() || args.a.dtype() != DType::kU8, "[gemm] a CPU multiplies no codes");

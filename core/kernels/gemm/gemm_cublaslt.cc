@@ -47,7 +47,12 @@ GemmDevice& device_of(const CudaStream& stream) {
 
 void run(const GemmArgs& args, CudaStream& stream) { multiply(device_of(stream), args, stream); }
 
-std::string gemm_unusable_reason() { return cublaslt_unusable_reason(); }
+std::string gemm_unusable_reason() try {
+  cublaslt();
+  return "";
+} catch (const Error& error) {
+  return error.what();
+}
 
 std::string describe_gemm() {
   const size_t version = cublaslt().version();

@@ -25,15 +25,15 @@ enum class TileStore : uint8_t {
 // sum (rows, columns) = before + the products of `depth` words of K of a and b. Each element is one chain of
 // multiply-adds in the order of K.
 struct MicroTile {
-  const uint32_t* a;    // rows at distance `a_stride` words, or a packed panel (depth, rows)
-  int64_t a_stride;     // between rows; unused for a panel
-  const uint32_t* b;    // a packed panel (depth, columns), 64-byte aligned
-  int64_t depth;        // words
-  const float* before;  // (rows, columns) dense: the sum over earlier K; null for none
-  const float* bias;    // (columns); null for none
-  void* c;              // rows at distance `c_stride` elements
-  int64_t c_stride;
-  TileStore store;
+  const uint32_t* a = nullptr;    // rows at distance `a_stride` words, or a packed panel (depth, rows)
+  int64_t a_stride = 0;           // between rows; unused for a panel
+  const uint32_t* b = nullptr;    // a packed panel (depth, columns), 64-byte aligned
+  int64_t depth = 0;              // words
+  const float* before = nullptr;  // (rows, columns) dense: the sum over earlier K; null for none
+  const float* bias = nullptr;    // (columns); null for none
+  void* c = nullptr;              // rows at distance `c_stride` elements
+  int64_t c_stride = 0;
+  TileStore store = TileStore::kFp32;
 };
 
 // GCC's builtin emits a read prefetch unless the target is known to have PREFETCHW. Every x86-64 processor accepts

@@ -53,22 +53,13 @@ struct StagedMatrix {
     return gemm_alignment(given) == kGemmAlignmentBytes && given_row_bytes() == staged_row_bytes();
   }
 
-  void copy_in(CudaStream& stream) const {
-    copy_rows_async({.dst = staged,
-                     .dst_stride_bytes = staged_row_bytes(),
-                     .src = given,
-                     .src_stride_bytes = given_row_bytes(),
-                     .row_bytes = given_row_bytes(),
-                     .rows = static_cast<size_t>(rows)},
-                    stream.handle());
-  }
-  void copy_out(CudaStream& stream) const {
-    copy_rows_async({.dst = given,
-                     .dst_stride_bytes = given_row_bytes(),
-                     .src = staged,
-                     .src_stride_bytes = staged_row_bytes(),
-                     .row_bytes = given_row_bytes(),
-                     .rows = static_cast<size_t>(rows)},
+  void copy_in(CudaStream& stream) const { copy(staged, staged_row_bytes(), given, given_row_bytes(), stream); }
+  void copy_out(CudaStream& stream) const { copy(given, given_row_bytes(), staged, staged_row_bytes(), stream); }
+
+ private:
+  void copy(std::byte* to, size_t to_row_bytes, const std::byte* from, size_t from_row_bytes,
+            CudaStream& stream) const {
+    copy_rows_async({to, to_row_bytes, from, from_row_bytes, given_row_bytes(), static_cast<size_t>(rows)},
                     stream.handle());
   }
 };

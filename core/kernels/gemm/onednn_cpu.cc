@@ -62,52 +62,49 @@ class SingleThreadScope {
 // One tile of a product.
 class Tile {
  public:
-  explicit Tile(const TileKey& key);
+  explicit Tile(const TileKey& key) {
+    const SingleThreadScope single_thread;
+    a_ = matrix_desc(key.m, key.k, key.stride_a, key.dtype, key.trans_a);
+    b_ = matrix_desc(key.k, key.n, key.stride_b, key.dtype, key.trans_b);
+    c_ = matrix_desc(key.m, key.n, key.stride_c, key.dtype_c, Transpose::kNo);
+    if (key.has_bias) bias_ = matrix_desc(1, key.n, key.n, DType::kF32, Transpose::kNo);
+    dnnl::primitive_attr attributes;
+    // The library's own scratchpad would belong to the thread that made the primitive. Ours belongs to the thread that
+    // runs it.
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (key.mode == GradientMode::kAccumulate) {
+      dnnl::post_ops post_ops;
+      post_ops.append_sum(1.0f);
+      attributes.set_post_ops(post_ops);
+    }
+    const dnnl::matmul::desc operation =
+        key.has_bias ? dnnl::matmul::desc(a_, b_, bias_, c_) : dnnl::matmul::desc(a_, b_, c_);
+    const dnnl::matmul::primitive_desc desc(operation, attributes, cpu_engine());
+    scratch_ = desc.scratchpad_desc();
+    matmul_ = dnnl::matmul(desc);
+  }
+
   // Several threads may run one tile at the same time, each on its own c. bias: null if the key has none.
-  void run(const std::byte* a, const std::byte* b, std::byte* c, const float* bias) const;
+  void run(const std::byte* a, const std::byte* b, std::byte* c, const float* bias) const {
+    thread_local Scratch scratch;
+    thread_local dnnl::stream stream(cpu_engine());
+    // oneDNN takes inputs through mutable handles but only reads them.
+    const auto input = [](const dnnl::memory::desc& desc, const void* data) {
+      return dnnl::memory(desc, cpu_engine(), const_cast<void*>(data));
+    };
+    std::unordered_map<int, dnnl::memory> operands{
+        {DNNL_ARG_SRC, input(a_, a)},
+        {DNNL_ARG_WEIGHTS, input(b_, b)},
+        {DNNL_ARG_DST, dnnl::memory(c_, cpu_engine(), c)},
+        {DNNL_ARG_SCRATCHPAD, dnnl::memory(scratch_, cpu_engine(), scratch.reserve(scratch_.get_size()))}};
+    if (bias != nullptr) operands.emplace(DNNL_ARG_BIAS, input(bias_, bias));
+    matmul_.execute(stream, operands);
+  }
 
  private:
   dnnl::memory::desc a_, b_, c_, bias_, scratch_;
   dnnl::matmul matmul_;
 };
-
-Tile::Tile(const TileKey& key) {
-  const SingleThreadScope single_thread;
-  a_ = matrix_desc(key.m, key.k, key.stride_a, key.dtype, key.trans_a);
-  b_ = matrix_desc(key.k, key.n, key.stride_b, key.dtype, key.trans_b);
-  c_ = matrix_desc(key.m, key.n, key.stride_c, key.dtype_c, Transpose::kNo);
-  if (key.has_bias) bias_ = matrix_desc(1, key.n, key.n, DType::kF32, Transpose::kNo);
-  dnnl::primitive_attr attributes;
-  // The library's own scratchpad would belong to the thread that made the primitive. Ours belongs to the thread that
-  // runs it.
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (key.mode == GradientMode::kAccumulate) {
-    dnnl::post_ops post_ops;
-    post_ops.append_sum(1.0f);
-    attributes.set_post_ops(post_ops);
-  }
-  const dnnl::matmul::desc operation =
-      key.has_bias ? dnnl::matmul::desc(a_, b_, bias_, c_) : dnnl::matmul::desc(a_, b_, c_);
-  const dnnl::matmul::primitive_desc desc(operation, attributes, cpu_engine());
-  scratch_ = desc.scratchpad_desc();
-  matmul_ = dnnl::matmul(desc);
-}
-
-void Tile::run(const std::byte* a, const std::byte* b, std::byte* c, const float* bias) const {
-  thread_local Scratch scratch;
-  thread_local dnnl::stream stream(cpu_engine());
-  // oneDNN takes inputs through mutable handles but only reads them.
-  const auto input = [](const dnnl::memory::desc& desc, const void* data) {
-    return dnnl::memory(desc, cpu_engine(), const_cast<void*>(data));
-  };
-  std::unordered_map<int, dnnl::memory> operands{
-      {DNNL_ARG_SRC, input(a_, a)},
-      {DNNL_ARG_WEIGHTS, input(b_, b)},
-      {DNNL_ARG_DST, dnnl::memory(c_, cpu_engine(), c)},
-      {DNNL_ARG_SCRATCHPAD, dnnl::memory(scratch_, cpu_engine(), scratch.reserve(scratch_.get_size()))}};
-  if (bias != nullptr) operands.emplace(DNNL_ARG_BIAS, input(bias_, bias));
-  matmul_.execute(stream, operands);
-}
 
 // The tile for `key`, created on first use and kept for the life of the process. Thread-safe.
 const Tile& tile_for(const TileKey& key) {
@@ -196,23 +193,12 @@ Bf16Gemm preferred_bf16_gemm() {
 }
 
 bool is_possible(Bf16Gemm way) {
-  switch (way) {
-    case Bf16Gemm::kDotProducts:
-      return has_bf16_micro_kernel();
-    case Bf16Gemm::kLibrary:
-      switch (dnnl::get_effective_cpu_isa()) {
-        case dnnl::cpu_isa::avx512_core:
-        case dnnl::cpu_isa::avx512_core_vnni:
-        case dnnl::cpu_isa::avx512_core_bf16:
-        case dnnl::cpu_isa::avx512_core_amx:
-          return true;
-        default:
-          return false;
-      }
-    case Bf16Gemm::kWidened:
-      return true;
-  }
-  return false;
+  if (way == Bf16Gemm::kWidened) return true;
+  if (way == Bf16Gemm::kDotProducts) return has_bf16_micro_kernel();
+  using Isa = dnnl::cpu_isa;
+  const Isa isa = dnnl::get_effective_cpu_isa();
+  return isa == Isa::avx512_core || isa == Isa::avx512_core_vnni || isa == Isa::avx512_core_bf16 ||
+         isa == Isa::avx512_core_amx;
 }
 
 void gemm_library(const GemmArgs& args) {

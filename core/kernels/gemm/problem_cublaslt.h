@@ -1,5 +1,5 @@
 // A product as it is passed to the GEMM library: its addresses, and GemmKey, which determines the possible kernels and
-// the fastest of them. Row-major, as in GemmArgs. library_cublaslt.h makes the library's column-major view.
+// the fastest of them. Row-major, as in GemmArgs. GemmDescriptors are the library's column-major view.
 #pragma once
 
 #include <compare>

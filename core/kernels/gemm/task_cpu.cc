@@ -129,16 +129,7 @@ void run_column(const GemmJob& job, const GemmBlock& block, const MatrixPart& pa
   const int64_t c_bytes = job.extents.n * job.c_element_bytes;
   std::byte* c = job.product.raw() + part.row * c_bytes + part.column * job.c_element_bytes;
   MicroTile tile{
-      .a = nullptr,
-      .a_stride = job.a.columns / elements_in(job.kernel.word),
-      .b = b,
-      .depth = stretch.words,
-      .before = nullptr,
-      .bias = nullptr,
-      .c = nullptr,
-      .c_stride = width,
-      .store = TileStore::kFp32,
-  };
+      .a_stride = job.a.columns / elements_in(job.kernel.word), .b = b, .depth = stretch.words, .c_stride = width};
   const MicroKernel::Run run_rows = job.kernel.from_rows[width / job.kernel.lanes - 1],
                          run_panel = job.kernel.from_panel[width / job.kernel.lanes - 1];
   const auto* a = reinterpret_cast<const uint32_t*>(job.a.at(part.row, job.elements(block.word + stretch.begin)));

@@ -18,9 +18,7 @@ struct CrossEntropyForwardArgs {
   int32_t ignore_index = -100;
   float softcap = 0.0f;  // 0: none
 
-  static auto operands(auto& args) {
-    return std::array{&args.logits, &args.targets, &args.losses, &args.lse, &args.loss_sum};
-  }
+  static auto operands(auto& a) { return std::array{&a.logits, &a.targets, &a.losses, &a.lse, &a.loss_sum}; }
 };
 
 // Overwrites logits with scale * (softmax - onehot), times 1 - tanh(z / c)^2 with a softcap, and rows of ignored
@@ -32,7 +30,7 @@ struct CrossEntropyBackwardArgs {
   int32_t ignore_index = -100;
   float softcap = 0.0f;  // 0: none
 
-  static auto operands(auto& args) { return std::array{&args.logits, &args.targets, &args.lse, &args.scale}; }
+  static auto operands(auto& a) { return std::array{&a.logits, &a.targets, &a.lse, &a.scale}; }
 };
 
 MANTISSA_DECLARE_KERNEL(CrossEntropyForwardArgs, Rows)   // logits

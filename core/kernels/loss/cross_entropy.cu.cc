@@ -15,7 +15,6 @@
 // probability of 0. Bound by memory: logits are read once forward; read and written once backward.
 #include "core/kernels/loss/args.h"
 
-#include <cmath>
 #include <limits>
 
 #include "core/cuda/device/elementwise.h"

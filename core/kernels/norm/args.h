@@ -34,8 +34,8 @@ struct LayerNormForwardArgs {
   float epsilon = 1e-5f;
   HeadRange heads{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.x, &args.residual, &args.sum, &args.weight, &args.bias, &args.y, &args.mean, &args.rstd};
+  static auto operands(auto& a) {
+    return std::array{&a.x, &a.residual, &a.sum, &a.weight, &a.bias, &a.y, &a.mean, &a.rstd};
   }
 };
 
@@ -47,8 +47,8 @@ struct LayerNormBackwardArgs {
   GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite, bias_mode = GradientMode::kWrite;
   HeadRange heads{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.x, &args.dy, &args.weight, &args.mean, &args.rstd, &args.dx, &args.d_weight, &args.d_bias};
+  static auto operands(auto& a) {
+    return std::array{&a.x, &a.dy, &a.weight, &a.mean, &a.rstd, &a.dx, &a.d_weight, &a.d_bias};
   }
 };
 
@@ -60,20 +60,9 @@ struct RmsNormForwardArgs {
   float epsilon = 1e-5f;
   HeadRange heads{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.x, &args.residual, &args.sum, &args.weight, &args.y, &args.rstd};
-  }
+  static auto operands(auto& a) { return std::array{&a.x, &a.residual, &a.sum, &a.weight, &a.y, &a.rstd}; }
   // For kernels of both norms: without bias and mean.
-  LayerNormForwardArgs as_layer_norm() const {
-    return {.x = x,
-            .residual = residual,
-            .sum = sum,
-            .weight = weight,
-            .y = y,
-            .rstd = rstd,
-            .epsilon = epsilon,
-            .heads = heads};
-  }
+  LayerNormForwardArgs as_layer_norm() const { return {x, residual, sum, weight, {}, y, {}, rstd, epsilon, heads}; }
 };
 
 struct RmsNormBackwardArgs {
@@ -82,19 +71,9 @@ struct RmsNormBackwardArgs {
   GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite;
   HeadRange heads{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.x, &args.dy, &args.weight, &args.rstd, &args.dx, &args.d_weight};
-  }
+  static auto operands(auto& a) { return std::array{&a.x, &a.dy, &a.weight, &a.rstd, &a.dx, &a.d_weight}; }
   LayerNormBackwardArgs as_layer_norm() const {
-    return {.x = x,
-            .dy = dy,
-            .weight = weight,
-            .rstd = rstd,
-            .dx = dx,
-            .d_weight = d_weight,
-            .mode = mode,
-            .weight_mode = weight_mode,
-            .heads = heads};
+    return {x, dy, weight, {}, rstd, dx, d_weight, {}, mode, weight_mode, GradientMode::kWrite, heads};
   }
 };
 
@@ -106,11 +85,11 @@ MANTISSA_DECLARE_KERNEL(RmsNormBackwardArgs, Rows)
 
 KernelWork work_of(const LayerNormForwardArgs& args);
 std::string variant_of(const LayerNormForwardArgs& args);
-KernelWork work_of(const RmsNormForwardArgs& args);
-std::string variant_of(const RmsNormForwardArgs& args);
+inline KernelWork work_of(const RmsNormForwardArgs& args) { return work_of(args.as_layer_norm()); }
+inline std::string variant_of(const RmsNormForwardArgs& args) { return variant_of(args.as_layer_norm()); }
 KernelWork work_of(const LayerNormBackwardArgs& args);
 std::string variant_of(const LayerNormBackwardArgs& args);
-KernelWork work_of(const RmsNormBackwardArgs& args);
-std::string variant_of(const RmsNormBackwardArgs& args);
+inline KernelWork work_of(const RmsNormBackwardArgs& args) { return work_of(args.as_layer_norm()); }
+inline std::string variant_of(const RmsNormBackwardArgs& args) { return variant_of(args.as_layer_norm()); }
 
 }  // namespace mantissa

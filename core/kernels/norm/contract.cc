@@ -98,14 +98,9 @@ KernelWork work_of(const LayerNormBackwardArgs& args) {
                  result_bytes(args.d_weight, args.weight_mode) + result_bytes(args.d_bias, args.bias_mode));
 }
 
-KernelWork work_of(const RmsNormForwardArgs& args) { return work_of(args.as_layer_norm()); }
-KernelWork work_of(const RmsNormBackwardArgs& args) { return work_of(args.as_layer_norm()); }
-
 std::string variant_of(const LayerNormForwardArgs& args) { return describe(args.heads); }
 std::string variant_of(const LayerNormBackwardArgs& args) {
   return (args.mode == GradientMode::kAccumulate ? "+=" : "") + describe(args.heads);
 }
-std::string variant_of(const RmsNormForwardArgs& args) { return variant_of(args.as_layer_norm()); }
-std::string variant_of(const RmsNormBackwardArgs& args) { return variant_of(args.as_layer_norm()); }
 
 }  // namespace mantissa

@@ -12,7 +12,6 @@
 // Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
 #include "core/kernels/optimizer/args.h"
 
-#include <cmath>
 #include <type_traits>
 
 #include "core/cuda/device/elementwise.h"

@@ -2,7 +2,6 @@
 // adamw.cu.cc in fp32. A warp takes a block of kDynamicBlock elements, eight to a lane, in two groups of four. So four
 // neighbours are one access and share their random words, and the absmax of new moments is a reduction over the warp.
 // Moments of both maps are widened and narrowed by tables in shared memory.
-#include <cmath>
 #include <cstddef>
 #include <type_traits>
 

@@ -72,13 +72,9 @@ void check_args(const AdamWArgs& args) {
 
 int64_t check_args(const SettleDigestsArgs& args) {
   constexpr const char* kOp = "settle_digests";
-  check_dtype(kOp, "records", args.records, DType::kU8);
-  constexpr auto kSize = static_cast<int64_t>(sizeof(StateDigests));
-  MANTISSA_CHECK(args.records.numel() > 0 && args.records.numel() % kSize == 0,
-                 "[{}] records must hold whole records of {} bytes, at least one, got {} bytes", kOp, kSize,
-                 args.records.numel());
+  const int64_t records = check_records<StateDigests>(kOp, "records", args.records);
   check_record<UpdateControl>(kOp, "control", args.control);
-  return args.records.numel() / kSize;
+  return records;
 }
 
 KernelWork work_of(const AdamWArgs& args) {

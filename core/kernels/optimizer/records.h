@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/kernels/digest/digest.h"
+#include "core/kernels/reduction/digest.h"
 
 namespace mantissa {
 

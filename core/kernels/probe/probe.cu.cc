@@ -5,7 +5,6 @@
 
 #include "core/cuda/device/elementwise.h"
 #include "core/kernels/probe/args.h"
-#include "core/kernels/quantize/rounding_units.h"
 #include "core/quant/narrow_format.h"
 #include "core/quant/scales.h"
 

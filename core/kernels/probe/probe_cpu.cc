@@ -6,7 +6,6 @@
 
 #include "core/kernels/check_args.h"
 #include "core/kernels/probe/args.h"
-#include "core/kernels/quantize/rounding_units.h"
 #include "core/quant/narrow_format.h"
 #include "core/quant/scales.h"
 

@@ -18,7 +18,7 @@ struct AmaxArgs {
   Tensor record{};  // bytes of one QuantizeRecord
   GradientMode mode = GradientMode::kAccumulate;
 
-  static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
+  static auto operands(auto& a) { return std::array{&a.x, &a.record}; }
 };
 
 // scale (1) fp32 = tensor_scale(record.amax, max, 0, 1): 1 if the amax is 0 or not finite.
@@ -28,7 +28,7 @@ struct TensorScaleArgs {
   float max = 0.0f;
   Tensor scale{};
 
-  static auto operands(auto& args) { return std::array{&args.record, &args.scale}; }
+  static auto operands(auto& a) { return std::array{&a.record, &a.scale}; }
 };
 
 // Stochastic rounding of a matrix of whole samples: element e of global sample s = first_sample + local sample takes
@@ -75,16 +75,9 @@ struct QuantizeArgs {
 
   bool makes_codes() const { return codes.defined() || transposed_codes.defined(); }
 
-  static auto operands(auto& args) {
-    return std::array{&args.src,
-                      &args.dst,
-                      &args.scale,
-                      &args.record,
-                      &args.stochastic.step,
-                      &args.codes,
-                      &args.transposed_codes,
-                      &args.code_scales,
-                      &args.transposed_code_scales};
+  static auto operands(auto& a) {
+    return addresses_of(a.src, a.dst, a.scale, a.record, a.stochastic.step, a.codes, a.transposed_codes, a.code_scales,
+                        a.transposed_code_scales);
   }
 };
 
@@ -96,7 +89,7 @@ struct FromCodesArgs {
   Format format = Format::kE4M3;
   Tensor scale{};
 
-  static auto operands(auto& args) { return std::array{&args.codes, &args.dst, &args.scale}; }
+  static auto operands(auto& a) { return std::array{&a.codes, &a.dst, &a.scale}; }
 };
 
 // y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows; R is a multiple of 16. For each
@@ -107,7 +100,7 @@ struct HadamardArgs {
   static constexpr std::string_view kName = "hadamard";
   Tensor x{}, y{};
 
-  static auto operands(auto& args) { return std::array{&args.x, &args.y}; }
+  static auto operands(auto& a) { return std::array{&a.x, &a.y}; }
 };
 
 // A step of delayed scaling for S tensors on N ranks. The history of a tensor receives the largest amax of all ranks,
@@ -124,9 +117,8 @@ struct DelayedScalesArgs {
   Tensor records{}, mine{}, total{}, history{}, scales{}, maxima{}, entries{}, decision{};
   DelayedScalingOptions options{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.records, &args.mine,   &args.total,   &args.history,
-                      &args.scales,  &args.maxima, &args.entries, &args.decision};
+  static auto operands(auto& a) {
+    return std::array{&a.records, &a.mine, &a.total, &a.history, &a.scales, &a.maxima, &a.entries, &a.decision};
   }
 };
 

@@ -60,12 +60,11 @@ __global__ void __launch_bounds__(kTileThreads, kPlainBlocks) quantize_codes_ker
 
 template <int Width, bool kWhole, typename From>
 void run_codes(const QuantizeArgs& args, Rows extents, const From& src, CudaStream& stream) {
-  const CodeOperands<From> p{
-      .src = src,
-      .to = code_matrices(args, extents),
-      .format = args.format.format,
-      .scale = args.scale.data<float>(),
-      .record = args.record.defined() ? record_in<QuantizeRecord>("quantize", args.record) : nullptr};
+  const CodeOperands<From> p{.src = src,
+                             .to = code_matrices(args, extents),
+                             .format = args.format.format,
+                             .scale = args.scale.data<float>(),
+                             .record = quantize_record(args)};
   launch(quantize_codes_kernel<Width, kWhole, From>,
          {.grid = WarpTile<kPlainRows, Width>::count(extents.rows, extents.columns),
           .block = kTileThreads,
@@ -272,13 +271,12 @@ __global__ void __launch_bounds__(kTileThreads, kBlocksAtOnce) quantize_block_co
 
 template <int Width, bool kWhole, typename From>
 void run_block_codes(const QuantizeArgs& args, Rows extents, const From& src, CudaStream& stream) {
-  const BlockCodeOperands<From> p{
-      .src = src,
-      .to = code_matrices(args, extents),
-      .scales = raw_or_null(args.code_scales),
-      .transposed_scales = raw_or_null(args.transposed_code_scales),
-      .format = args.format,
-      .record = args.record.defined() ? record_in<QuantizeRecord>("quantize", args.record) : nullptr};
+  const BlockCodeOperands<From> p{.src = src,
+                                  .to = code_matrices(args, extents),
+                                  .scales = raw_or_null(args.code_scales),
+                                  .transposed_scales = raw_or_null(args.transposed_code_scales),
+                                  .format = args.format,
+                                  .record = quantize_record(args)};
   const auto on_axis = [&]<BlockAxis kAxis>() {
     launch(quantize_block_codes_kernel<kAxis, Width, kWhole, From>,
            {.grid = WarpTile<kRowsOfWarp, Width>::count(extents.rows, extents.columns),
@@ -286,14 +284,9 @@ void run_block_codes(const QuantizeArgs& args, Rows extents, const From& src, Cu
             .shared_bytes = Shared<kAxis>::kBytes},
            stream.handle(), p);
   };
-  switch (args.axis) {
-    case BlockAxis::kColumns:
-      return on_axis.template operator()<BlockAxis::kColumns>();
-    case BlockAxis::kRows:
-      return on_axis.template operator()<BlockAxis::kRows>();
-    case BlockAxis::kBoth:
-      return on_axis.template operator()<BlockAxis::kBoth>();
-  }
+  if (args.axis == BlockAxis::kColumns) return on_axis.template operator()<BlockAxis::kColumns>();
+  if (args.axis == BlockAxis::kRows) return on_axis.template operator()<BlockAxis::kRows>();
+  on_axis.template operator()<BlockAxis::kBoth>();
 }
 
 // ---- from_codes: dst = round(value of codes / scale), fp32 in between. Bound by memory: three bytes an element of 16
@@ -320,26 +313,20 @@ struct FromCodes {
 }  // namespace
 
 void quantize_to_codes(const QuantizeArgs& args, Rows extents, CudaStream& stream) {
-  const bool vectors = all_aligned(args.src.raw()) && extents.columns % kLaneColumns == 0;
-  // Operands of native FP8 products have such sizes and addresses; others are stored one element at a time.
-  if (vectors && takes_words(args.codes, extents.columns) && takes_words(args.transposed_codes, extents.rows)) {
+  const auto run_from = [&]<int Width, bool kWhole>(const auto& src) {
+    if (block_length(args.format.scaling) == 0) return run_codes<Width, kWhole>(args, extents, src, stream);
+    run_block_codes<Width, kWhole>(args, extents, src, stream);
+  };
+  // Operands of native FP8 products have such sizes and addresses; others are stored one element at a time. A tensor of
+  // scales is one row of whole words.
+  if (all_aligned(args.src.raw()) && extents.columns % kLaneColumns == 0 && takes_words(args.codes, extents.columns) &&
+      takes_words(args.transposed_codes, extents.rows) && takes_words(args.code_scales, kCodesOfWord) &&
+      takes_words(args.transposed_code_scales, kCodesOfWord)) {
     return dispatch(args.src.dtype(), [&]<typename T>() {
-      run_codes<kLaneColumns, true>(args, extents, static_cast<const T*>(args.src.data<T>()), stream);
+      run_from.template operator()<kLaneColumns, true>(static_cast<const T*>(args.src.data<T>()));
     });
   }
-  run_codes<1, false>(args, extents, any_floats(args.src), stream);
-}
-
-void quantize_to_block_codes(const QuantizeArgs& args, Rows extents, CudaStream& stream) {
-  const bool vectors = all_aligned(args.src.raw()) && extents.columns % kLaneColumns == 0;
-  // As in quantize_to_codes(). A tensor of scales is one row of whole words.
-  if (vectors && takes_words(args.codes, extents.columns) && takes_words(args.transposed_codes, extents.rows) &&
-      takes_words(args.code_scales, kCodesOfWord) && takes_words(args.transposed_code_scales, kCodesOfWord)) {
-    return dispatch(args.src.dtype(), [&]<typename T>() {
-      run_block_codes<kLaneColumns, true>(args, extents, static_cast<const T*>(args.src.data<T>()), stream);
-    });
-  }
-  run_block_codes<1, false>(args, extents, any_floats(args.src), stream);
+  run_from.template operator()<1, false>(any_floats(args.src));
 }
 
 void run(const FromCodesArgs& args, CudaStream& stream) {

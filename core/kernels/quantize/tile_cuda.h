@@ -143,9 +143,12 @@ __device__ __forceinline__ void max_over_warps(uint32_t (&amaxes)[kCount], uint3
   }
 }
 
-// Rounding to codes of 8 bits, with a scale of the tensor or with scales of blocks. `extents`: the result of
-// check_args(args); at least one row.
+// Null: there is none.
+inline QuantizeRecord* quantize_record(const QuantizeArgs& args) {
+  return args.record.defined() ? record_in<QuantizeRecord>("quantize", args.record) : nullptr;
+}
+
+// Rounding to codes of 8 bits. `extents`: the result of check_args(args); at least one row.
 void quantize_to_codes(const QuantizeArgs& args, Rows extents, CudaStream& stream);
-void quantize_to_block_codes(const QuantizeArgs& args, Rows extents, CudaStream& stream);
 
 }  // namespace mantissa::cuda

@@ -1,8 +1,9 @@
-// Sums over rows and ranks, gradient statistics, and the verdict about a step.
+// Sums over rows and ranks, gradient statistics, digests, and the verdict about a step.
 #pragma once
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/reduction/records.h"
+#include "core/kernels/reduction/digest.h"
+#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 
@@ -12,7 +13,7 @@ struct ColumnSumArgs {
   Tensor x{}, out{};
   GradientMode mode = GradientMode::kWrite;
 
-  static auto operands(auto& args) { return std::array{&args.x, &args.out}; }
+  static auto operands(auto& a) { return std::array{&a.x, &a.out}; }
 };
 
 // Adds x (float, any shape) to the TensorStats that `record` holds; element i of x has index index_offset + i.
@@ -22,7 +23,7 @@ struct TensorStatsArgs {
   Tensor record{};  // Backend::make_stats()
   int64_t index_offset = 0;
 
-  static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
+  static auto operands(auto& a) { return std::array{&a.x, &a.record}; }
 };
 
 // out (n) = scale * (c[0] + c[1] + ...), in rank order: c[r] is row r of contributions (N, n) float. Rows are
@@ -48,7 +49,7 @@ struct SumContributionsArgs {
   // The dtype of the addends.
   DType added() const { return rounded_to == DType::kF32 ? contributions.dtype() : rounded_to; }
 
-  static auto operands(auto& args) { return std::array{&args.contributions, &args.out, &args.record}; }
+  static auto operands(auto& a) { return std::array{&a.contributions, &a.out, &a.record}; }
 };
 
 // Writes record, u8 of one VerdictRecord: the sum of losses (M) fp32 or fp64 of this rank's micro-batches, in double
@@ -59,9 +60,7 @@ struct RecordVerdictArgs {
   static constexpr std::string_view kName = "record_verdict";
   Tensor losses{}, stats{}, plan{}, record{}, state_faults{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.losses, &args.stats, &args.plan, &args.record, &args.state_faults};
-  }
+  static auto operands(auto& a) { return std::array{&a.losses, &a.stats, &a.plan, &a.record, &a.state_faults}; }
 };
 
 // records (N * sizeof(VerdictRecord)) u8 of all ranks in rank order; plan, control, decision: u8, a record each; hold
@@ -70,9 +69,16 @@ struct DecideUpdateArgs {
   static constexpr std::string_view kName = "decide_update";
   Tensor records{}, plan{}, hold{}, control{}, decision{};
 
-  static auto operands(auto& args) {
-    return std::array{&args.records, &args.plan, &args.hold, &args.control, &args.decision};
-  }
+  static auto operands(auto& a) { return std::array{&a.records, &a.plan, &a.hold, &a.control, &a.decision}; }
+};
+
+// Adds the digest of x (any dtype and shape) to the Digest that `record` holds.
+struct DigestArgs {
+  static constexpr std::string_view kName = "digest";
+  Tensor x{};
+  Tensor record{};  // u8 of one Digest
+
+  static auto operands(auto& a) { return std::array{&a.x, &a.record}; }
 };
 
 MANTISSA_DECLARE_KERNEL(ColumnSumArgs, Rows)  // x
@@ -80,9 +86,11 @@ MANTISSA_DECLARE_KERNEL(TensorStatsArgs, void)
 MANTISSA_DECLARE_KERNEL(SumContributionsArgs, Rows)  // contributions: (N, n)
 MANTISSA_DECLARE_KERNEL(RecordVerdictArgs, int64_t)  // buckets
 MANTISSA_DECLARE_KERNEL(DecideUpdateArgs, int64_t)   // ranks
+MANTISSA_DECLARE_KERNEL(DigestArgs, void)
 
 KernelWork work_of(const ColumnSumArgs& args);
 KernelWork work_of(const TensorStatsArgs& args);
 KernelWork work_of(const SumContributionsArgs& args);
+inline KernelWork work_of(const DigestArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
 
 }  // namespace mantissa

@@ -1,24 +1,11 @@
-// Sums over rows and ranks, gradient statistics and the verdict about a step: checks of operands, FLOP and bytes.
+// Sums over rows and ranks, gradient statistics, digests and the verdict about a step: checks of operands, FLOP and
+// bytes.
 #include "core/kernels/reduction/args.h"
 
 #include "core/kernels/check_args.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
-namespace {
-
-// Returns how many records the tensor holds.
-template <typename Record>
-int64_t check_records(const char* op, const char* what, const Tensor& tensor) {
-  check_dtype(op, what, tensor, DType::kU8);
-  const auto size = static_cast<int64_t>(sizeof(Record));
-  MANTISSA_CHECK(tensor.numel() > 0 && tensor.numel() % size == 0,
-                 "[{}] {} must hold whole records of {} bytes, at least one, got {} bytes", op, what, size,
-                 tensor.numel());
-  return tensor.numel() / size;
-}
-
-}  // namespace
 
 Rows check_args(const ColumnSumArgs& args) {
   const Rows rows = rows_of("column_sum", "x", args.x);
@@ -72,6 +59,11 @@ int64_t check_args(const DecideUpdateArgs& args) {
   check_record<UpdateDecision>("decide_update", "decision", args.decision);
   check_tensor("decide_update", "hold", args.hold, DType::kI32, 1);
   return ranks;
+}
+
+void check_args(const DigestArgs& args) {
+  check_defined("digest", "x", args.x);
+  check_record<Digest>("digest", "record", args.record);
 }
 
 KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) + result_bytes(args.out, args.mode)); }

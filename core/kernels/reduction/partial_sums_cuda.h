@@ -16,13 +16,9 @@ struct RowChunks {
   int64_t count;
 };
 
-struct ChunkLimits {
-  int64_t min_rows;    // in a chunk: fewer cost more traffic for partial sums than they gain
-  int64_t max_chunks;  // enough to fill a large device
-};
-
-inline RowChunks divide_rows(int64_t rows, const ChunkLimits& limits) {
-  const int64_t rows_per_chunk = std::max(limits.min_rows, divide_up(rows, limits.max_chunks));
+// Fewer than min_rows in a chunk cost more traffic for partial sums than they gain; max_chunks fill a large device.
+inline RowChunks divide_rows(int64_t rows, int64_t min_rows, int64_t max_chunks) {
+  const int64_t rows_per_chunk = std::max(min_rows, divide_up(rows, max_chunks));
   return {rows_per_chunk, divide_up(rows, rows_per_chunk)};
 }
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/kernels/digest/args.h"
+#include "core/kernels/reduction/args.h"
 #include "core/kernels/reduction/update_decision.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/core/kernels/test_tensor.h"

@@ -49,7 +49,7 @@ bool open_driver() {
 class CudnnAttention : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string reason = cudnn_unusable_reason();
+    const std::string reason = error_of([] { cudnn(); });
     if (!reason.empty()) GTEST_SKIP() << reason;
     if (!open_driver()) GTEST_SKIP() << "there is neither a driver nor the toolkit's stub of one";
   }

@@ -13,7 +13,6 @@
 
 #include "core/cuda/runtime/runtime.h"
 #include "core/kernels/attention/device_cuda.h"
-#include "core/kernels/attention/own_cuda.h"
 #include "core/kernels/attention/trial_cuda.h"
 #include "core/tensor/half.h"
 #include "tests/testing/error_of.h"

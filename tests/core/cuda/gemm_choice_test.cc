@@ -5,9 +5,9 @@
 
 #include "core/cuda/emulation/stream_queue.h"
 #include "core/kernels/gemm/device_cublaslt.h"
-#include "core/kernels/gemm/library_cublaslt.h"
 #include "core/kernels/gemm/problem_cublaslt.h"
 #include "tests/core/cuda/gemm_products.h"
+#include "tests/testing/error_of.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -162,7 +162,7 @@ TEST(ClearlyFastest, AnEarlierOneWinsUnlessItIsBeatenClearly) {
 // ---- The real cuBLASLt without a GPU: opening it, its symbols, its descriptors.
 
 TEST(CublasLtLibrary, OpensAndHasEverySymbol) {
-  ASSERT_EQ(cublaslt_unusable_reason(), "");
+  ASSERT_EQ(testing::error_of([] { cublaslt(); }), "");
   const CublasLt& library = cublaslt();
   EXPECT_EQ(library.version() / 10000, static_cast<size_t>(CUBLAS_VER_MAJOR));
   EXPECT_STREQ(library.status_name(CUBLAS_STATUS_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED");

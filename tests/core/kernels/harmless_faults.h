@@ -15,7 +15,7 @@ struct HarmlessSkip {
 };
 
 inline const HarmlessSkip kHarmlessSkips[] = {
-    {"core/kernels/embedding/sort_rows.cu.cc", 4,
+    {"core/kernels/embedding/token_gradient.cu.cc", 4,
      "__syncwarp() after the counters are written: on a GPU it orders the write before the other lanes' next read, "
      "which the ballots between them do not. Here lanes run one at a time and meet at a ballot: memory is in order"},
 };
@@ -40,19 +40,19 @@ struct HarmlessShift {
 };
 
 inline const HarmlessShift kHarmlessShifts[] = {
-    {"core/kernels/attention/row_terms.cu.cc",
+    {"core/kernels/attention/rows.cu.cc",
      "RowOperands, AttentionRowTerms, AttentionShape",
      {0, 1},
      3,
      {-1, +1},
      "heads of keys: the row terms, which are of queries, do not read their number"},
-    {"core/kernels/attention/row_terms.cu.cc",
+    {"core/kernels/attention/rows.cu.cc",
      "RowOperands, AttentionRowTerms, AttentionShape",
      {0, 1},
      5,
      {-1, +1},
      "the window: the row terms do not read it"},
-    {"core/kernels/reduction/column_sum.cu.cc",
+    {"core/kernels/reduction/reduction.cu.cc",
      "ColumnSum",
      {0},
      2,
@@ -76,8 +76,8 @@ inline const HarmlessShift kHarmlessShifts[] = {
      1,
      {+1},
      "as for bf16"},
-    {"core/kernels/norm/norm_backward.cu.cc", "NormBackward", {0}, 2, {+1}, "rows of a chunk: as for column_sum"},
-    {"core/kernels/embedding/rope.cu.cc",
+    {"core/kernels/norm/norm.cu.cc", "NormBackward", {0}, 2, {+1}, "rows of a chunk: as for column_sum"},
+    {"core/kernels/embedding/embedding.cu.cc",
      "Rope, array",
      {0},
      6,
@@ -101,7 +101,7 @@ inline const HarmlessShift kHarmlessShifts[] = {
      5,
      {+1},
      "as for bf16"},
-    {"core/kernels/embedding/embedding.cu.cc",
+    {"core/kernels/embedding/token_gradient.cu.cc",
      "TokenGradient",
      {1},
      0,

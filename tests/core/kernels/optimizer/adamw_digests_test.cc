@@ -1,7 +1,6 @@
 // Digests of optimizer state that AdamW updates take.
 #include <gtest/gtest.h>
 
-#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 #include "tests/core/kernels/optimizer/adamw_states.h"
 

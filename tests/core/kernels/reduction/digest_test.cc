@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 
-#include "core/kernels/digest/args.h"
 #include "core/kernels/reduction/args.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/run_kernel.h"

@@ -1,8 +1,9 @@
-// The steps of backward_cpu.cc, on pairs of bf16.
+// Both passes of attention on pairs of bf16, and products of packed pairs. The steps are those of attention_cpu.cc.
 #include "core/kernels/attention/pairs_cpu.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "core/kernels/attention/pairs_backward_cpu.cc"
+#define HWY_TARGET_INCLUDE "core/kernels/attention/pairs_cpu.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "core/kernels/attention/blocks-inl.h"
@@ -10,6 +11,72 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
+
+// One thread's working memory.
+struct PairForwardScratch {
+  ScratchLayout layout;
+  const AttentionBlocks& shape;
+  int64_t columns;
+  // A part of (dim / 2, 64) for each key block.
+  uint32_t* keys = layout.take<uint32_t>(shape.blocks() * kAttentionBlock * shape.head_dim / 2);
+  uint32_t* values = layout.take<uint32_t>(shape.blocks() * kBlockPairs * columns);  // for each key block (32, columns)
+  BFloat16* queries = layout.take<BFloat16>(kAttentionBlock * shape.head_dim);       // (64, dim)
+  BFloat16* probabilities = layout.take<BFloat16>(kAttentionBlock * kAttentionBlock);  // (64, 64)
+  RunningSoftmax softmax{layout, columns};
+  size_t bytes = layout.used_bytes();
+};
+
+void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks& shape, const PairForwardScratch& s,
+                        int64_t b, int64_t head, int64_t query_block) {
+  const int64_t dim = shape.head_dim, columns = panel_columns(dim), rows = shape.block_rows(query_block);
+  const int64_t whole_rows = round_up(rows, kPanelRows);
+  copy_rows({args.qkv.data<BFloat16>() + shape.query_offset(b, head, 0), shape.qkv_row(), shape.sequence_length, dim},
+            query_block, s.queries);
+  s.softmax.begin(whole_rows, columns);
+  // Rows beyond the sequence are multiplied too, but their results are never read. Clear their probabilities: stale
+  // values could be NaN, which must not occur.
+  std::fill(s.probabilities + rows * kAttentionBlock, s.probabilities + whole_rows * kAttentionBlock, BFloat16{});
+  for (int64_t j = shape.key_blocks_begin(query_block); j < shape.key_blocks_end(query_block); ++j) {
+    const BlockView view = shape.view(query_block, j);
+    multiply_rows({.a = {reinterpret_cast<const uint32_t*>(s.queries), dim / 2},
+                   .b = {s.keys + j * kAttentionBlock * dim / 2, kPanelColumns * dim / 2},
+                   .rows = whole_rows,
+                   .columns = kAttentionBlock,
+                   .depth = dim / 2,
+                   .c = {s.softmax.scores, kAttentionBlock},
+                   .store = TileStore::kFp32},
+                  view.diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone);
+    softmax_block(s.softmax, rows, view, shape.scale, columns);
+    for (int64_t i = 0; i < rows * kAttentionBlock; i += float_lanes()) {
+      store(load(s.softmax.scores + i), s.probabilities + i);
+    }
+    multiply_rows({.a = {reinterpret_cast<const uint32_t*>(s.probabilities), kBlockPairs},
+                   .b = {s.values + j * kBlockPairs * columns, kBlockPairs * kPanelColumns},
+                   .rows = whole_rows,
+                   .columns = columns,
+                   .depth = kBlockPairs,
+                   .c = {s.softmax.sums, columns},
+                   .store = TileStore::kAddFp32},
+                  view.diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
+  }
+  finish_queries<BFloat16>(args, shape, s.softmax, b, head, query_block, columns);
+}
+
+void attend_pairs_run(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head,
+                      int64_t begin, int64_t end) {
+  const int64_t dim = shape.head_dim, columns = panel_columns(dim), kv_head = head / shape.group();
+  const auto s = thread_scratch<PairForwardScratch>(shape, columns);
+  const BFloat16* qkv = args.qkv.data<BFloat16>();
+  const HeadRows keys{qkv + shape.key_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};
+  const HeadRows values{qkv + shape.value_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};
+  for (int64_t j = shape.key_blocks_begin(begin); j < shape.key_blocks_end(end - 1); ++j) {
+    pack_rows_as_columns(keys, j, s.keys + j * kAttentionBlock * dim / 2);
+    pack_row_pairs(values, j, s.values + j * kBlockPairs * columns);
+  }
+  for (int64_t i = begin; i < end; ++i) attend_pairs_block(args, shape, s, b, head, i);
+}
+
+// ---- The backward pass
 
 // One thread's working memory, for the queries (rows, in whole blocks) of a query head and the sums of keys.
 struct PairBackwardScratch {
@@ -102,49 +169,40 @@ HWY_INLINE void backward_pairs_block(const AttentionBlocks& shape, const PairBac
   const BlockView view = shape.view(query_block, key_block);
   const int64_t dim = shape.head_dim, columns = panel_columns(dim), block = query_block - origin;
   const int64_t first = block * kAttentionBlock;
-  PairProduct scores{.a = reinterpret_cast<const uint32_t*>(s.queries + first * dim),
-                     .a_stride = dim / 2,
-                     .b = s.key_columns,
-                     .b_stride = kPanelColumns * dim / 2,
+  PairProduct scores{.a = {reinterpret_cast<const uint32_t*>(s.queries + first * dim), dim / 2},
+                     .b = {s.key_columns, kPanelColumns * dim / 2},
                      .rows = kAttentionBlock,
                      .columns = kAttentionBlock,
                      .depth = dim / 2,
-                     .c = s.scores,
-                     .c_stride = kAttentionBlock,
+                     .c = {s.scores, kAttentionBlock},
                      .store = TileStore::kFp32};
   const PairTriangle lower_result = view.diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone;
   multiply_rows(scores, lower_result);
-  scores.a = reinterpret_cast<const uint32_t*>(s.d_out + first * dim);
-  scores.b = s.value_columns;
-  scores.c = s.d_probabilities;
+  scores.a.data = reinterpret_cast<const uint32_t*>(s.d_out + first * dim);
+  scores.b.data = s.value_columns;
+  scores.c.data = s.d_probabilities;
   multiply_rows(scores, lower_result);
   softmax_backward_pairs(s, lse + first, s.delta + first, shape.block_rows(query_block), view, shape.scale);
 
-  PairProduct by_key{.a = s.p_panels,
-                     .a_stride = kBlockPairs * kPanelRows,
-                     .b = s.d_out_pairs + block * kBlockPairs * columns,
-                     .b_stride = kBlockPairs * kPanelColumns,
+  PairProduct by_key{.a = {s.p_panels, kBlockPairs * kPanelRows},
+                     .b = {s.d_out_pairs + block * kBlockPairs * columns, kBlockPairs * kPanelColumns},
                      .rows = kAttentionBlock,
                      .columns = columns,
                      .depth = kBlockPairs,
-                     .c = sums.d_values,
-                     .c_stride = columns,
+                     .c = {sums.d_values, columns},
                      .store = TileStore::kAddFp32};
   const PairTriangle upper_operand = view.diagonal ? PairTriangle::kUpperOperand : PairTriangle::kNone;
   multiply_panels(by_key, upper_operand);
-  by_key.a = s.d_score_panels;
-  by_key.b = s.query_pairs + block * kBlockPairs * columns;
-  by_key.c = sums.d_keys;
+  by_key.a.data = s.d_score_panels;
+  by_key.b.data = s.query_pairs + block * kBlockPairs * columns;
+  by_key.c.data = sums.d_keys;
   multiply_panels(by_key, upper_operand);
-  multiply_rows({.a = reinterpret_cast<const uint32_t*>(s.d_scores),
-                 .a_stride = kBlockPairs,
-                 .b = s.key_pairs,
-                 .b_stride = kBlockPairs * kPanelColumns,
+  multiply_rows({.a = {reinterpret_cast<const uint32_t*>(s.d_scores), kBlockPairs},
+                 .b = {s.key_pairs, kBlockPairs * kPanelColumns},
                  .rows = kAttentionBlock,
                  .columns = columns,
                  .depth = kBlockPairs,
-                 .c = s.d_queries + first * columns,
-                 .c_stride = columns,
+                 .c = {s.d_queries + first * columns, columns},
                  .store = TileStore::kAddFp32},
                 view.diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
 }
@@ -198,10 +256,7 @@ struct Pairs {
     return thread_scratch<PairBackwardScratch>(shape.head_dim, shape.segment_begin(end) - shape.segment_begin(begin),
                                                divide_up(keys, kAttentionBlock));
   }
-  static void run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const PairBackwardScratch& s,
-                  const SegmentRun& run) {
-    backward_pairs_run(args, shape, s, run);
-  }
+  static constexpr auto run = backward_pairs_run;
 };
 
 AttentionBackwardKernels pair_kernels(int64_t head_dim) { return BackwardKernels<Pairs>::all(head_dim); }
@@ -212,7 +267,48 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace mantissa::cpu {
 
+HWY_EXPORT(attend_pairs_run);
 HWY_EXPORT(pair_kernels);
+
+bool attends_in_pairs(DType dtype, int64_t head_dim) {
+  // Tests limit Highway to smaller instruction sets. They must then get the path of a processor that has no more.
+  return dtype == DType::kBF16 && head_dim % 2 == 0 && (hwy::SupportedTargets() & HWY_AVX3) != 0 &&
+         preferred_bf16_gemm() == Bf16Gemm::kDotProducts;
+}
+
+void attend_pairs(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head,
+                  int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(attend_pairs_run)(args, shape, b, head, begin, end);
+}
+
+namespace {
+
+template <bool kPanels>
+void multiply(const PairProduct& p, PairTriangle triangle) {
+  const MicroKernel& kernel = bf16_micro_kernel();
+  const MicroKernel::Run run = (kPanels ? kernel.from_panel : kernel.from_rows)[kPanelColumns / kernel.lanes - 1];
+  MicroTile tile{.a_stride = p.a.stride, .depth = p.depth, .c_stride = p.c.stride, .store = p.store};
+  for (int64_t row = 0; row < p.rows; row += kPanelRows) {
+    int64_t begin = 0, columns = p.columns;
+    if (triangle == PairTriangle::kLowerResult) columns = std::min(columns, row + kPanelRows);
+    if (triangle == PairTriangle::kLowerOperand) tile.depth = std::min(p.depth, (row + kPanelRows) / 2);
+    if (triangle == PairTriangle::kUpperOperand) {
+      begin = std::min(row / 2, p.depth);
+      tile.depth = p.depth - begin;
+    }
+    tile.a = kPanels ? p.a.data + row / kPanelRows * p.a.stride + begin * kPanelRows : p.a.data + row * p.a.stride;
+    for (int64_t column = 0; column < columns; column += kPanelColumns) {
+      tile.b = p.b.data + column / kPanelColumns * p.b.stride + begin * kPanelColumns;
+      tile.c = p.c.data + row * p.c.stride + column;
+      run(tile);
+    }
+  }
+}
+
+}  // namespace
+
+void multiply_rows(const PairProduct& product, PairTriangle triangle) { multiply<false>(product, triangle); }
+void multiply_panels(const PairProduct& product, PairTriangle triangle) { multiply<true>(product, triangle); }
 
 AttentionBackwardKernels backward_pairs_kernels(int64_t head_dim) {
   return HWY_DYNAMIC_DISPATCH(pair_kernels)(head_dim);

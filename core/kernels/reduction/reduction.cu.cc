@@ -1,0 +1,385 @@
+// Sums over rows and ranks, gradient statistics, digests, and the verdict about a step: see args.h. Sums are added in a
+// fixed order, which depends on the shape alone. All but the last are bound by memory.
+#include <cfloat>
+
+#include "core/cuda/device/device.h"
+#include "core/cuda/device/elementwise.h"
+#include "core/kernels/reduction/args.h"
+#include "core/kernels/reduction/partial_sums_cuda.h"
+#include "core/kernels/reduction/update_decision.h"
+
+namespace mantissa::cuda {
+namespace {
+
+// ---- column_sum: a block sums a chunk of rows of a tile of columns: each of its eight warps every eighth row, then
+// the warps in order; add_partial_sums() adds the chunks. x is read once, 16 bytes at a time where it is aligned.
+//
+// add_partial_sums(): warp w adds the chunks w, w + W, w + 2 W, ... in that order, then the W warps' sums are added in
+// order of w. W depends on the number of chunks alone. Bound by the latency of the caches, which still hold the partial
+// sums: hence many warps and few chunks for each.
+
+constexpr int kWarps = 8;
+
+template <typename T>
+struct ColumnSum {
+  const T* x;
+  float* partials;  // (chunks, columns)
+  int64_t rows, columns, rows_per_chunk;
+};
+
+// grid (tiles of 32 * Width columns, chunks), block (32, kWarps).
+template <int Width, typename T>
+__global__ void __launch_bounds__(kLanes* kWarps) column_sum_kernel(ColumnSum<T> p) {
+  constexpr int kTile = kLanes * Width;
+  const int64_t tile = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int64_t column = tile + static_cast<int64_t>(threadIdx.x) * Width;
+  const int64_t begin = blockIdx.y * p.rows_per_chunk;
+  const int64_t end = std::min(begin + p.rows_per_chunk, p.rows);
+  float* const warp_sums = shared_memory<float>();  // (kWarps, kTile)
+
+  float sums[Width] = {};
+  if (column < p.columns) {
+#pragma unroll 4
+    for (int64_t row = begin + threadIdx.y; row < end; row += kWarps) {
+      float values[Width];
+      load<Width>(p.x + row * p.columns + column, values);
+#pragma unroll
+      for (int i = 0; i < Width; ++i) sums[i] += values[i];
+    }
+  }
+  store<Width>(warp_sums + threadIdx.y * kTile + threadIdx.x * Width, sums);
+  __syncthreads();
+
+  const int thread = static_cast<int>(threadIdx.y * kLanes + threadIdx.x);
+  if (thread >= kTile || tile + thread >= p.columns) return;
+  float sum = warp_sums[thread];
+  for (int warp = 1; warp < kWarps; ++warp) sum += warp_sums[warp * kTile + thread];
+  p.partials[blockIdx.y * p.columns + tile + thread] = sum;
+}
+
+template <int Width, typename T>
+void launch_column_sum(const ColumnSum<T>& p, int64_t chunks, CudaStream& stream) {
+  constexpr int kTile = kLanes * Width;
+  static_assert(kTile <= kLanes * kWarps, "a thread for each column of a tile");
+  const auto tiles = static_cast<unsigned>(divide_up(p.columns, kTile));
+  launch(column_sum_kernel<Width, T>,
+         {.grid = dim3(tiles, static_cast<unsigned>(chunks)),
+          .block = dim3(kLanes, kWarps),
+          .shared_bytes = kWarps * kTile * sizeof(float)},
+         stream.handle(), p);
+}
+
+// Enough chunks to give every multiprocessor of a large device its eight blocks; a chunk has four rows for each warp.
+RowChunks chunks_for(const Rows& rows) {
+  return divide_rows(rows.rows, 4 * kWarps, std::clamp<int64_t>((int64_t{1} << 18) / rows.columns, 1, 1024));
+}
+
+constexpr int kMaxWarps = 32;
+
+// grid (tiles of 32 columns, targets), block (32 columns, W).
+__global__ void __launch_bounds__(kMaxWarps* kLanes)
+    add_partial_sums_kernel(PartialSums sums, SumTarget first, SumTarget second) {
+  const SumTarget target = blockIdx.y == 0 ? first : second;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  float* const warp_sums = shared_memory<float>();  // (W, 32)
+  float sum = 0.0f;
+  if (column < sums.columns) {
+    const float* const from = sums.partials + blockIdx.y * sums.chunks * sums.columns + column;
+#pragma unroll 8
+    for (int64_t chunk = threadIdx.y; chunk < sums.chunks; chunk += blockDim.y) sum += from[chunk * sums.columns];
+  }
+  warp_sums[threadIdx.y * kLanes + threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= sums.columns) return;
+  for (unsigned warp = 1; warp < blockDim.y; ++warp) sum += warp_sums[warp * kLanes + threadIdx.x];
+  target.out[column] = target.mode == GradientMode::kAccumulate ? target.out[column] + sum : sum;
+}
+
+// ---- sum_contributions: every contribution is read once, out written once. A record takes another pass over out: only
+// the chunks of tensor_stats give its bits.
+
+enum class Rounding : uint8_t { kOnce, kEveryAddition };
+
+// T: type of the rows. Added: type of the addends, to which the rows are rounded if it differs.
+template <typename T, typename Added, typename Out, Rounding kRounding>
+struct SumContributions {
+  const T* contributions;
+  Out* out;
+  int64_t ranks, stride;
+  float scale_before, scale;
+
+  template <int Width>
+  __device__ void apply(int64_t i) const {
+    float sum[Width];
+    load_term<Width>(contributions + i, sum);
+#pragma unroll 4
+    for (int64_t rank = 1; rank < ranks; ++rank) {
+      float term[Width];
+      load_term<Width>(contributions + rank * stride + i, term);
+#pragma unroll
+      for (int k = 0; k < Width; ++k) {
+        sum[k] += term[k];
+        if constexpr (kRounding == Rounding::kEveryAddition) sum[k] = widen(narrow<Added>(sum[k]));
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < Width; ++k) sum[k] *= scale;
+    store<Width>(out + i, sum);
+  }
+
+ private:
+  template <int Width>
+  __device__ void load_term(const T* from, float (&term)[Width]) const {
+    load<Width>(from, term);
+    if constexpr (!std::is_same_v<Added, T>) {
+#pragma unroll
+      for (int k = 0; k < Width; ++k) term[k] = widen(narrow<Added>(term[k] * scale_before));
+    }
+  }
+};
+
+template <Rounding kRounding, typename T, typename Added, typename Out>
+void sum_as(const SumContributionsArgs& args, CudaStream& stream) {
+  constexpr int kWidth = kVectorWidth<T, Out>;
+  const int64_t stride = args.stride();
+  const SumContributions<T, Added, Out, kRounding> operation{
+      args.contributions.data<T>(), args.out.data<Out>(), args.ranks(), stride, args.scale_before, args.scale};
+  const bool every_rank_alike = args.ranks() == 1 || stride % kWidth == 0;  // else only some ranks are aligned
+  const Alignment alignment =
+      every_rank_alike ? alignment_of(operation.contributions, operation.out) : Alignment::kSingle;
+  run_elementwise<kWidth>(operation, args.out.numel(), alignment, stream);
+}
+
+template <typename Added, typename T>
+void sum_rows(const SumContributionsArgs& args, CudaStream& stream) {
+  dispatch(args.out.dtype(), [&]<typename Out>() {
+    if (args.accumulate == DType::kF32) {
+      sum_as<Rounding::kOnce, T, Added, Out>(args, stream);
+    } else {
+      sum_as<Rounding::kEveryAddition, T, Added, Out>(args, stream);
+    }
+  });
+}
+
+// ---- tensor_stats: squares and sums are double, where no fp32 value overflows: a sum of squares is finite exactly if
+// all its terms are. So only threads with a non-finite sum examine each of their elements.
+//
+// A block sums one chunk of elements, each thread its groups of eight in order, then the threads in a fixed order; one
+// more block adds the chunks. Chunks depend on the number of elements alone, groups not on alignment: every device and
+// every view gives the same bits.
+
+constexpr int kThreads = 256;
+constexpr size_t kScratchBytes = kThreads / kLanes * sizeof(double);
+constexpr int kGroup = 8;                                     // neighbouring elements
+constexpr int64_t kGranule = int64_t{8} * kThreads * kGroup;  // of a chunk
+constexpr int64_t kMaxChunks = 1024;                          // the blocks that an H100 holds at once
+
+struct Min {
+  __device__ __forceinline__ int64_t operator()(int64_t a, int64_t b) const { return a < b ? a : b; }
+};
+
+template <typename T>
+struct Chunk {
+  const T* x;
+  int64_t begin, end;  // begin is a multiple of kGroup
+
+  // Calls f(index, value) for the elements of the calling thread, in order.
+  template <int Width, typename F>
+  __device__ __forceinline__ void for_each(F f) const {
+    const int64_t whole = (end - begin) / kGroup;
+#pragma unroll 2
+    for (int64_t group = threadIdx.x; group < whole; group += kThreads) {
+      const int64_t first = begin + group * kGroup;
+      float values[kGroup];
+      load_group<Width>(x + first, values);
+#pragma unroll
+      for (int k = 0; k < kGroup; ++k) f(first + k, values[k]);
+    }
+    if (whole % kThreads != threadIdx.x) return;
+    for (int64_t i = begin + whole * kGroup; i < end; ++i) f(i, widen(x[i]));
+  }
+
+ private:
+  template <int Width>
+  static __device__ __forceinline__ void load_group(const T* from, float (&to)[kGroup]) {
+#pragma unroll
+    for (int k = 0; k < kGroup; k += Width) {
+      float part[Width];
+      load<Width>(from + k, part);
+#pragma unroll
+      for (int i = 0; i < Width; ++i) to[k + i] = part[i];
+    }
+  }
+};
+
+template <int Width, typename T>
+__global__ void __launch_bounds__(kThreads)
+    chunk_stats_kernel(const T* x, int64_t numel, int64_t chunk_elements, int64_t index_offset, TensorStats* chunks) {
+  const int64_t begin = blockIdx.x * chunk_elements;
+  const Chunk<T> chunk{x, begin, std::min(begin + chunk_elements, numel)};
+  double sum = 0.0;
+  chunk.template for_each<Width>([&](int64_t, float value) { sum += static_cast<double>(value) * value; });
+
+  TensorStats stats;
+  if (!(sum <= DBL_MAX)) {
+    chunk.template for_each<Width>([&](int64_t i, float value) {
+      if (fabsf(value) <= FLT_MAX) return;
+      stats.first_bad = Min()(stats.first_bad, index_offset + i);
+      ++(value != value ? stats.nan_count : stats.inf_count);
+    });
+  }
+  stats.sum_squares = block_reduce(sum, Sum(), shared_memory<double>());
+  if (!(stats.sum_squares <= DBL_MAX)) {  // the same in all threads
+    int64_t* const scratch = shared_memory<int64_t>();
+    stats.first_bad = block_reduce(stats.first_bad, Min(), scratch);
+    stats.nan_count = block_reduce(stats.nan_count, Sum(), scratch);
+    stats.inf_count = block_reduce(stats.inf_count, Sum(), scratch);
+  }
+  if (threadIdx.x == 0) chunks[blockIdx.x] = stats;
+}
+
+// One block: record += chunks.
+__global__ void __launch_bounds__(kThreads)
+    merge_stats_kernel(const TensorStats* chunks, int64_t count, TensorStats* record) {
+  TensorStats stats;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) stats += chunks[i];
+  int64_t* const scratch = shared_memory<int64_t>();
+  stats.first_bad = block_reduce(stats.first_bad, Min(), scratch);
+  stats.nan_count = block_reduce(stats.nan_count, Sum(), scratch);
+  stats.inf_count = block_reduce(stats.inf_count, Sum(), scratch);
+  stats.sum_squares = block_reduce(stats.sum_squares, Sum(), shared_memory<double>());
+  if (threadIdx.x == 0) *record += stats;
+}
+
+// ---- digest: sums of integers do not depend on their order: blocks add theirs by atomics.
+
+template <typename Item>
+__global__ void __launch_bounds__(kThreads) digest_kernel(const Item* x, int64_t numel, Digest* record) {
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  Digest digest;
+  const int64_t groups = digest_groups(numel);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < groups; i += threads) {
+    digest.add(static_cast<uint64_t>(i), digest_group(x, numel, i));
+  }
+  digest.sum = block_reduce(digest.sum, Sum(), shared_memory<uint64_t>());
+  digest.weighted = block_reduce(digest.weighted, Sum(), shared_memory<uint64_t>());
+  if (threadIdx.x != 0) return;
+  atomic_add(reinterpret_cast<int64_t*>(&record->sum), digest.sum);
+  atomic_add(reinterpret_cast<int64_t*>(&record->weighted), digest.weighted);
+}
+
+template <typename Item>
+void digest_as(const DigestArgs& args, CudaStream& stream) {
+  const int64_t numel = args.x.numel();
+  const LaunchShape shape{
+      .grid = blocks_for(numel, kDigestRows * kThreads, stream), .block = kThreads, .shared_bytes = kScratchBytes};
+  launch(digest_kernel<Item>, shape, stream.handle(), reinterpret_cast<const Item*>(args.x.raw()), numel,
+         record_in<Digest>("digest", args.record));
+}
+
+// ---- record_verdict and decide_update: one thread decides for the whole device, without the host. It does a few
+// operations for each bucket and rank, in their order. They take no longer than their launches except for the largest
+// models.
+
+__global__ void record_verdict_kernel(const float* losses, int64_t micro_batches, const TensorStats* stats,
+                                      int64_t buckets, const UpdatePlan* plan, const int32_t* state_faults,
+                                      VerdictRecord* record) {
+  *record = {.stats = fold_stats(stats, buckets),
+             .loss_sum = fold_losses(losses, micro_batches),
+             .stop_request = plan->stop_request,
+             .state_fault = state_faults != nullptr ? *state_faults : 0};
+}
+
+__global__ void decide_update_kernel(const VerdictRecord* records, int64_t ranks, const UpdatePlan* plan, int32_t* hold,
+                                     UpdateControl* control, UpdateDecision* decision) {
+  const UpdateDecision decided = mantissa::decide_update(records, ranks, *plan, *hold != 0);
+  *decision = decided;
+  *control = control_of(decided, *plan);
+  if (!decided.applied()) *hold = 1;
+}
+
+}  // namespace
+
+void add_partial_sums(const PartialSums& sums, const SumTarget& first, const SumTarget& second, CudaStream& stream) {
+  const auto warps = static_cast<unsigned>(std::clamp<int64_t>(sums.chunks, 1, kMaxWarps));
+  const auto tiles = static_cast<unsigned>(divide_up(sums.columns, kLanes));
+  const LaunchShape shape{.grid = dim3(tiles, second.out != nullptr ? 2 : 1),
+                          .block = dim3(kLanes, warps),
+                          .shared_bytes = warps * kLanes * sizeof(float)};
+  launch(add_partial_sums_kernel, shape, stream.handle(), sums, first, second);
+}
+
+void run(const ColumnSumArgs& args, CudaStream& stream) {
+  const Rows rows = check_args(args);
+  const RowChunks chunks = chunks_for(rows);
+  auto* const partials =
+      reinterpret_cast<float*>(stream.workspace(static_cast<size_t>(chunks.count * rows.columns) * sizeof(float)));
+  dispatch(args.x.dtype(), [&]<typename T>() {
+    const ColumnSum<T> p{args.x.data<T>(), partials, rows.rows, rows.columns, chunks.rows_per_chunk};
+    if (chunks.count == 0) return;
+    if (all_aligned(p.x) && rows.columns % kVectorWidth<T> == 0) {
+      launch_column_sum<kVectorWidth<T>>(p, chunks.count, stream);
+    } else {
+      launch_column_sum<1>(p, chunks.count, stream);
+    }
+  });
+  add_partial_sums({partials, chunks.count, rows.columns}, {args.out.data<float>(), args.mode}, {}, stream);
+}
+
+void run(const SumContributionsArgs& args, CudaStream& stream) {
+  check_args(args);
+  dispatch(args.contributions.dtype(), [&]<typename T>() {
+    if constexpr (std::is_same_v<T, float>) {
+      dispatch(args.rounded_to, [&]<typename Added>() { sum_rows<Added, float>(args, stream); });
+    } else {
+      sum_rows<T, T>(args, stream);
+    }
+  });
+  if (args.record.defined()) {
+    run(TensorStatsArgs{.x = args.out, .record = args.record, .index_offset = args.index_offset}, stream);
+  }
+}
+
+void run(const TensorStatsArgs& args, CudaStream& stream) {
+  check_args(args);
+  const int64_t numel = args.x.numel();
+  if (numel == 0) return;
+  const int64_t chunk_elements = kGranule * divide_up(divide_up(numel, kGranule), kMaxChunks);
+  const int64_t count = divide_up(numel, chunk_elements);
+  auto* const chunks =
+      reinterpret_cast<TensorStats*>(stream.workspace(static_cast<size_t>(count) * sizeof(TensorStats)));
+  const LaunchShape shape{.grid = static_cast<unsigned>(count), .block = kThreads, .shared_bytes = kScratchBytes};
+  dispatch(args.x.dtype(), [&]<typename T>() {
+    const T* const x = args.x.data<T>();
+    const auto kernel = all_aligned(x) ? chunk_stats_kernel<kVectorWidth<T>, T> : chunk_stats_kernel<1, T>;
+    launch(kernel, shape, stream.handle(), x, numel, chunk_elements, args.index_offset, chunks);
+  });
+  const LaunchShape one{.grid = 1, .block = kThreads, .shared_bytes = kScratchBytes};
+  launch(merge_stats_kernel, one, stream.handle(), chunks, count, reinterpret_cast<TensorStats*>(args.record.raw()));
+}
+
+void run(const DigestArgs& args, CudaStream& stream) {
+  check_args(args);
+  if (args.x.numel() == 0) return;
+  const int64_t bytes = size_bytes(args.x.dtype());
+  (bytes == 4 ? digest_as<uint32_t> : bytes == 2 ? digest_as<uint16_t> : digest_as<uint8_t>)(args, stream);
+}
+
+void run(const RecordVerdictArgs& args, CudaStream& stream) {
+  const int64_t buckets = check_args(args);
+  launch(record_verdict_kernel, {.grid = 1, .block = 1}, stream.handle(), args.losses.data<float>(),
+         args.losses.numel(), record_in<TensorStats>("record_verdict", args.stats), buckets,
+         record_in<UpdatePlan>("record_verdict", args.plan), data_or_null<int32_t>(args.state_faults),
+         record_in<VerdictRecord>("record_verdict", args.record));
+}
+
+void run(const DecideUpdateArgs& args, CudaStream& stream) {
+  const int64_t ranks = check_args(args);
+  launch(decide_update_kernel, {.grid = 1, .block = 1}, stream.handle(),
+         record_in<VerdictRecord>("decide_update", args.records), ranks,
+         record_in<UpdatePlan>("decide_update", args.plan), args.hold.data<int32_t>(),
+         record_in<UpdateControl>("decide_update", args.control),
+         record_in<UpdateDecision>("decide_update", args.decision));
+}
+
+}  // namespace mantissa::cuda
