@@ -54,7 +54,7 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
 }
 
 void add_import(CLI::App& app, std::vector<Verb>& verbs) {
-  CLI::App* import = app.add_subcommand("import", "Make a run folder of a Hugging Face model, or a model of llm.c");
+  CLI::App* import = app.add_subcommand("import", "Make a run folder of a Hugging Face model, or a GPT-2 of llm.c");
   const auto request = std::make_shared<ImportRequest>();
   import->add_option("model", request->model, "folder with config.json and safetensors files, or llm.c's .bin file")
       ->required();
@@ -68,10 +68,8 @@ void add_export(CLI::App& app, std::vector<Verb>& verbs) {
   exports->add_option("run", request->run, kModelPath)->required();
   exports->add_option("--out", request->out, "folder to make; a file for llm.c")->required();
   exports
-      ->add_option("--format", request->format,
-                   "huggingface, llmc (GPT-2 or Llama 3), llmc-cuda (a Llama 3 for train_llama3.cu), or peft: the "
-                   "adapters alone (model.lora)")
-      ->check(CLI::IsMember({"huggingface", "llmc", "llmc-cuda", "peft"}))
+      ->add_option("--format", request->format, "huggingface, llmc (a GPT-2), or peft: the adapters alone (model.lora)")
+      ->check(CLI::IsMember({"huggingface", "llmc", "peft"}))
       ->capture_default_str();
   exports->add_option("--dtype", request->dtype, "fp32, bf16, fp16, or auto: that of most working weights")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))

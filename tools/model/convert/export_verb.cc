@@ -103,7 +103,7 @@ Weights open_weights(const ExportRequest& request) {
   const bool has_adapters = weights.source->model().lora.rank > 0;
   if (request.format == "peft" && request.dtype == "auto") weights.dtype = DType::kF32;
   if (weights.dtype == DType::kF32 || has_adapters) weights.source = open_model(request.run, RunWeights::kMaster);
-  weights.keeps_dtypes = request.dtype == "auto" && !request.format.starts_with("llmc") && is_untrained(request.run);
+  weights.keeps_dtypes = request.dtype == "auto" && request.format != "llmc" && is_untrained(request.run);
   return weights;
 }
 
@@ -278,19 +278,15 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
 
 void export_llmc(const ExportRequest& request, const Weights& weights) {
   if (weights.dtype == DType::kF16) throw ConfigError("--dtype fp16: models of llm.c are in fp32 or bf16");
-  const bool is_llama = weights.model().position == Position::kRope;
-  LlmcLayout layout = is_llama ? LlmcLayout::kLlama : LlmcLayout::kGpt2;
-  if (request.format == "llmc-cuda") layout = LlmcLayout::kLlamaCuda;
   PendingOutput output(PendingOutput::Kind::kFile, request.out);
   const std::filesystem::path partial = output.partial();
   CheckpointFileWriter file(partial.has_parent_path() ? partial.parent_path().string() : ".", partial.filename());
   write_llmc_model(
-      {.model = weights.model(), .layout = layout, .dtype = weights.dtype},
-      [&weights](const Parameter& parameter) { return weights.bytes(parameter); }, file);
+      weights.model(), weights.dtype, [&weights](const Parameter& parameter) { return weights.bytes(parameter); },
+      file);
   file.close();
   output.finish();
-  log_info("{}: a {} of llm.c, {:.2f}M parameters in {}", request.out,
-           layout == LlmcLayout::kGpt2 ? "GPT-2" : "Llama 3", weights.millions(), name(weights.dtype));
+  log_info("{}: a GPT-2 of llm.c, {:.2f}M parameters in {}", request.out, weights.millions(), name(weights.dtype));
 }
 
 }  // namespace
@@ -298,7 +294,7 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
 int export_verb(const ExportRequest& request) {
   return run_reported([&] {
     const Weights weights = open_weights(request);
-    request.format.starts_with("llmc") ? export_llmc(request, weights) : export_hf(request, weights);
+    request.format == "llmc" ? export_llmc(request, weights) : export_hf(request, weights);
   });
 }
 

@@ -27,7 +27,7 @@ void import_model(const ImportRequest& request) {
   if (!is_foreign_model(request.model)) {
     throw ConfigError(
         fmt::format("'{}' is not a model of another program: expected the folder of a Hugging Face model "
-                    "(config.json), or a model of llm.c (.bin)",
+                    "(config.json), or a GPT-2 of llm.c (.bin)",
                     request.model));
   }
   const std::unique_ptr<ModelSource> source = open_foreign_model(request.model);

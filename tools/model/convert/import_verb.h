@@ -6,7 +6,7 @@
 namespace mantissa {
 
 struct ImportRequest {
-  std::string model;  // the folder of a Hugging Face model, or a model of llm.c
+  std::string model;  // the folder of a Hugging Face model, or a GPT-2 of llm.c
   std::string out;    // run folder to make
 };
 

@@ -81,7 +81,7 @@ ModelSource::ModelSource(std::string path, ModelConfig model, StoredTensors tens
   std::vector<std::string> problems;
   std::set<std::string> needed;
   for (int i = 0; i < parameters_.size(); ++i) {
-    for (const auto& [name, shape, interleaved] : parts_.at(parameters_[i].name).parts) {
+    for (const auto& [name, shape] : parts_.at(parameters_[i].name).parts) {
       needed.insert(name);
       const auto found = tensors_.tensors.find(name);
       if (found == tensors_.tensors.end()) {
@@ -146,11 +146,9 @@ namespace {
 }  // namespace
 
 std::unique_ptr<ModelSource> open_foreign_model(const std::string& path) {
-  if (is_llmc_model(path)) {
-    LlmcModel file = open_llmc_model(path);
-    return std::make_unique<ModelSource>(path, std::move(file.model), std::move(file.tensors), std::move(file.parts));
-  }
-  return open_hf_folder(path);
+  if (!is_llmc_model(path)) return open_hf_folder(path);
+  const ModelConfig model = read_llmc_config(path);
+  return std::make_unique<ModelSource>(path, model, open_llmc_model(path), own_parts(model));
 }
 
 std::map<std::string, ParameterParts> own_parts(const ModelConfig& model) {

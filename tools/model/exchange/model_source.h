@@ -35,7 +35,7 @@ class ModelSource {
   std::map<std::string, ParameterParts> parts_;
 };
 
-// Whether this is the folder of a Hugging Face model (config.json), or the file of a model of llm.c.
+// Whether this is the folder of a Hugging Face model (config.json), or the file of a GPT-2 of llm.c.
 bool is_foreign_model(const std::string& path);
 
 // The model that such a path holds, without its weights. ConfigError naming what does not fit, or is no model.

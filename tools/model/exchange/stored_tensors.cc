@@ -140,14 +140,9 @@ int64_t ParameterParts::numel() const {
   return count;
 }
 
-int64_t interleaved_row(int64_t row, int64_t head_dim) {
-  const int64_t channel = row % head_dim, half = head_dim / 2;
-  return row - channel + 2 * (channel % half) + channel / half;
-}
-
 DType dtype_of_parts(const StoredTensors& source, const ParameterParts& parts) {
   std::optional<DType> result;
-  for (const auto& [name, shape, interleaved] : parts.parts) {
+  for (const auto& [name, shape] : parts.parts) {
     const DType dtype = *parse_safetensors_dtype(source.tensors.at(name).dtype);
     result = result ? widest(*result, dtype) : dtype;
   }
@@ -157,16 +152,11 @@ DType dtype_of_parts(const StoredTensors& source, const ParameterParts& parts) {
 void read_parts(const StoredTensors& source, const ParameterParts& parts, DType dtype, std::span<std::byte> out) {
   dispatch_with_fp64(dtype, [&]<typename To>() {
     To* to = reinterpret_cast<To*>(out.data());
-    for (const auto& [name, shape, interleaved_head] : parts.parts) {
+    for (const auto& [name, shape] : parts.parts) {
       const StoredTensor& part = source.tensors.at(name);
       const int64_t count = elements_of(shape);
       if (parts.is_transposed) {
         transpose(part, shape.at(1), shape.at(0), to);
-      } else if (interleaved_head > 0) {
-        const int64_t columns = count / shape.at(0);
-        parallel_for(shape.at(0), [&, head = interleaved_head](int64_t row) {
-          convert(part, interleaved_row(row, head) * columns, columns, to + row * columns);
-        });
       } else {
         constexpr int64_t kBlock = int64_t{1} << 20;
         parallel_for(divide_up(count, kBlock), [&](int64_t block) {
