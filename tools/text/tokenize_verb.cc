@@ -1,5 +1,3 @@
-#include "tools/text/tokenize_verb.h"
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -19,9 +17,22 @@
 #include "tools/text/document_reader.h"
 #include "tools/text/token_shards.h"
 #include "tools/text/tokenizer/tokenizer.h"
+#include "tools/text/verbs.h"
 
 namespace mantissa {
 namespace {
+
+struct TokenizeRequest {
+  std::vector<std::string> inputs;  // files, patterns and folders
+  std::string tokenizer;
+  std::string output;          // a folder
+  std::string field = "text";  // of a line of JSON; the column of Parquet
+  std::string chat;  // lines are conversations: a template's name, or "auto" for the tokenizer's folder; empty: texts
+  std::string end_of_text;  // the token after each document; empty: the tokenizer's
+  int64_t shard_tokens = 100'000'000;
+  int64_t most_bad_lines = 0;  // that are skipped
+  bool special_tokens_as_text = false;
+};
 
 // The token that follows each document.
 int32_t end_of_text(const Tokenizer& tokenizer, const TokenizeRequest& request) {
@@ -203,8 +214,30 @@ void tokenize(const TokenizeRequest& request) {
 
 }  // namespace
 
-int tokenize_verb(const TokenizeRequest& request) {
-  return run_reported([&] { tokenize(request); });
+void add_tokenize(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* command = app.add_subcommand("tokenize", "Turn text, JSONL and Parquet files into token files to train on");
+  const auto request = std::make_shared<TokenizeRequest>();
+  command
+      ->add_option("inputs", request->inputs,
+                   "files, patterns, folders; lines of *.jsonl and *.jsonl.zst, and rows of *.parquet, are texts")
+      ->required();
+  command->add_option("--tokenizer", request->tokenizer, kTokenizerHelp)->required();
+  command->add_option("--out", request->output, "folder for the token files, which must not be there yet")->required();
+  command->add_option("--field", request->field, "of a line of JSON; the column of Parquet")->capture_default_str();
+  std::vector<std::string> templates = chat_template_names();
+  templates.emplace_back("auto");
+  command
+      ->add_option("--chat", request->chat,
+                   "lines are conversations, {\"messages\": [...]}, in this template; auto: the tokenizer's")
+      ->check(CLI::IsMember(templates));
+  command->add_option("--end-of-text", request->end_of_text, "the token behind each text; otherwise the tokenizer's");
+  add_number(command, "--shard-tokens", request->shard_tokens, 1, 2'000'000'000, "tokens in a file");
+  add_number(command, "--bad-lines", request->most_bad_lines, 0, int64_t{1} << 40,
+             "skip up to this many lines that are not valid");
+  command->add_flag("--special-tokens-as-text", request->special_tokens_as_text,
+                    "\"<|endoftext|>\" in a text is text like any other");
+  verbs.push_back({command, "tokenize my/text --tokenizer my/tokenizer --out my/tokens",
+                   [request] { return run_reported([&] { tokenize(*request); }); }});
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-#include "tools/model/convert/export_verb.h"
+#include "tools/model/convert/verbs.h"
 
 #include <fmt/ranges.h>
 
@@ -26,6 +26,15 @@
 
 namespace mantissa {
 namespace {
+
+struct ExportRequest {
+  std::string run;                     // run folder, checkpoint folder, or a model of another program
+  std::string out;                     // folder to make; for llm.c a file
+  std::string format = "huggingface";  // "llmc"; "peft": only the adapters
+  std::string dtype = "auto";          // "fp32", "bf16", "fp16"; auto: that of most working weights
+  std::string family{};                // model_type; empty: the imported model's, or the first that fits
+  double max_shard_gb = 50.0;          // of a file of weights, in 10^9 bytes
+};
 
 std::string_view hf_dtype(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
@@ -289,13 +298,32 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
   log_info("{}: a GPT-2 of llm.c, {:.2f}M parameters in {}", request.out, weights.millions(), name(weights.dtype));
 }
 
+void export_weights(const ExportRequest& request) {
+  const Weights weights = open_weights(request);
+  request.format == "llmc" ? export_llmc(request, weights) : export_hf(request, weights);
+}
+
 }  // namespace
 
-int export_verb(const ExportRequest& request) {
-  return run_reported([&] {
-    const Weights weights = open_weights(request);
-    request.format == "llmc" ? export_llmc(request, weights) : export_hf(request, weights);
-  });
+void add_export(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* exports = app.add_subcommand("export", "Write the weights of a run as a Hugging Face folder, or for llm.c");
+  const auto request = std::make_shared<ExportRequest>();
+  exports->add_option("run", request->run, kModelHelp)->required();
+  exports->add_option("--out", request->out, "folder to make; a file for llm.c")->required();
+  exports
+      ->add_option("--format", request->format, "huggingface, llmc (a GPT-2), or peft: the adapters alone (model.lora)")
+      ->check(CLI::IsMember({"huggingface", "llmc", "peft"}))
+      ->capture_default_str();
+  exports->add_option("--dtype", request->dtype, "fp32, bf16, fp16, or auto: that of most working weights")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  exports->add_option("--family", request->family,
+                      "model_type to write, such as llama; else that of the imported model, or the first that fits");
+  exports->add_option("--max-shard-gb", request->max_shard_gb, "most bytes of a file of weights, in 10^9")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  verbs.push_back({exports, "export runs/quickstart --out quickstart-hf",
+                   [request] { return run_reported([&] { export_weights(*request); }); }});
 }
 
 }  // namespace mantissa

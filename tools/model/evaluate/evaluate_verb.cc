@@ -1,4 +1,4 @@
-#include "tools/model/evaluate/evaluate_verb.h"
+#include "tools/model/evaluate/verbs.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,13 +9,34 @@
 #include "tools/config/data_paths.h"
 #include "tools/model/evaluate/choice_tasks.h"
 #include "tools/model/evaluate/windows.h"
+#include "tools/model/runtime/open_model.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 
 namespace mantissa {
 namespace {
 
-constexpr int64_t kLongWindow = 2048;  // longer ones take more memory, and change a perplexity little
+struct EvaluateRequest {
+  std::string model;                   // as for train.init_from
+  std::vector<std::string> overrides;  // settings such as precision.compute=fp32
+  std::vector<std::string> texts;      // files, folders or patterns
+  std::vector<std::string> tasks;      // see choice_tasks.h
+  int64_t context = 0;                 // tokens in a window; 0: model.context, at most 2048
+  int64_t stride = 0;                  // 0: windows do not overlap
+  int64_t sequences = 4;               // in a pass
+  std::string json;                    // file for the results
+};
+
+struct ScoreRequest {
+  std::string model;
+  std::vector<std::string> overrides;
+  std::string text;       // a file
+  int64_t context = 0;    // as above; windows do not overlap
+  int64_t sequences = 4;  // in a pass
+};
+
+constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a window
+constexpr int64_t kLongWindow = 2048;              // longer ones take more memory, and change a perplexity little
 
 int64_t window_of(int64_t wanted, const ModelConfig& model) {
   if (wanted == 0) return std::min(model.context, kLongWindow);
@@ -115,14 +136,41 @@ int run_scoring(const std::function<void(Communicator& communicator)>& body) {
   return run_job([&] { return job; }, [&](const Config&, Communicator& communicator) { body(communicator); });
 }
 
-}  // namespace
-
-int evaluate_verb(const EvaluateRequest& request) {
-  return run_scoring([&](Communicator& communicator) { evaluate(request, communicator); });
+// `sequences`: of a pass.
+void add_window_options(CLI::App* verb, int64_t& context, int64_t& sequences) {
+  add_number(verb, "--context", context, 0, kMostTokens, "tokens in a window; 0: model.context, at most 2048");
+  add_number(verb, "--batch", sequences, 1, int64_t{1} << 20, "windows in a pass");
 }
 
-int score_verb(const ScoreRequest& request) {
-  return run_scoring([&](Communicator& communicator) { score(request, communicator); });
+}  // namespace
+
+void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* command = app.add_subcommand("evaluate", "Tell how well a model predicts texts, or answers questions");
+  const auto request = std::make_shared<EvaluateRequest>();
+  command->add_option("model", request->model, kModelHelp)->required();
+  command->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
+  command->add_option("--text", request->texts,
+                      "files, folders or patterns: perplexity and bits per byte of each file");
+  command->add_option("--tasks", request->tasks, "multiple choice: JSON lines, or llm.c's hellaswag_val.bin");
+  add_window_options(command, request->context, request->sequences);
+  add_number(command, "--stride", request->stride, 0, kMostTokens,
+             "tokens from a window to the next; 0: windows do not overlap");
+  command->add_option("--json", request->json, "also write the results to this file");
+  verbs.push_back({command, "evaluate runs/quickstart --text my/text", [request] {
+                     return run_scoring([&](Communicator& communicator) { evaluate(*request, communicator); });
+                   }});
+}
+
+void add_score(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* command = app.add_subcommand("score", "Print the log-probability of each token of a text");
+  const auto request = std::make_shared<ScoreRequest>();
+  command->add_option("model", request->model, kModelHelp)->required();
+  command->add_option("text", request->text, "file")->required();
+  command->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
+  add_window_options(command, request->context, request->sequences);
+  verbs.push_back({command, "score runs/quickstart my/text/held-out.txt", [request] {
+                     return run_scoring([&](Communicator& communicator) { score(*request, communicator); });
+                   }});
 }
 
 }  // namespace mantissa
