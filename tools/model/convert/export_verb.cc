@@ -18,7 +18,6 @@
 #include "tools/config/carried_files.h"
 #include "tools/model/convert/adapters.h"
 #include "tools/model/exchange/hf_config.h"
-#include "tools/model/exchange/hf_names.h"
 #include "tools/model/exchange/llmc_file.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/manifest.h"
@@ -77,20 +76,18 @@ struct Weights {
   // Adapters are merged in fp32, and the sum is rounded once.
   std::vector<std::byte> bytes(const Parameter& parameter) const {
     const DType dtype = dtype_of(parameter);
-    std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(dtype)));
     if (!has_adapters(*source, parameter)) {
       if (dtype == DType::kF16 && source->dtype(parameter.name) != DType::kF16) {
         require_fp16_range(parameter, source->values(parameter.name));
       }
+      std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(dtype)));
       source->read(parameter.name, dtype, values);
       return values;
     }
     const std::vector<float> merged = merged_values(*source, parameter);
     if (dtype == DType::kF16) require_fp16_range(parameter, merged);
-    const StoredTensor stored{
-        std::string(safetensors_name(DType::kF32)), {parameter.numel()}, std::as_bytes(std::span(merged))};
-    read_parts({.tensors = {{"", stored}}}, {.parts = {{"", stored.shape}}}, dtype, values);
-    return values;
+    return converted(
+        {std::string(safetensors_name(DType::kF32)), {parameter.numel()}, std::as_bytes(std::span(merged))}, dtype);
   }
   // Without that of adapters.
   ModelConfig model() const {
@@ -123,11 +120,7 @@ struct HfTensor {
   bool is_transposed;
   int64_t first_row;
 
-  int64_t numel() const {
-    int64_t count = 1;
-    for (const int64_t extent : part.shape) count *= extent;
-    return count;
-  }
+  int64_t numel() const { return numel_of(part.shape); }
 };
 
 std::vector<HfTensor> tensors_of(const ModelSource& source, const ModelFamily& family) {
@@ -143,13 +136,6 @@ std::vector<HfTensor> tensors_of(const ModelSource& source, const ModelFamily& f
     }
   }
   return tensors;
-}
-
-std::vector<std::byte> transposed(std::span<const std::byte> bytes, int64_t rows, int64_t columns, DType dtype) {
-  std::vector<std::byte> result(bytes.size());
-  const StoredTensor stored{std::string(safetensors_name(dtype)), {rows, columns}, bytes};
-  read_parts({.tensors = {{"", stored}}}, {.parts = {{"", stored.shape}}, .is_transposed = true}, dtype, result);
-  return result;
 }
 
 // Writes files of at most `most_bytes`, or of one tensor.
@@ -215,7 +201,9 @@ class HfWriter {
       const Shape& shape = held_->shape;
       const DType dtype = weights_.dtype_of(*held_);
       if (tensor->is_transposed) {
-        writer.append(tensor->part.name, transposed(held_bytes_, shape[0], shape[1], dtype));
+        writer.append(
+            tensor->part.name,
+            converted({std::string(safetensors_name(dtype)), {shape[0], shape[1]}, held_bytes_}, dtype, true));
         continue;
       }
       const size_t row_bytes = held_bytes_.size() / static_cast<size_t>(shape[0]);

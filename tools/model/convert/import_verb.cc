@@ -6,7 +6,7 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/pending_output.h"
 #include "tools/config/carried_files.h"
-#include "tools/model/exchange/weights_file.h"
+#include "tools/model/exchange/model_source.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/next_commands.h"
 #include "tools/run/state/run_state.h"

@@ -1,4 +1,5 @@
-// Families of models as Hugging Face's transformers names them, and their differences.
+// Families of models as Hugging Face's transformers names them, their differences, and the names and shapes of their
+// tensors.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "models/model_config.h"
+#include "tools/model/exchange/stored_tensors.h"
 
 namespace mantissa {
 
@@ -30,5 +32,8 @@ const ModelFamily& family_for(const ModelConfig& model, std::optional<std::strin
 
 // Why the family cannot hold the model; empty if it can.
 std::vector<std::string> obstacles(const ModelFamily& family, const ModelConfig& model);
+
+// The tensors of `family` that make up the parameter of the model.
+ParameterParts hf_parts(const ModelFamily& family, const ModelConfig& model, const Parameter& parameter);
 
 }  // namespace mantissa

@@ -41,10 +41,6 @@ std::map<std::string, std::string> read_index(const std::string& path) {
   return files;
 }
 
-int64_t elements_of(const std::vector<int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-}
-
 // Elements [first, first + count) of `from`, in the dtype To.
 template <typename To>
 void convert(const StoredTensor& from, int64_t first, int64_t count, To* to) {
@@ -134,10 +130,8 @@ StoredTensors open_safetensors_folder(const std::string& folder) {
   return result;
 }
 
-int64_t ParameterParts::numel() const {
-  int64_t count = 0;
-  for (const Part& part : parts) count += elements_of(part.shape);
-  return count;
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 DType dtype_of_parts(const StoredTensors& source, const ParameterParts& parts) {
@@ -154,7 +148,7 @@ void read_parts(const StoredTensors& source, const ParameterParts& parts, DType 
     To* to = reinterpret_cast<To*>(out.data());
     for (const auto& [name, shape] : parts.parts) {
       const StoredTensor& part = source.tensors.at(name);
-      const int64_t count = elements_of(shape);
+      const int64_t count = numel_of(shape);
       if (parts.is_transposed) {
         transpose(part, shape.at(1), shape.at(0), to);
       } else {
@@ -167,6 +161,13 @@ void read_parts(const StoredTensors& source, const ParameterParts& parts, DType 
       to += count;
     }
   });
+}
+
+std::vector<std::byte> converted(const StoredTensor& tensor, DType dtype, bool is_transposed) {
+  std::vector<std::byte> bytes(static_cast<size_t>(numel_of(tensor.shape) * size_bytes(dtype)));
+  read_parts({.tensors = {{"", tensor}}}, {.parts = {{"", tensor.shape}}, .is_transposed = is_transposed}, dtype,
+             bytes);
+  return bytes;
 }
 
 }  // namespace mantissa

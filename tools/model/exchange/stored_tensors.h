@@ -42,13 +42,16 @@ struct ParameterParts {
   };
   std::vector<Part> parts;
   bool is_transposed = false;  // each part is (inputs, outputs)
-
-  int64_t numel() const;
 };
+
+int64_t numel_of(const std::vector<int64_t>& shape);
 
 // Copies the parts of a parameter into one tensor. Parts of this dtype are copied bit for bit, others are converted:
 // rounded once, to nearest. Uses all threads.
 void read_parts(const StoredTensors& source, const ParameterParts& parts, DType dtype, std::span<std::byte> out);
+
+// The values of one tensor likewise, as new bytes. `is_transposed`: they are (columns, rows) of the result.
+std::vector<std::byte> converted(const StoredTensor& tensor, DType dtype, bool is_transposed = false);
 
 // The dtype that holds all parts exactly.
 DType dtype_of_parts(const StoredTensors& source, const ParameterParts& parts);
