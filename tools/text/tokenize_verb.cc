@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -11,11 +14,13 @@
 #include "core/base/progress_bar.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"
+#include "core/data/token_shard.h"
+#include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
+#include "core/io/pending_output.h"
 #include "tools/config/data_paths.h"
 #include "tools/text/chat/chat_template.h"
 #include "tools/text/document_reader.h"
-#include "tools/text/token_shards.h"
 #include "tools/text/tokenizer/tokenizer.h"
 #include "tools/text/verbs.h"
 
@@ -69,6 +74,98 @@ void encode_chat(const Tokenizer& tokenizer, const ChatTemplate& format, const n
   }
   require<DataError>(std::ranges::count(loss_mask, 1) > 0, "messages: none is the assistant's, so nothing is learnt");
 }
+
+template <typename Token>
+void write_as(std::span<const int32_t> ids, std::ofstream& file) {
+  const std::vector<Token> tokens(ids.begin(), ids.end());
+  file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * sizeof(Token)));
+}
+
+// Writes token files into a folder that appears when all of them are complete: files of llm.c, or token shards, which
+// know where documents begin and which tokens count as targets (core/data/token_shard.h).
+class TokenShards {
+ public:
+  enum class Form : uint8_t { kLlmc, kOwn };
+  struct Options {
+    std::string folder;
+    Form form = Form::kLlmc;
+    std::string tokenizer{};   // named in files of our own
+    int64_t vocab = 0;         // up to 65,536 ids are written as u16, more as u32
+    int64_t shard_tokens = 0;  // in each file but the last. llm.c: a document may continue in the next file; our own: a
+                               // file ends after the document that reaches this number
+  };
+  // ConfigError as PendingOutput(). The other functions throw DataError if they cannot write.
+  explicit TokenShards(Options options)
+      : options_(std::move(options)), output_(PendingOutput::Kind::kFolder, options_.folder) {}
+
+  // A document. `loss_mask`: of files of our own, see TokenShardWriter.
+  void add(std::span<const int32_t> ids, std::span<const uint8_t> loss_mask) {
+    if (options_.form == Form::kOwn) {
+      if (!shard_) shard_.emplace(options_.vocab, options_.tokenizer);
+      shard_->add(ids, loss_mask);
+      if (shard_->tokens() >= options_.shard_tokens) write_shard();
+      return;
+    }
+    while (!ids.empty()) {
+      if (!file_.is_open()) {
+        file_.open(fmt::format("{}/tokens_{:06}.bin", output_.partial(), files_++), std::ios::binary);
+        const Header header{};
+        file_.write(reinterpret_cast<const char*>(header.data()), sizeof header);
+      }
+      const auto part =
+          ids.first(static_cast<size_t>(std::min(static_cast<int64_t>(ids.size()), options_.shard_tokens - in_file_)));
+      if (options_.vocab <= 1 << 16) {
+        write_as<uint16_t>(part, file_);
+      } else {
+        write_as<uint32_t>(part, file_);
+      }
+      in_file_ += static_cast<int64_t>(part.size());
+      ids = ids.subspan(part.size());
+      if (in_file_ == options_.shard_tokens) close_file();
+    }
+  }
+
+  void finish() {
+    if (shard_) write_shard();
+    if (file_.is_open()) close_file();
+    output_.finish();
+  }
+  int64_t files() const { return files_; }
+
+ private:
+  using Header = std::array<int32_t, 256>;
+
+  void close_file() {
+    // Source of the layout: llm.c, dev/data/data_common.py.
+    Header header{};
+    header[0] = options_.vocab <= 1 << 16 ? 20240520 : 20240801;
+    header[1] = options_.vocab <= 1 << 16 ? 1 : 7;
+    header[2] = static_cast<int32_t>(in_file_);
+    file_.seekp(0);
+    file_.write(reinterpret_cast<const char*>(header.data()), sizeof header);
+    file_.close();
+    require<DataError>(file_.good(), "{}: cannot write file {}: {}", output_.partial(), files_ - 1,
+                       std::generic_category().message(errno));
+    in_file_ = 0;
+  }
+
+  void write_shard() {
+    try {
+      CheckpointFileWriter file(output_.partial(), fmt::format("tokens_{:06}.safetensors", files_++));
+      shard_->write(file);
+      file.close();
+    } catch (const CheckpointError& error) {
+      throw DataError(error.what());
+    }
+    shard_.reset();
+  }
+
+  const Options options_;
+  PendingOutput output_;
+  std::ofstream file_;
+  std::optional<TokenShardWriter> shard_;  // that is being filled
+  int64_t files_ = 0, in_file_ = 0;
+};
 
 struct Document {
   std::vector<int32_t> ids;

@@ -8,7 +8,6 @@
 #include "core/io/files.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/evaluate/choice_tasks.h"
-#include "tools/model/evaluate/windows.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
