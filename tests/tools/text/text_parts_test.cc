@@ -185,9 +185,9 @@ TEST(Regex, EmptyMatchesAndLongTextsEnd) {
 
 std::string parts_of(const AddedTokenMatcher& matcher, std::string_view text, bool skips_special = false) {
   std::string parts;
-  matcher.cut(
-      text, skips_special, [&](std::string_view part) { parts += "(" + std::string(part) + ")"; },
-      [&](int32_t id) { parts += std::to_string(id); });
+  for (const TokenOrText& part : matcher.cut(text, skips_special)) {
+    parts += part.token ? std::to_string(*part.token) : "(" + std::string(part.text) + ")";
+  }
   return parts;
 }
 

@@ -28,15 +28,12 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view rest) const {
   return longest;
 }
 
-std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::next_match(std::string_view whole, bool skips_special,
-                                                                      size_t& from) const {
-  if (tokens_.empty()) return std::nullopt;
-  while (from < whole.size()) {
-    if (!begins_[static_cast<unsigned char>(whole[from])]) {
-      ++from;
-      continue;
-    }
-    const AddedToken* const token = longest_at(whole.substr(from));
+std::vector<TokenOrText> AddedTokenMatcher::cut(std::string_view whole, bool skips_special) const {
+  std::vector<TokenOrText> parts;
+  size_t done = 0;  // of `whole`
+  for (size_t from = 0; !tokens_.empty() && from < whole.size();) {
+    const bool may_begin = begins_[static_cast<unsigned char>(whole[from])];
+    const AddedToken* const token = may_begin ? longest_at(whole.substr(from)) : nullptr;
     if (token == nullptr) {
       ++from;
       continue;
@@ -58,9 +55,13 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::next_match(std::strin
       if (!is_space(next.code)) break;
       end += next.bytes;
     }
-    return Match{token->id, begin, end};
+    // White space that it takes may belong to an earlier token.
+    if (done < begin) parts.push_back({.text = whole.substr(done, begin - done)});
+    parts.push_back({.token = token->id});
+    done = end;
   }
-  return std::nullopt;
+  if (done < whole.size()) parts.push_back({.text = whole.substr(done)});
+  return parts;
 }
 
 }  // namespace mantissa

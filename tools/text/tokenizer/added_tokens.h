@@ -19,33 +19,22 @@ struct AddedToken {
   bool lstrip = false, rstrip = false;  // takes the white space on its left, on its right
 };
 
+struct TokenOrText {
+  std::optional<int32_t> token{};
+  std::string_view text{};  // where it is no token
+};
+
 class AddedTokenMatcher {
  public:
   AddedTokenMatcher() = default;
   // Contents must not be empty.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
-  // Cuts valid UTF-8 at the tokens: the leftmost first, and the longest of several at the same place. Calls token(id),
-  // and text(part) for non-empty text between tokens. `skips_special`: special tokens are text.
-  template <typename Text, typename Token>
-  void cut(std::string_view whole, bool skips_special, const Text& text, const Token& token) const {
-    size_t done = 0;  // of `whole`
-    for (size_t from = 0; const std::optional<Match> match = next_match(whole, skips_special, from);) {
-      if (done < match->begin) text(whole.substr(done, match->begin - done));
-      token(match->id);
-      done = match->end;
-    }
-    if (done < whole.size()) text(whole.substr(done));
-  }
+  // Cuts valid UTF-8 at the tokens: the leftmost first, and the longest of several at the same place. Texts between
+  // tokens are not empty. `skips_special`: special tokens are text.
+  std::vector<TokenOrText> cut(std::string_view whole, bool skips_special) const;
 
  private:
-  struct Match {
-    int32_t id = 0;
-    size_t begin = 0, end = 0;
-  };
-  // Searches from `from` on, and moves it to the end of the token found. White space that a match takes may belong to
-  // an earlier match.
-  std::optional<Match> next_match(std::string_view whole, bool skips_special, size_t& from) const;
   const AddedToken* longest_at(std::string_view rest) const;
 
   std::vector<AddedToken> tokens_;  // sorted by content

@@ -7,52 +7,36 @@
 namespace mantissa {
 namespace {
 
-// Puts matches and what lies between them together, as the use of delimiters says.
-class Splitter {
- public:
-  Splitter(const Piece& piece, DelimiterUse use, const PieceSink& sink) : piece_(piece), use_(use), sink_(sink) {}
-
-  // A delimiter or not; the parts follow each other and cover the piece.
-  void add(size_t begin, size_t end, bool is_delimiter) {
-    switch (use_) {
-      case DelimiterUse::kRemoved:
-        if (!is_delimiter) emit(begin, end);
-        break;
-      case DelimiterUse::kIsolated:
-        emit(begin, end);
-        break;
-      case DelimiterUse::kMergedWithPrevious:  // a second delimiter in a row stands alone
-        if (!is_delimiter || last_was_delimiter_) flush(begin);
-        break;
-      case DelimiterUse::kMergedWithNext:
-        if (is_delimiter || !last_was_delimiter_) flush(begin);
-        break;
-      case DelimiterUse::kContiguous:
-        if (is_delimiter != last_was_delimiter_) flush(begin);
-        break;
-    }
-    last_was_delimiter_ = is_delimiter;
-  }
-  void finish() {
-    if (use_ != DelimiterUse::kRemoved && use_ != DelimiterUse::kIsolated) flush(piece_.text.size());
-  }
-
- private:
-  void emit(size_t begin, size_t end) {
-    if (begin == end) return;
-    sink_({piece_.text.substr(begin, end - begin), piece_.is_start && begin == 0});
-  }
-  void flush(size_t end) {
-    emit(pending_, end);
-    pending_ = end;
-  }
-
-  const Piece& piece_;
-  const DelimiterUse use_;
-  const PieceSink& sink_;
-  size_t pending_ = 0;
-  bool last_was_delimiter_ = false;
-};
+// Hands out matches and what lies between them, put together as the use of delimiters says. `for_each_match(f)` calls
+// f(begin, end) for each match. `inverted`: the matches are no delimiters.
+template <typename ForEachMatch>
+void split(const Piece& piece, DelimiterUse use, bool inverted, const PieceSink& sink,
+           const ForEachMatch& for_each_match) {
+  size_t pending = 0, last = 0;  // what was not handed out begins here; the last match ended here
+  bool last_was_delimiter = false;
+  const auto emit_to = [&](size_t end) {
+    if (pending < end) sink({piece.text.substr(pending, end - pending), piece.is_start && pending == 0});
+    pending = end;
+  };
+  // The parts follow each other and cover the piece.
+  const auto add = [&](size_t begin, size_t end, bool is_delimiter) {
+    const bool begins = use == DelimiterUse::kMergedWithPrevious  // a second delimiter in a row stands alone
+                            ? !is_delimiter || last_was_delimiter
+                            : use == DelimiterUse::kMergedWithNext ? is_delimiter || !last_was_delimiter
+                              : use == DelimiterUse::kContiguous   ? is_delimiter != last_was_delimiter
+                                                                   : true;
+    if (begins) emit_to(begin);
+    if (use == DelimiterUse::kRemoved && is_delimiter) pending = end;
+    last_was_delimiter = is_delimiter;
+  };
+  for_each_match([&](size_t begin, size_t end) {
+    if (last < begin) add(last, begin, inverted);
+    add(begin, end, !inverted);
+    last = end;
+  });
+  if (last < piece.text.size()) add(last, piece.text.size(), inverted);
+  emit_to(piece.text.size());
+}
 
 }  // namespace
 
@@ -83,34 +67,22 @@ const TextPattern* find_pattern(std::string_view name) {
 PreTokenizer split_pre_tokenizer(const Regex& pattern, const SplitOptions& options) {
   const bool keeps_matches = options.use == (options.inverted ? DelimiterUse::kRemoved : DelimiterUse::kIsolated);
   const auto cut = [pattern, options](const Piece& piece, const PieceSink& sink) {
-    Splitter splitter(piece, options.use, sink);
-    size_t last = 0;
-    pattern.for_each_match(piece.text, [&](size_t begin, size_t end) {
-      if (begin > last) splitter.add(last, begin, options.inverted);
-      splitter.add(begin, end, !options.inverted);
-      last = end;
-    });
-    if (last < piece.text.size()) splitter.add(last, piece.text.size(), options.inverted);
-    splitter.finish();
+    split(piece, options.use, options.inverted, sink,
+          [&](const auto& match) { pattern.for_each_match(piece.text, match); });
   };
   return {cut, options.is_known && keeps_matches ? CutBeforeSpace::kIsBorder : CutBeforeSpace::kUnknown};
 }
 
 PreTokenizer digits_pre_tokenizer(DelimiterUse use) {
   const auto cut = [use](const Piece& piece, const PieceSink& sink) {
-    Splitter splitter(piece, use, sink);
-    size_t last = 0;
-    for (size_t at = 0, bytes = 0; at < piece.text.size(); at += bytes) {
-      const TextChar next = first_char(piece.text.substr(at));
-      bytes = next.bytes;
-      const bool is_digit = next.code < 0x80 ? next.code >= '0' && next.code <= '9' : is_numeric(next.code);
-      if (!is_digit) continue;
-      if (at > last) splitter.add(last, at, false);
-      splitter.add(at, at + bytes, true);
-      last = at + bytes;
-    }
-    if (last < piece.text.size()) splitter.add(last, piece.text.size(), false);
-    splitter.finish();
+    split(piece, use, false, sink, [&](const auto& match) {
+      for (size_t at = 0, bytes = 0; at < piece.text.size(); at += bytes) {
+        const TextChar next = first_char(piece.text.substr(at));
+        bytes = next.bytes;
+        const bool is_digit = next.code < 0x80 ? next.code >= '0' && next.code <= '9' : is_numeric(next.code);
+        if (is_digit) match(at, at + bytes);
+      }
+    });
   };
   return {cut, CutBeforeSpace::kAddsBorder};
 }

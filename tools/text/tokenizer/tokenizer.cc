@@ -135,16 +135,18 @@ void Tokenizer::encode_piece(const Piece& piece, std::vector<int32_t>& ids) cons
   });
 }
 
-void Tokenizer::encode_part(const Part& part, bool tokens_as_text, std::vector<int32_t>& ids) const {
+void Tokenizer::encode_part(const TokenOrText& part, bool is_start, bool tokens_as_text,
+                            std::vector<int32_t>& ids) const {
   if (part.token) return ids.push_back(*part.token);
   std::string storage;
-  const std::string_view text = normalized(parts_.normalizers, part.piece.text, storage);
-  tokens_in_normalized_text_.cut(
-      text, tokens_as_text,
-      [&](std::string_view piece) {
-        encode_piece({piece, part.piece.is_start && piece.data() == text.data()}, ids);
-      },
-      [&ids](int32_t id) { ids.push_back(id); });
+  const std::string_view text = normalized(parts_.normalizers, part.text, storage);
+  for (const TokenOrText& inner : tokens_in_normalized_text_.cut(text, tokens_as_text)) {
+    if (inner.token) {
+      ids.push_back(*inner.token);
+    } else {
+      encode_piece({inner.text, is_start && inner.text.data() == text.data()}, ids);
+    }
+  }
 }
 
 void Tokenizer::encode(std::string_view text, std::vector<int32_t>& ids, EncodeOptions options) const {
@@ -154,34 +156,26 @@ void Tokenizer::encode(std::string_view text, std::vector<int32_t>& ids, EncodeO
                      parts_.path);
   std::string valid;
   text = as_utf8(text, valid);
-  std::vector<Part> parts;
-  tokens_in_text_.cut(
-      text, options.special_tokens_as_text,
-      [&](std::string_view part) {
-        parts.push_back({{part, part.data() == text.data()}, {}});
-      },
-      [&](int32_t id) {
-        parts.push_back({{}, id});
-      });
-
+  const std::vector<TokenOrText> parts = tokens_in_text_.cut(text, options.special_tokens_as_text);
+  const auto encode_one = [&](size_t i, std::vector<int32_t>& out) {
+    encode_part(parts[i], parts[i].text.data() == text.data(), options.special_tokens_as_text, out);
+  };
   if (options.add_special_tokens) ids.insert(ids.end(), parts_.ids_before.begin(), parts_.ids_before.end());
   // Small parts go to the threads in groups. A large one is cut for them when it has been normalized.
   for (size_t begin = 0; begin < parts.size();) {
     std::vector<size_t> groups = {begin};
     size_t end = begin, bytes = 0;
-    for (; end < parts.size() && parts[end].piece.text.size() < 2 * kChunkBytes; ++end) {
-      bytes += parts[end].piece.text.size();
+    for (; end < parts.size() && parts[end].text.size() < 2 * kChunkBytes; ++end) {
+      bytes += parts[end].text.size();
       if (bytes < kChunkBytes) continue;
       groups.push_back(end + 1);
       bytes = 0;
     }
     if (groups.back() != end) groups.push_back(end);
     append_in_parallel(groups.size() - 1, ids, [&](size_t group, std::vector<int32_t>& group_ids) {
-      for (size_t i = groups[group]; i < groups[group + 1]; ++i) {
-        encode_part(parts[i], options.special_tokens_as_text, group_ids);
-      }
+      for (size_t i = groups[group]; i < groups[group + 1]; ++i) encode_one(i, group_ids);
     });
-    if (end < parts.size()) encode_part(parts[end++], options.special_tokens_as_text, ids);
+    if (end < parts.size()) encode_one(end++, ids);
     begin = end;
   }
   if (options.add_special_tokens) ids.insert(ids.end(), parts_.ids_after.begin(), parts_.ids_after.end());

@@ -96,11 +96,7 @@ class Tokenizer {
   std::optional<int32_t> eos() const { return parts_.eos; }
 
  private:
-  struct Part {
-    Piece piece;
-    std::optional<int32_t> token;  // instead of the piece
-  };
-  void encode_part(const Part& part, bool tokens_as_text, std::vector<int32_t>& ids) const;
+  void encode_part(const TokenOrText& part, bool is_start, bool tokens_as_text, std::vector<int32_t>& ids) const;
   void encode_piece(const Piece& piece, std::vector<int32_t>& ids) const;
 
   const TokenizerParts parts_;
