@@ -78,10 +78,9 @@ void export_start(const Config& config, int64_t steps, const std::string& path) 
 
   std::vector<SafetensorsEntry> entries;
   for (int i = 0; i < parameters.size(); ++i) {
-    SafetensorsEntry& entry = entries.emplace_back();
-    entry.name = parameters[i].name;
-    entry.dtype = safetensors_name(DType::kF32);
-    for (int d = 0; d < parameters[i].shape.rank(); ++d) entry.shape.push_back(parameters[i].shape[d]);
+    entries.push_back({.name = parameters[i].name,
+                       .dtype = std::string(safetensors_name(DType::kF32)),
+                       .shape = parameters[i].shape.extents()});
   }
   for (const char* name : {"tokens", "targets"}) {
     entries.push_back({.name = name,
