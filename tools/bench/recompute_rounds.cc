@@ -68,18 +68,18 @@ class PacedChild {
 
   const std::string& name() const { return name_; }
 
-  // Waits until it has warmed up. Throws Error with the child's exit code if it has ended instead.
-  void wait_until_ready() {
+  // Waits until it has warmed up, or run its round. Returns its output since then. Throws Error with the child's exit
+  // code if it has ended instead.
+  PrintedValues wait_until_ready() {
     PrintedValues values;
     if (!read(values)) refuse_end(wait_for_end(), " instead of a round; it has told why");
+    return values;
   }
 
   // Milliseconds per step of a round. Throws likewise.
   double round() {
     order("round");
-    PrintedValues values;
-    if (!read(values)) refuse_end(wait_for_end(), " instead of a round; it has told why");
-    return only(values, "step_ms");
+    return only(wait_until_ready(), "step_ms");
   }
 
   // Ends it and returns its last output. Throws likewise.

@@ -9,7 +9,7 @@
 #include "tests/core/io/temp_folder.h"
 #include "tests/testing/error_of.h"
 #include "tests/tools/model/hf_reference.h"
-#include "tools/model/exchange/hf_config.h"
+#include "tools/model/exchange/families.h"
 #include "tools/model/exchange/llmc_file.h"
 
 namespace mantissa {

@@ -9,7 +9,7 @@
 
 #include "tests/program/program.h"
 #include "tests/tools/model/hf_reference.h"
-#include "tools/model/exchange/hf_config.h"
+#include "tools/model/exchange/families.h"
 
 namespace mantissa::testing {
 namespace {

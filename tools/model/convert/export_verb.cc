@@ -17,7 +17,7 @@
 #include "models/model.h"
 #include "tools/config/carried_files.h"
 #include "tools/model/convert/adapters.h"
-#include "tools/model/exchange/hf_config.h"
+#include "tools/model/exchange/families.h"
 #include "tools/model/exchange/llmc_file.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/manifest.h"

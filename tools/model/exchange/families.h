@@ -36,4 +36,16 @@ std::vector<std::string> obstacles(const ModelFamily& family, const ModelConfig&
 // The tensors of `family` that make up the parameter of the model.
 ParameterParts hf_parts(const ModelFamily& family, const ModelConfig& model, const Parameter& parameter);
 
+// ---- config.json of transformers (version 5, and the spellings of older ones).
+
+// The model described by config.json. ConfigError lists all keys that do not fit. Dropout is 0: it belongs to a
+// training, not to the model. `ignored`, if given, receives keys that were not understood.
+ModelConfig read_hf_config(const nlohmann::json& config, const std::string& file,
+                           std::vector<std::string>* ignored = nullptr);
+
+// config.json of the model in this family, with the members of `carried` that do not describe the architecture, such as
+// token ids. `dtype`: "float32", "bfloat16" or "float16".
+nlohmann::json write_hf_config(const ModelConfig& model, const ModelFamily& family, std::string_view dtype,
+                               const nlohmann::json& carried = nlohmann::json::object());
+
 }  // namespace mantissa

@@ -13,7 +13,6 @@
 #include "core/io/json_node.h"
 #include "models/model.h"
 #include "tools/config/init_from.h"
-#include "tools/model/exchange/hf_config.h"
 #include "tools/model/exchange/llmc_file.h"
 
 namespace mantissa {
