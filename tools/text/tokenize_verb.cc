@@ -81,8 +81,8 @@ void write_as(std::span<const int32_t> ids, std::ofstream& file) {
   file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * sizeof(Token)));
 }
 
-// Writes token files into a folder that appears when all of them are complete: files of llm.c, or token shards, which
-// know where documents begin and which tokens count as targets (core/data/token_shard.h).
+// Writes token files into a folder that appears when all of them are complete: files of llm.c, or token shards
+// (core/data/token_shard.h), with the beginnings of documents and a mask of targets.
 class TokenShards {
  public:
   enum class Form : uint8_t { kLlmc, kOwn };

@@ -129,7 +129,7 @@ ModelConfig config_of(const Opened& file) {
   return model;
 }
 
-// The setting that keeps a model from being written; empty if none does.
+// The setting in the way of writing the model, or an empty text.
 std::string obstacle(const ModelConfig& model) {
   const std::vector<std::string> lacks = obstacles(family_of({{"model_type", "gpt2"}}, "llm.c"), model);
   if (!lacks.empty()) return lacks.front();

@@ -14,7 +14,7 @@ namespace mantissa {
 // Whether the file begins as a GPT-2 of llm.c.
 bool is_llmc_model(const std::string& path);
 
-// CheckpointError for a header that describes no GPT-2, or none of the file's size.
+// CheckpointError for a header of another model, or of another size than the file's.
 ModelConfig read_llmc_config(const std::string& path);
 
 // The tensors, by the names of the model's parameters. Rows that pad the vocabulary are left out. CheckpointError as

@@ -62,7 +62,7 @@ class TokenTexts {
   Start start_;
 };
 
-// What the files say.
+// The content of its files.
 struct TokenizerParts {
   std::string kind;  // "byte-level BPE", to show
   TokenTexts texts;
