@@ -23,18 +23,19 @@ constexpr const char* kBadFooter = "the metadata are damaged; copy the file agai
 // thrift-compact-protocol.md of apache/thrift.
 
 enum class Wire : uint8_t {
-  kStop = 0,
-  kTrue = 1,
-  kFalse = 2,
-  kByte = 3,
-  kI16 = 4,
-  kI32 = 5,
-  kI64 = 6,
-  kDouble = 7,
-  kBinary = 8,
-  kList = 9,
-  kSet = 10,
-  kStruct = 12
+  kStop,
+  kTrue,
+  kFalse,
+  kByte,
+  kI16,
+  kI32,
+  kI64,
+  kDouble,
+  kBinary,
+  kList,
+  kSet,
+  kMap,
+  kStruct
 };
 
 struct Thrift {

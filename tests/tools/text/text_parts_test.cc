@@ -4,11 +4,11 @@
 #include <utf8proc.h>
 
 #include "core/base/error.h"
-#include "tools/text/tokenizer/added_tokens.h"
 #include "tools/text/tokenizer/bpe.h"
 #include "tools/text/tokenizer/normalizer.h"
 #include "tools/text/tokenizer/pre_tokenizer.h"
 #include "tools/text/tokenizer/regex.h"
+#include "tools/text/tokenizer/tokenizer.h"
 #include "tools/text/tokenizer/utf8.h"
 
 namespace mantissa {

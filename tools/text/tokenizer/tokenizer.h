@@ -1,6 +1,7 @@
 // Tokenizers: text to token ids and back. docs/tokenizers.md says which files are read, and how exactly.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "tools/text/tokenizer/added_tokens.h"
 #include "tools/text/tokenizer/bpe.h"
 #include "tools/text/tokenizer/normalizer.h"
 #include "tools/text/tokenizer/pre_tokenizer.h"
@@ -24,6 +24,38 @@ struct EncodeOptions {
 
 struct DecodeOptions {
   bool skip_special_tokens = false;
+};
+
+// A token that is found in the text as a whole, before it is cut into words: special and added ones.
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool special = false;
+  bool normalized = false;              // is looked for in normalized text
+  bool single_word = false;             // only where no letter, digit or mark touches it
+  bool lstrip = false, rstrip = false;  // takes the white space on its left, on its right
+};
+
+struct TokenOrText {
+  std::optional<int32_t> token{};
+  std::string_view text{};  // where it is no token
+};
+
+class AddedTokenMatcher {
+ public:
+  AddedTokenMatcher() = default;
+  // Contents must not be empty.
+  explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
+
+  // Cuts valid UTF-8 at the tokens: the leftmost first, and the longest of several at the same place. Texts between
+  // tokens are not empty. `skips_special`: special tokens are text.
+  std::vector<TokenOrText> cut(std::string_view whole, bool skips_special) const;
+
+ private:
+  const AddedToken* longest_at(std::string_view rest) const;
+
+  std::vector<AddedToken> tokens_;  // sorted by content
+  std::array<bool, 256> begins_{};  // whether a token begins with the byte
 };
 
 // The text of each token, and how texts are joined.
