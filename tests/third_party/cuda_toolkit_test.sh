@@ -25,7 +25,7 @@ PATH=$programs
 workspace=$TEST_TMPDIR/workspace
 mkdir -p "$workspace"/{third_party,tools/build}
 cp -L third_party/cuda.bzl "$workspace/third_party/"
-cp -L tools/build/{cuda,defs,precompiled}.bzl "$workspace/tools/build/"
+cp -L tools/build/{cuda,defs}.bzl "$workspace/tools/build/"
 touch "$workspace/third_party/BUILD"
 cat >"$workspace/WORKSPACE" <<'TEXT'
 load("//third_party:cuda.bzl", "cuda_toolkit")

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 
 #include "comm/mpi/mpi_communicator.h"
 #include "core/backend/registry.h"
@@ -108,20 +109,24 @@ void run(const Request& request) {
   const Bench bench(*communicator, *backend, *stream, std::max<int64_t>(1, elements / communicator->size()));
   const auto storage = bench.shared(DType::kBF16);
   const Tensor message_send = bench.tensor(DType::kBF16, nullptr), shared_send = bench.tensor(DType::kBF16, storage);
-  std::vector<double> messages, memory, in_place;
+  struct Way {
+    const char* name;
+    bool is_there;
+    std::function<void()> reduce;
+    std::vector<double> ms{};
+  } ways[] = {{"messages", true, [&] { bench.exchange(message_send); }},
+              {"shared memory", storage != nullptr, [&] { bench.exchange(shared_send); }},
+              {"in place", bench.reads_in_place(), [&] { bench.sum_in_place(); }}};
   for (int round = -1; round < request.rounds; ++round) {  // round -1 touches the memory
-    const double by_messages = bench.time(request.repeats, [&] { bench.exchange(message_send); });
-    const double by_memory = bench.time(request.repeats, [&] { bench.exchange(shared_send); });
-    const double by_reading = bench.reads_in_place() ? bench.time(request.repeats, [&] { bench.sum_in_place(); }) : 0.0;
-    if (round < 0) continue;
-    messages.push_back(by_messages);
-    memory.push_back(by_memory);
-    in_place.push_back(by_reading);
+    for (Way& way : ways) {
+      if (!way.is_there) continue;
+      const double ms = bench.time(request.repeats, way.reduce);
+      if (round >= 0) way.ms.push_back(ms);
+    }
   }
-  if (communicator->rank() != 0) return;
-  print("messages", messages, messages);
-  if (storage) print("shared memory", memory, messages);
-  if (bench.reads_in_place()) print("in place", in_place, messages);
+  for (const Way& way : ways) {
+    if (communicator->rank() == 0 && way.is_there) print(way.name, way.ms, ways[0].ms);
+  }
 }
 
 }  // namespace

@@ -59,12 +59,6 @@ SafetensorsMetadata metadata(const Config& config) {
           {"optimizer.clip.max_norm", fmt::to_string(config.optimizer.clip.max_norm)}};
 }
 
-std::vector<std::byte> initial_bytes(const Parameter& parameter, uint64_t seed) {
-  std::vector<std::byte> bytes(static_cast<size_t>(parameter.numel()) * sizeof(float));
-  initial_values(parameter, seed, 0, parameter.numel(), reinterpret_cast<float*>(bytes.data()));
-  return bytes;
-}
-
 }  // namespace
 
 void export_start(const Config& config, int64_t steps, const std::string& path) {
@@ -78,10 +72,9 @@ void export_start(const Config& config, int64_t steps, const std::string& path) 
 
   std::vector<SafetensorsEntry> entries;
   for (int i = 0; i < parameters.size(); ++i) {
-    SafetensorsEntry& entry = entries.emplace_back();
-    entry.name = parameters[i].name;
-    entry.dtype = safetensors_name(DType::kF32);
-    for (int d = 0; d < parameters[i].shape.rank(); ++d) entry.shape.push_back(parameters[i].shape[d]);
+    entries.push_back({.name = parameters[i].name,
+                       .dtype = std::string(safetensors_name(DType::kF32)),
+                       .shape = parameters[i].shape.extents()});
   }
   for (const char* name : {"tokens", "targets"}) {
     entries.push_back({.name = name,
@@ -92,7 +85,9 @@ void export_start(const Config& config, int64_t steps, const std::string& path) 
   SafetensorsWriter writer(sink, entries, metadata(config));
   for (const SafetensorsEntry& entry : std::vector(writer.order())) {
     if (const Parameter* parameter = parameters.find(entry.name)) {
-      writer.append(entry.name, initial_bytes(*parameter, config.train.seed));
+      std::vector<float> values(static_cast<size_t>(parameter->numel()));
+      initial_values(*parameter, config.train.seed, 0, parameter->numel(), values.data());
+      writer.append(entry.name, std::as_bytes(std::span(values)));
     } else {
       writer.append(entry.name, std::as_bytes(std::span(entry.name == "tokens" ? tokens : targets)));
     }

@@ -14,8 +14,11 @@ module is missing.
 
 import argparse
 import contextlib
+import json
+import math
 import os
 import resource
+import struct
 import sys
 import time
 import traceback
@@ -23,16 +26,135 @@ import traceback
 try:
     import torch
     from torch import nn
+    from torch.nn import functional
 except ImportError as error:
     print(f"gpt2_torch: torch not importable: {error}", file=sys.stderr)
     sys.exit(4)
 
-from gpt2_model import Gpt2
-from gpt2_start import Start
-
 RANK, RANKS = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 ADAMW = {"fused": {"fused": True}, "foreach": {"foreach": True}, "single": {"foreach": False}}
+DTYPES = {"F32": torch.float32, "I32": torch.int32}
 OutOfMemoryError = getattr(torch.cuda, "OutOfMemoryError", MemoryError)
+
+
+class Start:
+    """The file of `step --export`: the state from which another program trains the same model in the same way. metadata:
+    strings by configuration key; read(name): a tensor; names: all of them."""
+
+    def __init__(self, path):
+        """A safetensors file: u64le N, N bytes of JSON, data."""
+        self.path = path
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            self.header = json.loads(file.read(length))
+        self.begin = 8 + length
+        self.metadata = self.header.pop("__metadata__")
+        self.names = list(self.header)
+
+    def read(self, name):
+        """Reads instead of mapping: mapped pages would count as memory of this process."""
+        entry = self.header[name]
+        first, last = entry["data_offsets"]
+        data = bytearray(last - first)
+        with open(self.path, "rb") as file:
+            file.seek(self.begin + first)
+            if file.readinto(data) != len(data):
+                raise OSError(f"{self.path}: ends within {name}")
+        return torch.frombuffer(data, dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+    def load_into(self, model):
+        """Copies all weights into the model. ValueError for another name or shape."""
+        parameters = dict(model.named_parameters())
+        weights = [name for name in self.names if name not in ("tokens", "targets")]
+        if sorted(weights) != sorted(parameters):
+            raise ValueError(f"{self.path}: holds other weights than the model has: {set(weights) ^ set(parameters)}")
+        with torch.no_grad():
+            for name in weights:
+                values = self.read(name)
+                if values.shape != parameters[name].shape:
+                    raise ValueError(f"{self.path}: {name} has {values.shape}, the model {parameters[name].shape}")
+                parameters[name].copy_(values)
+
+
+def causal_attention(q, k, v):  # (B, H, T, C / H) each
+    """scaled_dot_product_attention from products and a softmax. PyTorch 1 has no other; on a CPU it can be faster."""
+    context = q.shape[2]
+    hidden = torch.ones(context, context, dtype=torch.bool, device=q.device).triu(1)
+    scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[3]))  # (B, H, T, T)
+    return functional.softmax(scores.masked_fill(hidden, -math.inf), dim=-1).to(v.dtype) @ v
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads, fused):
+        super().__init__()
+        self.heads, self.fused = heads, fused
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):  # (B, T, C)
+        batch, context, width = x.shape
+        q, k, v = (
+            t.view(batch, context, self.heads, width // self.heads).transpose(1, 2) for t in self.qkv(x).split(width, 2)
+        )
+        if self.fused:
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, H, T, C / H)
+        else:
+            mixed = causal_attention(q, k, v)
+        return self.out(mixed.transpose(1, 2).reshape(batch, context, width))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width, mlp_width):
+        super().__init__()
+        self.up = nn.Linear(width, mlp_width)
+        self.down = nn.Linear(mlp_width, width)
+
+    def forward(self, x):
+        return self.down(functional.gelu(self.up(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, mlp_width, epsilon, fused_attention):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=epsilon)
+        self.attention = Attention(width, heads, fused_attention)
+        self.norm2 = nn.LayerNorm(width, eps=epsilon)
+        self.mlp = FeedForward(width, mlp_width)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Gpt2(nn.Module):
+    """GPT-2 with the mathematics of mantissa's model `gpt`, for PyTorch 1.13 and newer. Modules have the names of mantissa's
+    parameters. metadata: that of the file of `step --export`."""
+
+    def __init__(self, metadata, fused_attention=True):
+        super().__init__()
+        layers, width, heads, mlp_width, context, vocab = (
+            int(metadata["model." + key]) for key in ("layers", "width", "heads", "mlp_width", "context", "vocab")
+        )
+        epsilon = float(metadata["model.norm_epsilon"])
+        self.token_embedding = nn.Embedding(vocab, width)
+        self.position_embedding = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads, mlp_width, epsilon, fused_attention) for _ in range(layers))
+        self.final_norm = nn.LayerNorm(width, eps=epsilon)
+
+    def forward(self, tokens, targets):  # (B, T) each
+        """Cross-entropy, summed over all targets."""
+        x = self.token_embedding(tokens) + self.position_embedding.weight
+        for block in self.blocks:
+            x = block(x)
+        logits = functional.linear(self.final_norm(x), self.token_embedding.weight)  # the head is tied
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+    def flops_per_token(self):
+        """FLOP of a training step: 6 per multiplied parameter + 12 L T C for attention; the causal mask is not discounted."""
+        multiplied = [module.weight for module in self.modules() if isinstance(module, nn.Linear)]
+        multiplied.append(self.token_embedding.weight)  # the head
+        context, width = self.position_embedding.weight.shape
+        return 6 * sum(weight.numel() for weight in multiplied) + 12 * len(self.blocks) * context * width
 
 
 class Clock:

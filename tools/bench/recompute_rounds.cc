@@ -1,12 +1,16 @@
 #include <fmt/core.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -21,18 +25,12 @@ namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
 
-struct Pipe {
-  int read = -1, write = -1;
-};
-
-Pipe make_pipe() {
-  std::array<int, 2> ends{};
-  if (pipe(ends.data()) != 0) throw Error(ExitCode::kInternal, fmt::format("pipe: {}", std::strerror(errno)));
-  return {ends[0], ends[1]};
-}
-
 // A process's output, "key: values" on each line.
 using PrintedValues = std::map<std::string, std::vector<double>>;
+
+[[noreturn]] void fail(const char* call) {
+  throw Error(ExitCode::kInternal, fmt::format("{}: {}", call, std::strerror(errno)));
+}
 
 // A child process that runs rounds on request, as wait_for_round() in step.cc does.
 class PacedChild {
@@ -41,31 +39,29 @@ class PacedChild {
   // standard output and exits with the code that `body` returns. `name` is for error messages.
   PacedChild(std::string name, const std::function<int()>& body) : name_(std::move(name)) {
     std::signal(SIGPIPE, SIG_IGN);  // writing to an ended process must not kill this one; its output shows the error
-    const Pipe orders = make_pipe(), output = make_pipe();
+    std::array<int, 2> ends{};
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) != 0) fail("socketpair");
     std::fflush(nullptr);  // so that buffered output is printed once
     process_ = fork();
-    if (process_ < 0) throw Error(ExitCode::kInternal, fmt::format("fork: {}", std::strerror(errno)));
+    if (process_ < 0) fail("fork");
     if (process_ == 0) {
-      dup2(orders.read, STDIN_FILENO);
-      dup2(output.write, STDOUT_FILENO);
-      for (const int end : {orders.read, orders.write, output.read, output.write}) close(end);
+      dup2(ends[1], STDIN_FILENO);
+      dup2(ends[1], STDOUT_FILENO);
+      for (const int end : ends) close(end);
       const int code = body();
       std::fflush(nullptr);
       _exit(code);
     }
-    close(orders.read);
-    close(output.write);
-    orders_ = fdopen(orders.write, "w");
-    output_ = fdopen(output.read, "r");
+    close(ends[1]);
+    orders_ = fdopen(dup(ends[0]), "w");
+    output_ = fdopen(ends[0], "r");
   }
   PacedChild(const PacedChild&) = delete;
   PacedChild& operator=(const PacedChild&) = delete;
   // Ends it and waits for that.
   ~PacedChild() {
-    if (orders_ != nullptr) {
-      order("end");  // closing the pipe is not enough: children forked later also hold it
-      std::fclose(orders_);
-    }
+    if (process_ > 0) order("end");  // closing is not enough: children forked later also hold the socket
+    std::fclose(orders_);
     std::fclose(output_);
     if (process_ > 0) wait_for_end();
   }
@@ -76,30 +72,40 @@ class PacedChild {
   // code if it has ended instead.
   PrintedValues wait_until_ready() {
     PrintedValues values;
-    if (read(values)) return values;
-    const int code = wait_for_end();
-    throw Error(static_cast<ExitCode>(code == 0 ? static_cast<int>(ExitCode::kInternal) : code),
-                fmt::format("{} ended with exit code {} instead of a round; it has told why", name_, code));
+    if (!read(values)) refuse_end(wait_for_end(), " instead of a round; it has told why");
+    return values;
   }
 
-  void start_round() { order("round"); }
+  // Milliseconds per step of a round. Throws likewise.
+  double round() {
+    order("round");
+    return only(wait_until_ready(), "step_ms");
+  }
 
-  // Ends it and returns its last output. Throws as wait_until_ready().
+  // Ends it and returns its last output. Throws likewise.
   PrintedValues finish() {
     order("end");
-    std::fclose(orders_);
-    orders_ = nullptr;
     PrintedValues values;
     read(values);
-    const int code = wait_for_end();
-    if (code != 0) throw Error(static_cast<ExitCode>(code), fmt::format("{} ended with exit code {}", name_, code));
+    if (const int code = wait_for_end(); code != 0) refuse_end(code, "");
     return values;
+  }
+
+  double only(const PrintedValues& values, const std::string& key) const {
+    const auto found = values.find(key);
+    if (found != values.end() && found->second.size() == 1) return found->second.front();
+    throw Error(ExitCode::kInternal, fmt::format("{} printed no {}", name_, key));
   }
 
  private:
   void order(const char* text) {
     std::fprintf(orders_, "%s\n", text);
     std::fflush(orders_);
+  }
+
+  [[noreturn]] void refuse_end(int code, const char* when) const {
+    throw Error(code == 0 ? ExitCode::kInternal : static_cast<ExitCode>(code),
+                fmt::format("{} ended with exit code {}{}", name_, code, when));
   }
 
   // Until "ready: yes" (true) or the end of the output (false).
@@ -139,32 +145,17 @@ struct Variant {
   PrintedValues last;
 };
 
-double only(const PrintedValues& values, const std::string& key, const PacedChild& process) {
-  const auto found = values.find(key);
-  if (found == values.end() || found->second.size() != 1) {
-    throw Error(ExitCode::kInternal, fmt::format("{} printed no {}", process.name(), key));
-  }
-  return found->second.front();
-}
-
-// The median of the ratios, round by round.
-double time_ratio(const Variant& variant, const Variant& base) {
-  std::vector<double> ratios;
-  for (size_t round = 0; round < base.step_ms.size(); ++round) {
-    ratios.push_back(variant.step_ms[round] / base.step_ms[round]);
-  }
-  return quantile(ratios, 0.5);
-}
-
 void print(const Variant& variant, const Variant& base) {
-  const auto bytes = [](const Variant& of, const char* key) { return only(of.last, key, *of.process); };
+  const auto bytes = [](const Variant& of, const char* key) { return of.process->only(of.last, key); };
   const double activations = bytes(variant, "activation_bytes");
+  std::vector<double> ratios;  // round by round
+  std::ranges::transform(variant.step_ms, base.step_ms, std::back_inserter(ratios), std::divides());
   std::printf(
       "%s: %s\n", variant.process->name().c_str(),
       fmt::format("ms a step median {:.1f}, min {:.1f}, max {:.1f} ({:.3f} of none); activations {:.1f} MiB ({:.3f} of "
                   "none); process {:.1f} MiB",
                   quantile(variant.step_ms, 0.5), quantile(variant.step_ms, 0.0), quantile(variant.step_ms, 1.0),
-                  time_ratio(variant, base), activations / kMib, activations / bytes(base, "activation_bytes"),
+                  quantile(ratios, 0.5), activations / kMib, activations / bytes(base, "activation_bytes"),
                   bytes(variant, "memory_bytes") / kMib)
           .c_str());
 }
@@ -179,10 +170,7 @@ void compare_recompute(const std::function<int(const std::string& setting)>& run
     variants.back().process->wait_until_ready();  // one after the other: warming up takes all cores, too
   }
   for (int round = 0; round < rounds; ++round) {
-    for (Variant& variant : variants) {
-      variant.process->start_round();
-      variant.step_ms.push_back(only(variant.process->wait_until_ready(), "step_ms", *variant.process));
-    }
+    for (Variant& variant : variants) variant.step_ms.push_back(variant.process->round());
   }
   for (Variant& variant : variants) variant.last = variant.process->finish();
   for (const Variant& variant : variants) print(variant, variants.front());

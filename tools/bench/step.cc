@@ -28,8 +28,8 @@
 #include "tools/config/validation.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
-#include "tools/train/step/dry_run.h"
 #include "tools/train/run_profile.h"
+#include "tools/train/step/dry_run.h"
 #include "tools/train/step/speed_measurement.h"
 #include "tools/train/step/train_step.h"
 
@@ -281,19 +281,18 @@ int main(int argc, char** argv) {
   mantissa::start_logging(mantissa::launcher_rank(), 1);
   CLI::App app("Times whole training steps");
   mantissa::Request request;
+  const auto count = [&app](const char* name, int& value, const char* text) {
+    app.add_option(name, value, text)->check(CLI::PositiveNumber)->capture_default_str();
+  };
   app.add_option("config", request.config, "configuration of the model")->required();
   app.add_option("overrides", request.overrides, "settings, e.g. precision.compute=fp32 comm.wire_dtype=fp32");
   app.add_option("--sequences", request.sequences, "sequences of a rank in a step; the micro-batch unless given")
       ->check(CLI::PositiveNumber);
   app.add_option("--micro-batch", request.micro_batch, "sequences at a time; all of them unless given")
       ->check(CLI::PositiveNumber);
-  app.add_option("--warm-up", request.warm_up, "steps before the first round")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--rounds", request.rounds, "rounds of timed steps")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--steps", request.steps, "steps in a round")->check(CLI::PositiveNumber)->capture_default_str();
+  count("--warm-up", request.warm_up, "steps before the first round");
+  count("--rounds", request.rounds, "rounds of timed steps");
+  count("--steps", request.steps, "steps in a round");
   app.add_option("--phases", request.phase_steps, "further steps whose phases are timed")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -12,17 +12,8 @@ namespace mantissa::parquet {
 
 using Bytes = std::span<const std::byte>;
 
-// As parquet.thrift numbers them.
-enum class Codec : int32_t {
-  kNone = 0,
-  kSnappy = 1,
-  kGzip = 2,
-  kLzo = 3,
-  kBrotli = 4,
-  kLz4 = 5,
-  kZstd = 6,
-  kLz4Raw = 7
-};
+// As parquet.thrift numbers them. Others are not read.
+enum class Codec : int32_t { kNone = 0, kSnappy = 1, kGzip = 2, kZstd = 6 };
 
 // Bytes that hold a page, or belong to it.
 struct PageBytes {

@@ -8,12 +8,114 @@
 #include <vector>
 
 #include "core/base/check.h"
-#include "tools/text/thrift_reader.h"
+#include "tools/text/parquet_pages.h"
 
 namespace mantissa {
 namespace {
 
 using namespace parquet;
+
+std::string_view text_of(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+constexpr const char* kBadFooter = "the metadata are damaged; copy the file again";
+
+// ---- Thrift's compact protocol, in which the footer and the page headers are written. Source:
+// thrift-compact-protocol.md of apache/thrift.
+
+enum class Wire : uint8_t {
+  kStop,
+  kTrue,
+  kFalse,
+  kByte,
+  kI16,
+  kI32,
+  kI64,
+  kDouble,
+  kBinary,
+  kList,
+  kSet,
+  kMap,
+  kStruct
+};
+
+struct Thrift {
+  Wire type = Wire::kStop;
+  int64_t id = 0;  // of a field
+  int64_t number = 0;
+  std::string_view text{};
+  std::vector<Thrift> parts{};  // fields of a struct, items of a list
+
+  const Thrift& field(int64_t wanted) const {
+    static const Thrift kMissing;
+    const auto found =
+        std::find_if(parts.rbegin(), parts.rend(), [wanted](const Thrift& part) { return part.id == wanted; });
+    return found == parts.rend() ? kMissing : *found;
+  }
+  int64_t integer(int64_t wanted, int64_t usual = 0) const {
+    const Thrift& found = field(wanted);
+    return found.type == Wire::kI32 || found.type == Wire::kI64 ? found.number : usual;
+  }
+  // The items of a list of this type. DataError if it is of another.
+  const std::vector<Thrift>& list(int64_t wanted, Wire item) const {
+    static const std::vector<Thrift> kMissing;
+    const Thrift& found = field(wanted);
+    if (found.type != Wire::kList) return kMissing;
+    require<DataError>(found.parts.empty() || found.parts.front().type == item, "{}", kBadFooter);
+    return found.parts;
+  }
+};
+
+// Takes a value off the front.
+Thrift read_thrift(Bytes& rest, Wire type, int depth = 0) {
+  constexpr int kDeepest = 32;
+  require<DataError>(depth < kDeepest, "{}", kBadFooter);
+  const auto byte = [&rest] { return std::to_integer<uint32_t>(take_bytes(rest, 1)[0]); };
+  const auto integer = [&rest] {
+    const uint64_t value = take_varint(rest);
+    return static_cast<int64_t>(value >> 1) ^ -static_cast<int64_t>(value & 1);
+  };
+  Thrift value{.type = type};
+  switch (type) {
+    case Wire::kTrue:
+    case Wire::kFalse:
+      return value;
+    case Wire::kByte:
+      byte();
+      return value;
+    case Wire::kI16:
+    case Wire::kI32:
+    case Wire::kI64:
+      value.number = integer();
+      return value;
+    case Wire::kDouble:
+      take_bytes(rest, 8);
+      return value;
+    case Wire::kBinary:
+      value.text = text_of(take_bytes(rest, take_varint(rest)));
+      return value;
+    case Wire::kList:
+    case Wire::kSet: {
+      const uint32_t head = byte();
+      const auto item = static_cast<Wire>(head & 15);
+      const uint64_t count = head >> 4 == 15 ? take_varint(rest) : head >> 4;
+      for (uint64_t i = 0; i < count; ++i) {
+        if (item == Wire::kTrue || item == Wire::kFalse) byte();  // in a list, each has a byte
+        value.parts.push_back(read_thrift(rest, item, depth + 1));
+      }
+      return value;
+    }
+    case Wire::kStruct:
+      for (int64_t id = 0;;) {
+        const uint32_t head = byte();
+        if ((head & 15) == 0) return value;  // kStop
+        id = head >> 4 != 0 ? id + (head >> 4) : integer();
+        value.parts.push_back(read_thrift(rest, static_cast<Wire>(head & 15), depth + 1));
+        value.parts.back().id = id;
+      }
+    default:  // Parquet has no maps
+      throw DataError(kBadFooter);
+  }
+}
 
 // ---- Metadata
 
@@ -37,77 +139,48 @@ struct Footer {
   std::vector<Chunk> chunks;  // of all row groups
 };
 
-Element read_element(ThriftReader& in) {
-  Element element;
-  in.read_struct([&](int64_t id, Wire type) {
-    const bool is_integer = type == Wire::kI32;
-    if (id == 1 && is_integer) return element.type = in.integer(), true;
-    if (id == 3 && is_integer) return element.repetition = in.integer(), true;
-    if (id == 4 && type == Wire::kBinary) return element.name = in.text(), true;
-    if (id == 5 && is_integer) return element.children = in.integer(), true;
-    return false;
-  });
-  return element;
-}
-
-Chunk read_chunk(ThriftReader& in) {
-  Chunk chunk;
-  const auto read_metadata = [&](int64_t id, Wire type) {
-    const bool is_integer = type == Wire::kI32 || type == Wire::kI64;
-    if (id == 3 && type == Wire::kList) {
-      in.read_list(Wire::kBinary, [&] { chunk.path.emplace_back(in.text()); });
-      return true;
-    }
-    if (id == 4 && is_integer) return chunk.codec = static_cast<Codec>(in.integer()), true;
-    if (id == 5 && is_integer) return chunk.values = in.integer(), true;
-    if (id == 7 && is_integer) return chunk.bytes = in.integer(), true;
-    if (id == 9 && is_integer) return chunk.data_offset = in.integer(), true;
-    if (id == 11 && is_integer) return chunk.dictionary_offset = in.integer(), true;
-    return false;
-  };
-  in.read_struct([&](int64_t id, Wire type) {
-    if (id == 1) chunk.is_elsewhere = true;
-    if (id != 3 || type != Wire::kStruct) return false;
-    in.read_struct(read_metadata);
-    return true;
-  });
+Chunk chunk_of(const Thrift& column) {
+  const Thrift& metadata = column.field(3);
+  Chunk chunk{.path = {},
+              .codec = static_cast<Codec>(metadata.integer(4)),
+              .values = metadata.integer(5),
+              .bytes = metadata.integer(7),
+              .data_offset = metadata.integer(9),
+              .dictionary_offset = metadata.integer(11),
+              .is_elsewhere = column.field(1).type != Wire::kStop};
+  for (const Thrift& name : metadata.list(3, Wire::kBinary)) chunk.path.emplace_back(name.text);
   return chunk;
 }
 
 Footer read_footer(Bytes file) {
   constexpr std::string_view kMagic = "PAR1", kEncrypted = "PARE";
   constexpr size_t kTail = 8;  // length and magic
-  const auto text_at = [&](size_t at) { return std::string_view(reinterpret_cast<const char*>(file.data()) + at, 4); };
+  const auto text_at = [&](size_t at) { return text_of(file.subspan(at, 4)); };
   const bool is_parquet = file.size() >= kTail + 4 && text_at(0) == kMagic;
   require<DataError>(file.size() < kTail + 4 || text_at(file.size() - 4) != kEncrypted, "its footer is encrypted");
   require<DataError>(is_parquet && text_at(file.size() - 4) == kMagic,
                      "expected a Parquet file, from PAR1 to PAR1; if it is one, it was cut off: copy it again");
   Bytes tail = file.last(kTail);
   const uint32_t length = take_u32(tail);
-  require<DataError>(length <= file.size() - kTail - 4, "{}", ThriftReader::kBadFooter);
-  ThriftReader in(file.subspan(file.size() - kTail - length, length));
+  require<DataError>(length <= file.size() - kTail - 4, "{}", kBadFooter);
+  Bytes bytes = file.subspan(file.size() - kTail - length, length);
+  const Thrift metadata = read_thrift(bytes, Wire::kStruct);
   Footer footer;
-  in.read_struct([&](int64_t id, Wire type) {
-    if (type != Wire::kList || (id != 2 && id != 4)) return false;
-    if (id == 2) {
-      in.read_list(Wire::kStruct, [&] { footer.schema.push_back(read_element(in)); });
-      return true;
-    }
-    in.read_list(Wire::kStruct, [&] {
-      in.read_struct([&](int64_t field, Wire field_type) {
-        if (field != 1 || field_type != Wire::kList) return false;
-        in.read_list(Wire::kStruct, [&] { footer.chunks.push_back(read_chunk(in)); });
-        return true;
-      });
-    });
-    return true;
-  });
+  for (const Thrift& element : metadata.list(2, Wire::kStruct)) {
+    footer.schema.push_back({.name = std::string(element.field(4).text),
+                             .type = element.integer(1, -1),
+                             .repetition = element.integer(3, kRequired),
+                             .children = element.integer(5)});
+  }
+  for (const Thrift& group : metadata.list(4, Wire::kStruct)) {
+    for (const Thrift& column : group.list(1, Wire::kStruct)) footer.chunks.push_back(chunk_of(column));
+  }
   return footer;
 }
 
 // The column at the top of the schema. DataError listing the columns of texts if none has this name.
 Element find_column(const Footer& footer, const std::string& column) {
-  require<DataError>(!footer.schema.empty(), "{}", ThriftReader::kBadFooter);
+  require<DataError>(!footer.schema.empty(), "{}", kBadFooter);
   std::vector<std::string> texts;
   std::optional<Element> found;
   size_t at = 1;
@@ -116,7 +189,7 @@ Element find_column(const Footer& footer, const std::string& column) {
     if (child.name == column) found = child;
     if (child.children == 0 && child.type == kByteArray) texts.push_back(child.name);
     for (int64_t open = 1; open > 0 && at < footer.schema.size(); ++at) {  // skips all that is within it
-      require<DataError>(footer.schema[at].children >= 0, "{}", ThriftReader::kBadFooter);
+      require<DataError>(footer.schema[at].children >= 0, "{}", kBadFooter);
       open += std::min<int64_t>(footer.schema[at].children, int64_t{1} << 32) - 1;
     }
   }
@@ -142,29 +215,20 @@ struct PageHeader {
   bool is_dictionary() const { return encoding == kPlainDictionary || encoding == kRleDictionary; }
 };
 
-PageHeader read_page_header(ThriftReader& in) {
-  PageHeader header;
-  const auto number = [&](int64_t& value) { return value = in.integer(), true; };
-  in.read_struct([&](int64_t id, Wire type) {
-    if (type == Wire::kI32) {
-      if (id == 1) return header.type = static_cast<PageType>(in.integer()), true;
-      if (id == 2) return number(header.size);
-      if (id == 3) return number(header.packed);
-      return false;
-    }
-    if (type != Wire::kStruct || (id != 5 && id != 7 && id != 8)) return false;
-    in.read_struct([&](int64_t field, Wire field_type) {
-      if (id == 8 && field == 7) return header.is_compressed = field_type == Wire::kTrue, true;
-      if (field_type != Wire::kI32) return false;
-      if (field == 1) return number(header.values);
-      if (field == (id == 8 ? 4 : 2)) return number(header.encoding);
-      if (id == 5 && field == 3) return number(header.level_encoding);
-      if (id == 8 && field == 5) return number(header.definition_bytes);
-      if (id == 8 && field == 6) return number(header.repetition_bytes);
-      return false;
-    });
-    return true;
-  });
+PageHeader read_page_header(Bytes& rest) {
+  const Thrift page = read_thrift(rest, Wire::kStruct);
+  const auto type = static_cast<PageType>(page.integer(1, static_cast<int64_t>(PageType::kIndex)));
+  const bool is_v2 = type == PageType::kDataV2;
+  const Thrift& details = page.field(is_v2 ? 8 : type == PageType::kDictionary ? 7 : 5);
+  const PageHeader header{.type = type,
+                          .size = page.integer(2),
+                          .packed = page.integer(3),
+                          .values = details.integer(1),
+                          .encoding = details.integer(is_v2 ? 4 : 2),
+                          .level_encoding = details.integer(3, PageHeader::kRle),
+                          .definition_bytes = details.integer(5),
+                          .repetition_bytes = details.integer(6),
+                          .is_compressed = details.field(7).type != Wire::kFalse};
   constexpr int64_t kMost = int64_t{1} << 30;
   constexpr int64_t kMostValues = int64_t{1} << 24;  // few bytes can stand for many
   for (const int64_t value : {header.size, header.packed, header.definition_bytes, header.repetition_bytes}) {
@@ -186,7 +250,7 @@ class ColumnReader {
     const int64_t begin = has_dictionary ? chunk.dictionary_offset : chunk.data_offset;
     const auto size = static_cast<int64_t>(file_.size());
     require<DataError>(begin >= 4 && chunk.bytes >= 0 && begin <= size && chunk.bytes <= size - begin, "{}",
-                       ThriftReader::kBadFooter);
+                       kBadFooter);
     Bytes rest = file_.subspan(static_cast<size_t>(begin), static_cast<size_t>(chunk.bytes));
     dictionary_.clear();
     int64_t left = chunk.values;
@@ -206,9 +270,7 @@ class ColumnReader {
  private:
   // Takes a page off the front. Fills texts_ if it has values.
   void read_page(Codec codec, int64_t left, Bytes& rest) {
-    ThriftReader in(rest);
-    const PageHeader header = read_page_header(in);
-    rest = in.rest();
+    const PageHeader header = read_page_header(rest);
     const Bytes packed = take_bytes(rest, static_cast<uint64_t>(header.packed));
     if (header.type == PageType::kDictionary) read_dictionary(header, codec, packed);
     if (header.type != PageType::kData && header.type != PageType::kDataV2) return;
@@ -217,10 +279,7 @@ class ColumnReader {
     read_data(header, codec, packed);
   }
 
-  static std::string_view take_text(Bytes& bytes) {
-    const Bytes text = take_bytes(bytes, take_u32(bytes));
-    return {reinterpret_cast<const char*>(text.data()), text.size()};
-  }
+  static std::string_view take_text(Bytes& bytes) { return text_of(take_bytes(bytes, take_u32(bytes))); }
 
   void read_dictionary(const PageHeader& header, Codec codec, Bytes packed) {
     dictionary_page_ = decompress(codec, packed, static_cast<size_t>(header.size));

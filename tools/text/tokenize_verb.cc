@@ -1,8 +1,9 @@
-#include "tools/text/tokenize_verb.h"
-
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -13,15 +14,30 @@
 #include "core/base/progress_bar.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"
+#include "core/data/token_shard.h"
+#include "core/io/checkpoint_store.h"
+#include "core/io/files.h"
 #include "core/io/files.h"
 #include "tools/config/data_paths.h"
 #include "tools/text/chat/chat_template.h"
 #include "tools/text/document_reader.h"
-#include "tools/text/token_shards.h"
 #include "tools/text/tokenizer/tokenizer.h"
+#include "tools/text/verbs.h"
 
 namespace mantissa {
 namespace {
+
+struct TokenizeRequest {
+  std::vector<std::string> inputs;  // files, patterns and folders
+  std::string tokenizer;
+  std::string output;          // a folder
+  std::string field = "text";  // of a line of JSON; the column of Parquet
+  std::string chat;  // lines are conversations: a template's name, or "auto" for the tokenizer's folder; empty: texts
+  std::string end_of_text;  // the token after each document; empty: the tokenizer's
+  int64_t shard_tokens = 100'000'000;
+  int64_t most_bad_lines = 0;  // that are skipped
+  bool special_tokens_as_text = false;
+};
 
 // The token that follows each document.
 int32_t end_of_text(const Tokenizer& tokenizer, const TokenizeRequest& request) {
@@ -58,6 +74,98 @@ void encode_chat(const Tokenizer& tokenizer, const ChatTemplate& format, const n
   }
   require<DataError>(std::ranges::count(loss_mask, 1) > 0, "messages: none is the assistant's, so nothing is learnt");
 }
+
+template <typename Token>
+void write_as(std::span<const int32_t> ids, std::ofstream& file) {
+  const std::vector<Token> tokens(ids.begin(), ids.end());
+  file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * sizeof(Token)));
+}
+
+// Writes token files into a folder that appears when all of them are complete: files of llm.c, or token shards
+// (core/data/token_shard.h), with the beginnings of documents and a mask of targets.
+class TokenShards {
+ public:
+  enum class Form : uint8_t { kLlmc, kOwn };
+  struct Options {
+    std::string folder;
+    Form form = Form::kLlmc;
+    std::string tokenizer{};   // named in files of our own
+    int64_t vocab = 0;         // up to 65,536 ids are written as u16, more as u32
+    int64_t shard_tokens = 0;  // in each file but the last. llm.c: a document may continue in the next file; our own: a
+                               // file ends after the document that reaches this number
+  };
+  // ConfigError as PendingOutput(). The other functions throw DataError if they cannot write.
+  explicit TokenShards(Options options)
+      : options_(std::move(options)), output_(PendingOutput::Kind::kFolder, options_.folder) {}
+
+  // A document. `loss_mask`: of files of our own, see TokenShardWriter.
+  void add(std::span<const int32_t> ids, std::span<const uint8_t> loss_mask) {
+    if (options_.form == Form::kOwn) {
+      if (!shard_) shard_.emplace(options_.vocab, options_.tokenizer);
+      shard_->add(ids, loss_mask);
+      if (shard_->tokens() >= options_.shard_tokens) write_shard();
+      return;
+    }
+    while (!ids.empty()) {
+      if (!file_.is_open()) {
+        file_.open(fmt::format("{}/tokens_{:06}.bin", output_.partial(), files_++), std::ios::binary);
+        const Header header{};
+        file_.write(reinterpret_cast<const char*>(header.data()), sizeof header);
+      }
+      const auto part =
+          ids.first(static_cast<size_t>(std::min(static_cast<int64_t>(ids.size()), options_.shard_tokens - in_file_)));
+      if (options_.vocab <= 1 << 16) {
+        write_as<uint16_t>(part, file_);
+      } else {
+        write_as<uint32_t>(part, file_);
+      }
+      in_file_ += static_cast<int64_t>(part.size());
+      ids = ids.subspan(part.size());
+      if (in_file_ == options_.shard_tokens) close_file();
+    }
+  }
+
+  void finish() {
+    if (shard_) write_shard();
+    if (file_.is_open()) close_file();
+    output_.finish();
+  }
+  int64_t files() const { return files_; }
+
+ private:
+  using Header = std::array<int32_t, 256>;
+
+  void close_file() {
+    // Source of the layout: llm.c, dev/data/data_common.py.
+    Header header{};
+    header[0] = options_.vocab <= 1 << 16 ? 20240520 : 20240801;
+    header[1] = options_.vocab <= 1 << 16 ? 1 : 7;
+    header[2] = static_cast<int32_t>(in_file_);
+    file_.seekp(0);
+    file_.write(reinterpret_cast<const char*>(header.data()), sizeof header);
+    file_.close();
+    require<DataError>(file_.good(), "{}: cannot write file {}: {}", output_.partial(), files_ - 1,
+                       std::generic_category().message(errno));
+    in_file_ = 0;
+  }
+
+  void write_shard() {
+    try {
+      CheckpointFileWriter file(output_.partial(), fmt::format("tokens_{:06}.safetensors", files_++));
+      shard_->write(file);
+      file.close();
+    } catch (const CheckpointError& error) {
+      throw DataError(error.what());
+    }
+    shard_.reset();
+  }
+
+  const Options options_;
+  PendingOutput output_;
+  std::ofstream file_;
+  std::optional<TokenShardWriter> shard_;  // that is being filled
+  int64_t files_ = 0, in_file_ = 0;
+};
 
 struct Document {
   std::vector<int32_t> ids;
@@ -203,8 +311,30 @@ void tokenize(const TokenizeRequest& request) {
 
 }  // namespace
 
-int tokenize_verb(const TokenizeRequest& request) {
-  return run_reported([&] { tokenize(request); });
+void add_tokenize(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* command = app.add_subcommand("tokenize", "Turn text, JSONL and Parquet files into token files to train on");
+  const auto request = std::make_shared<TokenizeRequest>();
+  command
+      ->add_option("inputs", request->inputs,
+                   "files, patterns, folders; lines of *.jsonl and *.jsonl.zst, and rows of *.parquet, are texts")
+      ->required();
+  command->add_option("--tokenizer", request->tokenizer, kTokenizerHelp)->required();
+  command->add_option("--out", request->output, "folder for the token files, which must not be there yet")->required();
+  command->add_option("--field", request->field, "of a line of JSON; the column of Parquet")->capture_default_str();
+  std::vector<std::string> templates = chat_template_names();
+  templates.emplace_back("auto");
+  command
+      ->add_option("--chat", request->chat,
+                   "lines are conversations, {\"messages\": [...]}, in this template; auto: the tokenizer's")
+      ->check(CLI::IsMember(templates));
+  command->add_option("--end-of-text", request->end_of_text, "the token behind each text; otherwise the tokenizer's");
+  add_number(command, "--shard-tokens", request->shard_tokens, 1, 2'000'000'000, "tokens in a file");
+  add_number(command, "--bad-lines", request->most_bad_lines, 0, int64_t{1} << 40,
+             "skip up to this many lines that are not valid");
+  command->add_flag("--special-tokens-as-text", request->special_tokens_as_text,
+                    "\"<|endoftext|>\" in a text is text like any other");
+  verbs.push_back({command, "tokenize my/text --tokenizer my/tokenizer --out my/tokens",
+                   [request] { return run_reported([&] { tokenize(*request); }); }});
 }
 
 }  // namespace mantissa

@@ -1,9 +1,10 @@
-#include "tools/text/tokenizer_verbs.h"
+#include "tools/text/verbs.h"
 
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <span>
+#include <memory>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -14,9 +15,31 @@
 #include "core/data/data_kind.h"
 #include "core/io/files.h"
 #include "tools/config/data_paths.h"
+#include "tools/text/tokenizer/bpe_trainer.h"
+#include "tools/text/tokenizer/tokenizer.h"
 
 namespace mantissa {
 namespace {
+
+struct TokenizerTrainRequest {
+  std::vector<std::string> inputs;  // files, patterns and folders
+  std::string output;               // a folder
+  bool by_lines = false;            // each line is a text of its own, with its end
+  BpeTrainerOptions options;
+};
+
+struct TokenizerEncodeRequest {
+  std::string tokenizer;
+  std::optional<std::string> file, text;  // one of them
+  std::string output;                     // a file of int32; empty: print the ids
+  EncodeOptions options;
+};
+
+struct TokenizerDecodeRequest {
+  std::string tokenizer;
+  std::vector<int32_t> ids;
+  DecodeOptions options;
+};
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -106,25 +129,71 @@ void show(const std::string& path) {
   print(text);
 }
 
+void decode(const TokenizerDecodeRequest& request) {
+  print(open_tokenizer(request.tokenizer)->decode(request.ids, request.options) + "\n");
+}
+
+void add_train(CLI::App* tokenizer, std::vector<Verb>& verbs) {
+  CLI::App* command = tokenizer->add_subcommand("train", "Train a byte-level BPE on text");
+  const auto request = std::make_shared<TokenizerTrainRequest>();
+  BpeTrainerOptions& options = request->options;
+  command->add_option("inputs", request->inputs, "text files, patterns, folders; each file is one text")->required();
+  command->add_option("--vocab", options.vocab, "tokens at most, with 256 bytes and special tokens")
+      ->required()
+      ->check(CLI::Range(int64_t{256}, int64_t{1} << 24));
+  command->add_option("--out", request->output, "folder to make, with tokenizer.json and tokenizer_config.json")
+      ->required();
+  command->add_option("--pattern", options.pattern, "how text is cut into words before")
+      ->check(CLI::IsMember(trainable_patterns()))
+      ->capture_default_str();
+  command->add_option("--special", options.special_tokens, "a special token; the first one ends a text")
+      ->check([](const std::string& token) { return std::string(token.empty() ? "expected a token" : ""); });
+  command->add_option("--min-frequency", options.min_frequency, "merge no pair that is rarer")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  command->add_flag("--by-lines", request->by_lines,
+                    "each line is a text of its own, as in Hugging Face's train(files)");
+  verbs.push_back({command, "tokenizer train my/text --vocab 16384 --special \"<|endoftext|>\" --out my/tokenizer",
+                   [request] { return run_reported([&] { train(*request); }); }});
+}
+
+void add_encode(CLI::App* tokenizer, std::vector<Verb>& verbs) {
+  CLI::App* command = tokenizer->add_subcommand("encode", "Print the token ids of a text");
+  const auto request = std::make_shared<TokenizerEncodeRequest>();
+  command->add_option("tokenizer", request->tokenizer, kTokenizerHelp)->required();
+  CLI::Option* const file = command->add_option("file", request->file, "text to encode");
+  command->add_option("--text", request->text, "text to encode, instead of a file")->excludes(file);
+  command->add_option("--out", request->output, "write the ids to this file instead, as int32");
+  command->add_flag("--add-special-tokens", request->options.add_special_tokens,
+                    "with those that the tokenizer puts around a text");
+  command->add_flag("--special-tokens-as-text", request->options.special_tokens_as_text,
+                    "\"<|endoftext|>\" in the text is text like any other");
+  verbs.push_back({command, "tokenizer encode my/tokenizer --text \"Hello\"",
+                   [request] { return run_reported([&] { encode(*request); }); }});
+}
+
+void add_decode(CLI::App* tokenizer, std::vector<Verb>& verbs) {
+  CLI::App* command = tokenizer->add_subcommand("decode", "Print the text of token ids");
+  const auto request = std::make_shared<TokenizerDecodeRequest>();
+  command->add_option("tokenizer", request->tokenizer, kTokenizerHelp)->required();
+  command->add_option("ids", request->ids, "token ids")->required();
+  command->add_flag("--skip-special-tokens", request->options.skip_special_tokens, "leave special tokens out");
+  verbs.push_back({command, "tokenizer decode my/tokenizer 464 2159",
+                   [request] { return run_reported([&] { decode(*request); }); }});
+}
+
 }  // namespace
 
-int tokenizer_train_verb(const TokenizerTrainRequest& request) {
-  return run_reported([&] { train(request); });
-}
-
-int tokenizer_encode_verb(const TokenizerEncodeRequest& request) {
-  return run_reported([&] { encode(request); });
-}
-
-int tokenizer_decode_verb(const TokenizerDecodeRequest& request) {
-  return run_reported([&] {
-    const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(request.tokenizer);
-    print(tokenizer->decode(request.ids, request.options) + "\n");
-  });
-}
-
-int tokenizer_show_verb(const std::string& tokenizer) {
-  return run_reported([&] { show(tokenizer); });
+void add_text_verbs(CLI::App& app, std::vector<Verb>& verbs) {
+  add_tokenize(app, verbs);
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train, use and show a tokenizer");
+  tokenizer->require_subcommand(1);
+  add_train(tokenizer, verbs);
+  add_encode(tokenizer, verbs);
+  add_decode(tokenizer, verbs);
+  CLI::App* command = tokenizer->add_subcommand("show", "Show kind, size and special tokens of a tokenizer");
+  const auto path = std::make_shared<std::string>();
+  command->add_option("tokenizer", *path, kTokenizerHelp)->required();
+  verbs.push_back({command, "tokenizer show my/tokenizer", [path] { return run_reported([&] { show(*path); }); }});
 }
 
 }  // namespace mantissa

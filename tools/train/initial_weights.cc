@@ -8,7 +8,7 @@
 #include "core/kernels/elementwise/args.h"
 #include "tools/config/carried_files.h"
 #include "tools/config/init_from.h"
-#include "tools/model/exchange/weights_file.h"
+#include "tools/model/exchange/model_source.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/resume_choice.h"
 #include "tools/train/checkpoint.h"

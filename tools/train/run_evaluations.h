@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tools/model/evaluate/choice_tasks.h"
-#include "tools/model/evaluate/windows.h"
 #include "tools/train/run_log.h"
 
 namespace mantissa {

@@ -10,7 +10,7 @@ fail() {
 make_pack() {
   mkdir -p "$1/bench"
   ln -s "$(realpath "$2")" "$1/bench/step"
-  cp -L tools/bench/{gpt2_model.py,gpt2_start.py,gpt2_torch.py,tables.sh} tests/tools/bench/tiny.yaml "$1/bench/"
+  cp -L tools/bench/{gpt2_torch.py,tables.sh} tests/tools/bench/tiny.yaml "$1/bench/"
   printf 'commit 0123456789ab\narchitectures sm_90a\n' >"$1/about"
 }
 

@@ -13,7 +13,6 @@
 #include "core/ops/cross_entropy.h"
 #include "tests/program/program.h"
 #include "tools/model/evaluate/choice_tasks.h"
-#include "tools/model/evaluate/windows.h"
 
 namespace mantissa::testing {
 namespace {

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "core/io/json_node.h"
-#include "tools/model/exchange/hf_names.h"
 
 namespace mantissa::testing {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tests/program/program.h"
 #include "tests/tools/model/hf_reference.h"
-#include "tools/model/exchange/hf_config.h"
+#include "tools/model/exchange/families.h"
 
 namespace mantissa::testing {
 namespace {
@@ -148,61 +148,6 @@ TEST(Export, ModelsOfLlmC) {
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.output, HasSubstr("model.mlp_width is in the way"));
   EXPECT_FALSE(fs::exists(folder + "/x.bin"));
-}
-
-// Llamas of llm.c have a fixed epsilon and a fixed scaling of RoPE.
-std::string llama_for_llmc(const std::string& folder, const std::string& fixture) {
-  fs::copy(hf_folder(fixture), folder);
-  nlohmann::json config = nlohmann::json::parse(read_file(folder + "/config.json"));
-  config["rms_norm_eps"] = 1e-5;
-  if (config.contains("rope_scaling")) {
-    config["rope_scaling"].update({{"factor", 8.0}, {"original_max_position_embeddings", 8192}});
-  }
-  write_file(folder + "/config.json", config.dump());
-  return folder;
-}
-
-// Both layouts of a Llama, with a tied and with a separate head. They give the log-probabilities of the Hugging Face
-// folder. Tensors and files converted back have the same bits.
-TEST(Export, LlamasOfLlmC) {
-  const std::string folder = fresh_folder("llmc_llamas");
-  std::string tokens;
-  for (int i = 0; i < 60; ++i) tokens += std::to_string((i * i + 3 * i) % 40) + " ";
-  write_file(folder + "/tokens", tokens);
-  const auto scores = [&](const std::string& model) {
-    return run_well({"score", model, folder + "/tokens", "precision.compute=fp32"});
-  };
-  for (const std::string fixture : {"llama2", "llama3"}) {
-    const std::string original = llama_for_llmc(folder + "/" + fixture, fixture);
-    for (const std::string format : {"llmc", "llmc-cuda"}) {
-      for (const std::string dtype : {"fp32", "bf16"}) {
-        SCOPED_TRACE(fixture + " " + format + " " + dtype);
-        const std::string at = fmt::format("{}/{}-{}-{}", folder, fixture, format, dtype), file = at + ".bin";
-        run_well({"export", original, "--out", at, "--dtype", dtype});
-        run_well({"export", original, "--out", file, "--dtype", dtype, "--format", format});
-        ModelConfig expected = read_foreign_config(original);
-        expected.tie_head = false;
-        EXPECT_EQ(read_foreign_config(file), expected);
-        EXPECT_EQ(scores(file), scores(at));
-        run_well({"import", file, "--out", at + "_run"});
-        run_well({"export", at + "_run", "--out", at + "_hf"});
-        auto tensors = tensors_of(at);
-        tensors.try_emplace("lm_head.weight", tensors.at("model.embed_tokens.weight"));
-        EXPECT_EQ(tensors_of(at + "_hf"), tensors);
-        run_well({"export", at + "_run", "--out", at + "_again.bin", "--format", format});
-        EXPECT_EQ(read_file(at + "_again.bin"), read_file(file));
-      }
-    }
-  }
-  const auto refused = [&](const std::string& model, const std::string& format) {
-    const Outcome outcome = run_program(0, {"export", model, "--out", folder + "/x.bin", "--format", format});
-    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-    EXPECT_FALSE(fs::exists(folder + "/x.bin"));
-    return outcome.output;
-  };
-  EXPECT_THAT(refused(hf_folder("llama3"), "llmc"), HasSubstr("model.norm_epsilon, which is not 1e-5, is in the way"));
-  EXPECT_THAT(refused(hf_folder("qwen3"), "llmc"), HasSubstr("model.qk_norm is in the way"));
-  EXPECT_THAT(refused(hf_folder("gpt2"), "llmc-cuda"), HasSubstr("model.norm = layer_norm is in the way"));
 }
 
 // Token files for the fixtures' vocabulary.

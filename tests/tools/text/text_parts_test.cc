@@ -4,11 +4,11 @@
 #include <utf8proc.h>
 
 #include "core/base/error.h"
-#include "tools/text/tokenizer/added_tokens.h"
 #include "tools/text/tokenizer/bpe.h"
 #include "tools/text/tokenizer/normalizer.h"
 #include "tools/text/tokenizer/pre_tokenizer.h"
 #include "tools/text/tokenizer/regex.h"
+#include "tools/text/tokenizer/tokenizer.h"
 #include "tools/text/tokenizer/utf8.h"
 
 namespace mantissa {
@@ -95,33 +95,29 @@ TEST(Normalizer, CharactersThatAreSkippedNeitherChangeNorJoinAnother) {
   }
 }
 
-std::string normal_form(std::string_view text, UnicodeNormalizer::Form form = UnicodeNormalizer::Form::kNfc) {
+std::string normal_form(std::string_view text, NormalForm form = NormalForm::kNfc) {
   std::string storage;
-  return std::string(UnicodeNormalizer(form).apply(text, storage));
+  return std::string(unicode_normalizer(form)(text, storage));
 }
 
 TEST(Normalizer, NormalForms) {
-  using Form = UnicodeNormalizer::Form;
   EXPECT_EQ(normal_form("xe\u0301y e\u0301"), "x\u00E9y \u00E9");
   EXPECT_EQ(normal_form("a\u0307\u0323"), "\u1EA1\u0307");
   EXPECT_EQ(normal_form("\u1100\u1161\u11A8\uAC00\u11A8"), "\uAC01\uAC01");
   EXPECT_EQ(normal_form("\u0301a"), "\u0301a");
   EXPECT_EQ(normal_form("\u212B and \uFB01"), "\u00C5 and \uFB01");
-  EXPECT_EQ(normal_form("\u212B \uFB01", Form::kNfkc), "\u00C5 fi");
-  EXPECT_EQ(normal_form("\u00E9\u00BD", Form::kNfd), "e\u0301\u00BD");
-  EXPECT_EQ(normal_form("\u00E9\u00BD", Form::kNfkd), "e\u03011\u20442");
+  EXPECT_EQ(normal_form("\u212B \uFB01", NormalForm::kNfkc), "\u00C5 fi");
+  EXPECT_EQ(normal_form("\u00E9\u00BD", NormalForm::kNfd), "e\u0301\u00BD");
+  EXPECT_EQ(normal_form("\u00E9\u00BD", NormalForm::kNfkd), "e\u03011\u20442");
   const std::string plain = "plain \u4F60\u597D \u041F\u0440\u0438 caf\u00E9";
   std::string storage;
-  EXPECT_EQ(UnicodeNormalizer(Form::kNfc).apply(plain, storage).data(), plain.data());
+  EXPECT_EQ(unicode_normalizer(NormalForm::kNfc)(plain, storage).data(), plain.data());
 }
 
 std::vector<std::string> words_of(const PreTokenizer& pre_tokenizer, std::string_view text) {
-  struct Words final : PieceSink {
-    void take(const Piece& piece) override { words.emplace_back(piece.text); }
-    std::vector<std::string> words;
-  } sink;
-  pre_tokenizer.cut({text, true}, sink);
-  return sink.words;
+  std::vector<std::string> words;
+  pre_tokenizer.cut({text, true}, [&words](const Piece& piece) { words.emplace_back(piece.text); });
+  return words;
 }
 
 using Words = std::vector<std::string>;
@@ -129,7 +125,7 @@ using Words = std::vector<std::string>;
 TEST(PreTokenizer, DelimitersGoWhereTheBehaviorSays) {
   const auto cut = [](DelimiterUse use, bool inverted) {
     const Regex pattern("-", RegexDialect::kOniguruma, "here");
-    return words_of(SplitPreTokenizer(pattern, {.use = use, .inverted = inverted}), "-a--b-");
+    return words_of(split_pre_tokenizer(pattern, {.use = use, .inverted = inverted}), "-a--b-");
   };
   EXPECT_EQ(cut(DelimiterUse::kRemoved, false), (Words{"a", "b"}));
   EXPECT_EQ(cut(DelimiterUse::kIsolated, false), (Words{"-", "a", "-", "-", "b", "-"}));
@@ -141,7 +137,7 @@ TEST(PreTokenizer, DelimitersGoWhereTheBehaviorSays) {
 
 TEST(PreTokenizer, PatternsCutAsTheirEnginesDo) {
   const auto cut = [](std::string_view name, RegexDialect dialect, std::string_view text) {
-    return words_of(SplitPreTokenizer(Regex(std::string(find_pattern(name)->regex), dialect, "here"), {}), text);
+    return words_of(split_pre_tokenizer({std::string(find_pattern(name)->regex), dialect, "here"}), text);
   };
   EXPECT_EQ(cut("gpt2", RegexDialect::kOniguruma, "It's  12345\n\n x"),
             (Words{"It", "'s", " ", " 12345", "\n\n", " x"}));
@@ -189,9 +185,9 @@ TEST(Regex, EmptyMatchesAndLongTextsEnd) {
 
 std::string parts_of(const AddedTokenMatcher& matcher, std::string_view text, bool skips_special = false) {
   std::string parts;
-  matcher.cut(
-      text, skips_special, [&](std::string_view part) { parts += "(" + std::string(part) + ")"; },
-      [&](int32_t id) { parts += std::to_string(id); });
+  for (const TokenOrText& part : matcher.cut(text, skips_special)) {
+    parts += part.token ? std::to_string(*part.token) : "(" + std::string(part.text) + ")";
+  }
   return parts;
 }
 

@@ -8,7 +8,6 @@
 #include "core/io/checkpoint_store.h"
 #include "models/lora.h"
 #include "models/model.h"
-#include "tools/model/exchange/hf_names.h"
 
 namespace mantissa {
 namespace {
@@ -130,13 +129,6 @@ nlohmann::json peft_config(const ModelSource& source, const ModelFamily& family,
           {"modules_to_save", nullptr}};
 }
 
-std::vector<std::byte> rounded(const std::vector<float>& values, const std::vector<int64_t>& shape, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * static_cast<size_t>(size_bytes(dtype)));
-  const StoredTensor stored{std::string(safetensors_name(DType::kF32)), shape, std::as_bytes(std::span(values))};
-  read_parts({.tensors = {{"", stored}}}, {.parts = {{"", shape}}}, dtype, bytes);
-  return bytes;
-}
-
 }  // namespace
 
 bool has_adapters(const ModelSource& source, const Parameter& parameter) {
@@ -186,7 +178,9 @@ void write_peft_adapters(const ModelSource& source, const ModelFamily& family, c
   for (const SafetensorsEntry& entry : writer.order()) {
     const auto& [module, is_down] = made.at(entry.name);
     const Matrices matrices = matrices_of(source, *module);
-    writer.append(entry.name, rounded(is_down ? matrices.down : matrices.up, entry.shape, request.dtype));
+    writer.append(entry.name, converted({std::string(safetensors_name(DType::kF32)), entry.shape,
+                                         std::as_bytes(std::span(is_down ? matrices.down : matrices.up))},
+                                        request.dtype));
   }
   writer.finish();
   file.close();

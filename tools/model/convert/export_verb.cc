@@ -1,4 +1,4 @@
-#include "tools/model/convert/export_verb.h"
+#include "tools/model/convert/verbs.h"
 
 #include <fmt/ranges.h>
 
@@ -17,8 +17,7 @@
 #include "models/model.h"
 #include "tools/config/carried_files.h"
 #include "tools/model/convert/adapters.h"
-#include "tools/model/exchange/hf_config.h"
-#include "tools/model/exchange/hf_names.h"
+#include "tools/model/exchange/families.h"
 #include "tools/model/exchange/llmc_file.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/manifest.h"
@@ -26,6 +25,15 @@
 
 namespace mantissa {
 namespace {
+
+struct ExportRequest {
+  std::string run;                     // run folder, checkpoint folder, or a model of another program
+  std::string out;                     // folder to make; for llm.c a file
+  std::string format = "huggingface";  // "llmc"; "peft": only the adapters
+  std::string dtype = "auto";          // "fp32", "bf16", "fp16"; auto: that of most working weights
+  std::string family{};                // model_type; empty: the imported model's, or the first that fits
+  double max_shard_gb = 50.0;          // of a file of weights, in 10^9 bytes
+};
 
 std::string_view hf_dtype(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
@@ -68,20 +76,18 @@ struct Weights {
   // Adapters are merged in fp32, and the sum is rounded once.
   std::vector<std::byte> bytes(const Parameter& parameter) const {
     const DType dtype = dtype_of(parameter);
-    std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(dtype)));
     if (!has_adapters(*source, parameter)) {
       if (dtype == DType::kF16 && source->dtype(parameter.name) != DType::kF16) {
         require_fp16_range(parameter, source->values(parameter.name));
       }
+      std::vector<std::byte> values(static_cast<size_t>(parameter.numel() * size_bytes(dtype)));
       source->read(parameter.name, dtype, values);
       return values;
     }
     const std::vector<float> merged = merged_values(*source, parameter);
     if (dtype == DType::kF16) require_fp16_range(parameter, merged);
-    const StoredTensor stored{
-        std::string(safetensors_name(DType::kF32)), {parameter.numel()}, std::as_bytes(std::span(merged))};
-    read_parts({.tensors = {{"", stored}}}, {.parts = {{"", stored.shape}}}, dtype, values);
-    return values;
+    return converted(
+        {std::string(safetensors_name(DType::kF32)), {parameter.numel()}, std::as_bytes(std::span(merged))}, dtype);
   }
   // Without that of adapters.
   ModelConfig model() const {
@@ -103,7 +109,7 @@ Weights open_weights(const ExportRequest& request) {
   const bool has_adapters = weights.source->model().lora.rank > 0;
   if (request.format == "peft" && request.dtype == "auto") weights.dtype = DType::kF32;
   if (weights.dtype == DType::kF32 || has_adapters) weights.source = open_model(request.run, RunWeights::kMaster);
-  weights.keeps_dtypes = request.dtype == "auto" && !request.format.starts_with("llmc") && is_untrained(request.run);
+  weights.keeps_dtypes = request.dtype == "auto" && request.format != "llmc" && is_untrained(request.run);
   return weights;
 }
 
@@ -114,11 +120,7 @@ struct HfTensor {
   bool is_transposed;
   int64_t first_row;
 
-  int64_t numel() const {
-    int64_t count = 1;
-    for (const int64_t extent : part.shape) count *= extent;
-    return count;
-  }
+  int64_t numel() const { return numel_of(part.shape); }
 };
 
 std::vector<HfTensor> tensors_of(const ModelSource& source, const ModelFamily& family) {
@@ -134,13 +136,6 @@ std::vector<HfTensor> tensors_of(const ModelSource& source, const ModelFamily& f
     }
   }
   return tensors;
-}
-
-std::vector<std::byte> transposed(std::span<const std::byte> bytes, int64_t rows, int64_t columns, DType dtype) {
-  std::vector<std::byte> result(bytes.size());
-  const StoredTensor stored{std::string(safetensors_name(dtype)), {rows, columns}, bytes};
-  read_parts({.tensors = {{"", stored}}}, {.parts = {{"", stored.shape}}, .is_transposed = true}, dtype, result);
-  return result;
 }
 
 // Writes files of at most `most_bytes`, or of one tensor.
@@ -206,7 +201,9 @@ class HfWriter {
       const Shape& shape = held_->shape;
       const DType dtype = weights_.dtype_of(*held_);
       if (tensor->is_transposed) {
-        writer.append(tensor->part.name, transposed(held_bytes_, shape[0], shape[1], dtype));
+        writer.append(
+            tensor->part.name,
+            converted({std::string(safetensors_name(dtype)), {shape[0], shape[1]}, held_bytes_}, dtype, true));
         continue;
       }
       const size_t row_bytes = held_bytes_.size() / static_cast<size_t>(shape[0]);
@@ -278,28 +275,43 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
 
 void export_llmc(const ExportRequest& request, const Weights& weights) {
   if (weights.dtype == DType::kF16) throw ConfigError("--dtype fp16: models of llm.c are in fp32 or bf16");
-  const bool is_llama = weights.model().position == Position::kRope;
-  LlmcLayout layout = is_llama ? LlmcLayout::kLlama : LlmcLayout::kGpt2;
-  if (request.format == "llmc-cuda") layout = LlmcLayout::kLlamaCuda;
   PendingOutput output(PendingOutput::Kind::kFile, request.out);
   const std::filesystem::path partial = output.partial();
   CheckpointFileWriter file(partial.has_parent_path() ? partial.parent_path().string() : ".", partial.filename());
   write_llmc_model(
-      {.model = weights.model(), .layout = layout, .dtype = weights.dtype},
-      [&weights](const Parameter& parameter) { return weights.bytes(parameter); }, file);
+      weights.model(), weights.dtype, [&weights](const Parameter& parameter) { return weights.bytes(parameter); },
+      file);
   file.close();
   output.finish();
-  log_info("{}: a {} of llm.c, {:.2f}M parameters in {}", request.out,
-           layout == LlmcLayout::kGpt2 ? "GPT-2" : "Llama 3", weights.millions(), name(weights.dtype));
+  log_info("{}: a GPT-2 of llm.c, {:.2f}M parameters in {}", request.out, weights.millions(), name(weights.dtype));
+}
+
+void export_weights(const ExportRequest& request) {
+  const Weights weights = open_weights(request);
+  request.format == "llmc" ? export_llmc(request, weights) : export_hf(request, weights);
 }
 
 }  // namespace
 
-int export_verb(const ExportRequest& request) {
-  return run_reported([&] {
-    const Weights weights = open_weights(request);
-    request.format.starts_with("llmc") ? export_llmc(request, weights) : export_hf(request, weights);
-  });
+void add_export(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* exports = app.add_subcommand("export", "Write the weights of a run as a Hugging Face folder, or for llm.c");
+  const auto request = std::make_shared<ExportRequest>();
+  exports->add_option("run", request->run, kModelHelp)->required();
+  exports->add_option("--out", request->out, "folder to make; a file for llm.c")->required();
+  exports
+      ->add_option("--format", request->format, "huggingface, llmc (a GPT-2), or peft: the adapters alone (model.lora)")
+      ->check(CLI::IsMember({"huggingface", "llmc", "peft"}))
+      ->capture_default_str();
+  exports->add_option("--dtype", request->dtype, "fp32, bf16, fp16, or auto: that of most working weights")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  exports->add_option("--family", request->family,
+                      "model_type to write, such as llama; else that of the imported model, or the first that fits");
+  exports->add_option("--max-shard-gb", request->max_shard_gb, "most bytes of a file of weights, in 10^9")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  verbs.push_back({exports, "export runs/quickstart --out quickstart-hf",
+                   [request] { return run_reported([&] { export_weights(*request); }); }});
 }
 
 }  // namespace mantissa

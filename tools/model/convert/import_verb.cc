@@ -1,4 +1,4 @@
-#include "tools/model/convert/import_verb.h"
+#include "tools/model/convert/verbs.h"
 
 #include <filesystem>
 
@@ -6,13 +6,18 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "tools/config/carried_files.h"
-#include "tools/model/exchange/weights_file.h"
+#include "tools/model/exchange/model_source.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/next_commands.h"
 #include "tools/run/state/run_state.h"
 
 namespace mantissa {
 namespace {
+
+struct ImportRequest {
+  std::string model;  // the folder of a Hugging Face model, or a GPT-2 of llm.c
+  std::string out;    // run folder to make
+};
 
 // The settings of a run that begins with the weights in `run`.
 Config config_for(const ModelConfig& model, const std::string& run) {
@@ -27,7 +32,7 @@ void import_model(const ImportRequest& request) {
   if (!is_foreign_model(request.model)) {
     throw ConfigError(
         fmt::format("'{}' is not a model of another program: expected the folder of a Hugging Face model "
-                    "(config.json), or a model of llm.c (.bin)",
+                    "(config.json), or a GPT-2 of llm.c (.bin)",
                     request.model));
   }
   const std::unique_ptr<ModelSource> source = open_foreign_model(request.model);
@@ -57,8 +62,14 @@ void import_model(const ImportRequest& request) {
 
 }  // namespace
 
-int import_verb(const ImportRequest& request) {
-  return run_reported([&] { import_model(request); });
+void add_import(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* import = app.add_subcommand("import", "Make a run folder of a Hugging Face model, or a GPT-2 of llm.c");
+  const auto request = std::make_shared<ImportRequest>();
+  import->add_option("model", request->model, "folder with config.json and safetensors files, or llm.c's .bin file")
+      ->required();
+  import->add_option("--out", request->out, "run folder to make")->required();
+  verbs.push_back({import, "import SmolLM2-135M --out runs/smollm2",
+                   [request] { return run_reported([&] { import_model(*request); }); }});
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-#include "tools/model/evaluate/evaluate_verb.h"
+#include "tools/model/evaluate/verbs.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -8,14 +8,33 @@
 #include "core/io/files.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/evaluate/choice_tasks.h"
-#include "tools/model/evaluate/windows.h"
+#include "tools/model/runtime/open_model.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 
 namespace mantissa {
 namespace {
 
-constexpr int64_t kLongWindow = 2048;  // longer ones take more memory, and change a perplexity little
+struct ScoredModel {
+  std::string path;  // as for train.init_from
+  std::vector<std::string> overrides;
+  int64_t context = 0, sequences = 4;
+};
+
+struct EvaluateRequest {
+  ScoredModel model;
+  std::vector<std::string> texts, tasks;
+  int64_t stride = 0;
+  std::string json;
+};
+
+struct ScoreRequest {
+  ScoredModel model;
+  std::string text;
+};
+
+constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a window
+constexpr int64_t kLongWindow = 2048;              // longer ones take more memory, and change a perplexity little
 
 int64_t window_of(int64_t wanted, const ModelConfig& model) {
   if (wanted == 0) return std::min(model.context, kLongWindow);
@@ -24,12 +43,6 @@ int64_t window_of(int64_t wanted, const ModelConfig& model) {
   }
   return wanted;
 }
-
-struct ScoredModel {
-  std::string path;
-  std::vector<std::string> overrides;
-  int64_t context, sequences;
-};
 
 // Each rank loads the whole model. Collective.
 LoadedModel load_scored(const ScoredModel& wanted, Communicator& communicator) {
@@ -62,17 +75,16 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
     throw ConfigError("nothing to evaluate on: give --text FILES or --tasks FILES");
   }
   const std::vector<std::string> files = text_files(request.texts);
-  const LoadedModel model =
-      load_scored({request.model, request.overrides, request.context, request.sequences}, communicator);
+  const LoadedModel model = load_scored(request.model, communicator);
   const ModelConfig& config = model.config.model;
-  const int64_t length = window_of(request.context, config);
+  const int64_t length = window_of(request.model.context, config);
   if (request.stride > length) {
     throw ConfigError(fmt::format("--stride {}: expected at most the window, {} tokens", request.stride, length));
   }
-  Scorer scorer(*model.runtime, request.sequences, length, &communicator);
+  Scorer scorer(*model.runtime, request.model.sequences, length, &communicator);
   nlohmann::json results = nlohmann::json::array();
   const WindowOptions windows{
-      .length = length, .stride = request.stride > 0 ? request.stride : length, .sequences = request.sequences};
+      .length = length, .stride = request.stride > 0 ? request.stride : length, .sequences = request.model.sequences};
   for (const std::string& file : files) {
     const TextScore score = score_text(scorer, read_scored_text(file, *model.text, config), windows);
     print(communicator,
@@ -81,7 +93,7 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
   }
   for (const std::string& path : request.tasks) {
     const Task task = read_task(path, *model.text, config);
-    const TaskResult result = run_task(task, scorer, request.sequences, length);
+    const TaskResult result = run_task(task, scorer, request.model.sequences, length);
     print(communicator, fmt::format("{}: {}\n", task.name, result.describe()));
     results.push_back(named("task", path, result));
   }
@@ -90,15 +102,14 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
 }
 
 void score(const ScoreRequest& request, Communicator& communicator) {
-  const LoadedModel model =
-      load_scored({request.model, request.overrides, request.context, request.sequences}, communicator);
-  const int64_t length = window_of(request.context, model.config.model);
-  Scorer scorer(*model.runtime, request.sequences, length, &communicator);
+  const LoadedModel model = load_scored(request.model, communicator);
+  const int64_t length = window_of(request.model.context, model.config.model);
+  Scorer scorer(*model.runtime, request.model.sequences, length, &communicator);
   const std::vector<int32_t> tokens = read_scored_text(request.text, *model.text, model.config.model).tokens;
   TextDecoder decoder(*model.text);
   decoder.add(tokens[0]);
   score_windows(
-      scorer, tokens, {.length = length, .stride = length, .sequences = request.sequences},
+      scorer, tokens, {.length = length, .stride = length, .sequences = request.model.sequences},
       [&](size_t position, float loss) {
         const int32_t token = tokens[position];
         print(communicator,
@@ -115,14 +126,40 @@ int run_scoring(const std::function<void(Communicator& communicator)>& body) {
   return run_job([&] { return job; }, [&](const Config&, Communicator& communicator) { body(communicator); });
 }
 
-}  // namespace
-
-int evaluate_verb(const EvaluateRequest& request) {
-  return run_scoring([&](Communicator& communicator) { evaluate(request, communicator); });
+void add_window_options(CLI::App* verb, ScoredModel& model) {
+  add_number(verb, "--context", model.context, 0, kMostTokens, "tokens in a window; 0: model.context, at most 2048");
+  add_number(verb, "--batch", model.sequences, 1, int64_t{1} << 20, "windows in a pass");
 }
 
-int score_verb(const ScoreRequest& request) {
-  return run_scoring([&](Communicator& communicator) { score(request, communicator); });
+}  // namespace
+
+void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* command = app.add_subcommand("evaluate", "Tell how well a model predicts texts, or answers questions");
+  const auto request = std::make_shared<EvaluateRequest>();
+  command->add_option("model", request->model.path, kModelHelp)->required();
+  command->add_option("overrides", request->model.overrides, "settings that replace the run's: precision.compute=fp32");
+  command->add_option("--text", request->texts,
+                      "files, folders or patterns: perplexity and bits per byte of each file");
+  command->add_option("--tasks", request->tasks, "multiple choice: JSON lines, or llm.c's hellaswag_val.bin");
+  add_window_options(command, request->model);
+  add_number(command, "--stride", request->stride, 0, kMostTokens,
+             "tokens from a window to the next; 0: windows do not overlap");
+  command->add_option("--json", request->json, "also write the results to this file");
+  verbs.push_back({command, "evaluate runs/quickstart --text my/text", [request] {
+                     return run_scoring([&](Communicator& communicator) { evaluate(*request, communicator); });
+                   }});
+}
+
+void add_score(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* command = app.add_subcommand("score", "Print the log-probability of each token of a text");
+  const auto request = std::make_shared<ScoreRequest>();
+  command->add_option("model", request->model.path, kModelHelp)->required();
+  command->add_option("text", request->text, "file")->required();
+  command->add_option("overrides", request->model.overrides, "settings that replace the run's: precision.compute=fp32");
+  add_window_options(command, request->model);
+  verbs.push_back({command, "score runs/quickstart my/text/held-out.txt", [request] {
+                     return run_scoring([&](Communicator& communicator) { score(*request, communicator); });
+                   }});
 }
 
 }  // namespace mantissa

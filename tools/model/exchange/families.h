@@ -1,4 +1,5 @@
-// Families of models as Hugging Face's transformers names them, and their differences.
+// Families of models as Hugging Face's transformers names them, their differences, and the names and shapes of their
+// tensors.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "models/model_config.h"
+#include "tools/model/exchange/stored_tensors.h"
 
 namespace mantissa {
 
@@ -30,5 +32,20 @@ const ModelFamily& family_for(const ModelConfig& model, std::optional<std::strin
 
 // Why the family cannot hold the model; empty if it can.
 std::vector<std::string> obstacles(const ModelFamily& family, const ModelConfig& model);
+
+// The tensors of `family` that make up the parameter of the model.
+ParameterParts hf_parts(const ModelFamily& family, const ModelConfig& model, const Parameter& parameter);
+
+// ---- config.json of transformers (version 5, and the spellings of older ones).
+
+// The model described by config.json. ConfigError lists all keys that do not fit. Dropout is 0: it belongs to a
+// training, not to the model. `ignored`, if given, receives keys that were not understood.
+ModelConfig read_hf_config(const nlohmann::json& config, const std::string& file,
+                           std::vector<std::string>* ignored = nullptr);
+
+// config.json of the model in this family, with the members of `carried` that do not describe the architecture, such as
+// token ids. `dtype`: "float32", "bfloat16" or "float16".
+nlohmann::json write_hf_config(const ModelConfig& model, const ModelFamily& family, std::string_view dtype,
+                               const nlohmann::json& carried = nlohmann::json::object());
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-#include "tools/model/exchange/hf_config.h"
+#include "tools/model/exchange/families.h"
 
 #include <fmt/ranges.h>
 

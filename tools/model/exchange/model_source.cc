@@ -8,12 +8,11 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/json_node.h"
 #include "models/model.h"
 #include "tools/config/init_from.h"
-#include "tools/model/exchange/hf_config.h"
-#include "tools/model/exchange/hf_names.h"
 #include "tools/model/exchange/llmc_file.h"
 
 namespace mantissa {
@@ -60,28 +59,31 @@ std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
   StoredTensors tensors = open_safetensors_folder(folder);
   add_prefix(tensors, family);
   if (model.tie_head) require_tied_head(tensors, family, folder);
-  std::erase_if(tensors.tensors, [&model](const auto& tensor) { return is_without_use(model, tensor.first); });
-  ParameterSet parameters;
-  create_model(model, parameters);
-  std::map<std::string, ParameterParts> parts;
-  for (int i = 0; i < parameters.size(); ++i) {
-    parts.emplace(parameters[i].name, hf_parts(family, model, parameters[i]));
-  }
-  return std::make_unique<ModelSource>(folder, model, std::move(tensors), std::move(parts));
+  // transformers, too, leaves these aside: masks, rotation frequencies, and the head of a model that ties it.
+  std::erase_if(tensors.tensors, [&model](const auto& tensor) {
+    const std::string& name = tensor.first;
+    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+           name.ends_with(".rotary_emb.inv_freq") || (model.tie_head && name == "lm_head.weight");
+  });
+  return std::make_unique<ModelSource>(folder, model, std::move(tensors),
+                                       [&](const Parameter& parameter) { return hf_parts(family, model, parameter); });
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("({})", fmt::join(shape, ", ")); }
 
 }  // namespace
 
+ParameterParts own_part(const Parameter& parameter) { return {.parts = {{parameter.name, parameter.shape.extents()}}}; }
+
 ModelSource::ModelSource(std::string path, ModelConfig model, StoredTensors tensors,
-                         std::map<std::string, ParameterParts> parts)
-    : path_(std::move(path)), model_(std::move(model)), tensors_(std::move(tensors)), parts_(std::move(parts)) {
+                         const std::function<ParameterParts(const Parameter&)>& parts_of)
+    : path_(std::move(path)), model_(std::move(model)), tensors_(std::move(tensors)) {
   create_model(model_, parameters_);
   std::vector<std::string> problems;
   std::set<std::string> needed;
   for (int i = 0; i < parameters_.size(); ++i) {
-    for (const auto& [name, shape, interleaved] : parts_.at(parameters_[i].name).parts) {
+    const ParameterParts& parts = parts_[parameters_[i].name] = parts_of(parameters_[i]);
+    for (const auto& [name, shape] : parts.parts) {
       needed.insert(name);
       const auto found = tensors_.tensors.find(name);
       if (found == tensors_.tensors.end()) {
@@ -146,21 +148,40 @@ namespace {
 }  // namespace
 
 std::unique_ptr<ModelSource> open_foreign_model(const std::string& path) {
-  if (is_llmc_model(path)) {
-    LlmcModel file = open_llmc_model(path);
-    return std::make_unique<ModelSource>(path, std::move(file.model), std::move(file.tensors), std::move(file.parts));
-  }
-  return open_hf_folder(path);
+  if (!is_llmc_model(path)) return open_hf_folder(path);
+  const ModelConfig model = read_llmc_config(path);
+  return std::make_unique<ModelSource>(path, model, open_llmc_model(path));
 }
 
-std::map<std::string, ParameterParts> own_parts(const ModelConfig& model) {
-  ParameterSet parameters;
-  create_model(model, parameters);
-  std::map<std::string, ParameterParts> parts;
+CheckpointFile write_weights_file(const ModelSource& source, const std::string& folder, const std::string& name) {
+  std::vector<SafetensorsEntry> entries;
+  const ParameterSet& parameters = source.parameters();
   for (int i = 0; i < parameters.size(); ++i) {
-    parts[parameters[i].name].parts.push_back({parameters[i].name, parameters[i].shape.extents()});
+    entries.push_back({.name = parameters[i].name,
+                       .dtype = std::string(safetensors_name(source.dtype(parameters[i].name))),
+                       .shape = parameters[i].shape.extents()});
   }
-  return parts;
+  CheckpointFileWriter file(folder, name);
+  SafetensorsWriter writer(file, std::move(entries));
+  uint64_t total = 0, done = 0;
+  for (const SafetensorsEntry& entry : writer.order()) total += entry.size_bytes();
+  constexpr uint64_t kMegabyte = 1'000'000;
+  ProgressBar progress("weights: MB", static_cast<int64_t>(total / kMegabyte));
+  for (const SafetensorsEntry& entry : writer.order()) {
+    std::vector<std::byte> bytes(entry.size_bytes());
+    source.read(entry.name, source.dtype(entry.name), bytes);
+    writer.append(entry.name, bytes);
+    done += bytes.size();
+    progress.reach(static_cast<int64_t>(done / kMegabyte));
+  }
+  writer.finish();
+  return file.close();
+}
+
+std::unique_ptr<ModelSource> open_weights_file(const std::string& path, const ModelConfig& model) {
+  StoredTensors tensors;
+  tensors.add(std::make_shared<const SafetensorsReader>(path));
+  return std::make_unique<ModelSource>(path, model, std::move(tensors));
 }
 
 }  // namespace mantissa

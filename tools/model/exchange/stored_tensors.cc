@@ -41,10 +41,6 @@ std::map<std::string, std::string> read_index(const std::string& path) {
   return files;
 }
 
-int64_t elements_of(const std::vector<int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-}
-
 // Elements [first, first + count) of `from`, in the dtype To.
 template <typename To>
 void convert(const StoredTensor& from, int64_t first, int64_t count, To* to) {
@@ -134,20 +130,13 @@ StoredTensors open_safetensors_folder(const std::string& folder) {
   return result;
 }
 
-int64_t ParameterParts::numel() const {
-  int64_t count = 0;
-  for (const Part& part : parts) count += elements_of(part.shape);
-  return count;
-}
-
-int64_t interleaved_row(int64_t row, int64_t head_dim) {
-  const int64_t channel = row % head_dim, half = head_dim / 2;
-  return row - channel + 2 * (channel % half) + channel / half;
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 DType dtype_of_parts(const StoredTensors& source, const ParameterParts& parts) {
   std::optional<DType> result;
-  for (const auto& [name, shape, interleaved] : parts.parts) {
+  for (const auto& [name, shape] : parts.parts) {
     const DType dtype = *parse_safetensors_dtype(source.tensors.at(name).dtype);
     result = result ? widest(*result, dtype) : dtype;
   }
@@ -157,16 +146,11 @@ DType dtype_of_parts(const StoredTensors& source, const ParameterParts& parts) {
 void read_parts(const StoredTensors& source, const ParameterParts& parts, DType dtype, std::span<std::byte> out) {
   dispatch_with_fp64(dtype, [&]<typename To>() {
     To* to = reinterpret_cast<To*>(out.data());
-    for (const auto& [name, shape, interleaved_head] : parts.parts) {
+    for (const auto& [name, shape] : parts.parts) {
       const StoredTensor& part = source.tensors.at(name);
-      const int64_t count = elements_of(shape);
+      const int64_t count = numel_of(shape);
       if (parts.is_transposed) {
         transpose(part, shape.at(1), shape.at(0), to);
-      } else if (interleaved_head > 0) {
-        const int64_t columns = count / shape.at(0);
-        parallel_for(shape.at(0), [&, head = interleaved_head](int64_t row) {
-          convert(part, interleaved_row(row, head) * columns, columns, to + row * columns);
-        });
       } else {
         constexpr int64_t kBlock = int64_t{1} << 20;
         parallel_for(divide_up(count, kBlock), [&](int64_t block) {
@@ -177,6 +161,13 @@ void read_parts(const StoredTensors& source, const ParameterParts& parts, DType 
       to += count;
     }
   });
+}
+
+std::vector<std::byte> converted(const StoredTensor& tensor, DType dtype, bool is_transposed) {
+  std::vector<std::byte> bytes(static_cast<size_t>(numel_of(tensor.shape) * size_bytes(dtype)));
+  read_parts({.tensors = {{"", tensor}}}, {.parts = {{"", tensor.shape}}, .is_transposed = is_transposed}, dtype,
+             bytes);
+  return bytes;
 }
 
 }  // namespace mantissa

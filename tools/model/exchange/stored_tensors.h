@@ -23,7 +23,7 @@ struct StoredTensor {
 
 // By name, with the files that hold their bytes.
 struct StoredTensors {
-  std::map<std::string, StoredTensor> tensors;
+  std::map<std::string, StoredTensor> tensors{};
   std::vector<std::shared_ptr<const SafetensorsReader>> readers{};
   std::shared_ptr<const MappedFile> file{};
 
@@ -39,22 +39,19 @@ struct ParameterParts {
   struct Part {
     std::string name;
     std::vector<int64_t> shape;
-    // Channels of a head, for matrices whose RoPE pairs are rows 2i and 2i + 1 of a head in the file, as Meta stores
-    // them. Here a pair is half a head apart. 0: in the file, too.
-    int64_t interleaved_head = 0;
   };
   std::vector<Part> parts;
   bool is_transposed = false;  // each part is (inputs, outputs)
-
-  int64_t numel() const;
 };
 
-// The row of such a file for row `row` of the matrix here.
-int64_t interleaved_row(int64_t row, int64_t head_dim);
+int64_t numel_of(const std::vector<int64_t>& shape);
 
 // Copies the parts of a parameter into one tensor. Parts of this dtype are copied bit for bit, others are converted:
 // rounded once, to nearest. Uses all threads.
 void read_parts(const StoredTensors& source, const ParameterParts& parts, DType dtype, std::span<std::byte> out);
+
+// The values of one tensor likewise, as new bytes. `is_transposed`: they are (columns, rows) of the result.
+std::vector<std::byte> converted(const StoredTensor& tensor, DType dtype, bool is_transposed = false);
 
 // The dtype that holds all parts exactly.
 DType dtype_of_parts(const StoredTensors& source, const ParameterParts& parts);

@@ -7,10 +7,23 @@
 #include "core/base/progress_bar.h"
 #include "core/io/json_node.h"
 #include "tools/config/carried_files.h"
+#include "tools/model/generate/generator.h"
+#include "tools/model/generate/prompts.h"
 #include "tools/model/generate/stop_strings.h"
+#include "tools/model/runtime/open_model.h"
+#include "tools/text/chat/chat_template.h"
 
 namespace mantissa {
 namespace {
+
+struct GenerateRequest {
+  std::string run;                     // as for train.init_from
+  std::vector<std::string> overrides;  // settings such as precision.compute=fp32
+  PromptChoice prompts;
+  SamplingOptions sampling;
+  std::vector<std::string> stops;  // strings that end a text
+  int64_t batch = 8;               // prompts of a file that are continued at a time
+};
 
 // Tokens that end a text, from the tokenizer, Hugging Face's generation_config.json and a chat's turns.
 std::set<int32_t> end_tokens(const std::string& model, const TextCodec& codec, const std::string& end_of_turn) {
@@ -138,8 +151,38 @@ void generate(const GenerateRequest& request) {
 
 }  // namespace
 
-int generate_verb(const GenerateRequest& request) {
-  return run_reported([&] { generate(request); });
+void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* command = app.add_subcommand("generate", "Continue prompts or answer messages with a trained model");
+  const auto request = std::make_shared<GenerateRequest>();
+  PromptChoice& prompts = request->prompts;
+  SamplingFilters& filters = request->sampling.filters;
+  command->add_option("run", request->run, kModelHelp)->required();
+  command->add_option("overrides", request->overrides, "settings that replace the run's: precision.compute=fp32");
+  command->add_option("--prompt", prompts.prompt, "text to continue");
+  command->add_option("--chat", prompts.chat, "message to answer, in the model's chat template");
+  command->add_option("--messages", prompts.messages, "conversation to answer: a JSON list of role and content");
+  CLI::Option* const prompt_file =
+      command->add_option("--prompts", prompts.prompts, "prompt or conversation a line; prints lines of JSON");
+  command->add_option("--system", prompts.system, "system message of conversations without one");
+  command->add_option("--chat-template", prompts.chat_template, "name of a template, in place of the model's")
+      ->check(CLI::IsMember(chat_template_names()));
+  constexpr int64_t kMostTokens = int64_t{1} << 40;
+  add_number(command, "--tokens", request->sampling.tokens, 0, kMostTokens, "how many tokens to add at most");
+  command->add_option("--stop", request->stops, "end in front of this text; several times for several")
+      ->allow_extra_args(false);
+  command->add_option("--temperature", filters.temperature, "0: always the likeliest token")->capture_default_str();
+  add_number(command, "--top-k", filters.top_k, 0, kMostTokens, "draw from this many likeliest tokens; 0: from all");
+  command->add_option("--top-p", filters.top_p, "draw from the likeliest tokens of this probability in all")
+      ->capture_default_str();
+  command->add_option("--min-p", filters.min_p, "leave out tokens less likely than this times the likeliest")
+      ->capture_default_str();
+  command->add_option("--repetition-penalty", filters.repetition_penalty, "above 1: tokens repeat less")
+      ->capture_default_str();
+  command->add_option("--seed", request->sampling.seed, "the same seed gives the same text")->capture_default_str();
+  add_number(command, "--batch", request->batch, 1, 1024, "prompts of a file that are continued at a time")
+      ->needs(prompt_file);
+  verbs.push_back({command, "generate runs/quickstart --prompt \"The \"",
+                   [request] { return run_reported([&] { generate(*request); }); }});
 }
 
 }  // namespace mantissa

@@ -42,7 +42,6 @@ std::unique_ptr<ModelSource> open_run(const Checkpoint& checkpoint, RunWeights w
       add_masters(tensors, std::make_shared<const SafetensorsReader>(checkpoint.folder + "/" + file.name), pieces);
     }
   }
-  auto parts = own_parts(model);
   std::set<std::string> frozen;
   const bool has_masters = !pieces.empty();
   if (!has_masters) tensors = {};
@@ -54,24 +53,23 @@ std::unique_ptr<ModelSource> open_run(const Checkpoint& checkpoint, RunWeights w
   }
   if (!has_masters) {
     tensors.add(std::make_shared<const SafetensorsReader>(checkpoint.folder + "/" + kModelFile));
-    return std::make_unique<ModelSource>(checkpoint.folder, model, std::move(tensors), std::move(parts));
+    return std::make_unique<ModelSource>(checkpoint.folder, model, std::move(tensors));
   }
-  for (auto& [parameter, part] : parts) {
-    if (frozen.contains(parameter)) continue;
-    const int64_t expected = part.numel();
-    part.parts.clear();
+  return std::make_unique<ModelSource>(checkpoint.folder, model, std::move(tensors), [&](const Parameter& parameter) {
+    if (frozen.contains(parameter.name)) return own_part(parameter);
+    ParameterParts parts;
     int64_t next = 0;
-    for (const auto& [begin, piece] : pieces[parameter]) {
+    for (const auto& [begin, piece] : pieces[parameter.name]) {
       if (begin != next || piece.shape.size() != 1) break;
       next += piece.shape[0];
-      part.parts.push_back(piece);
+      parts.parts.push_back(piece);
     }
-    if (next != expected) {
+    if (next != parameter.numel()) {
       throw CheckpointError(fmt::format("{}: it holds {} of the {} master weights of '{}' in a row", checkpoint.folder,
-                                        next, expected, parameter));
+                                        next, parameter.numel(), parameter.name));
     }
-  }
-  return std::make_unique<ModelSource>(checkpoint.folder, model, std::move(tensors), std::move(parts));
+    return parts;
+  });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Rules: the lexer of Jinja 3.1, and https://jinja.palletsprojects.com/templates/#whitespace-control.
-#include "tools/text/chat/jinja_tags.h"
+#include "tools/text/chat/jinja.h"
 
 #include <algorithm>
 #include <cctype>

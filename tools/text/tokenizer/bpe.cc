@@ -1,9 +1,6 @@
 #include "tools/text/tokenizer/bpe.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <functional>
 #include <queue>

@@ -12,7 +12,7 @@
 #include "core/base/check.h"
 #include "core/base/progress_bar.h"
 #include "core/base/thread_team.h"
-#include "tools/text/tokenizer/bpe_tokenizer.h"
+#include "tools/text/tokenizer/tokenizer.h"
 #include "tools/text/tokenizer/utf8.h"
 
 namespace mantissa {
@@ -28,12 +28,10 @@ const TextPattern& pattern_of(const BpeTrainerOptions& options) {
 bool is_normalized(const BpeTrainerOptions& options) { return options.pattern.starts_with("qwen"); }
 
 WordCounts count_words(std::span<const std::string_view> texts, const BpeTrainerOptions& options) {
-  PreTokenizerSequence pre_tokenizer;
-  pre_tokenizer.add(std::make_unique<SplitPreTokenizer>(
-      Regex(std::string(pattern_of(options).regex), RegexDialect::kOniguruma, options.pattern),
-      SplitPreTokenizer::Options{.is_known = true}));
-  NormalizerSequence normalizer;
-  if (is_normalized(options)) normalizer.add(std::make_unique<UnicodeNormalizer>(UnicodeNormalizer::Form::kNfc));
+  const PreTokenizer pre_tokenizer =
+      split_pre_tokenizer({std::string(pattern_of(options).regex), RegexDialect::kOniguruma, options.pattern});
+  std::vector<Normalizer> normalizers;
+  if (is_normalized(options)) normalizers.push_back(unicode_normalizer(NormalForm::kNfc));
 
   std::vector<Piece> chunks;
   std::vector<std::string> repaired(texts.size());  // where a text is not valid UTF-8
@@ -41,24 +39,21 @@ WordCounts count_words(std::span<const std::string_view> texts, const BpeTrainer
     const std::vector<Piece> parts = chunks_of({as_utf8(texts[i], repaired[i]), false}, " ");
     chunks.insert(chunks.end(), parts.begin(), parts.end());
   }
-  struct Words final : PieceSink {
-    void take(const Piece& word) override { ++counts[std::string(word.text)]; }
-    WordCounts counts;
-  };
-  std::vector<Words> by_thread(static_cast<size_t>(threads()));
+  std::vector<WordCounts> by_thread(static_cast<size_t>(threads()));
   const int64_t total = std::ssize(chunks), round = std::max<int64_t>(total / 100, 16 * threads());
   ProgressBar progress("words: chunks of text", total);
   for (int64_t begin = 0; begin < total; begin += round) {
     parallel_for(std::min(round, total - begin), [&](int64_t i) {
-      std::string normalized;
-      const std::string_view text = normalizer.apply(chunks[static_cast<size_t>(begin + i)].text, normalized);
-      pre_tokenizer.cut({text, false}, by_thread[static_cast<size_t>(current_thread())]);
+      std::string storage;
+      const std::string_view text = normalized(normalizers, chunks[static_cast<size_t>(begin + i)].text, storage);
+      WordCounts& counts = by_thread[static_cast<size_t>(current_thread())];
+      pre_tokenizer.cut({text, false}, [&counts](const Piece& word) { ++counts[std::string(word.text)]; });
     });
     progress.reach(begin + round);
   }
-  WordCounts counts = std::move(by_thread.front().counts);
+  WordCounts counts = std::move(by_thread.front());
   for (size_t thread = 1; thread < by_thread.size(); ++thread) {
-    for (const auto& [word, count] : by_thread[thread].counts) counts[word] += count;
+    for (const auto& [word, count] : by_thread[thread]) counts[word] += count;
   }
   return counts;
 }

@@ -115,31 +115,27 @@ Regex::Regex(const std::string& pattern, RegexDialect dialect, const std::string
   compiled_ = std::move(compiled);
 }
 
-Regex::Search::Search(const Regex& regex, std::string_view text)
-    : compiled_(*regex.compiled_), text_(text), match_(pcre2_match_data_create_from_pattern(compiled_.code, nullptr)) {
-  if (match_ == nullptr) throw std::bad_alloc();
-}
-
-Regex::Search::~Search() { pcre2_match_data_free(static_cast<pcre2_match_data*>(match_)); }
-
-bool Regex::Search::next() {
-  if (from_ > text_.size()) return false;
-  auto* const match = static_cast<pcre2_match_data*>(match_);
-  const auto* const subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
-  int found = pcre2_match(compiled_.code, subject, text_.size(), from_, PCRE2_NO_UTF_CHECK, match, nullptr);
-  if (found == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter takes its memory from the heap
-    found =
-        pcre2_match(compiled_.code, subject, text_.size(), from_, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match, nullptr);
+void Regex::search(std::string_view text, const std::function<void(size_t begin, size_t end)>& f) const {
+  pcre2_code* const code = compiled_->code;
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
+      pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
+  if (match == nullptr) throw std::bad_alloc();
+  for (size_t from = 0; from <= text.size();) {
+    const auto found_with = [&](uint32_t options) {
+      return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                         PCRE2_NO_UTF_CHECK | options, match.get(), nullptr);
+    };
+    int found = found_with(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = found_with(PCRE2_NO_JIT);  // it takes its memory from the heap
+    if (found == PCRE2_ERROR_NOMATCH) return;
+    require<DataError>(found > 0, "{}: the pattern needs too much memory or time on this text (PCRE2 error {})",
+                       compiled_->where, found);
+    const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(match.get());
+    const size_t begin = ends[0], end = ends[1];
+    f(begin, end);
+    from = end;
+    if (begin == end) from += end < text.size() ? first_char(text.substr(end)).bytes : 1;
   }
-  if (found == PCRE2_ERROR_NOMATCH) return false;
-  require<DataError>(found > 0, "{}: the pattern needs too much memory or time on this text (PCRE2 error {})",
-                     compiled_.where, found);
-  const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(match);
-  begin_ = ends[0];
-  end_ = ends[1];
-  from_ = end_;
-  if (begin_ == end_) from_ += end_ < text_.size() ? first_char(text_.substr(end_)).bytes : 1;
-  return true;
 }
 
 }  // namespace mantissa

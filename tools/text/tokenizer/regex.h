@@ -1,6 +1,7 @@
 // Regular expressions of tokenizers, by PCRE2's compiler for them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,28 +22,12 @@ class Regex {
   // Calls f(begin, end) for each match in valid UTF-8, in order. Thread safe.
   template <typename F>
   void for_each_match(std::string_view text, const F& f) const {
-    Search search(*this, text);
-    while (search.next()) f(search.begin(), search.end());
+    search(text, std::ref(f));  // a reference needs no memory
   }
 
  private:
   struct Compiled;
-  class Search {
-   public:
-    Search(const Regex& regex, std::string_view text);
-    ~Search();
-    Search(const Search&) = delete;
-    Search& operator=(const Search&) = delete;
-    bool next();
-    size_t begin() const { return begin_; }
-    size_t end() const { return end_; }
-
-   private:
-    const Compiled& compiled_;
-    std::string_view text_;
-    size_t begin_ = 0, end_ = 0, from_ = 0;
-    void* match_ = nullptr;
-  };
+  void search(std::string_view text, const std::function<void(size_t begin, size_t end)>& f) const;
 
   std::shared_ptr<const Compiled> compiled_;
 };

@@ -1,4 +1,4 @@
-#include "tools/text/tokenizer/tiktoken.h"
+#include "tools/text/tokenizer/tokenizer.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,6 @@
 #include "core/base/check.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
-#include "tools/text/tokenizer/bpe_tokenizer.h"
 
 namespace mantissa {
 namespace {
@@ -115,12 +114,10 @@ std::unique_ptr<Tokenizer> open_tiktoken(const std::string& path) {
   options.merges = merges_of(options.tokens);
   options.ignore_merges = true;
 
-  BpeTokenizerParts parts;
-  parts.kind = fmt::format("tiktoken {}", family->prefix);
-  if (family->is_normalized) parts.normalizer.add(std::make_unique<UnicodeNormalizer>(UnicodeNormalizer::Form::kNfc));
-  parts.pre_tokenizer.add(std::make_unique<SplitPreTokenizer>(
-      Regex(std::string(find_pattern(family->pattern)->regex), RegexDialect::kRust, path),
-      SplitPreTokenizer::Options{.is_known = true}));
+  TokenizerParts parts{.kind = fmt::format("tiktoken {}", family->prefix), .texts = {}};
+  if (family->is_normalized) parts.normalizers.push_back(unicode_normalizer(NormalForm::kNfc));
+  parts.pre_tokenizers.push_back(
+      split_pre_tokenizer({std::string(find_pattern(family->pattern)->regex), RegexDialect::kRust, path}));
   for (const auto& [text, id] : options.tokens) {
     const bool is_free = id >= parts.texts.size() || parts.texts.text(id).empty();
     require<DataError>(is_free, "{}: two tokens have the rank {}; each rank must be one token's", path, id);
@@ -139,7 +136,7 @@ std::unique_ptr<Tokenizer> open_tiktoken(const std::string& path) {
     require<DataError>(parts.bpe->find(std::string(1, static_cast<char>(byte))).has_value(),
                        "{}: byte {:#04x} has no token; every byte needs one", path, byte);
   }
-  return std::make_unique<BpeTokenizer>(std::move(parts));
+  return std::make_unique<Tokenizer>(std::move(parts));
 }
 
 }  // namespace mantissa

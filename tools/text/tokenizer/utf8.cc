@@ -44,6 +44,8 @@ size_t valid_prefix(std::string_view text) {
   return at;
 }
 
+bool is_python_space(char32_t code) { return is_space(code) || (code >= 0x1C && code <= 0x1F); }
+
 struct ByteAlphabet {
   ByteAlphabet() {
     bytes.fill(-1);
@@ -110,10 +112,6 @@ size_t incomplete_tail(std::string_view text) {
   return 0;
 }
 
-namespace {
-bool is_python_space(char32_t code) { return is_space(code) || (code >= 0x1C && code <= 0x1F); }
-}  // namespace
-
 std::string_view without_leading_space(std::string_view text) {
   while (!text.empty() && is_python_space(first_char(text).code)) text.remove_prefix(first_char(text).bytes);
   return text;
@@ -136,24 +134,12 @@ bool is_numeric(char32_t code) {
 }
 
 bool is_word(char32_t code) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:  // joiners, and symbols that are alphabetic: letters in circles and squares
-      return code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9) ||
-             (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
-             (code >= 0x1F170 && code <= 0x1F189);
-  }
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  // Letters, marks, digits and letters that are numbers; connectors; joiners; letters in circles and squares.
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC ||
+         code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9) ||
+         (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
+         (code >= 0x1F170 && code <= 0x1F189);
 }
 
 char32_t char_of_byte(unsigned char byte) { return byte_alphabet().chars[byte]; }
