@@ -4,7 +4,6 @@
 #include <span>
 
 #include "core/ops/cross_entropy.h"
-#include "core/profile/range.h"
 
 namespace mantissa {
 namespace {
@@ -66,22 +65,6 @@ double Evaluation::run() {
   if (total.is_bad) throw DataError(first_text(communicator_, error).text);
   if (total.tokens == 0 && sequences_ > 0) throw DataError("validation data: no target counts, all are masked");
   return total.nats / static_cast<double>(total.tokens);
-}
-
-Validation::Validation(Session& session)
-    : interval_(session.config.train.eval_interval),
-      evaluation_(session.config, session.runtime, *session.batches, session.communicator) {}
-
-void Validation::run(Trainer& trainer) {
-  if (!evaluation_.enabled()) return;
-  double loss = 0.0;
-  try {
-    const Range range(RangeKind::kPhase, "evaluate");
-    loss = evaluation_.run();
-  } catch (const DataError& error) {
-    trainer.fail<DataError>(error.what());
-  }
-  trainer.report_validation(loss);
 }
 
 }  // namespace mantissa

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "comm/state_faults.h"
-#include "tools/train/sessions.h"
 
 namespace mantissa {
 namespace {
@@ -101,30 +100,6 @@ void Trainer::require_finite_state() {
   if (!has_state_faults(state)) return;
   fail<FaultError>(fmt::format("stopped after step {}: {}; {}", session_.next_step,
                                state_fault_reason(describe_state_faults(state)), kStateFaultAdvice));
-}
-
-Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
-                 Communicator& communicator) {
-  Sessions sessions(run, checkpoint, hooks, communicator);
-  while (true) {
-    try {
-      Session session(sessions.config(), communicator, sessions.parts());
-      std::optional<Trainer> trainer;
-      try {
-        sessions.set_state(session);
-        trainer.emplace(session, sessions.state(), sessions.observers(session), hooks.stop);
-        const std::optional<PrecisionSwitch> why = trainer->run(sessions.end());
-        if (const std::optional<Ending> ending = sessions.end_session(*trainer, why)) return *ending;
-      } catch (const DamagedCheckpoint&) {  // on all ranks, before anything was trained
-        throw;
-      } catch (const std::exception& error) {
-        hooks.on_error(error);
-        throw;
-      }
-    } catch (const DamagedCheckpoint& error) {
-      sessions.pass_over_checkpoint(error);
-    }
-  }
 }
 
 }  // namespace mantissa
