@@ -8,14 +8,18 @@
 #include "comm/communicator.h"
 #include "comm/sharded_state.h"
 #include "comm/verdict_reduction.h"
+#include "core/kernels/fp8_gemm_support.h"
 #include "core/optim/clip.h"
 #include "tools/model/runtime/model_runtime.h"
 #include "tools/run/guard/fault_injection.h"
 #include "tools/run/guard/spike_detector.h"
-#include "tools/train/step/arena_size.h"
 #include "tools/train/step/batches.h"
 
 namespace mantissa {
+
+// The size of the step arena of a training: of its steps, of evaluation and samples where the configuration has them,
+// and of the search for the op that made a loss non-finite. DryRun finds it (dry_run.cc).
+size_t training_arena_bytes(const Config& config, Fp8GemmSupport support);
 
 // Parts that are given; the configuration says what the others are.
 struct SessionParts {
