@@ -79,6 +79,9 @@ class TrainingCheckpoints {
   bool save(RunState& state);
 
  private:
+  // On rank 0, makes the files valid that `texts` of all ranks names. Returns what went wrong; else empty.
+  std::string commit(const std::vector<std::vector<std::string>>& texts, const RunState& state,
+                     const std::optional<RollbackPoint>& point);
   // `point`: what a rollback returns to from the saved state.
   nlohmann::json manifest(const RunState& state, const std::optional<RollbackPoint>& point) const;
   std::vector<CheckpointFile> write_files(const std::string& folder) const;
