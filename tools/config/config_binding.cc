@@ -259,9 +259,7 @@ void bind_config(ConfigVisitor& v, Config& c) {
     v.scalar("max_skipped", integer_field(c.faults.max_skipped, 1));
   });
   v.section("stop_rules", [&] { bind_stop_rules(v, c.stop_rules); });
-  v.section("straggler", [&] {
-    v.scalar("window", integer_field<int64_t>(c.straggler.window, 0, kMaxSteps));
-  });
+  v.section("straggler", [&] { v.scalar("window", integer_field<int64_t>(c.straggler.window, 0, kMaxSteps)); });
   v.section("watchdog", [&] {
     v.scalar("enabled", bool_field(c.watchdog.enabled));
     v.scalar("deadline_s", real_field(c.watchdog.deadline_s, RealRange{.min = 0.0, .max = 1e7}));

@@ -1,4 +1,4 @@
-#include "tools/config/config_node.h"
+// The nodes of config_reader.h.
 
 #include <fmt/core.h>
 #include <yaml-cpp/eventhandler.h>

@@ -8,7 +8,6 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "tools/config/precision_names.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/lab/advise/plan/differentiable.h"

@@ -6,7 +6,6 @@
 
 #include "core/base/log.h"
 #include "core/kernels/elementwise/args.h"
-#include "tools/config/carried_files.h"
 #include "tools/config/init_from.h"
 #include "tools/model/exchange/weights_file.h"
 #include "tools/model/runtime/open_model.h"

@@ -9,7 +9,7 @@
 #include "tests/core/io/temp_folder.h"
 #include "tests/testing/error_of.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/config/precision_names.h"
+#include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 
 namespace mantissa {
