@@ -246,5 +246,9 @@ std::string join_config_path(std::string_view section, std::string_view key);
 
 // Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours.
 size_t edit_distance(std::string_view a, std::string_view b);
+// The word with the fewest slips from `word`, at most `slips`, if they leave something of it; empty if there is none.
+std::string nearest(std::string_view word, const std::vector<std::string>& known, size_t slips);
+// The slips that a word of this length may have.
+inline size_t likely_slips(std::string_view word) { return word.size() <= 3 ? 1 : word.size() <= 7 ? 2 : 3; }
 
 }  // namespace mantissa
