@@ -72,15 +72,8 @@ constexpr int64_t kMaxEvalBatches = 1 << 20, kMaxSampleTokens = 1 << 20;
 constexpr double kMinBucketMib = 1.0 / 1024;
 
 ScalarField blocks_field(BlockSelection& blocks) {
-  return {.expected = "all, none or blocks such as 0-2,4",
-          .get = [&blocks] { return blocks.text(); },
-          .set =
-              [&blocks](const ConfigNode& node) {
-                if (node.kind != ConfigNode::Kind::kScalar) return false;
-                const std::optional<BlockSelection> given = BlockSelection::parse(node.text);
-                if (given) blocks = *given;
-                return given.has_value();
-              }};
+  return parsed_field(
+      blocks, "all, none or blocks such as 0-2,4", [&blocks] { return blocks.text(); }, &BlockSelection::parse);
 }
 
 void bind_model(ConfigVisitor& v, ModelConfig& c) {

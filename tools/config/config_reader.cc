@@ -314,14 +314,9 @@ ScalarField bool_field(bool& target) {
 }
 
 ScalarField text_field(std::string& target) {
-  return {.expected = "a text",
-          .get = [&target] { return format_text(target); },
-          .set =
-              [&target](const ConfigNode& node) {
-                if (node.kind != ConfigNode::Kind::kScalar) return false;
-                target = node.text;
-                return true;
-              }};
+  return parsed_field(
+      target, "a text", [&target] { return format_text(target); },
+      [](const std::string& text) { return std::optional(text); });
 }
 
 std::string join_config_path(std::string_view section, std::string_view key) {

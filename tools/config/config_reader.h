@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -42,6 +43,8 @@ struct ConfigNode {
 
   // nullptr if the map has no such key.
   const ConfigMember* find(std::string_view key) const;
+  // The same for a path of keys: "precision.adaptive". The tree itself for "".
+  const ConfigNode* below(std::string_view path) const;
   ConfigMember* find(std::string_view key);
 };
 
@@ -165,6 +168,17 @@ ScalarField real_field(T& target, RealRange range = {}) {
                       [range](T value) { return range.contains(static_cast<double>(value)); });
 }
 
+// The field of a scalar whose text `parse` turns into the value, if it is one.
+template <typename T, typename Get, typename Parse>
+ScalarField parsed_field(T& target, std::string expected, Get get, Parse parse) {
+  return {.expected = std::move(expected), .get = get, .set = [&target, parse](const ConfigNode& node) {
+            if (node.kind != ConfigNode::Kind::kScalar) return false;
+            const std::optional<T> value = parse(node.text);
+            if (value) target = *value;
+            return value.has_value();
+          }};
+}
+
 ScalarField bool_field(bool& target);
 ScalarField text_field(std::string& target);
 
@@ -173,23 +187,14 @@ template <typename Enum, size_t kCount>
 ScalarField choice_field(Enum& target, const std::pair<std::string_view, Enum> (&names)[kCount]) {
   std::string expected = "one of ";
   for (size_t i = 0; i < kCount; ++i) expected += (i == 0 ? "" : ", ") + std::string(names[i].first);
-  return {.expected = expected,
-          .get =
-              [&target, &names] {
-                for (const auto& [word, value] : names) {
-                  if (value == target) return std::string(word);
-                }
-                return std::string("?");
-              },
-          .set =
-              [&target, &names](const ConfigNode& node) {
-                for (const auto& [word, value] : names) {
-                  if (node.kind != ConfigNode::Kind::kScalar || node.text != word) continue;
-                  target = value;
-                  return true;
-                }
-                return false;
-              }};
+  const auto get = [&target, &names] {
+    const auto* const found = std::ranges::find(names, target, &std::pair<std::string_view, Enum>::second);
+    return std::string(found == std::end(names) ? "?" : found->first);
+  };
+  return parsed_field(target, expected, get, [&names](std::string_view text) {
+    const auto* const found = std::ranges::find(names, text, &std::pair<std::string_view, Enum>::first);
+    return found == std::end(names) ? std::nullopt : std::optional(found->second);
+  });
 }
 
 // A list of sections. bind(visitor, element) binds the members of one element; make() returns a default element.

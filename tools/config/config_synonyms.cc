@@ -54,20 +54,6 @@ constexpr Fixed kFixed[] = {
     {"precision.adaptive", "curvature_interval", "50", "precision.adaptive.curvature is the threshold"},
     {"precision.adaptive", "noise_interval", "50", "precision.adaptive.gradient_noise is the threshold"}};
 
-// The section of a path such as "precision.adaptive"; nullptr if the tree has none.
-template <typename Node>
-Node* section_of(Node& root, std::string_view path) {
-  Node* node = &root;
-  while (!path.empty()) {
-    const std::string_view key = path.substr(0, path.find('.'));
-    auto* const member = node->find(key);
-    if (member == nullptr) return nullptr;
-    node = &member->value;
-    path.remove_prefix(std::min(path.size(), key.size() + 1));
-  }
-  return node;
-}
-
 std::string value_of(const Fixed& fixed, const ConfigNode& section) {
   if (fixed.value != nullptr) return fixed.value;
   const ConfigMember* const preset = section.find("preset");
@@ -79,7 +65,7 @@ std::string value_of(const Fixed& fixed, const ConfigNode& section) {
 
 void refuse_fixed(const ConfigNode& root) {
   for (const Fixed& fixed : kFixed) {
-    const ConfigNode* const section = section_of(root, fixed.section);
+    const ConfigNode* const section = root.below(fixed.section);
     const ConfigMember* const member = section != nullptr ? section->find(fixed.key) : nullptr;
     if (member == nullptr) continue;
     throw ConfigError(fmt::format("{}: {}.{} is no setting any more, and is {}; remove it: {}", member->origin,
@@ -118,7 +104,7 @@ void refuse_below(const ConfigNode& node, const std::string& section) {
 
 void drop_fixed_settings(ConfigNode& root) {
   for (const Fixed& fixed : kFixed) {
-    ConfigNode* const section = section_of(root, fixed.section);
+    auto* const section = const_cast<ConfigNode*>(root.below(fixed.section));
     if (section == nullptr) continue;
     std::erase_if(section->members, [&](const ConfigMember& member) {
       return member.key == fixed.key && member.value.text == value_of(fixed, *section);
