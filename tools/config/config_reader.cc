@@ -281,17 +281,14 @@ std::string format_text(const std::string& text) {
 }
 
 bool RealRange::contains(double value) const {
-  const bool above = min_bound == Bound::kClosed ? value >= min : value > min;
-  const bool below = max_bound == Bound::kClosed ? value <= max : value < max;
-  return above && below;
+  return (is_min_open ? value > min : value >= min) && (is_max_open ? value < max : value <= max);
 }
 
 std::string RealRange::expected() const {
   if (std::isinf(min) && std::isinf(max)) return "a number";
-  if (std::isinf(max)) return fmt::format("a number {} {}", min_bound == Bound::kClosed ? ">=" : ">", min);
-  if (std::isinf(min)) return fmt::format("a number {} {}", max_bound == Bound::kClosed ? "<=" : "<", max);
-  return fmt::format("a number in {}{}, {}{}", min_bound == Bound::kClosed ? '[' : '(', min, max,
-                     max_bound == Bound::kClosed ? ']' : ')');
+  if (std::isinf(max)) return fmt::format("a number {} {}", is_min_open ? ">" : ">=", min);
+  if (std::isinf(min)) return fmt::format("a number {} {}", is_max_open ? "<" : "<=", max);
+  return fmt::format("a number in {}{}, {}{}", is_min_open ? '(' : '[', min, max, is_max_open ? ')' : ']');
 }
 
 std::optional<std::string> plain_number(const ConfigNode& node) {

@@ -101,14 +101,13 @@ class ConfigVisitor {
 using ConfigBinding = std::function<void(ConfigVisitor&)>;
 
 struct RealRange {
-  enum class Bound { kClosed, kOpen };
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  Bound min_bound = Bound::kClosed, max_bound = Bound::kClosed;
+  bool is_min_open = false, is_max_open = false;
 
-  static constexpr RealRange above_zero() { return {.min = 0.0, .min_bound = Bound::kOpen}; }
+  static constexpr RealRange above_zero() { return {.min = 0.0, .is_min_open = true}; }
   static constexpr RealRange at_least_zero() { return {.min = 0.0}; }
-  static constexpr RealRange below_one() { return {.min = 0.0, .max = 1.0, .max_bound = Bound::kOpen}; }  // [0, 1)
+  static constexpr RealRange below_one() { return {.min = 0.0, .max = 1.0, .is_max_open = true}; }  // [0, 1)
 
   bool contains(double value) const;
   std::string expected() const;  // "a number in [0, 1)"

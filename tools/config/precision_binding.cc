@@ -50,17 +50,11 @@ std::string word_of(const std::optional<T>& value, const char* none) {
 template <typename Target, typename Parse>
 ScalarField word_field(Target& target, const std::string& words, Parse parse, const char* none = "") {
   const std::string known = std::string(none) + (*none == 0 ? "" : ", ") + words;
-  return {.expected = "one of " + known,
-          .get = [&target, none] { return word_of(target, none); },
-          .set =
-              [&target, none, parse](const ConfigNode& node) {
-                if (node.kind != ConfigNode::Kind::kScalar) return false;
-                const auto value = parse(node.text);
-                const bool is_none = *none != 0 && node.text == none;
-                if (value) target = *value;
-                if (is_none) target = {};
-                return value || is_none;
-              }};
+  const auto get = [&target, none] { return word_of(target, none); };
+  return parsed_field(target, "one of " + known, get, [none, parse](const std::string& text) -> std::optional<Target> {
+    if (const auto value = parse(text)) return Target(*value);
+    return *none != 0 && text == none ? std::optional(Target()) : std::nullopt;
+  });
 }
 
 std::string op_words() {

@@ -148,7 +148,7 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
       profiler(make_profiler(config, device, parts)),
       runtime(
           config, parts.backend ? std::move(parts.backend) : open_device(config, device),
-          [&](Fp8GemmSupport support) { return parts.arena_bytes(config, support); }, profiler.get()),
+          [&](Fp8GemmSupport support) { return training_arena_bytes(config, support); }, profiler.get()),
       faults(config, std::move(parts.struck)),
       staged_(make_staged(given_communicator, *runtime.backend)),
       profiled_(make_profiled(outermost(given_communicator, staged_.get(), nullptr), profiler.get())),

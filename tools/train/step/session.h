@@ -27,8 +27,6 @@ struct SessionParts {
   std::unique_ptr<StepProfiler> profiler{};  // null: none, unless config.profile
   std::function<std::shared_ptr<const Batches>(const Config&, Objective)> batches = open_batches;
   std::shared_ptr<StruckFaults> struck{};  // null: no fault has struck before
-  // Bytes of the step arena on a backend that computes.
-  std::function<size_t(const Config&, Fp8GemmSupport)> arena_bytes = training_arena_bytes;
 };
 
 // A training in one precision on one rank. Code that runs, saves or restores a training takes a Session; code that
