@@ -20,9 +20,14 @@ float residual_stddev(const ModelConfig& config) {
   return config.init_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
 }
 
-LoraAdapters adapters_of(ParameterSet& parameters, const std::string& layer, int64_t inputs,
-                         const ModelConfig& config) {
-  return {parameters, layer, inputs, projections_of(config, layer), config.lora};
+// Registers a linear layer of a block: a normal weight, a bias of zeros if there is one, and adapters.
+LinearParameters add_linear(ParameterSet& parameters, const ModelConfig& config, const std::string& path,
+                            int64_t inputs, int64_t outputs, LinearBias bias, float stddev) {
+  LinearParameters result;
+  result.weight = &parameters.add(path + ".weight", {outputs, inputs}, normal(stddev));
+  if (config.resolved(bias)) result.bias = &parameters.add(path + ".bias", {outputs}, {Init::Kind::kZeros});
+  result.adapters = {parameters, path, inputs, projections_of(config, path), config.lora};
+  return result;
 }
 
 // x (R, K) of `samples` sequences.
@@ -46,14 +51,6 @@ bool rounds_operands(Tape& tape, std::string_view name) {
 }
 
 }  // namespace
-
-LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
-                            bool bias, float stddev) {
-  LinearParameters result;
-  result.weight = &parameters.add(path + ".weight", {outputs, inputs}, normal(stddev));
-  if (bias) result.bias = &parameters.add(path + ".bias", {outputs}, {Init::Kind::kZeros});
-  return result;
-}
 
 DType linear_input_dtype(Tape& tape, std::string_view path) {
   const Tape::LayerGuard guard(tape, path);
@@ -83,16 +80,14 @@ SelfAttention::SelfAttention(ParameterSet& parameters, const std::string& path, 
              .mask = mask,
              .window = config.window_of(block)},
       rotates_(config.position == Position::kRope && config.rope_blocks.contains(block)) {
-  qkv_ = add_linear(parameters, path + ".qkv", config.width, shape_.qkv_row(), config.resolved(config.qkv_bias),
+  qkv_ = add_linear(parameters, config, path + ".qkv", config.width, shape_.qkv_row(), config.qkv_bias,
                     config.init_stddev);
-  qkv_.adapters = adapters_of(parameters, path + ".qkv", config.width, config);
   if (config.qk_norm) {
     query_norm_ = &parameters.add(path + ".query_norm.weight", {shape_.head_dim}, {Init::Kind::kOnes});
     key_norm_ = &parameters.add(path + ".key_norm.weight", {shape_.head_dim}, {Init::Kind::kOnes});
   }
-  out_ = add_linear(parameters, path + ".out", shape_.out_row(), config.width, config.resolved(config.out_bias),
+  out_ = add_linear(parameters, config, path + ".out", shape_.out_row(), config.width, config.out_bias,
                     residual_stddev(config));
-  out_.adapters = adapters_of(parameters, path + ".out", shape_.out_row(), config);
 }
 
 Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
@@ -114,12 +109,9 @@ FeedForward::FeedForward(ParameterSet& parameters, const std::string& path, cons
     : config_(config) {
   const int64_t hidden = config.resolved_mlp_width();
   const int64_t outputs = is_gated(config.activation) ? 2 * hidden : hidden;
-  up_ =
-      add_linear(parameters, path + ".up", config.width, outputs, config.resolved(config.mlp_bias), config.init_stddev);
-  up_.adapters = adapters_of(parameters, path + ".up", config.width, config);
-  down_ = add_linear(parameters, path + ".down", hidden, config.width, config.resolved(config.mlp_bias),
-                     residual_stddev(config));
-  down_.adapters = adapters_of(parameters, path + ".down", hidden, config);
+  up_ = add_linear(parameters, config, path + ".up", config.width, outputs, config.mlp_bias, config.init_stddev);
+  down_ =
+      add_linear(parameters, config, path + ".down", hidden, config.width, config.mlp_bias, residual_stddev(config));
 }
 
 Var FeedForward::forward(Tape& tape, Var x, int64_t samples) const {

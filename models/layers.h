@@ -15,9 +15,6 @@ struct LinearParameters {
   Parameter* bias = nullptr;
   LoraAdapters adapters{};
 };
-// Registers them: a normal weight, and a bias of zeros if there is one.
-LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
-                            bool bias, float stddev);
 
 // The dtype to which a linear layer `path` below the tape's current layer casts an fp32 input.
 DType linear_input_dtype(Tape& tape, std::string_view path);

@@ -9,7 +9,7 @@
 
 #include "amp/grad_scaler.h"
 #include "core/base/error.h"
-#include "models/plugin_loader.h"
+#include "models/model.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/config_reader.h"
 #include "tools/config/data_paths.h"

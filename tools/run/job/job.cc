@@ -14,7 +14,6 @@
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "models/model.h"
-#include "models/plugin_loader.h"
 #include "tools/config/validation.h"
 #include "tools/run/job/device_choice.h"
 
