@@ -18,10 +18,7 @@ constexpr int kMaxDoublings = 6;
 constexpr const char* kLoss = "loss";
 constexpr const char* kNorm = "gradient norm";
 constexpr const char* kSkips = "skipped steps";
-constexpr const char* kUnderflow = "underflow";
 constexpr const char* kValidation = "validation";
-constexpr const char* kCurvature = "curvature";
-constexpr const char* kNoise = "gradient noise";
 constexpr const char* kRoughness = "loss roughness";
 
 struct SignalText {
@@ -31,11 +28,11 @@ constexpr SignalText kTexts[] = {
     {kLoss, "the loss was {:.4g} nats above its recent median", "the loss was not finite"},
     {kNorm, "the gradient norm was {:.4g} times its recent quantile", "the gradient norm was not finite"},
     {kSkips, "a share of {:.4g} of recent steps was skipped", "a loss or gradient was not finite"},
-    {kUnderflow, "a share of {:.4g} of gradients underflowed", nullptr},
+    {"underflow", "a share of {:.4g} of gradients underflowed", nullptr},
     {kValidation, "the validation loss did not improve, evaluations in a row: {:g}",
      "the validation loss was not finite"},
-    {kCurvature, "the curvature along the update was {:.4g}", nullptr},
-    {kNoise, "the noise between micro-batches was {:.4g} of the squared gradient norm",
+    {"curvature", "the curvature along the update was {:.4g}", nullptr},
+    {"gradient noise", "the noise between micro-batches was {:.4g} of the squared gradient norm",
      "the gradient noise was not finite"},
     {kRoughness, "the last losses were {:.4g} times as rough as the window", nullptr}};
 
@@ -146,8 +143,7 @@ void AdaptivePrecision::compare(const char* signal, int64_t step, double value, 
   if (!(value < ease)) state_.uneasy_at = step;
   if (value < threshold) return;
   const BadSignal bad{.signal = signal, .step = step, .value = value, .threshold = threshold};
-  const auto known = std::find_if(state_.bad.begin(), state_.bad.end(),
-                                  [signal](const BadSignal& before) { return before.signal == signal; });
+  const auto known = std::ranges::find(state_.bad, signal, &BadSignal::signal);
   if (known == state_.bad.end()) {
     state_.bad.push_back(bad);
   } else if (!std::isfinite(value) && std::isfinite(known->value)) {
@@ -156,6 +152,7 @@ void AdaptivePrecision::compare(const char* signal, int64_t step, double value, 
 }
 
 void AdaptivePrecision::compare_seldom(const char* signal, int64_t step, double value, double threshold) {
+  if (threshold == 0.0) return;
   const double ease = options_.band * threshold;
   if (value < ease) {
     state_.uneasy.erase(signal);
@@ -205,11 +202,6 @@ void AdaptivePrecision::skipped(int64_t step, double loss, double norm) {
           options_.band * options_.skipped_share);
 }
 
-void AdaptivePrecision::underflowed(int64_t step, double share) {
-  if (options_.underflow_share == 0.0) return;
-  compare_seldom(kUnderflow, step, share, options_.underflow_share);
-}
-
 void AdaptivePrecision::evaluated(int64_t step, double loss) {
   if (options_.stalled_evaluations == 0) return;
   const bool better = !state_.best_validation || loss < *state_.best_validation - options_.min_improvement;
@@ -218,16 +210,6 @@ void AdaptivePrecision::evaluated(int64_t step, double loss) {
   // A loss that is not finite is bad at once.
   const double value = std::isfinite(loss) ? state_.stalled : std::numeric_limits<double>::quiet_NaN();
   compare_seldom(kValidation, step, value, options_.stalled_evaluations);
-}
-
-void AdaptivePrecision::curved(int64_t step, double curvature) {
-  if (options_.curvature == 0.0) return;
-  compare_seldom(kCurvature, step, curvature, options_.curvature);
-}
-
-void AdaptivePrecision::noisy(int64_t step, double gradient_noise) {
-  if (options_.gradient_noise == 0.0) return;
-  compare_seldom(kNoise, step, gradient_noise, options_.gradient_noise);
 }
 
 std::optional<double> AdaptivePrecision::relative_roughness() const {
@@ -280,8 +262,8 @@ std::optional<AdaptivePrecision::Switch> AdaptivePrecision::decide(int64_t step)
       state_.bad.clear();  // no level is left
       return std::nullopt;
     }
-    const bool can_wait = std::all_of(state_.bad.begin(), state_.bad.end(),
-                                      [](const BadSignal& bad) { return std::isfinite(bad.value); });
+    const bool can_wait =
+        std::ranges::all_of(state_.bad, [](const BadSignal& bad) { return std::isfinite(bad.value); });
     if (can_wait && !may_switch(step)) return std::nullopt;
     const int above = state_.bad.size() > 1 ? 0 : state_.level - 1;
     return go_to(is_last ? std::min(above, state_.highest) : above, step);

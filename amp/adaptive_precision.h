@@ -127,10 +127,10 @@ class AdaptivePrecision {
   void applied(int64_t step, double loss, double norm);
   // Reports a step skipped because of a non-finite loss or norm that a lower loss scale does not cure.
   void skipped(int64_t step, double loss, double norm);
-  void underflowed(int64_t step, double share);
+  void underflowed(int64_t step, double share) { compare_seldom(kUnderflow, step, share, options_.underflow_share); }
   void evaluated(int64_t step, double loss);
-  void curved(int64_t step, double curvature);
-  void noisy(int64_t step, double gradient_noise);
+  void curved(int64_t step, double curvature) { compare_seldom(kCurvature, step, curvature, options_.curvature); }
+  void noisy(int64_t step, double noise) { compare_seldom(kNoise, step, noise, options_.gradient_noise); }
 
   // Whether a decision is due after so many steps.
   bool is_due(int64_t step) const { return step > 0 && step % options_.check_interval == 0; }
@@ -140,6 +140,8 @@ class AdaptivePrecision {
   std::optional<Switch> decide(int64_t step);
 
  private:
+  static constexpr const char *kUnderflow = "underflow", *kCurvature = "curvature", *kNoise = "gradient noise";
+
   // Roughness of the last `warmup` losses over the roughness of the earlier losses in the window, at least as many.
   std::optional<double> relative_roughness() const;
   // Compares a value that is bad from `threshold` on, and uneasy from `ease` on.

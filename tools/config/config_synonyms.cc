@@ -43,7 +43,7 @@ struct Fixed {
 constexpr const char* kByPreset = "scaler.preset sets it: deepspeed, megatron, pytorch or none";
 constexpr Fixed kFixed[] = {
     {"scaler", "growth_delay", nullptr, kByPreset},
-    {"scaler", "refill", nullptr, kByPreset},
+    {"scaler", "refill", "growth", kByPreset},
     {"straggler", "factor", "1.3", "straggler.window turns the comparison off"},
     {"stop_rules", "window", "128", "stop_rules.loss_z and grad_norm_z are its thresholds"},
     {"stop_rules", "max_rollbacks", "3", "stop_rules.action says what spikes lead to"},
@@ -59,8 +59,7 @@ std::string value_of(const Fixed& fixed, const ConfigNode& section) {
   const ConfigMember* const preset = section.find("preset");
   const bool has_preset = preset != nullptr && preset->value.text != "none";
   const ScalerConfig scaler = has_preset ? scaler_preset(preset->value.text) : ScalerConfig();
-  if (fixed.key == std::string_view("growth_delay")) return fmt::format("{}", scaler.growth_delay);
-  return scaler.refill == HysteresisRefill::kOnGrowth ? "growth" : "clean_step";
+  return fmt::format("{}", scaler.growth_delay);
 }
 
 void refuse_fixed(const ConfigNode& root) {
