@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "amp/precision_rules.h"
+#include "amp/autocast_policy.h"
 
 namespace mantissa {
 

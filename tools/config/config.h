@@ -14,7 +14,7 @@
 #include "amp/adaptive_precision.h"
 #include "amp/grad_scaler.h"
 #include "amp/precision_fallback.h"
-#include "amp/precision_rules.h"
+#include "amp/autocast_policy.h"
 #include "comm/comm_options.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/tape.h"

@@ -10,7 +10,6 @@
 
 #include "tools/run/state/run_state.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/held_state.h"
 #include "tools/train/step/train_step.h"
 
 namespace mantissa {
