@@ -11,6 +11,7 @@
 
 #include "core/base/round_up.h"
 #include "core/io/files.h"
+#include "models/layers.h"
 #include "models/plugin.h"
 
 namespace mantissa {
@@ -161,17 +162,6 @@ double training_flops_per_token(const ModelConfig& config) {
   }
   const double products = config.lora.rank > 0 ? 4 : 6;  // frozen weights have no gradient
   return products * matrix_parameters + 12 * static_cast<double>(keys) * mixed;
-}
-
-std::vector<Projection> projections_of(const ModelConfig& config, std::string_view layer) {
-  const int64_t dim = config.resolved_head_dim(), keys = config.resolved_kv_heads() * dim,
-                hidden = config.resolved_mlp_width();
-  if (layer.ends_with(".attention.qkv")) return {{"q_proj", config.heads * dim}, {"k_proj", keys}, {"v_proj", keys}};
-  if (layer.ends_with(".attention.out")) return {{"o_proj", config.width}};
-  if (layer.ends_with(".mlp.down")) return {{"down_proj", config.width}};
-  MANTISSA_CHECK(layer.ends_with(".mlp.up"), "[projections_of] '{}' is no linear layer of a block", layer);
-  if (is_gated(config.activation)) return {{"gate_proj", hidden}, {"up_proj", hidden}};
-  return {{"up_proj", hidden}};
 }
 
 double ModelConfig::option(std::string_view name, double fallback) const {

@@ -10,7 +10,6 @@
 
 #include "core/autograd/tape.h"
 #include "core/ops/cross_entropy.h"
-#include "models/lora.h"
 #include "models/model_config.h"
 
 namespace mantissa {
@@ -36,9 +35,6 @@ class Model {
 using ModelFactory = std::function<std::unique_ptr<Model>(const ModelConfig& config, ParameterSet& parameters)>;
 // `options`: the names that model.options may give this model. False, with nothing changed, if the name is taken.
 bool register_model(const std::string& name, ModelFactory factory, std::vector<std::string> options = {});
-// The projections that the weight of a linear layer in a block packs, in order: "blocks.0.attention.qkv". ContractError
-// for another layer.
-std::vector<Projection> projections_of(const ModelConfig& config, std::string_view layer);
 
 // Registers the model's parameters in order of use; with config.lora, all but those of adapters are frozen. Loads
 // config.plugin first. ConfigError naming all models for an unknown config.name, naming the model's options for an

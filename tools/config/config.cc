@@ -13,7 +13,6 @@
 #include "tools/config/config_binding.h"
 #include "tools/config/config_reader.h"
 #include "tools/config/data_paths.h"
-#include "tools/config/init_from.h"
 #include "tools/config/precision_phases.h"
 
 namespace mantissa {

@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "amp/adaptive_precision.h"
-#include "amp/grad_scaler.h"
-#include "amp/precision_fallback.h"
 #include "amp/autocast_policy.h"
+#include "amp/grad_scaler.h"
 #include "comm/comm_options.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/tape.h"
@@ -345,5 +344,18 @@ std::vector<std::string> reporting_differences(const Config& saved, const Config
 // Whether a user changes this setting as a training goes on: its length, learning rate, clipping and stop rules. A
 // resumed run takes the new value with a notice.
 bool steers_training(std::string_view path);
+
+// ---- Checks, which reject impossible combinations of settings before anything is allocated: validation.cc.
+
+// ConfigError that lists every problem: keys, values, where they were written (by `origins`), and what to do. Settings
+// without an effect are not errors: see tools/train/ineffective_settings.h.
+void validate(const Config& config, const ConfigOrigins& origins = {});
+
+// Checks what depends on the number of ranks: batch sizes, and ranks named in injected faults.
+void validate_for_ranks(const Config& config, int ranks, const ConfigOrigins& origins = {});
+
+// Puts the place where a setting was written, if known, in front of a message that starts with the setting's path
+// ("device: nothing is named …"). For errors found where origins are not known.
+std::string located(const std::string& message, const ConfigOrigins& origins);
 
 }  // namespace mantissa

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "tools/config/config.h"
 #include "tools/config/config_binding.h"
-#include "tools/config/validation.h"
 
 namespace mantissa {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "amp/adaptive_precision.h"
 #include "amp/autocast_policy.h"
-#include "amp/precision_fallback.h"
 #include "core/base/wrapped_text.h"
 #include "core/ops/cross_entropy.h"
 #include "core/profile/range.h"

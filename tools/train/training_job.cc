@@ -9,7 +9,7 @@
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
 #include "core/profile/range.h"
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
 #include "tools/run/guard/black_box.h"
 #include "tools/run/guard/watchdog.h"
 #include "tools/run/guard/watched_communicator.h"

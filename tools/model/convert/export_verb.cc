@@ -15,7 +15,7 @@
 #include "core/io/json_node.h"
 #include "core/io/pending_output.h"
 #include "models/model.h"
-#include "tools/config/init_from.h"
+#include "tools/config/data_paths.h"
 #include "tools/model/convert/adapters.h"
 #include "tools/model/exchange/hf_config.h"
 #include "tools/model/exchange/hf_names.h"

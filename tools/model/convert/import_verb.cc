@@ -5,7 +5,7 @@
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/pending_output.h"
-#include "tools/config/init_from.h"
+#include "tools/config/data_paths.h"
 #include "tools/model/exchange/weights_file.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/next_commands.h"
