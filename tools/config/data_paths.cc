@@ -31,23 +31,20 @@ void require_one_kind(const std::string& folder, const std::vector<std::string>&
   const std::string suffixes = fmt::format("{}", fmt::join(kTokenSuffixes, ", "));
   const auto token_file = std::ranges::find_if(files, is_token_file);
   const auto text_file = std::ranges::find_if_not(files, is_token_file);
-  if (files.empty()) {
-    throw DataError(fmt::format(
-        "'{}' is a folder without files: expected text files, or token files ({}); for files in folders below it give "
-        "'{}/**/*.txt'",
-        folder, suffixes, folder));
-  }
+  require<DataError>(
+      !files.empty(),
+      "'{}' is a folder without files: expected text files, or token files ({}); for files in folders below it give "
+      "'{}/**/*.txt'",
+      folder, suffixes, folder);
   if (token_file != files.end() && text_file != files.end()) {
     throw DataError(
         fmt::format("'{}' holds text files ({}) and token files ({}): expected one kind; give '{}/*{}', or name files",
                     folder, *text_file, *token_file, folder, fs::path(*token_file).extension().string()));
   }
-  if (format == DataFormat::kTokens && token_file == files.end()) {
-    throw DataError(
-        fmt::format("'{}' holds no token files ({}), but {}, and data.format is tokens: if that has tokens, too, give "
-                    "the pattern '{}/*{}', if it has text, give data.format=bytes",
-                    folder, suffixes, files.front(), folder, fs::path(files.front()).extension().string()));
-  }
+  require<DataError>(format != DataFormat::kTokens || token_file != files.end(),
+                     "'{}' holds no token files ({}), but {}, and data.format is tokens: if that has tokens, too, give "
+                     "the pattern '{}/*{}', if it has text, give data.format=bytes",
+                     folder, suffixes, files.front(), folder, fs::path(files.front()).extension().string());
   if (format == DataFormat::kBytes && token_file != files.end()) {
     throw DataError(fmt::format("'{}' holds token files ({}), but data.format is bytes: give data.format=tokens",
                                 folder, files.front()));
@@ -127,9 +124,8 @@ ModelConfig model_of_file(const std::string& path) {
 std::vector<std::string> in_folders(const std::vector<std::string>& names, DataFormat format) {
   std::vector<std::string> patterns = names;
   for (std::string& name : patterns) {
-    if (name.find(',') != std::string::npos && !is_there(name)) {
-      throw DataError(fmt::format("'{}' is neither a file nor a folder; a list is written [{}]", name, name));
-    }
+    require<DataError>(name.find(',') == std::string::npos || is_there(name),
+                       "'{}' is neither a file nor a folder; a list is written [{}]", name, name);
     std::error_code error;  // then it is no folder
     if (has_wildcard(name) || !fs::is_directory(name, error)) continue;
     const std::string folder = name.ends_with('/') && name.size() > 1 ? name.substr(0, name.size() - 1) : name;

@@ -35,19 +35,16 @@ std::string moment(const PrecisionPhase& entry) {
 void validate_moments(const Config& config, int phase, const ConfigOrigins& origins) {
   const PrecisionPhase& entry = entry_of(config, phase);
   const std::string name = phase_name(config, phase, origins);
-  if ((entry.after_step > 0) == (entry.after_tokens > 0)) {
-    throw ConfigError(
-        fmt::format("{}: after_step = {} and after_tokens = {}: give one of them, above 0; before it the settings of "
-                    "`precision` itself hold",
-                    name, entry.after_step, entry.after_tokens));
-  }
-  if (phase_begin(config, phase) <= phase_begin(config, phase - 1)) {
-    throw ConfigError(
-        fmt::format("{}: {} comes at step {}, not after {}, which begins at step {}: write phases in "
-                    "order",
-                    name, moment(entry), phase_begin(config, phase), phase_name(config, phase - 1, origins),
-                    phase_begin(config, phase - 1)));
-  }
+  require<ConfigError>(
+      (entry.after_step > 0) != (entry.after_tokens > 0),
+      "{}: after_step = {} and after_tokens = {}: give one of them, above 0; before it the settings of "
+      "`precision` itself hold",
+      name, entry.after_step, entry.after_tokens);
+  require<ConfigError>(phase_begin(config, phase) > phase_begin(config, phase - 1),
+                       "{}: {} comes at step {}, not after {}, which begins at step {}: write phases in "
+                       "order",
+                       name, moment(entry), phase_begin(config, phase), phase_name(config, phase - 1, origins),
+                       phase_begin(config, phase - 1));
 }
 
 // Bits of the operands in the products of most layers; nothing if rules may change that.
@@ -183,12 +180,11 @@ void validate_phases(const Config& config, const ConfigOrigins& origins) {
   if (adapts(config)) validate_ladder(config, origins);
   for (int phase = 0; phase < phase_count(config); ++phase) {
     const bool is_base = phase == 0 && !adapts(config);
-    if (phase_count(config) > 1 && precision_of(config, phase).is_fp64()) {
-      throw ConfigError(
-          fmt::format("{}: compute = fp64 holds for a whole training, whose state is then fp64; give another precision "
-                      "here, or remove precision.schedule and precision.adaptive",
-                      phase_name(config, phase, origins)));
-    }
+    require<ConfigError>(
+        phase_count(config) == 1 || !precision_of(config, phase).is_fp64(),
+        "{}: compute = fp64 holds for a whole training, whose state is then fp64; give another precision "
+        "here, or remove precision.schedule and precision.adaptive",
+        phase_name(config, phase, origins));
     if (!is_base && !adapts(config)) validate_moments(config, phase, origins);
     try {
       validate(in_phase(config, phase), origins_in_phase(config, phase, origins));

@@ -49,10 +49,8 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
   read_state(checkpoint.folder, [&] {
     const nlohmann::json& state = checkpoint.state;
     const int version = state.at("format_version");
-    if (version != kStateVersion) {
-      throw CheckpointError(
-          fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kStateVersion));
-    }
+    require<CheckpointError>(version == kStateVersion, "{}: format version {}, this program reads {}",
+                             checkpoint.folder, version, kStateVersion);
     if (state.value(kWeightsOnly, false)) {
       throw CheckpointError(
           fmt::format("{} holds weights and no state of a training: give train.init_from={} to begin with them, and "
@@ -91,12 +89,10 @@ void require_same_training(const Checkpoint& checkpoint, const Config& run) {
                     "with, or another train.run_dir",
                     checkpoint.folder, fmt::join(of_model, "\n  ")));
   }
-  if (!others.empty() && !run.checkpoint.allow_changes) {
-    throw ConfigError(
-        fmt::format("{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
-                    "checkpoint.allow_changes=true to go on with the new ones",
-                    checkpoint.folder, fmt::join(others, "\n  ")));
-  }
+  require<ConfigError>(others.empty() || run.checkpoint.allow_changes,
+                       "{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
+                       "checkpoint.allow_changes=true to go on with the new ones",
+                       checkpoint.folder, fmt::join(others, "\n  "));
   if (!differences.empty()) {
     log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
   }
@@ -170,9 +166,8 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   std::optional<Checkpoint> chosen;  // by rank 0 for all
   bool is_named = false;
   const auto examine = [&](const Checkpoint& checkpoint) {
-    if (std::ranges::find(passed_over, checkpoint.folder) != passed_over.end()) {
-      throw CheckpointError(fmt::format("{}: it could not be resumed from", checkpoint.folder));
-    }
+    require<CheckpointError>(std::ranges::count(passed_over, checkpoint.folder) == 0,
+                             "{}: it could not be resumed from", checkpoint.folder);
     examine_state(config, checkpoint);
   };
   if (communicator.rank() == 0) {
@@ -186,12 +181,10 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
       store.recover();
       chosen = store.latest_valid(examine);
     }
-    if (!chosen && choice == "auto" && !store.steps().empty()) {
-      throw CheckpointError(
-          fmt::format("{} holds {}, but no valid one; starting again would write over the run. Give "
-                      "checkpoint.resume=none to start from the beginning, or another train.run_dir",
-                      checkpoint_root(config.train.run_dir), counted(std::ssize(store.steps()), "checkpoint")));
-    }
+    require<CheckpointError>(chosen || choice != "auto" || store.steps().empty(),
+                             "{} holds {}, but no valid one; starting again would write over the run. Give "
+                             "checkpoint.resume=none to start from the beginning, or another train.run_dir",
+                             checkpoint_root(config.train.run_dir), counted(std::ssize(store.steps()), "checkpoint"));
   }
   return resume_point_on_all_ranks(config, chosen, communicator, is_named);
 }
@@ -230,13 +223,12 @@ ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point
         warn(fmt::format("skipping a checkpoint: {}", error.what()));
       }
     }
-    if (!chosen) {
-      throw CheckpointError(
-          fmt::format("rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, and found "
-                      "no valid one "
-                      "in {}. A new start continues from the newest valid checkpoint, if there is one",
-                      point.step, point.folder.empty() ? checkpoint_root(config.train.run_dir) : point.folder));
-    }
+    require<CheckpointError>(
+        chosen.has_value(),
+        "rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, and found "
+        "no valid one "
+        "in {}. A new start continues from the newest valid checkpoint, if there is one",
+        point.step, point.folder.empty() ? checkpoint_root(config.train.run_dir) : point.folder);
   }
   return resume_point_on_all_ranks(config, chosen, communicator).value();  // rank 0 has one
 }

@@ -14,6 +14,7 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/json_node.h"
 #include "core/io/pending_output.h"
+#include "models/layers.h"
 #include "models/model.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/convert/adapters.h"
