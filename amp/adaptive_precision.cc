@@ -18,10 +18,7 @@ constexpr int kMaxDoublings = 6;
 constexpr const char* kLoss = "loss";
 constexpr const char* kNorm = "gradient norm";
 constexpr const char* kSkips = "skipped steps";
-constexpr const char* kUnderflow = "underflow";
 constexpr const char* kValidation = "validation";
-constexpr const char* kCurvature = "curvature";
-constexpr const char* kNoise = "gradient noise";
 constexpr const char* kRoughness = "loss roughness";
 
 struct SignalText {
@@ -31,11 +28,11 @@ constexpr SignalText kTexts[] = {
     {kLoss, "the loss was {:.4g} nats above its recent median", "the loss was not finite"},
     {kNorm, "the gradient norm was {:.4g} times its recent quantile", "the gradient norm was not finite"},
     {kSkips, "a share of {:.4g} of recent steps was skipped", "a loss or gradient was not finite"},
-    {kUnderflow, "a share of {:.4g} of gradients underflowed", nullptr},
+    {"underflow", "a share of {:.4g} of gradients underflowed", nullptr},
     {kValidation, "the validation loss did not improve, evaluations in a row: {:g}",
      "the validation loss was not finite"},
-    {kCurvature, "the curvature along the update was {:.4g}", nullptr},
-    {kNoise, "the noise between micro-batches was {:.4g} of the squared gradient norm",
+    {"curvature", "the curvature along the update was {:.4g}", nullptr},
+    {"gradient noise", "the noise between micro-batches was {:.4g} of the squared gradient norm",
      "the gradient noise was not finite"},
     {kRoughness, "the last losses were {:.4g} times as rough as the window", nullptr}};
 
@@ -52,6 +49,11 @@ void remember(std::deque<double>& values, double value, int window) {
   values.push_back(value);
   if (static_cast<int>(values.size()) > window) values.pop_front();
 }
+
+// The compute dtype of an op whose format is a dtype or `low`. Other ops follow their inputs.
+DType dtype_of(const Precision& precision, Op op) { return compute_dtype(precision, {}, op, DType::kF32, DType::kF32); }
+
+bool rounds(const Precision& precision, Op op) { return op == Op::kLinear && precision.linear.any(); }
 
 }  // namespace
 
@@ -146,8 +148,7 @@ void AdaptivePrecision::compare(const char* signal, int64_t step, double value, 
   if (!(value < ease)) state_.uneasy_at = step;
   if (value < threshold) return;
   const BadSignal bad{.signal = signal, .step = step, .value = value, .threshold = threshold};
-  const auto known = std::find_if(state_.bad.begin(), state_.bad.end(),
-                                  [signal](const BadSignal& before) { return before.signal == signal; });
+  const auto known = std::ranges::find(state_.bad, signal, &BadSignal::signal);
   if (known == state_.bad.end()) {
     state_.bad.push_back(bad);
   } else if (!std::isfinite(value) && std::isfinite(known->value)) {
@@ -156,6 +157,7 @@ void AdaptivePrecision::compare(const char* signal, int64_t step, double value, 
 }
 
 void AdaptivePrecision::compare_seldom(const char* signal, int64_t step, double value, double threshold) {
+  if (threshold == 0.0) return;
   const double ease = options_.band * threshold;
   if (value < ease) {
     state_.uneasy.erase(signal);
@@ -205,11 +207,6 @@ void AdaptivePrecision::skipped(int64_t step, double loss, double norm) {
           options_.band * options_.skipped_share);
 }
 
-void AdaptivePrecision::underflowed(int64_t step, double share) {
-  if (options_.underflow_share == 0.0) return;
-  compare_seldom(kUnderflow, step, share, options_.underflow_share);
-}
-
 void AdaptivePrecision::evaluated(int64_t step, double loss) {
   if (options_.stalled_evaluations == 0) return;
   const bool better = !state_.best_validation || loss < *state_.best_validation - options_.min_improvement;
@@ -218,16 +215,6 @@ void AdaptivePrecision::evaluated(int64_t step, double loss) {
   // A loss that is not finite is bad at once.
   const double value = std::isfinite(loss) ? state_.stalled : std::numeric_limits<double>::quiet_NaN();
   compare_seldom(kValidation, step, value, options_.stalled_evaluations);
-}
-
-void AdaptivePrecision::curved(int64_t step, double curvature) {
-  if (options_.curvature == 0.0) return;
-  compare_seldom(kCurvature, step, curvature, options_.curvature);
-}
-
-void AdaptivePrecision::noisy(int64_t step, double gradient_noise) {
-  if (options_.gradient_noise == 0.0) return;
-  compare_seldom(kNoise, step, gradient_noise, options_.gradient_noise);
 }
 
 std::optional<double> AdaptivePrecision::relative_roughness() const {
@@ -280,14 +267,104 @@ std::optional<AdaptivePrecision::Switch> AdaptivePrecision::decide(int64_t step)
       state_.bad.clear();  // no level is left
       return std::nullopt;
     }
-    const bool can_wait = std::all_of(state_.bad.begin(), state_.bad.end(),
-                                      [](const BadSignal& bad) { return std::isfinite(bad.value); });
+    const bool can_wait =
+        std::ranges::all_of(state_.bad, [](const BadSignal& bad) { return std::isfinite(bad.value); });
     if (can_wait && !may_switch(step)) return std::nullopt;
     const int above = state_.bad.size() > 1 ? 0 : state_.level - 1;
     return go_to(is_last ? std::min(above, state_.highest) : above, step);
   }
   if (is_last || state_.level + 1 == levels_ || !may_switch(step) || !is_steady(step)) return std::nullopt;
   return go_to(state_.level + 1, step);
+}
+
+int lift_room(const Precision& precision, Op op) {
+  const DType dtype = dtype_of(precision, op);
+  return (rounds(precision, op) ? 1 : 0) + (dtype == DType::kF16 ? 2 : dtype == DType::kBF16 ? 1 : 0);
+}
+
+std::string describe_lift(const Precision& precision, Op op) {
+  const DType dtype = dtype_of(precision, op);
+  for (const Product product : kAllProducts) {
+    for (const Role role : kAllRoles) {
+      const auto format = precision.linear.at(product, role);
+      if (format && rounds(precision, op)) return fmt::format("{} in {}", name(*format), dtype);
+    }
+  }
+  return fmt::format("{}", dtype);
+}
+
+std::vector<PrecisionRule> lift_rules(const std::string& layer, Op op, const Precision& precision, int levels) {
+  DType dtype = dtype_of(precision, op);
+  for (int level = rounds(precision, op) ? 1 : 0; level < levels; ++level) {
+    dtype = dtype == DType::kF16 ? DType::kBF16 : DType::kF32;
+  }
+  std::vector<PrecisionRule> rules = {{.match = layer, .op = op, .format = dtype, .source = "precision.fallback"}};
+  if (op == Op::kLinear && dtype == DType::kF32 && precision.fp32_products != Fp32Products::kFp32) {
+    rules.push_back({.match = layer, .op = op, .format = precision.fp32_products, .source = "precision.fallback"});
+  }
+  return rules;
+}
+
+void validate(const FallbackOptions& options) {
+  if (options.overflows >= 0 && options.window > 0 && options.clean_steps > 0 && options.overflows <= options.window) {
+    return;
+  }
+  throw ConfigError(
+      fmt::format("[precision_fallback] expected overflows from 0 to the window, and a window and clean_steps above 0, "
+                  "got overflows = {}, window = {}, clean_steps = {}",
+                  options.overflows, options.window, options.clean_steps));
+}
+
+bool PrecisionFallback::overflowed(int64_t step, const std::string& layer, int room) {
+  if (!enabled()) return false;
+  Layer& found = state_[layer];
+  found.since = step;
+  std::erase_if(found.overflows, [&](int64_t before) { return before <= step - options_.window; });
+  found.overflows.push_back(step);
+  return static_cast<int>(found.overflows.size()) >= options_.overflows && lift_now(step, layer, room);
+}
+
+bool PrecisionFallback::lift_now(int64_t step, const std::string& layer, int room) {
+  if (room <= 0) return false;
+  Layer& found = state_[layer];
+  ++found.levels;
+  found.since = step;
+  found.overflows.clear();
+  return true;
+}
+
+bool PrecisionFallback::goes_back(const Layer& layer, int64_t step) const {
+  const int64_t wait = options_.clean_steps << std::min(layer.returns, kMaxDoublings);
+  return layer.levels > 0 && step - layer.since > wait;
+}
+
+bool PrecisionFallback::is_due(int64_t step) const {
+  return std::ranges::any_of(state_, [&](const auto& entry) { return goes_back(entry.second, step); });
+}
+
+std::vector<std::string> PrecisionFallback::settle(int64_t step) {
+  std::vector<std::string> back;
+  for (auto& [name, layer] : state_) {
+    if (!goes_back(layer, step)) continue;
+    --layer.levels;
+    ++layer.returns;
+    layer.since = step - 1;
+    back.push_back(name);
+  }
+  return back;
+}
+
+std::map<std::string, int> PrecisionFallback::lifts() const {
+  std::map<std::string, int> lifts;
+  for (const auto& [name, layer] : state_) {
+    if (layer.levels > 0 && name != kWholeModel) lifts.emplace(name, layer.levels);
+  }
+  return lifts;
+}
+
+bool PrecisionFallback::leaves_fp16() const {
+  const auto whole = state_.find(kWholeModel);
+  return whole != state_.end() && whole->second.levels > 0;
 }
 
 }  // namespace mantissa

@@ -8,11 +8,15 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "amp/autocast_policy.h"
 
 namespace mantissa {
 
@@ -127,10 +131,10 @@ class AdaptivePrecision {
   void applied(int64_t step, double loss, double norm);
   // Reports a step skipped because of a non-finite loss or norm that a lower loss scale does not cure.
   void skipped(int64_t step, double loss, double norm);
-  void underflowed(int64_t step, double share);
+  void underflowed(int64_t step, double share) { compare_seldom(kUnderflow, step, share, options_.underflow_share); }
   void evaluated(int64_t step, double loss);
-  void curved(int64_t step, double curvature);
-  void noisy(int64_t step, double gradient_noise);
+  void curved(int64_t step, double curvature) { compare_seldom(kCurvature, step, curvature, options_.curvature); }
+  void noisy(int64_t step, double noise) { compare_seldom(kNoise, step, noise, options_.gradient_noise); }
 
   // Whether a decision is due after so many steps.
   bool is_due(int64_t step) const { return step > 0 && step % options_.check_interval == 0; }
@@ -140,6 +144,8 @@ class AdaptivePrecision {
   std::optional<Switch> decide(int64_t step);
 
  private:
+  static constexpr const char *kUnderflow = "underflow", *kCurvature = "curvature", *kNoise = "gradient noise";
+
   // Roughness of the last `warmup` losses over the roughness of the earlier losses in the window, at least as many.
   std::optional<double> relative_roughness() const;
   // Compares a value that is bad from `threshold` on, and uneasy from `ease` on.
@@ -152,6 +158,75 @@ class AdaptivePrecision {
 
   AdaptiveOptions options_;
   int levels_;
+  State state_;
+};
+
+// PrecisionFallback: lifts layers that overflow repeatedly to more precision, and lowers them again. A level up is
+//
+//   operands rounded to 8 or 4 bits -> not rounded;  fp16 -> bf16, which has the range;  bf16 -> fp32
+//
+// Attention rounds no operands: its levels are dtypes alone. The fallback knows layers by name and counts steps; the
+// trainer finds the layers. All ranks must report the same to it.
+
+// The number of levels by which a linear layer, or an attention, of this precision can go up; 0: it is fp32.
+int lift_room(const Precision& precision, Op op);
+
+// The precision of the layer as text: "delayed:e4m3 in bf16", "fp32".
+std::string describe_lift(const Precision& precision, Op op);
+
+// The rules that lift a layer of this precision by `levels` >= 1, as far as there are any. They come last.
+std::vector<PrecisionRule> lift_rules(const std::string& layer, Op op, const Precision& precision, int levels);
+
+struct FallbackOptions {
+  int overflows = 0;           // of a layer within `window` steps until it goes up by a level; 0: never
+  int64_t window = 100;        // steps
+  int64_t clean_steps = 1000;  // steps without an overflow until a raised layer goes back by a level
+  bool operator==(const FallbackOptions&) const = default;
+};
+
+// ConfigError naming the first value that makes no sense.
+void validate(const FallbackOptions& options);
+
+class PrecisionFallback {
+ public:
+  // In place of a layer's name: the fp16 of all layers.
+  static constexpr const char* kWholeModel = "";
+
+  // A layer that is raised, or was.
+  struct Layer {
+    int levels = 0;
+    int returns = 0;                 // times that it went back: each doubles the next wait, up to 64 times clean_steps
+    int64_t since = 0;               // the step of the last overflow or change
+    std::vector<int64_t> overflows;  // steps, within the window
+    bool operator==(const Layer&) const = default;
+  };
+  using State = std::map<std::string, Layer, std::less<>>;
+
+  explicit PrecisionFallback(const FallbackOptions& options, State state = {})
+      : options_(options), state_(std::move(state)) {}
+
+  bool enabled() const { return options_.overflows > 0; }
+  // Reports an overflow of the layer in this step. `room`: the levels by which it can still go up. Returns whether it
+  // goes up by a level.
+  bool overflowed(int64_t step, const std::string& layer, int room);
+  // Raises the layer at once, whatever was counted. Returns whether there was room.
+  bool lift_now(int64_t step, const std::string& layer, int room);
+  // From now on bf16 replaces fp16.
+  void leave_fp16(int64_t step) { lift_now(step, kWholeModel, 1); }
+  // Whether settle() would change anything before this step.
+  bool is_due(int64_t step) const;
+  // The layers that go back by a level before this step; may include kWholeModel.
+  std::vector<std::string> settle(int64_t step);
+
+  // Levels by layer path, without kWholeModel.
+  std::map<std::string, int> lifts() const;
+  bool leaves_fp16() const;
+  const State& state() const { return state_; }
+
+ private:
+  bool goes_back(const Layer& layer, int64_t step) const;
+
+  FallbackOptions options_;
   State state_;
 };
 

@@ -144,7 +144,6 @@ ScalerEvent GradScaler::update() {
 
 ScalerEvent GradScaler::on_clean_step() {
   if (config_.mode != ScalerMode::kDynamic) return ScalerEvent::kUnchanged;
-  if (config_.refill == HysteresisRefill::kOnCleanStep) state_.hysteresis_left = config_.hysteresis;
   if (++state_.clean_steps < config_.growth_interval) return ScalerEvent::kUnchanged;
   state_.clean_steps = 0;
   state_.hysteresis_left = config_.hysteresis;

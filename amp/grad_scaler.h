@@ -27,11 +27,6 @@ enum class ScalerMode : uint8_t {
   kDynamic,  // grows after clean steps, backs off on overflow
 };
 
-enum class HysteresisRefill : uint8_t {
-  kOnGrowth,     // when growth_interval clean steps are complete (Megatron, DeepSpeed)
-  kOnCleanStep,  // on every clean step (apex; DeepSpeed's consecutive_hysteresis)
-};
-
 // How an overflow counts when the scale cannot go lower. In modes kNone and kStatic it never can.
 enum class FloorPolicy : uint8_t {
   kClamp,  // one more skipped step
@@ -51,8 +46,8 @@ struct ScalerConfig {
   int64_t growth_delay = 0;  // clean steps after the start or an overflow that do not count towards the first growth
   float min_scale = 1.0f;    // the floor; 0 for none
   float max_scale = std::numeric_limits<float>::max();  // the scale does not grow beyond it
-  int hysteresis = 1;                                   // overflows until the scale backs off; 1: at the first
-  HysteresisRefill refill = HysteresisRefill::kOnGrowth;
+  // Overflows until the scale backs off; 1: at the first. Full again when growth_interval clean steps are complete.
+  int hysteresis = 1;
   FloorPolicy floor_policy = FloorPolicy::kFault;
 };
 

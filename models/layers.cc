@@ -1,8 +1,13 @@
 #include "models/layers.h"
 
+#include <fmt/ranges.h>
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <cmath>
+#include <set>
 
+#include "core/base/error.h"
 #include "core/ops/activation.h"
 #include "core/ops/add.h"
 #include "core/ops/attention.h"
@@ -13,6 +18,12 @@
 namespace mantissa {
 namespace {
 
+constexpr std::string_view kDown = "lora_a", kUp = "lora_b";
+
+bool fits(const std::string& pattern, std::string_view path) {
+  return fnmatch(pattern.c_str(), std::string(path).c_str(), 0) == 0;
+}
+
 Init normal(float stddev) { return {Init::Kind::kNormal, stddev}; }
 
 // GPT-2 scales the projections that add to the residual stream by 1 / sqrt(number of additions).
@@ -20,9 +31,14 @@ float residual_stddev(const ModelConfig& config) {
   return config.init_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
 }
 
-LoraAdapters adapters_of(ParameterSet& parameters, const std::string& layer, int64_t inputs,
-                         const ModelConfig& config) {
-  return {parameters, layer, inputs, projections_of(config, layer), config.lora};
+// Registers a linear layer of a block: a normal weight, a bias of zeros if there is one, and adapters.
+LinearParameters add_linear(ParameterSet& parameters, const ModelConfig& config, const std::string& path,
+                            int64_t inputs, int64_t outputs, LinearBias bias, float stddev) {
+  LinearParameters result;
+  result.weight = &parameters.add(path + ".weight", {outputs, inputs}, normal(stddev));
+  if (config.resolved(bias)) result.bias = &parameters.add(path + ".bias", {outputs}, {Init::Kind::kZeros});
+  result.adapters = {parameters, path, inputs, projections_of(config, path), config.lora};
+  return result;
 }
 
 // x (R, K) of `samples` sequences.
@@ -46,14 +62,6 @@ bool rounds_operands(Tape& tape, std::string_view name) {
 }
 
 }  // namespace
-
-LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
-                            bool bias, float stddev) {
-  LinearParameters result;
-  result.weight = &parameters.add(path + ".weight", {outputs, inputs}, normal(stddev));
-  if (bias) result.bias = &parameters.add(path + ".bias", {outputs}, {Init::Kind::kZeros});
-  return result;
-}
 
 DType linear_input_dtype(Tape& tape, std::string_view path) {
   const Tape::LayerGuard guard(tape, path);
@@ -83,16 +91,14 @@ SelfAttention::SelfAttention(ParameterSet& parameters, const std::string& path, 
              .mask = mask,
              .window = config.window_of(block)},
       rotates_(config.position == Position::kRope && config.rope_blocks.contains(block)) {
-  qkv_ = add_linear(parameters, path + ".qkv", config.width, shape_.qkv_row(), config.resolved(config.qkv_bias),
+  qkv_ = add_linear(parameters, config, path + ".qkv", config.width, shape_.qkv_row(), config.qkv_bias,
                     config.init_stddev);
-  qkv_.adapters = adapters_of(parameters, path + ".qkv", config.width, config);
   if (config.qk_norm) {
     query_norm_ = &parameters.add(path + ".query_norm.weight", {shape_.head_dim}, {Init::Kind::kOnes});
     key_norm_ = &parameters.add(path + ".key_norm.weight", {shape_.head_dim}, {Init::Kind::kOnes});
   }
-  out_ = add_linear(parameters, path + ".out", shape_.out_row(), config.width, config.resolved(config.out_bias),
+  out_ = add_linear(parameters, config, path + ".out", shape_.out_row(), config.width, config.out_bias,
                     residual_stddev(config));
-  out_.adapters = adapters_of(parameters, path + ".out", shape_.out_row(), config);
 }
 
 Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
@@ -114,12 +120,9 @@ FeedForward::FeedForward(ParameterSet& parameters, const std::string& path, cons
     : config_(config) {
   const int64_t hidden = config.resolved_mlp_width();
   const int64_t outputs = is_gated(config.activation) ? 2 * hidden : hidden;
-  up_ =
-      add_linear(parameters, path + ".up", config.width, outputs, config.resolved(config.mlp_bias), config.init_stddev);
-  up_.adapters = adapters_of(parameters, path + ".up", config.width, config);
-  down_ = add_linear(parameters, path + ".down", hidden, config.width, config.resolved(config.mlp_bias),
-                     residual_stddev(config));
-  down_.adapters = adapters_of(parameters, path + ".down", hidden, config);
+  up_ = add_linear(parameters, config, path + ".up", config.width, outputs, config.mlp_bias, config.init_stddev);
+  down_ =
+      add_linear(parameters, config, path + ".down", hidden, config.width, config.mlp_bias, residual_stddev(config));
 }
 
 Var FeedForward::forward(Tape& tape, Var x, int64_t samples) const {
@@ -190,6 +193,97 @@ LossOutput Head::loss(Tape& tape, const Var& x, const Tensor& targets) const {
   const int64_t rows = std::max(kChunkLogits / vocab / kRowGranule * kRowGranule, kRowGranule);
   const Tape::LayerGuard guard(tape, "head");
   return linear_cross_entropy(tape, x, *weight_, targets, rows, config_.logit_softcap);
+}
+
+std::vector<Projection> projections_of(const ModelConfig& config, std::string_view layer) {
+  const int64_t dim = config.resolved_head_dim(), keys = config.resolved_kv_heads() * dim,
+                hidden = config.resolved_mlp_width();
+  if (layer.ends_with(".attention.qkv")) return {{"q_proj", config.heads * dim}, {"k_proj", keys}, {"v_proj", keys}};
+  if (layer.ends_with(".attention.out")) return {{"o_proj", config.width}};
+  if (layer.ends_with(".mlp.down")) return {{"down_proj", config.width}};
+  MANTISSA_CHECK(layer.ends_with(".mlp.up"), "[projections_of] '{}' is no linear layer of a block", layer);
+  if (is_gated(config.activation)) return {{"gate_proj", hidden}, {"up_proj", hidden}};
+  return {{"up_proj", hidden}};
+}
+
+bool LoraConfig::selects(std::string_view pattern, std::string_view layer, std::string_view projection) {
+  const std::string glob(pattern);
+  const std::string beside = std::string(layer.substr(0, layer.rfind('.') + 1)).append(projection);
+  for (const std::string& path : {std::string(layer), beside}) {
+    // The whole path, or its end after a dot.
+    if (fits(glob, path) || fits("*." + glob, path)) return true;
+  }
+  return false;
+}
+
+LoraAdapters::LoraAdapters(ParameterSet& parameters, const std::string& layer, int64_t inputs,
+                           const std::vector<Projection>& projections, const LoraConfig& config)
+    : dropout_(config.dropout) {
+  int64_t outputs = 0;
+  for (const Projection& projection : projections) outputs += projection.rows;
+  int64_t row = 0;
+  for (const Projection& projection : projections) {
+    const int64_t first_row = row;
+    row += projection.rows;
+    const bool is_chosen = config.rank > 0 && std::ranges::any_of(config.targets, [&](const std::string& pattern) {
+                             return LoraConfig::selects(pattern, layer, projection.name);
+                           });
+    if (!is_chosen) continue;
+    const AdapterPlace place{layer, projection.name};
+    const float bound = 1.0f / std::sqrt(static_cast<float>(inputs));
+    Parameter& down = parameters.add(adapter_name(place, kDown), {config.rank, inputs}, {Init::Kind::kUniform, bound});
+    Parameter& up = parameters.add(adapter_name(place, kUp), {projection.rows, config.rank}, {Init::Kind::kZeros});
+    adapters_.push_back(
+        {.name = projection.name,
+         .matrices = {
+             .down = &down, .up = &up, .first_row = first_row, .outputs = outputs, .factor = config.factor()}});
+  }
+}
+
+Var LoraAdapters::add_to(Tape& tape, Var y, const Var& x, int64_t samples) const {
+  for (const Adapter& adapter : adapters_) {
+    const Tape::LayerGuard guard(tape, adapter.name);
+    const Var change = low_rank(tape, dropout(tape, x, dropout_, samples), adapter.matrices);
+    y = add(tape, y, change);
+  }
+  return y;
+}
+
+std::optional<AdapterPlace> adapter_place(const Parameter& parameter) {
+  std::string_view path = parameter.layer();
+  if (!path.ends_with(kDown) && !path.ends_with(kUp)) return std::nullopt;
+  path = path.substr(0, path.rfind('.'));
+  const size_t dot = path.rfind('.');
+  return AdapterPlace{std::string(path.substr(0, dot)), std::string(path.substr(dot + 1))};
+}
+
+std::string adapter_name(const AdapterPlace& place, std::string_view matrix) {
+  return fmt::format("{}.{}.{}.weight", place.layer, place.projection, matrix);
+}
+
+void freeze_base(ParameterSet& parameters, const LoraConfig& config) {
+  std::set<std::string> used, layers;
+  for (int i = 0; i < parameters.size(); ++i) {
+    Parameter& parameter = parameters[i];
+    const auto place = adapter_place(parameter);
+    parameter.is_trainable = place.has_value();
+    if (!place) {
+      const bool is_linear = parameter.shape.rank() == 2 && parameter.name.starts_with("blocks.");
+      if (is_linear) layers.insert(std::string(parameter.layer()));
+      continue;
+    }
+    for (const std::string& pattern : config.targets) {
+      if (LoraConfig::selects(pattern, place->layer, place->projection)) used.insert(pattern);
+    }
+  }
+  for (const std::string& pattern : config.targets) {
+    if (used.contains(pattern)) continue;
+    throw ConfigError(
+        fmt::format("model.lora.targets: '{}' selects no linear layer in the blocks of this model; there are {}; parts "
+                    "of them are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj",
+                    pattern, fmt::join(layers, ", ")));
+  }
+  require<ConfigError>(!used.empty(), "model.lora.targets: it is empty; give '*' for all linear layers in the blocks");
 }
 
 }  // namespace mantissa

@@ -10,7 +10,6 @@
 
 #include "core/autograd/tape.h"
 #include "core/ops/cross_entropy.h"
-#include "models/lora.h"
 #include "models/model_config.h"
 
 namespace mantissa {
@@ -36,9 +35,6 @@ class Model {
 using ModelFactory = std::function<std::unique_ptr<Model>(const ModelConfig& config, ParameterSet& parameters)>;
 // `options`: the names that model.options may give this model. False, with nothing changed, if the name is taken.
 bool register_model(const std::string& name, ModelFactory factory, std::vector<std::string> options = {});
-// The projections that the weight of a linear layer in a block packs, in order: "blocks.0.attention.qkv". ContractError
-// for another layer.
-std::vector<Projection> projections_of(const ModelConfig& config, std::string_view layer);
 
 // Registers the model's parameters in order of use; with config.lora, all but those of adapters are frozen. Loads
 // config.plugin first. ConfigError naming all models for an unknown config.name, naming the model's options for an
@@ -62,5 +58,20 @@ Tensor continued_logits(Tape& tape, Model& model, const Tensor& tokens);
 // (vocab) fp32: the logits of the token after the first `length` of `tokens`. `tokens` holds at least padded_length();
 // no position of the text sees its padding. `tape` must be for evaluation: other positions would take no gradient.
 Tensor next_logits(Tape& tape, Model& model, const Tensor& tokens, int64_t length, const ModelConfig& config);
+
+// --- models from shared libraries outside of the program (models/plugin.h)
+
+// Stands in every program and library that has the registry of models. A plugin must not have it.
+#define MANTISSA_REGISTRY_MARK "mantissa registry of models"
+
+// Hash of the file's bytes, 16 hex digits. ConfigError, as all errors here beginning with "model.plugin", if it cannot
+// be read.
+std::string plugin_digest(const std::string& path);
+
+// Loads the plugin for the life of the process, unless it is loaded already: it registers its models. `digest`:
+// plugin_digest() of the file when the run started; empty: any. ConfigError, before anything of the file has run, if it
+// is missing or has changed, is not a plugin, belongs to another version or compiler, or has a copy of our library in
+// it. ConfigError also if it cannot be loaded, or registers no model.
+void load_plugin(const std::string& path, const std::string& digest);
 
 }  // namespace mantissa

@@ -40,7 +40,7 @@ class BlockSelection {
   std::vector<std::pair<int64_t, int64_t>> ranges_{};  // first and last block; ascending
 };
 
-// Adapters beside frozen weights (models/lora.h).
+// Adapters beside frozen weights (models/layers.h).
 struct LoraConfig {
   int64_t rank = 0;                       // 0: none, all weights are trained
   float alpha = 16.0f;                    // adapters are multiplied by alpha / rank

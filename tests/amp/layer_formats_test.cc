@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "amp/autocast_policy.h"
-#include "amp/precision_rules.h"
 #include "core/base/error.h"
 #include "tests/testing/error_of.h"
 

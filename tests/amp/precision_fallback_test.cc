@@ -1,5 +1,5 @@
 // When layers are raised to a higher precision, and what a raised layer computes in.
-#include "amp/precision_fallback.h"
+#include "amp/adaptive_precision.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Adapters: the layers with them, equality with merged weights, and that nothing else is trained.
-#include "models/lora.h"
+#include "models/layers.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "models/plugin_loader.h"
+#include "models/model.h"
 #include "tests/testing/error_of.h"
 
 namespace mantissa {

@@ -25,12 +25,11 @@
 #include "models/model.h"
 #include "tools/bench/gemm_rates.h"
 #include "tools/bench/step_modes.h"
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/step/dry_run.h"
-#include "tools/train/step/speed_measurement.h"
 #include "tools/train/step/train_step.h"
 
 namespace mantissa {

@@ -9,11 +9,10 @@
 
 #include "amp/grad_scaler.h"
 #include "core/base/error.h"
-#include "models/plugin_loader.h"
+#include "models/model.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/config_reader.h"
 #include "tools/config/data_paths.h"
-#include "tools/config/init_from.h"
 #include "tools/config/precision_phases.h"
 
 namespace mantissa {
@@ -25,26 +24,10 @@ ConfigBinding binding(Config& config) {
   return [&config](ConfigVisitor& visitor) { bind_config(visitor, config); };
 }
 
-// train.init_from; empty where it is not given.
-std::string weights_of(const ConfigNode& root) {
-  const ConfigMember* const train = root.find("train");
-  const ConfigMember* const weights = train != nullptr ? train->value.find("init_from") : nullptr;
-  return weights != nullptr ? weights->value.text : "";
-}
-
 // Whether the tree has every setting of the model.
 bool gives_whole_model(const ConfigNode& root) {
-  const auto settings = flatten(Config{});
-  return std::ranges::all_of(settings, [&root](const auto& setting) {
-    if (!setting.first.starts_with("model.")) return true;
-    const ConfigNode* node = &root;
-    for (size_t begin = 0; node != nullptr && begin < setting.first.size();) {
-      const size_t end = std::min(setting.first.find('.', begin), setting.first.size());
-      const ConfigMember* const member = node->find(std::string_view(setting.first).substr(begin, end - begin));
-      node = member != nullptr ? &member->value : nullptr;
-      begin = end + 1;
-    }
-    return node != nullptr;
+  return std::ranges::all_of(flatten(Config{}), [&root](const auto& setting) {
+    return !setting.first.starts_with("model.") || root.below(setting.first) != nullptr;
   });
 }
 
@@ -70,7 +53,8 @@ Config build(ConfigNode root, const std::filesystem::path& folder, const std::ve
   refuse_unavailable(root);
   Config config;
   // Model settings that are missing come from the weights. A run's file has all of them.
-  const std::string weights = weights_of(root);
+  const ConfigNode* const init_from = root.below("train.init_from");
+  const std::string weights = init_from != nullptr ? init_from->text : "";
   if (!weights.empty() && !gives_whole_model(root)) config.model = model_of_weights(weights);
   const ModelConfig source = config.model;
   config.data.tokenizer = tokenizer_of_weights(weights);
@@ -95,7 +79,7 @@ Config build(ConfigNode root, const std::filesystem::path& folder, const std::ve
 }
 
 bool starts_with_any(const std::string& path, const auto& prefixes) {
-  return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view p) { return path.starts_with(p); });
+  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return path.starts_with(prefix); });
 }
 
 // Whether the tail of the training data is kept for evaluation and not trained on.
@@ -233,7 +217,7 @@ bool steers_training(std::string_view path) {
   static constexpr std::array<std::string_view, 8> kSteering = {
       "train.steps",           "optimizer.lr",    "optimizer.final_lr", "optimizer.schedule", "optimizer.warmup_steps",
       "optimizer.decay_steps", "optimizer.clip.", "stop_rules."};
-  return std::any_of(kSteering.begin(), kSteering.end(), [path](std::string_view setting) {
+  return std::ranges::any_of(kSteering, [path](std::string_view setting) {
     return setting.ends_with('.') ? path.starts_with(setting) : path == setting;
   });
 }

@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "amp/adaptive_precision.h"
+#include "amp/autocast_policy.h"
 #include "amp/grad_scaler.h"
-#include "amp/precision_fallback.h"
-#include "amp/precision_rules.h"
 #include "comm/comm_options.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/tape.h"
@@ -28,7 +27,6 @@
 #include "core/tensor/dtype.h"
 #include "models/model_config.h"
 #include "tools/config/config_reader.h"
-#include "tools/config/test_config.h"
 
 namespace mantissa {
 
@@ -220,6 +218,74 @@ struct CudaConfig {
   bool graph = false;  // capture the step
 };
 
+// Faults to inject, for tests of fault handling only (configs/reference_test.yaml).
+enum class FaultKind : uint8_t {
+  kInf,
+  kNan,
+  kFlip,  // of a bit
+  kSleep,
+  kStop,  // by SIGSTOP
+  kDeadlock,
+  kKill,
+  kExit,
+  kShortWrite,
+  kNoSpace,
+  kCorrupt,
+  kReadError,
+};
+
+// The tensor that kInf, kNan and kFlip change.
+enum class FaultTarget : uint8_t { kGradient, kWire, kMaster, kFirstMoment, kSecondMoment, kWeight };
+
+struct Fault {
+  int64_t step = 1;  // the first is 1
+  int rank = 0;
+  FaultKind kind = FaultKind::kInf;
+  // Values.
+  FaultTarget target = FaultTarget::kGradient;
+  std::string parameter;
+  int64_t element = 0;
+  int bit = 0;  // 0: the lowest
+  // Processes: where in the step.
+  std::string_view phase = "none";  // of static storage
+  FileOperation operation = FileOperation::kNone;
+  std::string file;  // a part of the path
+  double seconds = 1.0;
+  int64_t steps = 1;
+  int code = 1;
+
+  bool changes_value() const { return kind == FaultKind::kInf || kind == FaultKind::kNan || kind == FaultKind::kFlip; }
+  // Whether the file decides when it strikes: at the first operation that fits, from the step on.
+  bool is_of_files() const {
+    return operation != FileOperation::kNone || kind == FaultKind::kShortWrite || kind == FaultKind::kNoSpace ||
+           kind == FaultKind::kCorrupt || kind == FaultKind::kReadError;
+  }
+};
+
+// Faults that are drawn from a seed.
+struct RandomFaults {
+  uint64_t seed = 0;
+  int count = 0;
+  std::vector<std::string> kinds = {"flip"};
+};
+
+enum class InjectedValue : uint8_t { kInf, kNan };
+
+struct ActivationInjection {
+  int64_t step = 1;  // the first is 1
+  int rank = 0;
+  std::string layer;  // path: "blocks.1.mlp.up"
+  Op op = Op::kLinear;
+  Pass pass = Pass::kForward;  // backward: into the gradient that the op gives its first input
+  InjectedValue value = InjectedValue::kInf;
+};
+
+struct TestConfig {
+  std::vector<Fault> faults;
+  RandomFaults random;
+  std::vector<ActivationInjection> activations;
+};
+
 struct Config {
   std::string device = "auto";  // a backend's name, or "auto"
   ModelConfig model;
@@ -278,5 +344,18 @@ std::vector<std::string> reporting_differences(const Config& saved, const Config
 // Whether a user changes this setting as a training goes on: its length, learning rate, clipping and stop rules. A
 // resumed run takes the new value with a notice.
 bool steers_training(std::string_view path);
+
+// ---- Checks, which reject impossible combinations of settings before anything is allocated: validation.cc.
+
+// ConfigError that lists every problem: keys, values, where they were written (by `origins`), and what to do. Settings
+// without an effect are not errors: see tools/train/ineffective_settings.h.
+void validate(const Config& config, const ConfigOrigins& origins = {});
+
+// Checks what depends on the number of ranks: batch sizes, and ranks named in injected faults.
+void validate_for_ranks(const Config& config, int ranks, const ConfigOrigins& origins = {});
+
+// Puts the place where a setting was written, if known, in front of a message that starts with the setting's path
+// ("device: nothing is named …"). For errors found where origins are not known.
+std::string located(const std::string& message, const ConfigOrigins& origins);
 
 }  // namespace mantissa

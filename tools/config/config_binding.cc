@@ -72,15 +72,8 @@ constexpr int64_t kMaxEvalBatches = 1 << 20, kMaxSampleTokens = 1 << 20;
 constexpr double kMinBucketMib = 1.0 / 1024;
 
 ScalarField blocks_field(BlockSelection& blocks) {
-  return {.expected = "all, none or blocks such as 0-2,4",
-          .get = [&blocks] { return blocks.text(); },
-          .set =
-              [&blocks](const ConfigNode& node) {
-                if (node.kind != ConfigNode::Kind::kScalar) return false;
-                const std::optional<BlockSelection> given = BlockSelection::parse(node.text);
-                if (given) blocks = *given;
-                return given.has_value();
-              }};
+  return parsed_field(
+      blocks, "all, none or blocks such as 0-2,4", [&blocks] { return blocks.text(); }, &BlockSelection::parse);
 }
 
 void bind_model(ConfigVisitor& v, ModelConfig& c) {
@@ -106,7 +99,7 @@ void bind_model(ConfigVisitor& v, ModelConfig& c) {
   v.scalar("norm_epsilon", real_field(c.norm_epsilon, RealRange::above_zero()));
   v.scalar("activation", choice_field(c.activation, kActivationNames));
   v.scalar("position", choice_field(c.position, names::kPosition));
-  const RealRange above_one{.min = 1.0, .min_bound = RealRange::Bound::kOpen};
+  const RealRange above_one{.min = 1.0, .is_min_open = true};
   v.scalar("rope_base", real_field(c.rope.base, above_one));
   v.section("rope_scaling", [&] {
     v.scalar("kind", choice_field(c.rope.scaling, names::kRopeScaling));
@@ -143,8 +136,7 @@ void bind_data(ConfigVisitor& v, DataConfig& c) {
   v.scalar("validation_fraction", real_field(c.validation_fraction, RealRange::below_one()));
   v.scalar("packing", choice_field(c.packing, names::kPacking));
   v.scalar("end_of_text", integer_field<int64_t>(c.end_of_text, -1, INT32_MAX));
-  v.scalar("mask_fraction",
-           real_field(c.mask_fraction, {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen}));
+  v.scalar("mask_fraction", real_field(c.mask_fraction, {.min = 0.0, .max = 1.0, .is_min_open = true}));
   v.scalar("mask_token", integer_field<int64_t>(c.mask_token, -1));
 }
 
@@ -207,11 +199,9 @@ void bind_scaler(ConfigVisitor& v, ScalerSettings& c) {
   v.scalar("preset", text_field(c.preset));
   v.scalar("mode", choice_field(c.mode, names::kScalerMode));
   v.scalar("init_scale", real_field(c.scaler.init_scale, RealRange::above_zero()));
-  v.scalar("growth_factor", real_field(c.scaler.growth_factor, {.min = 1.0, .min_bound = RealRange::Bound::kOpen}));
-  v.scalar(
-      "backoff_factor",
-      real_field(c.scaler.backoff_factor,
-                 {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen, .max_bound = RealRange::Bound::kOpen}));
+  v.scalar("growth_factor", real_field(c.scaler.growth_factor, {.min = 1.0, .is_min_open = true}));
+  v.scalar("backoff_factor",
+           real_field(c.scaler.backoff_factor, {.min = 0.0, .max = 1.0, .is_min_open = true, .is_max_open = true}));
   v.scalar("growth_interval", integer_field<int64_t>(c.scaler.growth_interval, 1));
   v.scalar("min_scale", real_field(c.scaler.min_scale, RealRange::at_least_zero()));
   v.scalar("max_scale", real_field(c.scaler.max_scale, RealRange::above_zero()));
@@ -259,9 +249,7 @@ void bind_config(ConfigVisitor& v, Config& c) {
     v.scalar("max_skipped", integer_field(c.faults.max_skipped, 1));
   });
   v.section("stop_rules", [&] { bind_stop_rules(v, c.stop_rules); });
-  v.section("straggler", [&] {
-    v.scalar("window", integer_field<int64_t>(c.straggler.window, 0, kMaxSteps));
-  });
+  v.section("straggler", [&] { v.scalar("window", integer_field<int64_t>(c.straggler.window, 0, kMaxSteps)); });
   v.section("watchdog", [&] {
     v.scalar("enabled", bool_field(c.watchdog.enabled));
     v.scalar("deadline_s", real_field(c.watchdog.deadline_s, RealRange{.min = 0.0, .max = 1e7}));

@@ -12,10 +12,8 @@
 namespace mantissa {
 
 void bind_config(ConfigVisitor& visitor, Config& config);
-// The section `precision`: precision_binding.cc.
+// The sections `precision` and `test`: precision_binding.cc.
 void bind_precision(ConfigVisitor& visitor, Config& config);
-ScalarField op_field(Op& op);
-// The section `test`: test_binding.cc.
 void bind_test(ConfigVisitor& visitor, TestConfig& test);
 
 // Step numbers are 32-bit counters of the random generator. With this bound and that of global_batch, numbers of

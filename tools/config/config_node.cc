@@ -1,4 +1,4 @@
-#include "tools/config/config_node.h"
+// The nodes of config_reader.h.
 
 #include <fmt/core.h>
 #include <yaml-cpp/eventhandler.h>
@@ -189,8 +189,19 @@ void merge(ConfigNode from, ConfigNode& into) {
 }  // namespace
 
 const ConfigMember* ConfigNode::find(std::string_view key) const {
-  const auto it = std::find_if(members.begin(), members.end(), [&](const ConfigMember& m) { return m.key == key; });
+  const auto it = std::ranges::find(members, key, &ConfigMember::key);
   return it == members.end() ? nullptr : &*it;
+}
+
+const ConfigNode* ConfigNode::below(std::string_view path) const {
+  const ConfigNode* node = this;
+  while (node != nullptr && !path.empty()) {
+    const std::string_view key = path.substr(0, path.find('.'));
+    const ConfigMember* const member = node->find(key);
+    node = member != nullptr ? &member->value : nullptr;
+    path.remove_prefix(std::min(path.size(), key.size() + 1));
+  }
+  return node;
 }
 
 ConfigMember* ConfigNode::find(std::string_view key) {

@@ -44,23 +44,6 @@ std::string place(const std::string& section) {
   return section.empty() ? "at the top level" : fmt::format("in section '{}'", section);
 }
 
-// The key most similar to `name` among the keys accepted by `include`; nullptr if none is similar.
-template <typename Include>
-const ConfigKey* nearest(const std::vector<ConfigKey>& keys, const std::string& name, size_t allowed_slips,
-                         Include include) {
-  const ConfigKey* best = nullptr;
-  size_t best_distance = allowed_slips + 1;
-  for (const ConfigKey& key : keys) {
-    if (!include(key)) continue;
-    const size_t distance = edit_distance(name, key.name);
-    if (distance < best_distance && distance < key.name.size()) {
-      best = &key;
-      best_distance = distance;
-    }
-  }
-  return best;
-}
-
 // "unknown key 'lr' in section 'train'; it belongs in section 'optimizer'". A synonym may name its section.
 std::string explain_unknown(const std::vector<ConfigKey>& keys, const ConfigSynonyms& synonyms,
                             const std::string& section, const std::string& name) {
@@ -71,23 +54,23 @@ std::string explain_unknown(const std::vector<ConfigKey>& keys, const ConfigSyno
       return fmt::format("{}; here it is called {}", unknown, meaning);
     }
   }
-  std::vector<std::string> homes, known;
+  std::vector<std::string> homes, known, all;
   for (const ConfigKey& key : keys) {
+    all.push_back(key.name);
     if (key.name == name) homes.push_back(place(key.section));
     if (key.section == here) known.push_back(key.name);
   }
   const std::string homes_text = fmt::format("{}", fmt::join(homes, " or "));
-  const size_t slips = name.size() <= 3 ? 1 : name.size() <= 7 ? 2 : 3;
-  const ConfigKey* neighbour = nearest(keys, name, slips, [&](const ConfigKey& key) { return key.section == here; });
-  if (neighbour != nullptr && !homes.empty()) {
-    return fmt::format("{}; did you mean '{}', or does it belong {}?", unknown, neighbour->name, homes_text);
+  const size_t slips = likely_slips(name);
+  if (const std::string neighbour = nearest(name, known, slips); !neighbour.empty()) {
+    if (homes.empty()) return fmt::format("{}; did you mean '{}'?", unknown, neighbour);
+    return fmt::format("{}; did you mean '{}', or does it belong {}?", unknown, neighbour, homes_text);
   }
-  if (neighbour != nullptr) return fmt::format("{}; did you mean '{}'?", unknown, neighbour->name);
   if (!homes.empty()) return fmt::format("{}; it belongs {}", unknown, homes_text);
   // Among the keys of all sections, something is always similar: it must be more so.
-  const size_t few = std::max<size_t>(1, slips - 1);
-  if (const ConfigKey* other = nearest(keys, name, few, [](const ConfigKey&) { return true; })) {
-    return fmt::format("{}; did you mean '{}'?", unknown, join_config_path(other->section, other->name));
+  if (const std::string other = nearest(name, all, std::max<size_t>(1, slips - 1)); !other.empty()) {
+    const ConfigKey& key = *std::ranges::find(keys, other, &ConfigKey::name);
+    return fmt::format("{}; did you mean '{}'?", unknown, join_config_path(key.section, key.name));
   }
   return fmt::format("{}; known there: {}", unknown, fmt::join(known, ", "));
 }
@@ -298,17 +281,14 @@ std::string format_text(const std::string& text) {
 }
 
 bool RealRange::contains(double value) const {
-  const bool above = min_bound == Bound::kClosed ? value >= min : value > min;
-  const bool below = max_bound == Bound::kClosed ? value <= max : value < max;
-  return above && below;
+  return (is_min_open ? value > min : value >= min) && (is_max_open ? value < max : value <= max);
 }
 
 std::string RealRange::expected() const {
   if (std::isinf(min) && std::isinf(max)) return "a number";
-  if (std::isinf(max)) return fmt::format("a number {} {}", min_bound == Bound::kClosed ? ">=" : ">", min);
-  if (std::isinf(min)) return fmt::format("a number {} {}", max_bound == Bound::kClosed ? "<=" : "<", max);
-  return fmt::format("a number in {}{}, {}{}", min_bound == Bound::kClosed ? '[' : '(', min, max,
-                     max_bound == Bound::kClosed ? ']' : ')');
+  if (std::isinf(max)) return fmt::format("a number {} {}", is_min_open ? ">" : ">=", min);
+  if (std::isinf(min)) return fmt::format("a number {} {}", is_max_open ? "<" : "<=", max);
+  return fmt::format("a number in {}{}, {}{}", is_min_open ? '(' : '[', min, max, is_max_open ? ')' : ']');
 }
 
 std::optional<std::string> plain_number(const ConfigNode& node) {
@@ -331,14 +311,9 @@ ScalarField bool_field(bool& target) {
 }
 
 ScalarField text_field(std::string& target) {
-  return {.expected = "a text",
-          .get = [&target] { return format_text(target); },
-          .set =
-              [&target](const ConfigNode& node) {
-                if (node.kind != ConfigNode::Kind::kScalar) return false;
-                target = node.text;
-                return true;
-              }};
+  return parsed_field(
+      target, "a text", [&target] { return format_text(target); },
+      [](const std::string& text) { return std::optional(text); });
 }
 
 std::string join_config_path(std::string_view section, std::string_view key) {
@@ -359,6 +334,18 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     last = row;
   }
   return last[b.size()];
+}
+
+std::string nearest(std::string_view word, const std::vector<std::string>& known, size_t slips) {
+  std::string best;
+  size_t best_distance = slips + 1;
+  for (const std::string& candidate : known) {
+    const size_t distance = edit_distance(word, candidate);
+    if (distance >= best_distance || distance >= candidate.size()) continue;
+    best = candidate;
+    best_distance = distance;
+  }
+  return best;
 }
 
 ConfigOrigins read_config(const ConfigNode& root, const ConfigBinding& bind, const ConfigSynonyms& synonyms) {

@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -20,9 +21,52 @@
 #include <utility>
 #include <vector>
 
-#include "tools/config/config_node.h"
-
 namespace mantissa {
+
+// --- nodes
+
+// A configuration is a tree of nodes that remember where they were written: file:line:column, or the command line.
+//
+// The YAML subset is strict: one document whose top is a map; no duplicate keys, anchors, aliases or tags.
+
+struct ConfigMember;
+
+struct ConfigNode {
+  enum class Kind { kNull, kScalar, kList, kMap };
+
+  Kind kind = Kind::kNull;
+  std::string origin{};                 // "configs/adaptive.yaml:3:5", or "command line: optimizer.lr=3e-4"
+  std::string text{};                   // of a scalar
+  bool quoted = false;                  // a quoted scalar is a text, never a number or a bool
+  std::vector<ConfigNode> items{};      // of a list
+  std::vector<ConfigMember> members{};  // of a map, in the order of the file
+
+  // nullptr if the map has no such key.
+  const ConfigMember* find(std::string_view key) const;
+  // The same for a path of keys: "precision.adaptive". The tree itself for "".
+  const ConfigNode* below(std::string_view path) const;
+  ConfigMember* find(std::string_view key);
+};
+
+struct ConfigMember {
+  std::string key{};
+  std::string origin{};  // of the key
+  ConfigNode value{};
+};
+
+// ConfigError naming file, line and column if it is not such a document, or is larger than 1 MiB, or has a NUL byte or
+// a text of more than 64 KiB.
+ConfigNode parse_config_file(const std::string& path);
+// The same for text in memory; `source` replaces the file name in messages.
+ConfigNode parse_config_text(const std::string& text, const std::string& source);
+
+// Applies "key.sub=value". A value that starts with [ { " or ' is read as YAML; any other text is taken literally, so
+// that globs and prompts need no quoting. Makes missing sections; the value replaces that of the file, but a section
+// {a: 1} changes only the keys that it names.
+void apply_override(ConfigNode& root, const std::string& assignment);
+
+// The node as messages name what came: "a list", "the text \"abc\"".
+std::string describe(const ConfigNode& node);
 
 // --- fields
 
@@ -57,14 +101,13 @@ class ConfigVisitor {
 using ConfigBinding = std::function<void(ConfigVisitor&)>;
 
 struct RealRange {
-  enum class Bound { kClosed, kOpen };
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  Bound min_bound = Bound::kClosed, max_bound = Bound::kClosed;
+  bool is_min_open = false, is_max_open = false;
 
-  static constexpr RealRange above_zero() { return {.min = 0.0, .min_bound = Bound::kOpen}; }
+  static constexpr RealRange above_zero() { return {.min = 0.0, .is_min_open = true}; }
   static constexpr RealRange at_least_zero() { return {.min = 0.0}; }
-  static constexpr RealRange below_one() { return {.min = 0.0, .max = 1.0, .max_bound = Bound::kOpen}; }  // [0, 1)
+  static constexpr RealRange below_one() { return {.min = 0.0, .max = 1.0, .is_max_open = true}; }  // [0, 1)
 
   bool contains(double value) const;
   std::string expected() const;  // "a number in [0, 1)"
@@ -124,6 +167,17 @@ ScalarField real_field(T& target, RealRange range = {}) {
                       [range](T value) { return range.contains(static_cast<double>(value)); });
 }
 
+// The field of a scalar whose text `parse` turns into the value, if it is one.
+template <typename T, typename Get, typename Parse>
+ScalarField parsed_field(T& target, std::string expected, Get get, Parse parse) {
+  return {.expected = std::move(expected), .get = get, .set = [&target, parse](const ConfigNode& node) {
+            if (node.kind != ConfigNode::Kind::kScalar) return false;
+            const std::optional<T> value = parse(node.text);
+            if (value) target = *value;
+            return value.has_value();
+          }};
+}
+
 ScalarField bool_field(bool& target);
 ScalarField text_field(std::string& target);
 
@@ -132,23 +186,14 @@ template <typename Enum, size_t kCount>
 ScalarField choice_field(Enum& target, const std::pair<std::string_view, Enum> (&names)[kCount]) {
   std::string expected = "one of ";
   for (size_t i = 0; i < kCount; ++i) expected += (i == 0 ? "" : ", ") + std::string(names[i].first);
-  return {.expected = expected,
-          .get =
-              [&target, &names] {
-                for (const auto& [word, value] : names) {
-                  if (value == target) return std::string(word);
-                }
-                return std::string("?");
-              },
-          .set =
-              [&target, &names](const ConfigNode& node) {
-                for (const auto& [word, value] : names) {
-                  if (node.kind != ConfigNode::Kind::kScalar || node.text != word) continue;
-                  target = value;
-                  return true;
-                }
-                return false;
-              }};
+  const auto get = [&target, &names] {
+    const auto* const found = std::ranges::find(names, target, &std::pair<std::string_view, Enum>::second);
+    return std::string(found == std::end(names) ? "?" : found->first);
+  };
+  return parsed_field(target, expected, get, [&names](std::string_view text) {
+    const auto* const found = std::ranges::find(names, text, &std::pair<std::string_view, Enum>::first);
+    return found == std::end(names) ? std::nullopt : std::optional(found->second);
+  });
 }
 
 // A list of sections. bind(visitor, element) binds the members of one element; make() returns a default element.
@@ -205,5 +250,9 @@ std::string join_config_path(std::string_view section, std::string_view key);
 
 // Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours.
 size_t edit_distance(std::string_view a, std::string_view b);
+// The word with the fewest slips from `word`, at most `slips`, if they leave something of it; empty if there is none.
+std::string nearest(std::string_view word, const std::vector<std::string>& known, size_t slips);
+// The slips that a word of this length may have.
+inline size_t likely_slips(std::string_view word) { return word.size() <= 3 ? 1 : word.size() <= 7 ? 2 : 3; }
 
 }  // namespace mantissa

@@ -43,7 +43,7 @@ struct Fixed {
 constexpr const char* kByPreset = "scaler.preset sets it: deepspeed, megatron, pytorch or none";
 constexpr Fixed kFixed[] = {
     {"scaler", "growth_delay", nullptr, kByPreset},
-    {"scaler", "refill", nullptr, kByPreset},
+    {"scaler", "refill", "growth", kByPreset},
     {"straggler", "factor", "1.3", "straggler.window turns the comparison off"},
     {"stop_rules", "window", "128", "stop_rules.loss_z and grad_norm_z are its thresholds"},
     {"stop_rules", "max_rollbacks", "3", "stop_rules.action says what spikes lead to"},
@@ -57,32 +57,17 @@ constexpr Fixed kFixed[] = {
     {"precision", "layers", "", "write precision.rules, an ordered list in which the last match wins"},
     {"test", "gradients", "", "write test.faults, whose entries have a kind"}};
 
-// The section of a path such as "precision.adaptive"; nullptr if the tree has none.
-template <typename Node>
-Node* section_of(Node& root, std::string_view path) {
-  Node* node = &root;
-  while (!path.empty()) {
-    const std::string_view key = path.substr(0, path.find('.'));
-    auto* const member = node->find(key);
-    if (member == nullptr) return nullptr;
-    node = &member->value;
-    path.remove_prefix(std::min(path.size(), key.size() + 1));
-  }
-  return node;
-}
-
 std::string value_of(const Fixed& fixed, const ConfigNode& section) {
   if (fixed.value != nullptr) return fixed.value;
   const ConfigMember* const preset = section.find("preset");
   const bool has_preset = preset != nullptr && preset->value.text != "none";
   const ScalerConfig scaler = has_preset ? scaler_preset(preset->value.text) : ScalerConfig();
-  if (fixed.key == std::string_view("growth_delay")) return fmt::format("{}", scaler.growth_delay);
-  return scaler.refill == HysteresisRefill::kOnGrowth ? "growth" : "clean_step";
+  return fmt::format("{}", scaler.growth_delay);
 }
 
 void refuse_fixed(const ConfigNode& root) {
   for (const Fixed& fixed : kFixed) {
-    const ConfigNode* const section = section_of(root, fixed.section);
+    const ConfigNode* const section = root.below(fixed.section);
     const ConfigMember* const member = section != nullptr ? section->find(fixed.key) : nullptr;
     if (member == nullptr) continue;
     const std::string value = value_of(fixed, *section);
@@ -122,7 +107,7 @@ void refuse_below(const ConfigNode& node, const std::string& section) {
 
 void drop_fixed_settings(ConfigNode& root) {
   for (const Fixed& fixed : kFixed) {
-    ConfigNode* const section = section_of(root, fixed.section);
+    auto* const section = const_cast<ConfigNode*>(root.below(fixed.section));
     if (section == nullptr) continue;
     std::erase_if(section->members, [&](const ConfigMember& member) {
       const std::string value = value_of(fixed, *section);

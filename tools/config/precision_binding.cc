@@ -1,6 +1,7 @@
-// The section `precision` of bind_config().
+// The sections `precision` and `test` of bind_config().
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "tools/config/config_binding.h"
@@ -8,10 +9,33 @@
 namespace mantissa {
 namespace {
 
-constexpr config_names::Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow},
-                                                           {"fp32", WorkingWeights::kFp32}};
-constexpr config_names::Name<AmaxChoice> kAmaxChoice[] = {{"max", AmaxChoice::kMax},
-                                                          {"most_recent", AmaxChoice::kMostRecent}};
+namespace names = config_names;
+using names::Name;
+
+constexpr Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow}, {"fp32", WorkingWeights::kFp32}};
+constexpr Name<AmaxChoice> kAmaxChoice[] = {{"max", AmaxChoice::kMax}, {"most_recent", AmaxChoice::kMostRecent}};
+
+constexpr Name<FaultKind> kFault[] = {
+    {"inf", FaultKind::kInf},          {"nan", FaultKind::kNan},         {"flip", FaultKind::kFlip},
+    {"sleep", FaultKind::kSleep},      {"stop", FaultKind::kStop},       {"deadlock", FaultKind::kDeadlock},
+    {"kill", FaultKind::kKill},        {"exit", FaultKind::kExit},       {"short_write", FaultKind::kShortWrite},
+    {"no_space", FaultKind::kNoSpace}, {"corrupt", FaultKind::kCorrupt}, {"read_error", FaultKind::kReadError}};
+constexpr Name<FaultTarget> kTarget[] = {{"gradient", FaultTarget::kGradient},
+                                         {"wire", FaultTarget::kWire},
+                                         {"master", FaultTarget::kMaster},
+                                         {"first_moment", FaultTarget::kFirstMoment},
+                                         {"second_moment", FaultTarget::kSecondMoment},
+                                         {"weight", FaultTarget::kWeight}};
+constexpr Name<std::string_view> kPhase[] = {
+    {"none", "none"},         {"data", "data"},     {"forward", "forward"},      {"backward", "backward"},
+    {"reduce", "reduce"},     {"decide", "decide"}, {"update", "update"},        {"wait", "wait"},
+    {"evaluate", "evaluate"}, {"sample", "sample"}, {"checkpoint", "checkpoint"}};
+constexpr Name<FileOperation> kOperation[] = {{"none", FileOperation::kNone},    {"open", FileOperation::kOpen},
+                                              {"read", FileOperation::kRead},    {"write", FileOperation::kWrite},
+                                              {"sync", FileOperation::kSync},    {"close", FileOperation::kClose},
+                                              {"rename", FileOperation::kRename}};
+constexpr Name<InjectedValue> kInjected[] = {{"inf", InjectedValue::kInf}, {"nan", InjectedValue::kNan}};
+constexpr Name<Pass> kInjectedPass[] = {{"forward", Pass::kForward}, {"backward", Pass::kBackward}};
 
 template <typename T>
 std::string word_of(const T& value, const char*) {
@@ -26,17 +50,11 @@ std::string word_of(const std::optional<T>& value, const char* none) {
 template <typename Target, typename Parse>
 ScalarField word_field(Target& target, const std::string& words, Parse parse, const char* none = "") {
   const std::string known = std::string(none) + (*none == 0 ? "" : ", ") + words;
-  return {.expected = "one of " + known,
-          .get = [&target, none] { return word_of(target, none); },
-          .set =
-              [&target, none, parse](const ConfigNode& node) {
-                if (node.kind != ConfigNode::Kind::kScalar) return false;
-                const auto value = parse(node.text);
-                const bool is_none = *none != 0 && node.text == none;
-                if (value) target = *value;
-                if (is_none) target = {};
-                return value || is_none;
-              }};
+  const auto get = [&target, none] { return word_of(target, none); };
+  return parsed_field(target, "one of " + known, get, [none, parse](const std::string& text) -> std::optional<Target> {
+    if (const auto value = parse(text)) return Target(*value);
+    return *none != 0 && text == none ? std::optional(Target()) : std::nullopt;
+  });
 }
 
 std::string op_words() {
@@ -46,9 +64,9 @@ std::string op_words() {
 }
 
 void bind_precision_settings(ConfigVisitor& v, PrecisionConfig& c) {
-  v.scalar("compute", choice_field(c.compute, config_names::kCompute));
+  v.scalar("compute", choice_field(c.compute, names::kCompute));
   v.scalar("recipe", word_field(c.recipe, kRecipeNames, parse_recipe, "none"));
-  v.scalar("pattern", choice_field(c.pattern, config_names::kPattern));
+  v.scalar("pattern", choice_field(c.pattern, names::kPattern));
   v.scalar("pattern_blocks", integer_field<int64_t>(c.pattern_blocks, 1, 10000));
   v.scalar("fp32_products", word_field(c.fp32_products, "fp32, tf32, bf16x3, bf16x6", parse_fp32_products));
   v.list("rules", list_field(c.rules, [](ConfigVisitor& w, PrecisionRule& rule) {
@@ -92,8 +110,6 @@ void bind_adaptive(ConfigVisitor& v, PrecisionConfig& precision, AdaptiveConfig&
 
 }  // namespace
 
-ScalarField op_field(Op& op) { return word_field(op, op_words(), parse_op); }
-
 // Phases and levels bind the settings that they change separately.
 void bind_precision(ConfigVisitor& v, Config& c) {
   bind_precision_settings(v, c.precision);
@@ -111,6 +127,49 @@ void bind_precision(ConfigVisitor& v, Config& c) {
                          },
                          [&c] { return PrecisionPhase{.precision = c.precision}; }));
   v.section("adaptive", [&] { bind_adaptive(v, c.precision, c.precision_adaptive); });
+}
+
+void bind_test(ConfigVisitor& v, TestConfig& c) {
+  v.list("faults", list_field(c.faults, [](ConfigVisitor& w, Fault& fault) {
+           w.scalar("step", integer_field<int64_t>(fault.step, 1));
+           w.scalar("rank", integer_field(fault.rank, 0));
+           w.scalar("kind", choice_field(fault.kind, kFault));
+           w.scalar("target", choice_field(fault.target, kTarget));
+           w.scalar("parameter", text_field(fault.parameter));
+           w.scalar("element", integer_field<int64_t>(fault.element, 0));
+           w.scalar("bit", integer_field(fault.bit, 0, 31));
+           w.scalar("phase", choice_field(fault.phase, kPhase));
+           w.scalar("operation", choice_field(fault.operation, kOperation));
+           w.scalar("file", text_field(fault.file));
+           w.scalar("seconds", real_field(fault.seconds, RealRange{.min = 0.0, .max = 1e6}));
+           w.scalar("steps", integer_field<int64_t>(fault.steps, 1));
+           w.scalar("code", integer_field(fault.code, 0, 255));
+         }));
+  v.section("random", [&] {
+    v.scalar("seed", integer_field(c.random.seed));
+    v.scalar("count", integer_field(c.random.count, 0, 10000));
+    v.texts("kinds", c.random.kinds);
+  });
+  v.list("activations", list_field(c.activations, [](ConfigVisitor& w, ActivationInjection& fault) {
+           w.scalar("step", integer_field<int64_t>(fault.step, 1));
+           w.scalar("rank", integer_field(fault.rank, 0));
+           w.scalar("layer", text_field(fault.layer));
+           w.scalar("op", word_field(fault.op, op_words(), parse_op));
+           w.scalar("pass", choice_field(fault.pass, kInjectedPass));
+           w.scalar("value", choice_field(fault.value, kInjected));
+         }));
+}
+
+std::optional<FaultKind> parse_fault_kind(std::string_view word) {
+  const auto* const found = std::ranges::find(kFault, word, &Name<FaultKind>::first);
+  return found == std::end(kFault) ? std::nullopt : std::optional(found->second);
+}
+std::string_view name(FaultKind kind) { return std::ranges::find(kFault, kind, &Name<FaultKind>::second)->first; }
+std::string_view name(FaultTarget target) {
+  return std::ranges::find(kTarget, target, &Name<FaultTarget>::second)->first;
+}
+std::string_view name(FileOperation operation) {
+  return std::ranges::find(kOperation, operation, &Name<FileOperation>::second)->first;
 }
 
 }  // namespace mantissa

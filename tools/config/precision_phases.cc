@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "tools/config/precision_names.h"
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
+#include "tools/config/config_binding.h"
 
 namespace mantissa {
 namespace {
@@ -35,19 +35,16 @@ std::string moment(const PrecisionPhase& entry) {
 void validate_moments(const Config& config, int phase, const ConfigOrigins& origins) {
   const PrecisionPhase& entry = entry_of(config, phase);
   const std::string name = phase_name(config, phase, origins);
-  if ((entry.after_step > 0) == (entry.after_tokens > 0)) {
-    throw ConfigError(
-        fmt::format("{}: after_step = {} and after_tokens = {}: give one of them, above 0; before it the settings of "
-                    "`precision` itself hold",
-                    name, entry.after_step, entry.after_tokens));
-  }
-  if (phase_begin(config, phase) <= phase_begin(config, phase - 1)) {
-    throw ConfigError(
-        fmt::format("{}: {} comes at step {}, not after {}, which begins at step {}: write phases in "
-                    "order",
-                    name, moment(entry), phase_begin(config, phase), phase_name(config, phase - 1, origins),
-                    phase_begin(config, phase - 1)));
-  }
+  require<ConfigError>(
+      (entry.after_step > 0) != (entry.after_tokens > 0),
+      "{}: after_step = {} and after_tokens = {}: give one of them, above 0; before it the settings of "
+      "`precision` itself hold",
+      name, entry.after_step, entry.after_tokens);
+  require<ConfigError>(phase_begin(config, phase) > phase_begin(config, phase - 1),
+                       "{}: {} comes at step {}, not after {}, which begins at step {}: write phases in "
+                       "order",
+                       name, moment(entry), phase_begin(config, phase), phase_name(config, phase - 1, origins),
+                       phase_begin(config, phase - 1));
 }
 
 // Bits of the operands in the products of most layers; nothing if rules may change that.
@@ -183,12 +180,11 @@ void validate_phases(const Config& config, const ConfigOrigins& origins) {
   if (adapts(config)) validate_ladder(config, origins);
   for (int phase = 0; phase < phase_count(config); ++phase) {
     const bool is_base = phase == 0 && !adapts(config);
-    if (phase_count(config) > 1 && precision_of(config, phase).is_fp64()) {
-      throw ConfigError(
-          fmt::format("{}: compute = fp64 holds for a whole training, whose state is then fp64; give another precision "
-                      "here, or remove precision.schedule and precision.adaptive",
-                      phase_name(config, phase, origins)));
-    }
+    require<ConfigError>(
+        phase_count(config) == 1 || !precision_of(config, phase).is_fp64(),
+        "{}: compute = fp64 holds for a whole training, whose state is then fp64; give another precision "
+        "here, or remove precision.schedule and precision.adaptive",
+        phase_name(config, phase, origins));
     if (!is_base && !adapts(config)) validate_moments(config, phase, origins);
     try {
       validate(in_phase(config, phase), origins_in_phase(config, phase, origins));
@@ -197,6 +193,58 @@ void validate_phases(const Config& config, const ConfigOrigins& origins) {
       throw ConfigError(fmt::format("{}: {}", phase_name(config, phase, origins), error.what()));
     }
   }
+}
+
+std::vector<std::string> uniform_precisions() {
+  std::vector<std::string> names = {"fp64", "fp32", "tf32", "bf16x6", "bf16x3", "bf16", "fp16"};
+  for (const Scaling scaling : kAllScalings) names.emplace_back(name(scaling));
+  return names;
+}
+
+std::optional<PrecisionConfig> parse_precision(const std::string& text) {
+  PrecisionConfig precision;
+  std::string base = text;
+  for (const auto& [pattern, value] : config_names::kPattern) {
+    const std::string ending = fmt::format(":{}", pattern);
+    if (value == PrecisionPattern::kNone || !base.ends_with(ending)) continue;
+    precision.pattern = value;
+    base.resize(base.size() - ending.size());
+    break;
+  }
+  if (base == "fp8") base = "delayed";
+  if (base == "fp4") base = "nvfp4";
+  if (const auto products = parse_fp32_products(base)) {
+    precision.compute = DType::kF32;
+    precision.fp32_products = *products;
+  } else if (const auto dtype = parse_float_dtype(base)) {
+    precision.compute = *dtype;
+  } else {
+    precision.recipe = parse_recipe(base);
+    if (!precision.recipe) return std::nullopt;
+  }
+  return precision;
+}
+
+std::string precision_name(const PrecisionConfig& precision) {
+  const bool has_parts = precision.compute == DType::kF32 && precision.fp32_products != Fp32Products::kFp32;
+  std::string text(precision.recipe ? name(*precision.recipe)
+                   : has_parts      ? name(precision.fp32_products)
+                                    : name(precision.compute));
+  for (const auto& [pattern, value] : config_names::kPattern) {
+    if (value == precision.pattern && value != PrecisionPattern::kNone) text += fmt::format(":{}", pattern);
+  }
+  return text;
+}
+
+std::string without_alias(const std::string& name) {
+  const auto precision = parse_precision(name);
+  return precision ? precision_name(*precision) : name;
+}
+
+std::optional<RuleFormat> parse_low_format(const std::string& text) {
+  if (const auto dtype = parse_float_dtype(text); dtype && *dtype != wide_of(*dtype)) return *dtype;
+  if (const auto recipe = parse_recipe(text)) return *recipe;
+  return std::nullopt;
 }
 
 }  // namespace mantissa

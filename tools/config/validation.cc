@@ -1,5 +1,3 @@
-#include "tools/config/validation.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -8,9 +8,8 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "tools/config/precision_names.h"
+#include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
-#include "tools/config/validation.h"
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/advise/plan/score_allocation.h"

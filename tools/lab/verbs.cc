@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "tools/config/precision_names.h"
+#include "tools/config/precision_phases.h"
 #include "tools/lab/advise_verb.h"
 #include "tools/lab/analyze/evidence.h"
 #include "tools/lab/analyze/formats_verb.h"

@@ -18,7 +18,6 @@
 #include "tools/run/state/resume_choice.h"
 #include "tools/run/state/training_state.h"
 #include "tools/train/checkpoint_files.h"
-#include "tools/train/held_state.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
@@ -50,10 +49,8 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
   read_state(checkpoint.folder, [&] {
     const nlohmann::json& state = checkpoint.state;
     const int version = state.at("format_version");
-    if (version != kStateVersion) {
-      throw CheckpointError(
-          fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kStateVersion));
-    }
+    require<CheckpointError>(version == kStateVersion, "{}: format version {}, this program reads {}",
+                             checkpoint.folder, version, kStateVersion);
     if (state.value(kWeightsOnly, false)) {
       throw CheckpointError(
           fmt::format("{} holds weights and no state of a training: give train.init_from={} to begin with them, and "
@@ -92,12 +89,10 @@ void require_same_training(const Checkpoint& checkpoint, const Config& run) {
                     "with, or another train.run_dir",
                     checkpoint.folder, fmt::join(of_model, "\n  ")));
   }
-  if (!others.empty() && !run.checkpoint.allow_changes) {
-    throw ConfigError(
-        fmt::format("{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
-                    "checkpoint.allow_changes=true to go on with the new ones",
-                    checkpoint.folder, fmt::join(others, "\n  ")));
-  }
+  require<ConfigError>(others.empty() || run.checkpoint.allow_changes,
+                       "{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
+                       "checkpoint.allow_changes=true to go on with the new ones",
+                       checkpoint.folder, fmt::join(others, "\n  "));
   if (!differences.empty()) {
     log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
   }
@@ -155,6 +150,15 @@ std::optional<ResumePoint> resume_point_on_all_ranks(const Config& config, const
   return ResumePoint{.folder = folder, .step = step, .run = nlohmann::json::parse(state), .is_named = named};
 }
 
+class MemorySink final : public ByteSink {
+ public:
+  explicit MemorySink(std::vector<std::byte>& out) : out_(out) {}
+  void write(std::span<const std::byte> bytes) override { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
+
+ private:
+  std::vector<std::byte>& out_;
+};
+
 }  // namespace
 
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
@@ -162,9 +166,8 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   std::optional<Checkpoint> chosen;  // by rank 0 for all
   bool is_named = false;
   const auto examine = [&](const Checkpoint& checkpoint) {
-    if (std::ranges::find(passed_over, checkpoint.folder) != passed_over.end()) {
-      throw CheckpointError(fmt::format("{}: it could not be resumed from", checkpoint.folder));
-    }
+    require<CheckpointError>(std::ranges::count(passed_over, checkpoint.folder) == 0,
+                             "{}: it could not be resumed from", checkpoint.folder);
     examine_state(config, checkpoint);
   };
   if (communicator.rank() == 0) {
@@ -178,12 +181,10 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
       store.recover();
       chosen = store.latest_valid(examine);
     }
-    if (!chosen && choice == "auto" && !store.steps().empty()) {
-      throw CheckpointError(
-          fmt::format("{} holds {}, but no valid one; starting again would write over the run. Give "
-                      "checkpoint.resume=none to start from the beginning, or another train.run_dir",
-                      checkpoint_root(config.train.run_dir), counted(std::ssize(store.steps()), "checkpoint")));
-    }
+    require<CheckpointError>(chosen || choice != "auto" || store.steps().empty(),
+                             "{} holds {}, but no valid one; starting again would write over the run. Give "
+                             "checkpoint.resume=none to start from the beginning, or another train.run_dir",
+                             checkpoint_root(config.train.run_dir), counted(std::ssize(store.steps()), "checkpoint"));
   }
   return resume_point_on_all_ranks(config, chosen, communicator, is_named);
 }
@@ -222,13 +223,12 @@ ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point
         warn(fmt::format("skipping a checkpoint: {}", error.what()));
       }
     }
-    if (!chosen) {
-      throw CheckpointError(
-          fmt::format("rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, and found "
-                      "no valid one "
-                      "in {}. A new start continues from the newest valid checkpoint, if there is one",
-                      point.step, point.folder.empty() ? checkpoint_root(config.train.run_dir) : point.folder));
-    }
+    require<CheckpointError>(
+        chosen.has_value(),
+        "rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, and found "
+        "no valid one "
+        "in {}. A new start continues from the newest valid checkpoint, if there is one",
+        point.step, point.folder.empty() ? checkpoint_root(config.train.run_dir) : point.folder);
   }
   return resume_point_on_all_ranks(config, chosen, communicator).value();  // rank 0 has one
 }
@@ -265,6 +265,60 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
   }
   log_info("resumed from {} at step {} (ranks that saved it: {})", checkpoint.folder, session.next_step,
            checkpoint.state.at("ranks").get<int>());
+}
+
+TrainingState state_of(const Session& session) {
+  return {.next_step = session.next_step,
+          .applied_steps = session.sharded.optimizer.applied_steps(),
+          .scaler = session.scaler.state(),
+          .gradient_prescale_log2 = gradient_prescale_log2(session.ranks(), session.micro_batches()),
+          .clip_norms = session.clipper.state(),
+          .spike_window = session.spikes.state(),
+          .skipped_batches = session.skipped_batches};
+}
+
+void continue_from(const TrainingState& state, Session& session) {
+  if (!session.scaler.load_state(state.scaler)) {
+    log_info("the loss scaler was in mode '{}' and is in '{}' now: it starts afresh", name(state.scaler.mode),
+             name(session.scaler.config().mode));
+  }
+  session.clipper.restore(state.clip_norms);
+  session.spikes.restore(state.spike_window);
+  session.skipped_batches = state.skipped_batches;
+  session.next_step = state.next_step;
+}
+
+void continue_scales(const TrainingState& state, const DelayedScales::State& scales, Session& session) {
+  session.runtime.delayed_scales->load_state(scales, state_of(session).gradient_factor() / state.gradient_factor());
+}
+
+HeldState::HeldState(Session& session) : numbers_(state_of(session)) {
+  session.sharded.optimizer.restore_weights();
+  if (const DelayedScales& scales = *session.runtime.delayed_scales; !scales.empty()) scales_ = scales.state();
+  for (const StatePiece& piece : session.sharded.optimizer.pieces()) {
+    MemorySink sink(pieces_.emplace_back());
+    write_optimizer_pieces(sink, {piece}, *session.runtime.backend, *session.runtime.stream);
+  }
+}
+
+void HeldState::hand_over(Session& session) const {
+  Communicator& communicator = session.communicator;
+  ShardedOptimizer& optimizer = session.sharded.optimizer;
+  optimizer.begin_load();
+  const auto counts = all_gather_records(communicator, static_cast<uint64_t>(pieces_.size()));
+  const size_t rounds = *std::max_element(counts.begin(), counts.end());
+  for (size_t round = 0; round < rounds; ++round) {
+    const auto mine =
+        round < pieces_.size() ? std::span<const std::byte>(pieces_[round]) : std::span<const std::byte>();
+    for (const std::vector<std::byte>& piece : all_gather_varied(communicator, mine)) {
+      if (piece.empty()) continue;
+      load_optimizer_pieces(SafetensorsReader("state that is handed over", piece), session.runtime.parameters,
+                            optimizer);
+    }
+  }
+  optimizer.end_load(numbers_.applied_steps);
+  continue_from(numbers_, session);
+  if (!session.runtime.delayed_scales->empty() && !scales_.names.empty()) continue_scales(numbers_, scales_, session);
 }
 
 }  // namespace mantissa

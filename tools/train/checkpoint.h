@@ -13,13 +13,17 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/autograd/delayed_scales.h"
 #include "core/io/checkpoint_store.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
+#include "tools/run/state/training_state.h"
 #include "tools/train/step/session.h"
 
 namespace mantissa {
@@ -79,6 +83,9 @@ class TrainingCheckpoints {
   bool save(RunState& state);
 
  private:
+  // On rank 0, makes the files valid that `texts` of all ranks names. Returns what went wrong; else empty.
+  std::string commit(const std::vector<std::vector<std::string>>& texts, const RunState& state,
+                     const std::optional<RollbackPoint>& point);
   // `point`: what a rollback returns to from the saved state.
   nlohmann::json manifest(const RunState& state, const std::optional<RollbackPoint>& point) const;
   std::vector<CheckpointFile> write_files(const std::string& folder) const;
@@ -88,6 +95,41 @@ class TrainingCheckpoints {
   const Config& run_;
   RunFolder* const folder_;
   CheckpointStore store_;
+};
+
+// ---- What one session hands to the next, through host memory.
+
+TrainingState state_of(const Session& session);
+
+// Restores scaler, clipper and the number of steps. A scaler of another mode starts afresh, and the log says so.
+void continue_from(const TrainingState& state, Session& session);
+// After that: the scales of delayed scaling, those of gradients converted to the session's loss scale.
+void continue_scales(const TrainingState& state, const DelayedScales::State& scales, Session& session);
+
+// A training's state in host memory, between a session and the next one in another precision. The two do not exist at
+// the same time: a device has room for one. Pieces have the form of checkpoints, so that a hand-over gives the bits of
+// saving and resuming.
+class HeldState {
+ public:
+  // Copies this rank's shard. Collective.
+  explicit HeldState(Session& session);
+
+  // Into a session of the same model and data. Another precision has other shards: every rank is shown the pieces of
+  // all ranks, one of each at a time. Collective.
+  void hand_over(Session& session) const;
+
+  // The same numbers without this rank's pieces: for ranks that did not exist when the state was taken.
+  HeldState without_pieces() const { return {numbers_, scales_}; }
+
+  const TrainingState& numbers() const { return numbers_; }
+
+ private:
+  HeldState(TrainingState numbers, DelayedScales::State scales)
+      : numbers_(std::move(numbers)), scales_(std::move(scales)) {}
+
+  TrainingState numbers_;
+  DelayedScales::State scales_;
+  std::vector<std::vector<std::byte>> pieces_;
 };
 
 }  // namespace mantissa

@@ -47,10 +47,8 @@ void write_tensors(ByteSink& sink, const std::map<std::string, Tensor>& tensors,
 template <typename Value = float>
 std::vector<Value> as_floats(const SafetensorsReader& reader, const SafetensorsEntry& entry) {
   const auto dtype = parse_safetensors_dtype(entry.dtype);
-  if (!dtype || !is_floating(*dtype)) {
-    throw CheckpointError(
-        fmt::format("{}: tensor '{}' is {}, expected F64, F32, BF16 or F16", reader.path(), entry.name, entry.dtype));
-  }
+  require<CheckpointError>(dtype && is_floating(*dtype), "{}: tensor '{}' is {}, expected F64, F32, BF16 or F16",
+                           reader.path(), entry.name, entry.dtype);
   const auto bytes = reader.bytes(entry);
   return dispatch_with_fp64(*dtype, [&]<typename T>() {
     std::vector<Value> values(bytes.size() / sizeof(T));
@@ -131,10 +129,9 @@ void load_doubles(const SafetensorsReader& reader, const SafetensorsEntry& weigh
   const std::vector<double> values = as_floats<double>(reader, weights),
                             m = as_floats<double>(reader, reader.at(stem + kFirstMoment)),
                             v = as_floats<double>(reader, reader.at(stem + kSecondMoment));
-  if (m.size() != values.size() || v.size() != values.size()) {
-    throw CheckpointError(fmt::format("{}: '{}' has {} weights, {} first and {} second moments", reader.path(), stem,
-                                      values.size(), m.size(), v.size()));
-  }
+  require<CheckpointError>(m.size() == values.size() && v.size() == values.size(),
+                           "{}: '{}' has {} weights, {} first and {} second moments", reader.path(), stem,
+                           values.size(), m.size(), v.size());
   piece.doubles = {.weights = values, .m = m, .v = v};
   optimizer.load(piece);
 }
@@ -167,9 +164,7 @@ void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parame
     const std::string stem = entry.name.substr(0, slash);
     const PieceName piece = parse_piece(path, stem);
     const Parameter* parameter = parameters.find(piece.parameter);
-    if (parameter == nullptr) {
-      throw CheckpointError(fmt::format("{}: this model has no parameter '{}'", path, piece.parameter));
-    }
+    require<CheckpointError>(parameter != nullptr, "{}: this model has no parameter '{}'", path, piece.parameter);
     // Pieces of other ranks are not read: there are as many files as ranks.
     const int64_t elements = static_cast<int64_t>(entry.size_bytes()) / safetensors_item_bytes(entry.dtype).value_or(1);
     if (!optimizer.needs(parameter->index, piece.begin, elements)) continue;

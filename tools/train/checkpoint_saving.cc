@@ -3,6 +3,7 @@
 #include "comm/sharded_state.h"
 #include "core/base/log.h"
 #include "tools/run/state/manifest.h"
+#include "tools/run/state/optional_json.h"
 #include "tools/run/state/resume_choice.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"
@@ -11,6 +12,20 @@
 namespace mantissa {
 namespace {
 
+// A rank's part of a checkpoint.
+struct Part {
+  uint64_t ok = 1;
+  std::vector<std::string> texts{};  // name, size and hash of each file that the rank has written; else the error
+
+  void attempt(const auto& write) {
+    try {
+      write();
+    } catch (const std::exception& error) {
+      ok = 0;
+      texts = {error.what()};
+    }
+  }
+};
 struct PartReport {
   uint64_t ok = 0, bytes = 0;
 };
@@ -39,76 +54,67 @@ bool TrainingCheckpoints::save(RunState& state) {
   const std::optional<RollbackPoint> point =
       is_due(run_.checkpoint.interval, step) && is_good ? RollbackPoint{.step = step} : state.rollback_point;
   session_.sharded.optimizer.restore_weights();
-  uint64_t ok = 1;
-  std::vector<std::string> mine;  // name, size and hash of each file that this rank has written; else the error
-  const auto guarded = [&](const auto& write) {
-    try {
-      write();
-    } catch (const std::exception& error) {
-      ok = 0;
-      mine = {error.what()};
-    }
-  };
+  Part mine;
   if (communicator.rank() == 0) {
-    guarded([&] {
+    mine.attempt([&] {
       if (folder_ != nullptr) folder_->ensure_held();
       store_.begin(step);
     });
   }
-  if (all_gather_records(communicator, ok)[0] && ok) {
-    std::vector<CheckpointFile> written;
-    guarded([&] {
-      written = write_files(store_.partial_folder(step));
-      for (const CheckpointFile& file : written) {
-        mine.insert(mine.end(), {file.name, std::to_string(file.size_bytes), file.xxh3_128});
+  if (all_gather_records(communicator, mine.ok)[0] && mine.ok) {
+    mine.attempt([&] {
+      const std::string folder = store_.partial_folder(step);
+      for (const CheckpointFile& file : write_files(folder)) {
+        mine.texts.insert(mine.texts.end(), {file.name, std::to_string(file.size_bytes), file.xxh3_128});
+        if (run_.checkpoint.verify) verify_file(folder, file);
       }
     });
-    if (run_.checkpoint.verify && ok) {
-      guarded([&] {
-        for (const CheckpointFile& file : written) verify_file(store_.partial_folder(step), file);
-      });
-    }
   }
-  const auto reports = all_gather_records(communicator, PartReport{.ok = ok, .bytes = part_bytes()});
-  const auto all = all_gather_text_lists(communicator, mine);
-  const auto failed = std::ranges::find(reports, 0u, &PartReport::ok);
-  int32_t committed = failed == reports.end();
-  std::vector<CheckpointFile> files;
-  for (size_t rank = 0; rank < all.size() && committed; ++rank) {
-    for (size_t i = 0; i < all[rank].size(); i += 3) {
-      files.push_back({all[rank][i], std::stoull(all[rank][i + 1]), all[rank][i + 2]});
-    }
-  }
+  const auto reports = all_gather_records(communicator, PartReport{.ok = mine.ok, .bytes = part_bytes()});
+  const auto texts = all_gather_text_lists(communicator, mine.texts);
+  int32_t committed = 0;
   if (communicator.rank() == 0) {
     std::string failure;
-    if (!committed) {
+    if (const auto failed = std::ranges::find(reports, 0u, &PartReport::ok); failed != reports.end()) {
       const auto rank = static_cast<size_t>(failed - reports.begin());
-      failure = fmt::format(", rank {}: {}", rank, all[rank].at(0));
+      failure = fmt::format(", rank {}: {}", rank, texts[rank].at(0));
       store_.abandon(step);
     } else {
-      try {
-        std::vector<int64_t> kept = {state.proven_step};
-        // Whatever stop_rules.action is: a later start may set it to rollback.
-        if (point && point->folder.empty()) kept.push_back(point->step);
-        store_.protect(std::move(kept));
-        store_.commit(step, model_fingerprint(session_.config), files, manifest(state, point));
-      } catch (const std::exception& error) {
-        committed = 0;
-        failure = fmt::format(": {}", error.what());
-      }
+      failure = commit(texts, state, point);
     }
+    committed = failure.empty();
     if (!committed) {
       uint64_t bytes = 0;
       for (const PartReport& report : reports) bytes += report.bytes;
-      log_warn(
-          "checkpoint of step {} not saved{}{}. Training goes on; {}", step, failure,
-          shortage_text(failure, bytes, run_.train.run_dir, store_.steps().size() > 1 ? run_.checkpoint.keep_last : 1),
-          store_.steps().empty() ? "there is no older checkpoint" : "older checkpoints are untouched");
+      log_warn("checkpoint of step {} not saved{}. Training goes on; {}", step,
+               failure + shortage_text(failure, bytes, run_.train.run_dir,
+                                       store_.steps().size() > 1 ? run_.checkpoint.keep_last : 1),
+               store_.steps().empty() ? "there is no older checkpoint" : "older checkpoints are untouched");
     }
   }
   if (all_gather_records(communicator, committed)[0] == 0) return false;
   state.rollback_point = point;
   return true;
+}
+
+std::string TrainingCheckpoints::commit(const std::vector<std::vector<std::string>>& texts, const RunState& state,
+                                        const std::optional<RollbackPoint>& point) {
+  std::vector<CheckpointFile> files;
+  for (const std::vector<std::string>& of_rank : texts) {
+    for (size_t i = 0; i < of_rank.size(); i += 3) {
+      files.push_back({of_rank[i], std::stoull(of_rank[i + 1]), of_rank[i + 2]});
+    }
+  }
+  try {
+    std::vector<int64_t> kept = {state.proven_step};
+    // Whatever stop_rules.action is: a later start may set it to rollback.
+    if (point && point->folder.empty()) kept.push_back(point->step);
+    store_.protect(std::move(kept));
+    store_.commit(session_.next_step, model_fingerprint(session_.config), files, manifest(state, point));
+  } catch (const std::exception& error) {
+    return fmt::format(": {}", error.what());
+  }
+  return "";
 }
 
 std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& folder) const {

@@ -156,101 +156,108 @@ std::vector<Ineffective> ineffective_states(const Config& config, int ranks, Con
   return found;
 }
 
-// Settings that differ from their defaults and belong to a choice that the configuration does not make. `ranks`: 0 if
-// the machine of the run is not known.
-std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
-  struct Dependent {
-    const char* setting;  // a prefix, if it ends with a dot
-    bool is_used;
-    const char* why;
-    std::set<std::string_view> but{};  // of the settings below a prefix
-  };
-  const OptimizerConfig& optimizer = config.optimizer;
-  const bool clips_adaptively = optimizer.clip.kind == ClipOptions::Kind::kAdaptive;
+// Settings below one that decides whether they have an effect. A name with a dot or an underscore at its end is a
+// prefix.
+struct Dependent {
+  std::string_view setting;
+  enum class When : uint8_t { kOnly, kNot } when;
+  std::string_view decision;  // it has an effect only with this setting, or not with it
+};
+constexpr auto kOnly = Dependent::When::kOnly, kNot = Dependent::When::kNot;
+constexpr Dependent kDependents[] = {{"model.rope_", kOnly, "model.position = rope"},
+                                     {"model.rope_scaling.", kNot, "model.rope_scaling.kind = none"},
+                                     {"model.window_blocks", kNot, "model.window = 0"},
+                                     {"model.lora.", kNot, "model.lora.rank = 0"},
+                                     {"data.tokenizer", kNot, "data.format = bytes"},
+                                     {"data.layout", kOnly, "data.format = tokens"},
+                                     {"data.validation", kNot, "train.eval_interval = 0"},
+                                     {"data.end_of_text", kOnly, "data.packing = documents"},
+                                     {"train.eval_batches", kNot, "train.eval_interval = 0"},
+                                     {"optimizer.final_lr", kNot, "optimizer.schedule = constant"},
+                                     {"optimizer.decay_steps", kOnly, "optimizer.schedule = wsd"},
+                                     {"optimizer.clip.max_norm", kNot, "optimizer.clip.mode = none"},
+                                     {"optimizer.clip.percentile", kOnly, "optimizer.clip.mode = adaptive"},
+                                     {"optimizer.clip.window", kOnly, "optimizer.clip.mode = adaptive"},
+                                     {"optimizer.clip.warmup", kOnly, "optimizer.clip.mode = adaptive"},
+                                     {"precision.pattern_blocks", kOnly, "precision.pattern = first_last_k_high"},
+                                     {"scaler.growth_", kNot, "scaler.mode = static"},
+                                     {"scaler.backoff_factor", kNot, "scaler.mode = static"},
+                                     {"scaler.min_scale", kNot, "scaler.mode = static"},
+                                     {"scaler.max_scale", kNot, "scaler.mode = static"},
+                                     {"scaler.hysteresis", kNot, "scaler.mode = static"},
+                                     {"stop_rules.", kNot, "stop_rules.action = none"},
+                                     {"test.random.", kNot, "test.random.count = 0"},
+                                     {"probe.", kNot, "probe.enabled = false"}};
+
+bool is_meant(std::string_view name, std::string_view setting) {
+  return name.ends_with('.') || name.ends_with('_') ? setting.starts_with(name) : setting == name;
+}
+
+struct Unused {
+  const char* setting;  // as Dependent::setting
+  bool is_unused;
+  const char* why;
+};
+
+// By more than one setting, or by the machine.
+std::vector<Unused> other_dependents(const Config& config, int ranks) {
   const bool may_mask = config.model.name == "encoder" || !config.model.plugin.empty();
   const bool lifts = config.precision_fallback.overflows > 0 || config.scaler.scaler.floor_policy == FloorPolicy::kLift;
-  const char* const adaptive_clip = "it belongs to optimizer.clip.mode = adaptive";
-  const bool evaluates = config.train.eval_interval > 0;
-  const char* const no_evaluation = "train.eval_interval = 0";
   const bool has_text = config.data.format == DataFormat::kBytes || !config.data.tokenizer.empty();
-  const bool is_sampled = config.model.name != "encoder" && has_text;
-  const bool samples = is_sampled && config.train.sample_tokens > 0;
+  const bool is_sampled = config.model.name != "encoder" && has_text, has_samples = config.train.sample_tokens > 0;
   const char* const no_samples =
       is_sampled ? "train.sample_tokens = 0"
                  : "samples need a causal model, such as gpt, and data.format = bytes or data.tokenizer";
-  const bool rotates = config.model.position == Position::kRope;
-  const char* const no_rope = "it belongs to model.position = rope";
-  const bool has_peers = ranks != 1;
-  const StopRulesConfig& rules = config.stop_rules;
+  const bool is_alone = ranks == 1, is_fp64 = config.precision.is_fp64();
   const char* const one_rank = "there is one rank";
   const char* const fp64_wire = "precision.compute = fp64: gradients travel as they are, in fp64";
+  const SpikeAction action = config.stop_rules.action;
   const bool uses_gpu = config.device != "cpu" && (ranks == 0 || !computes_on_host(config.device, 0));
-  const Dependent table[] = {
-      {"model.rope_base", rotates, no_rope},
-      {"model.rope_blocks", rotates, no_rope},
-      {"model.rope_scaling.", rotates, no_rope},
-      {"model.rope_scaling.", config.model.rope.scaling != RopeScaling::kNone, "model.rope_scaling.kind = none"},
-      {"model.window_blocks", config.model.window > 0, "model.window = 0"},
-      {"model.lora.", config.model.lora.rank > 0, "model.lora.rank = 0"},
-      {"data.tokenizer", config.data.format != DataFormat::kBytes, "data.format = bytes"},
-      {"data.layout", config.data.format != DataFormat::kBytes, "it belongs to data.format = tokens"},
-      {"data.validation", evaluates, no_evaluation},
-      {"data.end_of_text", config.data.packs_documents(), "it belongs to data.packing = documents"},
-      {"data.validation_fraction", config.data.blend.empty(), "data.blend sets no tail aside"},
-      {"data.validation_fraction", config.data.validation.empty(), "data.validation names files"},
-      {"data.validation_fraction", evaluates || !config.data.validation.empty(), no_evaluation},
-      {"data.mask_fraction", may_mask, "it belongs to model.name = encoder"},
-      {"data.mask_token", may_mask, "it belongs to model.name = encoder"},
-      {"train.eval_batches", evaluates, no_evaluation},
-      {"train.sample_interval", samples, no_samples},
-      {"train.sample_prompt", samples, no_samples},
-      {"train.sample_tokens", is_sampled || config.train.sample_tokens == 0, no_samples},
-      {"optimizer.sharding", has_peers, one_rank},
-      {"optimizer.final_lr", optimizer.schedule.kind != ScheduleKind::kConstant, "optimizer.schedule = constant"},
-      {"optimizer.decay_steps", optimizer.schedule.kind == ScheduleKind::kWarmupStableDecay,
-       "it belongs to optimizer.schedule = wsd"},
-      {"optimizer.clip.max_norm", optimizer.clip.kind != ClipOptions::Kind::kOff, "optimizer.clip.mode = none"},
-      {"optimizer.clip.percentile", clips_adaptively, adaptive_clip},
-      {"optimizer.clip.window", clips_adaptively, adaptive_clip},
-      {"optimizer.clip.warmup", clips_adaptively, adaptive_clip},
-      {"precision.pattern_blocks", config.precision.pattern == PrecisionPattern::kFirstLastKHigh,
-       "it belongs to precision.pattern = first_last_k_high"},
-      {"precision.fallback.", lifts, "precision.fallback.overflows = 0"},
-      {"scaler.", config.scaler.scaler.mode != ScalerMode::kNone,
-       "nothing computes or travels in fp16, or scaler.mode = none: there is no loss scale"},
-      {"scaler.",
-       config.scaler.scaler.mode != ScalerMode::kStatic,
-       "scaler.mode = static",
-       {"scaler.preset", "scaler.init_scale", "scaler.floor"}},
-      {"stop_rules.", rules.action != SpikeAction::kNone, "stop_rules.action = none", {"stop_rules.action"}},
-      {"stop_rules.consecutive", rules.action == SpikeAction::kRollback || rules.action == SpikeAction::kStop,
-       "it belongs to stop_rules.action = rollback and stop"},
-      {"straggler.", has_peers, one_rank},
-      // Without peers fp16 still selects a loss scale.
-      {"comm.wire_dtype", has_peers || config.comm.reducer.wire == DType::kF16, one_rank},
-      {"comm.wire_dtype", !config.precision.is_fp64(), fp64_wire},
-      {"comm.accumulate", !config.precision.is_fp64(), fp64_wire},
-      {"comm.accumulate", has_peers, one_rank},
-      {"integrity.wire", has_peers, one_rank},
-      {"integrity.action", config.integrity.interval > 0 || (config.integrity.wire && has_peers),
-       "integrity.interval = 0, and gradients between ranks are not checked either"},
-      {"test.random.", config.test.random.count > 0, "test.random.count = 0"},
-      {"cuda.", uses_gpu, config.device == "cpu" ? "device = cpu" : "device = auto chose the CPU"},
-      {"probe.", config.probe.enabled, "probe.enabled = false"},
-  };
+  return {{"data.validation_fraction", !config.data.blend.empty(), "data.blend sets no tail aside"},
+          {"data.validation_fraction", !config.data.validation.empty(), "data.validation names files"},
+          {"data.validation_fraction", config.train.eval_interval == 0 && config.data.validation.empty(),
+           "train.eval_interval = 0"},
+          {"data.mask_", !may_mask, "it belongs to model.name = encoder"},
+          {"train.sample_interval", !(is_sampled && has_samples), no_samples},
+          {"train.sample_prompt", !(is_sampled && has_samples), no_samples},
+          {"train.sample_tokens", !is_sampled && has_samples, no_samples},
+          {"optimizer.sharding", is_alone, one_rank},
+          {"precision.fallback.", !lifts, "precision.fallback.overflows = 0"},
+          {"scaler.", config.scaler.scaler.mode == ScalerMode::kNone,
+           "nothing computes or travels in fp16, or scaler.mode = none: there is no loss scale"},
+          {"stop_rules.consecutive", action != SpikeAction::kRollback && action != SpikeAction::kStop,
+           "it belongs to stop_rules.action = rollback and stop"},
+          {"straggler.", is_alone, one_rank},
+          // Without peers fp16 still selects a loss scale.
+          {"comm.wire_dtype", is_alone && config.comm.reducer.wire != DType::kF16, one_rank},
+          {"comm.wire_dtype", is_fp64, fp64_wire},
+          {"comm.accumulate", is_fp64, fp64_wire},
+          {"comm.accumulate", is_alone, one_rank},
+          {"integrity.wire", is_alone, one_rank},
+          {"integrity.action", config.integrity.interval == 0 && (!config.integrity.wire || is_alone),
+           "integrity.interval = 0, and gradients between ranks are not checked either"},
+          {"cuda.", !uses_gpu, config.device == "cpu" ? "device = cpu" : "device = auto chose the CPU"}};
+}
+
+// Settings that differ from their defaults and belong to a choice that the configuration does not make. `ranks`: 0 if
+// the machine of the run is not known.
+std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
+  const std::vector<Unused> others = other_dependents(config, ranks);
   Config defaults;
-  if (config.scaler.preset != defaults.scaler.preset) {
-    defaults.scaler.scaler = scaler_preset(config.scaler.preset);
-  }
-  const auto default_settings = flatten(defaults);
+  if (config.scaler.preset != defaults.scaler.preset) defaults.scaler.scaler = scaler_preset(config.scaler.preset);
+  const auto default_settings = flatten(defaults), settings = flatten(config);
   std::vector<Ineffective> found;
-  for (const auto& [setting, value] : flatten(config)) {
+  for (const auto& [setting, value] : settings) {
     const auto usual = default_settings.find(setting);  // an entry of a list has none
     if (setting == "scaler.mode" || usual == default_settings.end() || value == usual->second) continue;
-    for (const Dependent& one : table) {
-      const std::string_view name = one.setting;
-      const bool is_meant = name.ends_with('.') ? setting.starts_with(name) : setting == name;
-      if (!one.is_used && is_meant && !one.but.contains(setting)) found.push_back({setting, one.why});
+    for (const auto& [name, when, decision] : kDependents) {
+      const std::string key(decision.substr(0, decision.find(" = ")));
+      const bool is_so = decision.substr(key.size() + 3) == settings.at(key);
+      if (!is_meant(name, setting) || setting == key || is_so == (when == kOnly)) continue;
+      found.push_back({setting, (when == kOnly ? "it belongs to " : "") + std::string(decision)});
+    }
+    for (const Unused& one : others) {
+      if (one.is_unused && is_meant(one.setting, setting)) found.push_back({setting, one.why});
     }
   }
   return found;

@@ -6,8 +6,7 @@
 
 #include "core/base/log.h"
 #include "core/kernels/elementwise/args.h"
-#include "tools/config/carried_files.h"
-#include "tools/config/init_from.h"
+#include "tools/config/data_paths.h"
 #include "tools/model/exchange/model_source.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/resume_choice.h"

@@ -1,15 +1,22 @@
-// Observers by which `mantissa train` keeps a run safe: checkpoints, the black box, slow ranks. RunLog tells of it.
+// Observers by which `mantissa train` keeps a run safe: checkpoints, scores, the black box, slow ranks. RunLog tells of
+// it.
 #pragma once
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/profile/range.h"
+#include "tools/model/evaluate/choice_tasks.h"
+#include "tools/model/evaluate/windows.h"
 #include "tools/run/guard/black_box.h"
 #include "tools/run/guard/stragglers.h"
 #include "tools/train/checkpoint.h"
@@ -70,6 +77,92 @@ class Saver final : public TrainObserver {
   const std::shared_ptr<RunLog> log_;
   int64_t saved_step_;
   std::optional<int64_t>& unsaved_step_;
+};
+
+// One of train.evaluations, read: a task or a text.
+struct RunEvaluation {
+  std::string name;  // of the task or file; the path where two have the same
+  int64_t interval = 0;
+  std::optional<Task> task{};
+  ScoredText text{};
+};
+using RunEvaluationList = std::shared_ptr<const std::vector<RunEvaluation>>;
+
+inline RunEvaluation read_evaluation(const EvaluationConfig& wanted, const Config& run, const TextCodec& codec) {
+  const auto limit = static_cast<size_t>(wanted.limit);
+  if (!wanted.tasks.empty()) {
+    Task task = read_task(wanted.tasks, codec, run.model);
+    if (limit > 0 && task.questions.size() > limit) task.questions.resize(limit);
+    return {.name = task.name, .interval = wanted.interval, .task = std::move(task)};
+  }
+  ScoredText text = read_scored_text(wanted.text, codec, run.model);
+  const size_t tokens = limit * static_cast<size_t>(run.model.context) + 1;
+  if (limit > 0 && text.tokens.size() > tokens) text = {.tokens = {text.tokens.begin(), text.tokens.begin() + tokens}};
+  return {
+      .name = std::filesystem::path(wanted.text).stem().string(), .interval = wanted.interval, .text = std::move(text)};
+}
+
+// Reads all files. `model`: the run or weights whose tokenizer counts, unless empty. DataError, alike on all ranks.
+// Collective.
+inline RunEvaluationList read_evaluations(const Config& run, const std::string& model, Communicator& communicator) {
+  const auto list = std::make_shared<std::vector<RunEvaluation>>();
+  if (run.train.evaluations.empty()) return list;
+  run_on_all<DataError>(communicator, "train.evaluations: ", [&] {
+    const TextCodec codec(model, run);
+    for (const EvaluationConfig& wanted : run.train.evaluations) {
+      RunEvaluation read = read_evaluation(wanted, run, codec);
+      const auto has_name = [&read](const RunEvaluation& other) { return other.name == read.name; };
+      if (std::ranges::any_of(*list, has_name)) read.name = read.task ? wanted.tasks : wanted.text;
+      list->push_back(std::move(read));
+    }
+  });
+  return list;
+}
+
+// Scores the model before the first step, at each interval, and at the end. Passes have the shape of a micro-batch;
+// ranks share them.
+class RunEvaluations final : public TrainObserver {
+ public:
+  // `session` must outlive the object.
+  RunEvaluations(Session& session, RunEvaluationList list, std::shared_ptr<RunLog> log)
+      : list_(std::move(list)),
+        log_(std::move(log)),
+        scorer_(session.runtime, session.config.train.micro_batch, session.config.model.context,
+                &session.communicator) {}
+
+  void before_step(Trainer& trainer, int64_t step) override {
+    if (step > 0) return;
+    for (const RunEvaluation& one : *list_) run(trainer.session(), one);
+  }
+  bool pauses_after(int64_t steps) const override {
+    return std::ranges::any_of(*list_, [steps](const RunEvaluation& one) { return is_due(one.interval, steps); });
+  }
+  void at_pause(Trainer& trainer) override {
+    for (const RunEvaluation& one : *list_) {
+      if (is_due(one.interval, trainer.session().next_step)) run(trainer.session(), one);
+    }
+  }
+  void at_end(Trainer& trainer, Ending ending) override {
+    if (ending != Ending::kDone) return;
+    for (const RunEvaluation& one : *list_) run(trainer.session(), one);
+  }
+
+ private:
+  void run(Session& session, const RunEvaluation& evaluation) {
+    const Range range(RangeKind::kPhase, "evaluate");
+    const int64_t length = session.config.model.context, sequences = session.config.train.micro_batch;
+    if (evaluation.task) {
+      const TaskResult result = run_task(*evaluation.task, scorer_, sequences, length);
+      return log_->evaluated(session, evaluation.name, result.describe(), result);
+    }
+    const TextScore score =
+        score_text(scorer_, evaluation.text, {.length = length, .stride = length, .sequences = sequences});
+    log_->evaluated(session, evaluation.name, score.describe(), score);
+  }
+
+  const RunEvaluationList list_;
+  const std::shared_ptr<RunLog> log_;
+  Scorer scorer_;
 };
 
 // Tells the black box how steps end.

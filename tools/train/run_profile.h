@@ -1,10 +1,13 @@
-// RunProfile: the times of a profiled session, as text and as files.
+// RunProfile: the times of a profiled session, as text and as files. And the peaks that speeds are told of.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "core/backend/registry.h"
 #include "core/profile/op_times.h"
+#include "tools/model/runtime/model_runtime.h"
+#include "tools/run/metrics/speed.h"
 #include "tools/train/step/session.h"
 #include "tools/train/trainer.h"
 
@@ -37,5 +40,16 @@ class RunProfile final : public TrainObserver {
   const std::string folder_;
   bool trace_written_ = false;
 };
+
+// ---- The peaks of a run's devices.
+
+// Measures the peak of all ranks at once, in 0.2 to 0.7 s, unless train.measure_peak is false, and looks up the
+// data sheets of their devices. Ranks that share a GPU have no data sheet: each would be promised all of it.
+// Collective.
+SpeedContext measure_speed_context(const Config& config, const DeviceChoice& device, ModelRuntime& runtime,
+                                   Communicator& communicator);
+
+// FLOP/s that the data sheet of the backend's device `index` promises for products in this precision; 0: nothing.
+double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision);
 
 }  // namespace mantissa

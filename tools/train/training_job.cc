@@ -9,19 +9,23 @@
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
 #include "core/profile/range.h"
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
+#include "tools/run/guard/black_box.h"
+#include "tools/run/guard/watchdog.h"
 #include "tools/run/guard/watched_communicator.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
+#include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/next_commands.h"
 #include "tools/run/state/resume_choice.h"
-#include "tools/run/job/threads.h"
+#include "tools/run/state/run_folder.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/initial_weights.h"
 #include "tools/train/precision_table.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/run_observers.h"
 #include "tools/train/run_profile.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -79,156 +83,197 @@ void require_steps_left(const Config& run, const ResumePoint& checkpoint) {
 // Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
 constexpr double kSlowWrite = 50e6;
 
-}  // namespace
+// What `mantissa train` does around a training: checks, the run folder, the watchdog, and its observers.
+class TrainingJob {
+ public:
+  // All must outlive the object.
+  TrainingJob(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator)
+      : run_(run), origins_(origins), stop_(stop), communicator_(communicator) {}
 
-void TrainingJob::hold_folder() {
-  if (communicator_.rank() == 0 && !folder_) folder_.emplace(run_.train.run_dir);
-}
-
-void TrainingJob::check() {
-  require_same_configuration(run_, communicator_);  // the whole schedule; sessions see one phase of it
-  validate_for_ranks(run_, communicator_.size(), origins_);
-  threads_ = set_up_threads(run_, communicator_);
-  const ContributionPath path = expected_path(run_, communicator_);
-  predicted_ = predict_memory_tables(run_, communicator_.size(), path);
-  require_memory(run_, predicted_, communicator_);
-  if (communicator_.rank() != 0) return;
-  for (const std::string& line : ineffective_settings(run_, origins_, communicator_.size(), path)) warn_in_lines(line);
-}
-
-bool TrainingJob::is_finished() {
-  std::vector<std::string> unused;  // on rank 0
-  if (!checkpoint_ || !mantissa::is_finished(run_, origins_, *checkpoint_, communicator_, unused)) return false;
-  open_log(run_, communicator_);
-  if (!unused.empty()) {
-    log_warn("not used, because no step is left (saved -> now):\n  {}", fmt::join(unused, "\n  "));
+  // Checks settings, memory and data, finds the checkpoint, and takes the run folder. False: the run has no step left.
+  // An error leaves no new folder. Collective.
+  bool prepare() {
+    check();
+    if (std::error_code unknown; std::filesystem::exists(run_.train.run_dir, unknown)) hold_folder();
+    has_folder_ = all_gather_records(communicator_, static_cast<int32_t>(folder_.has_value())).front() != 0;
+    checkpoint_ = find_resume_point(run_, communicator_);
+    if (checkpoint_) require_steps_left(run_, *checkpoint_);
+    if (folder_ && !checkpoint_) warn_of_lost_steps(run_);
+    if (is_finished()) return false;
+    // A first start with mistyped data leaves no folder. One that continues a run leaves its error there.
+    if (!checkpoint_ || !has_folder_) batches_ = open_common_batches(run_, communicator_);
+    if (!checkpoint_) weights_ = find_initial_weights(run_, communicator_);
+    evaluations_ = read_evaluations(run_, checkpoint_ ? run_.train.run_dir : run_.train.init_from, communicator_);
+    hold_folder();
+    // Another start may have been quicker.
+    if (!checkpoint_ && !has_folder_) checkpoint_ = find_resume_point(run_, communicator_);
+    return true;
   }
-  log_info("{}\n{}", wrapped(finished_text(run_, origins_), 0, Paths::kPassOver),
-           next_commands(run_, communicator_.size()));
-  if (folder_) still_done(run_.train.run_dir);
-  return true;
-}
 
-bool TrainingJob::prepare() {
-  check();
-  if (std::error_code unknown; std::filesystem::exists(run_.train.run_dir, unknown)) hold_folder();
-  has_folder_ = all_gather_records(communicator_, static_cast<int32_t>(folder_.has_value())).front() != 0;
-  checkpoint_ = find_resume_point(run_, communicator_);
-  if (checkpoint_) require_steps_left(run_, *checkpoint_);
-  if (folder_ && !checkpoint_) warn_of_lost_steps(run_);
-  if (is_finished()) return false;
-  // A first start with mistyped data leaves no folder. One that continues a run leaves its error there.
-  if (!checkpoint_ || !has_folder_) batches_ = open_common_batches(run_, communicator_);
-  if (!checkpoint_) weights_ = find_initial_weights(run_, communicator_);
-  evaluations_ = read_evaluations(run_, checkpoint_ ? run_.train.run_dir : run_.train.init_from, communicator_);
-  hold_folder();
-  if (!checkpoint_ && !has_folder_) checkpoint_ = find_resume_point(run_, communicator_);  // another start was quicker
-  return true;
-}
-
-TrainingHooks TrainingJob::start() {
-  const auto base = provide_base(run_, checkpoint_, weights_, communicator_);
-  const std::string box_folder = run_.train.run_dir + kBlackBoxFolder;
-  box_.emplace(box_folder, communicator_.rank(), communicator_.size());
-  if (run_.watchdog.enabled) {
-    watchdog_.emplace(*box_, Watchdog::Options{.deadline = {.fixed_s = run_.watchdog.deadline_s,
-                                                            .least_s = run_.watchdog.least_deadline_s},
-                                               .folder = run_.train.run_dir + kWatchdogFolder,
-                                               .box_folder = box_folder,
-                                               .rank = communicator_.rank(),
-                                               .ranks = communicator_.size()});
+  // Starts the watchdog and returns the arguments of train_run(). Collective.
+  TrainingHooks start() {
+    const auto base = provide_base(run_, checkpoint_, weights_, communicator_);
+    const std::string box_folder = run_.train.run_dir + kBlackBoxFolder;
+    box_.emplace(box_folder, communicator_.rank(), communicator_.size());
+    if (run_.watchdog.enabled) {
+      watchdog_.emplace(*box_, Watchdog::Options{.deadline = {.fixed_s = run_.watchdog.deadline_s,
+                                                              .least_s = run_.watchdog.least_deadline_s},
+                                                 .folder = run_.train.run_dir + kWatchdogFolder,
+                                                 .box_folder = box_folder,
+                                                 .rank = communicator_.rank(),
+                                                 .ranks = communicator_.size()});
+    }
+    watched_ = create_watched_communicator(communicator_, *box_);
+    const int64_t step = checkpoint_ ? checkpoint_->step : 0;
+    const int phase = phase_of(run_, step, checkpoint_ ? run_state_of(run_, *checkpoint_) : RunState(run_));
+    log_info("memory of a rank, predicted: {}", to_line(predicted_[static_cast<size_t>(phase)]));
+    return {.begin = [this](auto&&... arguments) { begin(arguments...); },
+            .batches = batches_,
+            .weights = weights_,
+            .base = base,
+            .stop = &stop_,
+            .on_error = [this](const std::exception& error) { leave(error); }};
   }
-  watched_ = create_watched_communicator(communicator_, *box_);
-  const int64_t step = checkpoint_ ? checkpoint_->step : 0;
-  const int phase = phase_of(run_, step, checkpoint_ ? run_state_of(run_, *checkpoint_) : RunState(run_));
-  log_info("memory of a rank, predicted: {}", to_line(predicted_[static_cast<size_t>(phase)]));
-  return {.begin = [this](auto&&... arguments) { begin(arguments...); },
-          .batches = batches_,
-          .weights = weights_,
-          .base = base,
-          .stop = &stop_,
-          .on_error = [this](const std::exception& error) { leave(error); }};
-}
 
-void TrainingJob::begin_run(Session& session, const Start& start) {
-  open_log(run_, communicator_);
-  announce(session, threads_);
-  if (const std::string line = stop_.job_end_text(); !line.empty()) log_info("{}", line);
-  if (!folder_) return;
-  folder_->write_config(run_);
-  if (start.checkpoint() == nullptr) carry_model_files(run_);
-  RunFigures figures;
-  const auto steps_done = static_cast<double>(session.next_step);
-  figures.set("step", steps_done);
-  figures.set("steps_total", static_cast<double>(run_.train.steps));
-  if (start.checkpoint() != nullptr) figures.set("last_checkpoint_step", steps_done);
-  heartbeat_.emplace(run_.train.run_dir, run_.train.last_step(), figures);
-}
+  const std::optional<ResumePoint>& checkpoint() const { return checkpoint_; }
+  // The ranks, under the eyes of the watchdog. After start().
+  Communicator& communicator() { return *watched_; }
 
-void TrainingJob::begin(Session& session, RunState& state, const Start& start, TrainObservers& observers) {
-  if (start.is_first()) begin_run(session, start);
-  const ShardedOptimizer& optimizer = session.sharded.optimizer;
-  stop_.reserve(2.0 + static_cast<double>(optimizer.master_bytes() + optimizer.moment_bytes()) / kSlowWrite);
-  Heartbeat* const heartbeat = heartbeat_ ? &*heartbeat_ : nullptr;
-  const auto log = std::make_shared<RunLog>(session, start, *box_, heartbeat);
-  if (start.rollback) {
-    box_->note(BlackBoxEvent::Kind::kNotice, "rollback", static_cast<double>(start.rollback->from_step));
+  // Records an error of train_run().
+  void record_failure(const std::exception& error) {
+    box_->failed(message_of(error));
+    box_->ended(static_cast<int>(exit_code_of(error)));
+    if (heartbeat_) heartbeat_->end(RunProgress::kFailed);
   }
-  observers.push_back(
-      std::make_shared<Saver>(session, run_, state, start, folder_ ? &*folder_ : nullptr, log, *box_, unsaved_step_));
-  if (!evaluations_->empty()) observers.push_back(std::make_shared<RunEvaluations>(session, evaluations_, log));
-  observers.push_back(log);
-  observers.push_back(std::make_shared<StepRecorder>(*box_));
-  if (communicator_.size() > 1 && run_.straggler.window > 0) {
+
+  // After the training: kOk or kPreempted. Errors end the job. Collective.
+  ExitCode finish(Ending ending) {
+    const std::string root = checkpoint_root(run_.train.run_dir);
+    const bool has_checkpoint = !CheckpointStore(root, {.warn = [](const std::string&) {}}).steps().empty();
+    if (unsaved_step_) {
+      leave(CheckpointError(fmt::format(
+          "the state after step {} could not be saved, see the warning above; {}. Make room there, or give another "
+          "train.run_dir, and start again",
+          *unsaved_step_, has_checkpoint ? "older checkpoints are in " + root : "there is no checkpoint in " + root)));
+    }
+    {
+      const Range range(RangeKind::kPhase, "end");
+      watched_->barrier();  // while it is watched: a transport's own end waits for all ranks, too
+    }
+    const bool is_stopped = ending == Ending::kStopped;
+    if (!is_stopped) {  // after all lines of observers
+      log_info("{}", has_checkpoint ? next_commands(run_, communicator_.size())
+                                    : "nothing was saved, since no step was left: give a larger train.steps to go on");
+    }
+    if (heartbeat_) heartbeat_->end(is_stopped ? RunProgress::kStopped : RunProgress::kDone);
+    const ExitCode code = is_stopped ? ExitCode::kPreempted : ExitCode::kOk;
+    box_->ended(static_cast<int>(code));
+    return code;
+  }
+
+ private:
+  // CommError, MemoryError and ConfigError that are found before there is a folder.
+  void check() {
+    require_same_configuration(run_, communicator_);  // the whole schedule; sessions see one phase of it
+    validate_for_ranks(run_, communicator_.size(), origins_);
+    threads_ = set_up_threads(run_, communicator_);
+    const ContributionPath path = expected_path(run_, communicator_);
+    predicted_ = predict_memory_tables(run_, communicator_.size(), path);
+    require_memory(run_, predicted_, communicator_);
+    if (communicator_.rank() != 0) return;
+    for (const std::string& line : ineffective_settings(run_, origins_, communicator_.size(), path))
+      warn_in_lines(line);
+  }
+
+  bool is_finished() {
+    std::vector<std::string> unused;  // on rank 0
+    if (!checkpoint_ || !mantissa::is_finished(run_, origins_, *checkpoint_, communicator_, unused)) return false;
+    open_log(run_, communicator_);
+    if (!unused.empty()) {
+      log_warn("not used, because no step is left (saved -> now):\n  {}", fmt::join(unused, "\n  "));
+    }
+    log_info("{}\n{}", wrapped(finished_text(run_, origins_), 0, Paths::kPassOver),
+             next_commands(run_, communicator_.size()));
+    if (folder_) still_done(run_.train.run_dir);
+    return true;
+  }
+
+  // Rank 0 locks the run folder, once.
+  void hold_folder() {
+    if (communicator_.rank() == 0 && !folder_) folder_.emplace(run_.train.run_dir);
+  }
+
+  // A session begins: adds its observers.
+  void begin(Session& session, RunState& state, const Start& start, TrainObservers& observers) {
+    if (start.is_first()) begin_run(session, start);
+    const ShardedOptimizer& optimizer = session.sharded.optimizer;
+    stop_.reserve(2.0 + static_cast<double>(optimizer.master_bytes() + optimizer.moment_bytes()) / kSlowWrite);
+    Heartbeat* const heartbeat = heartbeat_ ? &*heartbeat_ : nullptr;
+    const auto log = std::make_shared<RunLog>(session, start, *box_, heartbeat);
+    if (start.rollback) {
+      box_->note(BlackBoxEvent::Kind::kNotice, "rollback", static_cast<double>(start.rollback->from_step));
+    }
     observers.push_back(
-        std::make_shared<StragglerWatch>(run_.straggler, session.communicator, *box_, heartbeat));
+        std::make_shared<Saver>(session, run_, state, start, folder_ ? &*folder_ : nullptr, log, *box_, unsaved_step_));
+    if (!evaluations_->empty()) observers.push_back(std::make_shared<RunEvaluations>(session, evaluations_, log));
+    observers.push_back(log);
+    observers.push_back(std::make_shared<StepRecorder>(*box_));
+    if (communicator_.size() > 1 && run_.straggler.window > 0) {
+      observers.push_back(std::make_shared<StragglerWatch>(run_.straggler, session.communicator, *box_, heartbeat));
+    }
+    if (run_.probe.enabled) {
+      observers.push_back(std::make_shared<ProbeRecorder>(session.config, session.sharded,
+                                                          run_.train.run_dir + "/probes.mtp", start.kept_steps()));
+    }
+    if (!session.profiler) return;
+    if (run_.cuda.graph && communicator_.rank() == 0) {
+      log_warn("profile: true sets cuda.graph: true aside: a captured step passes no kernel calls to time");
+    }
+    observers.push_back(
+        std::make_shared<RunProfile>(*session.profiler, session.runtime, session.communicator, run_.train.run_dir));
   }
-  if (run_.probe.enabled) {
-    observers.push_back(std::make_shared<ProbeRecorder>(session.config, session.sharded,
-                                                        run_.train.run_dir + "/probes.mtp", start.kept_steps()));
-  }
-  if (!session.profiler) return;
-  if (run_.cuda.graph && communicator_.rank() == 0) {
-    log_warn("profile: true sets cuda.graph: true aside: a captured step passes no kernel calls to time");
-  }
-  observers.push_back(
-      std::make_shared<RunProfile>(*session.profiler, session.runtime, session.communicator, run_.train.run_dir));
-}
 
-void TrainingJob::record_failure(const std::exception& error) {
-  box_->failed(message_of(error));
-  box_->ended(static_cast<int>(exit_code_of(error)));
-  if (heartbeat_) heartbeat_->end(RunProgress::kFailed);
-}
+  // Only now: a start that was refused leaves the files of the run.
+  void begin_run(Session& session, const Start& start) {
+    open_log(run_, communicator_);
+    announce(session, threads_);
+    if (const std::string line = stop_.job_end_text(); !line.empty()) log_info("{}", line);
+    if (!folder_) return;
+    folder_->write_config(run_);
+    if (start.checkpoint() == nullptr) carry_model_files(run_);
+    RunFigures figures;
+    const auto steps_done = static_cast<double>(session.next_step);
+    figures.set("step", steps_done);
+    figures.set("steps_total", static_cast<double>(run_.train.steps));
+    if (start.checkpoint() != nullptr) figures.set("last_checkpoint_step", steps_done);
+    heartbeat_.emplace(run_.train.run_dir, run_.train.last_step(), figures);
+  }
 
-void TrainingJob::leave(const std::exception& error) {
-  record_failure(error);
-  leave_job(error, communicator_, origins_);
-}
+  [[noreturn]] void leave(const std::exception& error) {
+    record_failure(error);
+    leave_job(error, communicator_, origins_);
+  }
 
-ExitCode TrainingJob::finish(Ending ending) {
-  const std::string root = checkpoint_root(run_.train.run_dir);
-  const bool has_checkpoint = !CheckpointStore(root, {.warn = [](const std::string&) {}}).steps().empty();
-  if (unsaved_step_) {
-    leave(CheckpointError(fmt::format(
-        "the state after step {} could not be saved, see the warning above; {}. Make room there, or give another "
-        "train.run_dir, and start again",
-        *unsaved_step_, has_checkpoint ? "older checkpoints are in " + root : "there is no checkpoint in " + root)));
-  }
-  {
-    const Range range(RangeKind::kPhase, "end");
-    watched_->barrier();  // while it is watched: a transport's own end waits for all ranks, too
-  }
-  const bool is_stopped = ending == Ending::kStopped;
-  if (!is_stopped) {  // after all lines of observers
-    log_info("{}", has_checkpoint ? next_commands(run_, communicator_.size())
-                                  : "nothing was saved, since no step was left: give a larger train.steps to go on");
-  }
-  if (heartbeat_) heartbeat_->end(is_stopped ? RunProgress::kStopped : RunProgress::kDone);
-  const ExitCode code = is_stopped ? ExitCode::kPreempted : ExitCode::kOk;
-  box_->ended(static_cast<int>(code));
-  return code;
-}
+  const Config& run_;
+  const ConfigOrigins& origins_;
+  StopRequest& stop_;
+  Communicator& communicator_;
+  int threads_ = 0;
+  std::vector<MemoryTable> predicted_;  // by phase
+  std::optional<RunFolder> folder_;     // rank 0
+  bool has_folder_ = false;             // on rank 0, before this start
+  std::optional<ResumePoint> checkpoint_;
+  std::shared_ptr<const Batches> batches_;
+  std::string weights_;
+  RunEvaluationList evaluations_;
+  std::optional<BlackBox> box_;
+  std::optional<Watchdog> watchdog_;
+  std::unique_ptr<Communicator> watched_;
+  std::optional<Heartbeat> heartbeat_;  // rank 0
+  std::optional<int64_t> unsaved_step_;
+};
+
+}  // namespace
 
 ExitCode run_training(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator) {
   TrainingJob training(run, origins, stop, communicator);

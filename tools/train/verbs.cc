@@ -7,11 +7,10 @@
 #include "core/base/wrapped_text.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
-#include "tools/config/validation.h"
 #include "tools/run/job/job.h"
-#include "tools/train/step/dry_run.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/precision_table.h"
+#include "tools/train/step/dry_run.h"
 #include "tools/train/training_job.h"
 
 namespace mantissa {

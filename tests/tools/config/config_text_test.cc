@@ -4,7 +4,6 @@
 #include "core/base/check.h"
 #include "core/base/error.h"
 #include "tests/core/io/temp_folder.h"
-#include "tools/config/config_node.h"
 #include "tools/config/config_reader.h"
 
 namespace mantissa {

@@ -1,4 +1,4 @@
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

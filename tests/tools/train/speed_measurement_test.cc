@@ -7,8 +7,8 @@
 #include "core/backend/registry.h"
 #include "tests/program/program.h"
 #include "tools/run/metrics/speed.h"
+#include "tools/train/run_profile.h"
 #include "tools/train/step/session.h"
-#include "tools/train/step/speed_measurement.h"
 
 namespace mantissa::testing {
 namespace {

@@ -1,6 +1,6 @@
 // A training step on ranks that are threads: what every single rank holds afterwards.
 #include "tools/train/step/train_step.h"
-#include "tools/train/evaluation.h"
+#include "tools/train/session_observers.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
 
 namespace mantissa {
 namespace {

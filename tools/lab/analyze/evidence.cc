@@ -11,7 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "tools/config/config.h"
-#include "tools/config/precision_names.h"
+#include "tools/config/precision_phases.h"
 #include "tools/run/report/output_file.h"
 
 namespace mantissa {

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/base/error.h"
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
 #include "tools/lab/analyze/model_verdict.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/run/job/job.h"

@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
-#include "tools/config/precision_names.h"
+#include "tools/config/precision_phases.h"
 
 namespace mantissa {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "comm/communicator.h"
 #include "core/base/error.h"
+#include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
-#include "tools/config/validation.h"
 #include "tools/lab/experiment/step_walk.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"

@@ -6,7 +6,7 @@
 
 #include "core/base/thread_team.h"
 #include "core/io/checkpoint_store.h"
-#include "models/lora.h"
+#include "models/layers.h"
 #include "models/model.h"
 
 namespace mantissa {

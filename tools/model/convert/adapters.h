@@ -1,4 +1,4 @@
-// Adapters of a run (models/lora.h) on the way out: merged into the weights that they adapt, or as files of PEFT.
+// Adapters of a run (models/layers.h) on the way out: merged into the weights that they adapt, or as files of PEFT.
 #pragma once
 
 #include <string>

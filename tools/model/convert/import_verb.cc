@@ -5,7 +5,7 @@
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
-#include "tools/config/carried_files.h"
+#include "tools/config/data_paths.h"
 #include "tools/model/exchange/model_source.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/next_commands.h"

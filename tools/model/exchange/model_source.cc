@@ -12,7 +12,7 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/json_node.h"
 #include "models/model.h"
-#include "tools/config/init_from.h"
+#include "tools/config/data_paths.h"
 #include "tools/model/exchange/llmc_file.h"
 
 namespace mantissa {

@@ -6,7 +6,7 @@
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
 #include "core/io/json_node.h"
-#include "tools/config/carried_files.h"
+#include "tools/config/data_paths.h"
 #include "tools/model/generate/generator.h"
 #include "tools/model/generate/prompts.h"
 #include "tools/model/generate/stop_strings.h"

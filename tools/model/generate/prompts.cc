@@ -4,7 +4,7 @@
 
 #include "core/base/check.h"
 #include "core/io/files.h"
-#include "tools/config/carried_files.h"
+#include "tools/config/data_paths.h"
 #include "tools/text/chat/chat_template.h"
 
 namespace mantissa {

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "core/backend/decorators.h"
-#include "tools/config/init_from.h"
+#include "tools/config/data_paths.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/resume_choice.h"

@@ -14,8 +14,7 @@
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "models/model.h"
-#include "models/plugin_loader.h"
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
 #include "tools/run/job/device_choice.h"
 
 namespace mantissa {

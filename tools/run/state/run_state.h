@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "amp/adaptive_precision.h"
-#include "amp/precision_fallback.h"
 #include "core/io/checkpoint_store.h"
 #include "tools/config/config.h"
 #include "tools/run/metrics/run_statistics.h"

@@ -154,9 +154,8 @@ class FileBatches final : public Batches {
       blend_.emplace(weights);
       return;
     }
-    if (data.train.empty()) {
-      throw ConfigError("data.train = []: name the training files, such as data.train=[text/**/*.txt]");
-    }
+    require<ConfigError>(!data.train.empty(),
+                         "data.train = []: name the training files, such as data.train=[text/**/*.txt]");
     const bool keeps_tail = config.train.eval_interval > 0 && data.sets_tail_aside();
     const TokenSplit split =
         split_tail(open(config, "data.train", data.train), keeps_tail ? data.validation_fraction : 0.0);

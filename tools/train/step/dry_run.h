@@ -12,7 +12,6 @@
 #include "comm/sharded_optimizer.h"
 #include "core/ops/rounded_operand.h"
 #include "core/profile/range.h"
-#include "tools/train/step/arena_size.h"
 #include "tools/train/step/step_work.h"
 
 namespace mantissa {

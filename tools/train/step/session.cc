@@ -71,11 +71,9 @@ std::unique_ptr<StepProfiler> make_profiler(const Config& config, const DeviceCh
 
 std::unique_ptr<Communicator> make_staged(Communicator& transport, Backend& backend) {
   const bool on_host = backend.device().kind == Device::Kind::kCpu;
-  if (on_host && transport.carries_device_memory()) {
-    throw ConfigError(
-        fmt::format("comm.backend: {} carries the memory of GPUs, but device: cpu was chosen: give comm.backend mpi",
-                    transport.name()));
-  }
+  require<ConfigError>(!on_host || !transport.carries_device_memory(),
+                       "comm.backend: {} carries the memory of GPUs, but device: cpu was chosen: give comm.backend mpi",
+                       transport.name());
   if (on_host || transport.carries_device_memory()) return nullptr;
   return create_staged_communicator(transport, backend);
 }
@@ -95,17 +93,15 @@ DelayedScales& keep_delayed_scales(ModelRuntime& runtime, const Config& config) 
 }
 
 void require_capturable(const Config& config, const Communicator& communicator) {
-  if (communicator.size() > 1 && !communicator.can_be_captured()) {
-    throw ConfigError(
-        fmt::format("cuda.graph: true captures the steps of several ranks over NCCL only, and these {} exchange by {}, "
-                    "where the host takes part in every step; give cuda.graph=false",
-                    communicator.size(), communicator.name()));
-  }
-  if (!config.test.faults.empty() || config.test.random.count > 0 || !config.test.activations.empty()) {
-    throw ConfigError(
-        "cuda.graph: true repeats one captured step, so that test: settings, which are about single steps, "
-        "would have no effect: give cuda.graph=false");
-  }
+  require<ConfigError>(
+      communicator.size() == 1 || communicator.can_be_captured(),
+      "cuda.graph: true captures the steps of several ranks over NCCL only, and these {} exchange by {}, "
+      "where the host takes part in every step; give cuda.graph=false",
+      communicator.size(), communicator.name());
+  require<ConfigError>(
+      config.test.faults.empty() && config.test.random.count == 0 && config.test.activations.empty(),
+      "cuda.graph: true repeats one captured step, so that test: settings, which are about single steps, "
+      "would have no effect: give cuda.graph=false");
 }
 
 }  // namespace
@@ -148,7 +144,7 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
       profiler(make_profiler(config, device, parts)),
       runtime(
           config, parts.backend ? std::move(parts.backend) : open_device(config, device),
-          [&](Fp8GemmSupport support) { return parts.arena_bytes(config, support); }, profiler.get()),
+          [&](Fp8GemmSupport support) { return training_arena_bytes(config, support); }, profiler.get()),
       faults(config, std::move(parts.struck)),
       staged_(make_staged(given_communicator, *runtime.backend)),
       profiled_(make_profiled(outermost(given_communicator, staged_.get(), nullptr), profiler.get())),

@@ -8,14 +8,18 @@
 #include "comm/communicator.h"
 #include "comm/sharded_state.h"
 #include "comm/verdict_reduction.h"
+#include "core/kernels/fp8_gemm_support.h"
 #include "core/optim/clip.h"
 #include "tools/model/runtime/model_runtime.h"
 #include "tools/run/guard/fault_injection.h"
 #include "tools/run/guard/spike_detector.h"
-#include "tools/train/step/arena_size.h"
 #include "tools/train/step/batches.h"
 
 namespace mantissa {
+
+// The size of the step arena of a training: of its steps, of evaluation and samples where the configuration has them,
+// and of the search for the op that made a loss non-finite. DryRun finds it (dry_run.cc).
+size_t training_arena_bytes(const Config& config, Fp8GemmSupport support);
 
 // Parts that are given; the configuration says what the others are.
 struct SessionParts {
@@ -23,8 +27,6 @@ struct SessionParts {
   std::unique_ptr<StepProfiler> profiler{};  // null: none, unless config.profile
   std::function<std::shared_ptr<const Batches>(const Config&, Objective)> batches = open_batches;
   std::shared_ptr<StruckFaults> struck{};  // null: no fault has struck before
-  // Bytes of the step arena on a backend that computes.
-  std::function<size_t(const Config&, Fp8GemmSupport)> arena_bytes = training_arena_bytes;
 };
 
 // A training in one precision on one rank. Code that runs, saves or restores a training takes a Session; code that

@@ -9,8 +9,8 @@
 #include "tests/core/io/temp_folder.h"
 #include "tests/testing/error_of.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/config/precision_names.h"
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
+#include "tools/config/precision_phases.h"
 
 namespace mantissa {
 namespace {

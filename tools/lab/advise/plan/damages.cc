@@ -11,7 +11,7 @@
 #include "core/base/progress_bar.h"
 #include "core/base/thread_team.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
-#include "tools/train/held_state.h"
+#include "tools/train/checkpoint.h"
 #include "tools/train/step/train_step.h"
 
 namespace mantissa {

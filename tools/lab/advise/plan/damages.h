@@ -8,7 +8,7 @@
 #include "tools/lab/advise/plan/places.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 #include "tools/run/state/run_state.h"
-#include "tools/train/held_state.h"
+#include "tools/train/checkpoint.h"
 
 namespace mantissa {
 

@@ -7,7 +7,7 @@
 
 #include "amp/autocast_policy.h"
 #include "core/base/error.h"
-#include "tools/config/precision_names.h"
+#include "tools/config/precision_phases.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/train/step/dry_run.h"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "core/base/error.h"
-#include "tools/config/validation.h"
+#include "tools/config/config.h"
 #include "tools/lab/analyze/model_analysis.h"
 #include "tools/lab/analyze/sensitivity/verdict_lines.h"
 #include "tools/run/job/job.h"

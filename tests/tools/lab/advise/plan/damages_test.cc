@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "tests/tools/lab/analyze/sensitivity/planted_model.h"
-#include "tools/train/held_state.h"
+#include "tools/train/checkpoint.h"
 
 namespace mantissa::testing {
 namespace {

@@ -239,7 +239,7 @@ TEST_F(Sensitivity, MakesProbesUntilTheHessianScoresAreKnown) {
       << text;
 }
 
-// By the rules of amp/precision_rules.h: a recipe is that of all linear layers but the head.
+// By the rules of amp/autocast_policy.h: a recipe is that of all linear layers but the head.
 TEST_F(Sensitivity, ATrainingInARecipeLowersNoProductOfTheHead) {
   SensitivityRequest asked = quick(request({"bf16", "nvfp4"}, "head"));
   const nlohmann::json figures = to_json(analyze_sensitivity(asked, session_));
