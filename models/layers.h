@@ -11,7 +11,7 @@
 #include "core/kernels/attention/args.h"
 #include "core/ops/add.h"
 #include "core/ops/cross_entropy.h"
-#include "core/ops/low_rank.h"
+#include "core/ops/linear.h"
 #include "models/model.h"
 
 namespace mantissa {

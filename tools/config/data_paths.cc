@@ -232,7 +232,7 @@ ModelConfig model_of_weights(const std::string& path) try {
   }
   if (fs::exists(folder / "config.yaml", error)) return model_of_file(path + "/config.yaml");
   throw ConfigError(
-      fmt::format("'{}' holds no weights: expected the folder of a Hugging Face model (config.json), a model of llm.c "
+      fmt::format("'{}' holds no weights: expected the folder of a Hugging Face model (config.json), a GPT-2 of llm.c "
                   "(.bin), a run folder or a checkpoint folder",
                   path));
 } catch (const Error& error) {

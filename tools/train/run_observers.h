@@ -16,7 +16,6 @@
 #include "core/base/process.h"
 #include "core/profile/range.h"
 #include "tools/model/evaluate/choice_tasks.h"
-#include "tools/model/evaluate/windows.h"
 #include "tools/run/guard/black_box.h"
 #include "tools/run/guard/stragglers.h"
 #include "tools/train/checkpoint.h"
