@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/autograd/delayed_scales.h"
-#include "tools/run/state/training_state.h"
+#include "tools/run/state/run_state.h"
 #include "tools/train/step/session.h"
 
 namespace mantissa {

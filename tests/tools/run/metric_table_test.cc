@@ -8,7 +8,7 @@
 #include <set>
 
 #include "tests/program/program.h"
-#include "tools/run/metrics/metrics_prom.h"
+#include "tools/run/metrics/heartbeat.h"
 
 namespace mantissa::testing {
 namespace {
@@ -58,7 +58,6 @@ TEST(MetricTable, ValuesOfAStepGoWhereTheRowSays) {
   report.seconds = 0.5;
   const StepFigures figures{.report = report,
                             .speed = {.tokens_per_step = 100, .flops_per_step = 1.0, .gemm_peak_flops = 4.0},
-                            .statistics = RunStatistics(),
                             .memory_bytes = 7};
   const nlohmann::json record = step_json(figures);
   EXPECT_EQ(record.at("event"), "step");

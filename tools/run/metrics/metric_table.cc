@@ -36,7 +36,8 @@ std::string scale_text(double scale) {
   int exponent = 0;
   if (scale == 1.0) return "";
   const bool is_power_of_two = std::frexp(scale, &exponent) == 0.5;
-  return "scale " + (scale >= 1e5 && is_power_of_two ? fmt::format("2^{}", exponent - 1) : fmt::format("{:.5g}", scale));
+  return "scale " +
+         (scale >= 1e5 && is_power_of_two ? fmt::format("2^{}", exponent - 1) : fmt::format("{:.5g}", scale));
 }
 std::string duration_text(double ms) {
   if (ms < 100.0) return fmt::format("{:.1f} ms", ms);
@@ -46,14 +47,10 @@ std::string mfu_text(double share) { return fmt::format("MFU {:.{}f}%", 100.0 * 
 
 constexpr std::array kMetrics = {
     Metric{.name = "step",
-           .unit = "",
            .meaning = "its number",
            .of_step = [](Figures f) -> json { return f.report.step + 1; },
            .prometheus = {"step", "gauge", "Steps done, skipped ones included."}},
-    Metric{.name = "steps_total",
-           .unit = "",
-           .meaning = "steps of the whole run",
-           .prometheus = {"steps_total", "gauge", "Steps of the whole run (train.steps)."}},
+    Metric{.name = "steps_total", .prometheus = {"steps_total", "gauge", "Steps of the whole run (train.steps)."}},
     Metric{.name = "loss",
            .unit = "nats/token",
            .meaning = "mean over the tokens of the global batch",
@@ -64,12 +61,9 @@ constexpr std::array kMetrics = {
            .watch = {.curve = "loss", .column = "loss", .text = loss_text},
            .chart = {.title = "Training loss, nats per token", .panel = "loss"}},
     Metric{.name = "validation_loss",
-           .unit = "nats/token",
-           .meaning = "of the validation text",
            .prometheus = {"validation_loss", "gauge", "Last validation loss, nats per token."},
            .watch = {.column = "validation", .text = loss_text}},
     Metric{.name = "grad_norm",
-           .unit = "",
            .meaning = "of the unscaled gradient, before clipping",
            .of_step = [](Figures f) -> json { return f.report.grad_norm; },
            .tag = "train/grad_norm",
@@ -78,11 +72,9 @@ constexpr std::array kMetrics = {
            .watch = {.curve = "gradient norm", .column = "norm", .pick = Pick::kLargest, .is_logarithmic = true},
            .chart = {.title = "Gradient norm", .panel = "gradients", .is_logarithmic = true}},
     Metric{.name = "clip_factor",
-           .unit = "",
            .meaning = "by which clipping multiplied the gradient; 1: not clipped",
            .of_step = [](Figures f) -> json { return f.report.clip_factor; }},
     Metric{.name = "lr",
-           .unit = "",
            .meaning = "learning rate",
            .of_step = [](Figures f) -> json { return f.report.learning_rate; },
            .tag = "train/learning_rate",
@@ -90,7 +82,6 @@ constexpr std::array kMetrics = {
            .line = {.text = [](double value) { return fmt::format("lr {:.1e}", value); }},
            .chart = {.title = "Learning rate", .panel = "gradients"}},
     Metric{.name = "scale",
-           .unit = "",
            .meaning = "loss scale of this step",
            .of_step = [](Figures f) -> json { return f.report.scale; },
            .tag = "train/loss_scale",
@@ -99,7 +90,6 @@ constexpr std::array kMetrics = {
            .watch = {.curve = "loss scale", .pick = Pick::kSmallest, .is_logarithmic = true, .needs_change = true},
            .chart = {.title = "Loss scale", .panel = "scale"}},
     Metric{.name = "next_scale",
-           .unit = "",
            .meaning = "loss scale after it",
            .of_step = [](Figures f) -> json { return f.report.next_scale; }},
     Metric{.name = "applied",
@@ -107,7 +97,6 @@ constexpr std::array kMetrics = {
            .meaning = "whether the weights were updated",
            .of_step = [](Figures f) -> json { return f.report.applied; }},
     Metric{.name = "tokens",
-           .unit = "",
            .meaning = "that count in the loss",
            .of_step = [](Figures f) -> json { return f.report.tokens; }},
     Metric{.name = "ms",
@@ -146,8 +135,6 @@ constexpr std::array kMetrics = {
                      .starts_at_0 = true,
                      .is_share = true}},
     Metric{.name = "skipped_steps",
-           .unit = "",
-           .meaning = "skipped steps since this start",
            .prometheus = {"skipped_steps_total", "counter", "Skipped steps since this start."}},
     Metric{.name = "memory_bytes",
            .unit = "bytes",
@@ -166,39 +153,24 @@ constexpr std::array kMetrics = {
            .of_step = [](Figures f) -> json { return known(f.report.spike); },
            .is_seldom = true},
     Metric{.name = "curvature",
-           .unit = "",
            .meaning = "only with `precision.adaptive.curvature`",
            .of_step = [](Figures f) -> json { return known(f.report.curvature); },
            .is_seldom = true,
            .tag = "train/curvature"},
     Metric{.name = "gradient_noise",
-           .unit = "",
            .meaning = "only with `precision.adaptive.gradient_noise`",
            .of_step = [](Figures f) -> json { return known(f.report.gradient_noise); },
            .is_seldom = true,
            .tag = "train/gradient_noise"},
     Metric{.name = "last_checkpoint_step",
-           .unit = "",
-           .meaning = "step of the last checkpoint",
            .prometheus = {"last_checkpoint_step", "gauge", "Step of the last checkpoint."}},
     Metric{.name = "slow_ranks",
-           .unit = "",
-           .meaning = "slow ranks",
-           .prometheus = {"slow_ranks", "gauge",
-                          "Ranks that are slower than the others; only with several ranks."}},
+           .prometheus = {"slow_ranks", "gauge", "Ranks that are slower than the others; only with several ranks."}},
     Metric{.name = "warnings",
-           .unit = "",
-           .meaning = "warnings and errors",
            .prometheus = {"warnings_total", "counter", "Warnings and errors of rank 0 since this start."}},
     Metric{.name = "heartbeat",
-           .unit = "s",
-           .meaning = "Unix time of the file",
-           .prometheus = {"heartbeat_timestamp_seconds", "gauge",
-                          "Unix time at which this file was written."}},
-    Metric{.name = "start",
-           .unit = "s",
-           .meaning = "Unix time of this start",
-           .prometheus = {"start_timestamp_seconds", "gauge", "Unix time of this start of the run."}},
+           .prometheus = {"heartbeat_timestamp_seconds", "gauge", "Unix time at which this file was written."}},
+    Metric{.name = "start", .prometheus = {"start_timestamp_seconds", "gauge", "Unix time of this start of the run."}},
     Metric{.name = "estimated_end",
            .unit = "s",
            .meaning = "Unix time of the end",
@@ -236,8 +208,7 @@ std::string in_four_digits(double value) {
 std::span<const Metric> metrics() { return kMetrics; }
 
 const Metric& metric(std::string_view name) {
-  const auto* const found =
-      std::ranges::find_if(kMetrics, [name](const Metric& row) { return row.name == name; });
+  const auto* const found = std::ranges::find_if(kMetrics, [name](const Metric& row) { return row.name == name; });
   MANTISSA_CHECK(found != kMetrics.end(), "[metrics] there is no metric '{}'", name);
   return *found;
 }

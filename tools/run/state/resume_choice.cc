@@ -11,7 +11,7 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "tools/config/data_paths.h"
-#include "tools/run/metrics/metrics_prom.h"
+#include "tools/run/metrics/heartbeat.h"
 
 namespace mantissa {
 namespace {

@@ -17,7 +17,7 @@
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
-#include "tools/run/metrics/metrics_prom.h"
+#include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/resume_choice.h"
 
 namespace mantissa {

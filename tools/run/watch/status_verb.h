@@ -8,7 +8,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "tools/run/metrics/metrics_prom.h"
+#include "tools/run/metrics/heartbeat.h"
 
 namespace mantissa {
 

@@ -3,7 +3,7 @@
 
 #include "core/backend/registry.h"
 #include "tools/model/runtime/model_runtime.h"
-#include "tools/run/metrics/speed.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 
