@@ -143,6 +143,11 @@ RunFigures parse_prometheus(std::string_view text) {
   return figures;
 }
 
+std::optional<RunFigures> read_metrics_prom(const std::string& run_dir) {
+  const auto text = text_of_file(run_dir + "/" + kMetricsPromName);
+  return text ? std::optional(parse_prometheus(*text)) : std::nullopt;
+}
+
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -174,13 +179,11 @@ std::optional<double> Pace::seconds_to(int64_t end) const {
 }
 
 void still_done(const std::string& run_dir) {
-  const std::string path = run_dir + "/" + kMetricsPromName;
-  const auto text = text_of_file(path);
-  if (!text) return;
-  RunFigures figures = parse_prometheus(*text);
-  figures.run = label_of_run(run_dir);
-  figures.set("heartbeat", unix_time());
-  replace_file(path, to_prometheus(figures));
+  auto figures = read_metrics_prom(run_dir);
+  if (!figures) return;
+  figures->run = label_of_run(run_dir);
+  figures->set("heartbeat", unix_time());
+  replace_file(run_dir + "/" + kMetricsPromName, to_prometheus(*figures));
 }
 
 Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures)

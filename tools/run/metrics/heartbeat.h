@@ -40,6 +40,8 @@ class RunFigures {
 std::string to_prometheus(const RunFigures& figures);
 // Reads what to_prometheus() wrote, but not the label `run`. Lines that it does not know are passed over.
 RunFigures parse_prometheus(std::string_view text);
+// Those of a run folder; nothing without a file.
+std::optional<RunFigures> read_metrics_prom(const std::string& run_dir);
 
 // Seconds of Unix time, now.
 double unix_time();

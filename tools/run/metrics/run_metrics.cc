@@ -60,13 +60,11 @@ void RunMetrics::take_step(const nlohmann::json& record) {
   };
   for (auto& [name, values] : values_) values.push_back(number(name, std::numeric_limits<double>::quiet_NaN()));
   const RunStep before = steps_.empty() ? RunStep() : steps_.back();
-  const auto applied = record.find("applied");
   const RunStep step{.step = std::max(int64_t{0}, static_cast<int64_t>(number("step", 0.0))),
-                     .applied = applied == record.end() || *applied != false,
                      .tokens_so_far = before.tokens_so_far + number("tokens", 0.0),
                      .hours_so_far = before.hours_so_far + number("ms", 0.0) / 3.6e6};
   steps_.push_back(step);
-  if (step.applied) return;
+  if (const auto applied = record.find("applied"); applied == record.end() || *applied != false) return;
   const auto reason = record.find("skip_reason");
   const std::string text = reason != record.end() && reason->is_string() ? reason->get<std::string>() : "not told";
   events_.push_back({{"event", "skip"}, {"step", step.step}, {"reason", text}});

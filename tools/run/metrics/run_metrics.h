@@ -13,7 +13,6 @@ namespace mantissa {
 
 struct RunStep {
   int64_t step = 0;  // from 1
-  bool applied = true;
   // From the first step of the file to this one.
   double tokens_so_far = 0.0, hours_so_far = 0.0;
 };

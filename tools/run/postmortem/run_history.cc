@@ -1,5 +1,3 @@
-#include "tools/run/postmortem/run_history.h"
-
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -8,7 +6,6 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +16,7 @@
 #include "core/base/process.h"
 #include "tools/run/guard/stop_request.h"
 #include "tools/run/guard/watchdog.h"
+#include "tools/run/postmortem/postmortem.h"
 
 namespace mantissa {
 namespace {
@@ -79,9 +77,7 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
       case BlackBoxEvent::Kind::kStopAsked:
         rank.stopped_by = StopRequest::describe(static_cast<int32_t>(event.value));
         break;
-      case BlackBoxEvent::Kind::kValidation:
-      case BlackBoxEvent::Kind::kFault:
-      case BlackBoxEvent::Kind::kNotice:
+      default:
         break;
     }
   }

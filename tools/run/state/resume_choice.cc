@@ -9,7 +9,6 @@
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
-#include "core/io/files.h"
 #include "tools/config/data_paths.h"
 #include "tools/run/metrics/heartbeat.h"
 
@@ -96,8 +95,8 @@ Config as_kept(Config run) {
 }
 
 void warn_of_lost_steps(const Config& run) {
-  const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
-  const double steps = figures ? parse_prometheus(*figures)["step"].value_or(0.0) : 0.0;
+  const auto figures = read_metrics_prom(run.train.run_dir);
+  const double steps = figures ? (*figures)["step"].value_or(0.0) : 0.0;
   if (!(steps > 0.0) || run.checkpoint.resume != "auto") return;
   warn_in_lines(
       fmt::format("{} has done {} by {}, but holds no checkpoint: training begins anew, and metrics.jsonl becomes "

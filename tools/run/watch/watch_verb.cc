@@ -1,4 +1,4 @@
-#include "tools/run/watch/watch_verb.h"
+#include "tools/run/watch/watch.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -14,7 +14,6 @@
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/run/watch/watch_frame.h"
 
 namespace mantissa {
 namespace {
