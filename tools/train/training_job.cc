@@ -10,7 +10,6 @@
 #include "core/base/wrapped_text.h"
 #include "core/profile/range.h"
 #include "tools/config/validation.h"
-#include "tools/run/guard/watched_communicator.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 #include "tools/run/state/next_commands.h"

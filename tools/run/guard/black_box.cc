@@ -69,33 +69,22 @@ void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
 std::string_view name_of(const BlackBoxEvent& event) { return text_of(event.name); }
 
 std::string describe_event(const BlackBoxEvent& event) {
-  const std::string_view name = name_of(event);
-  using Kind = BlackBoxEvent::Kind;
-  switch (event.kind) {
-    case Kind::kPhaseBegins:
-      return fmt::format("the begin of phase {}", name);
-    case Kind::kPhaseEnds:
-      return fmt::format("the end of phase {}", name);
-    case Kind::kCollectiveBegins:
-      return fmt::format("the begin of collective {:.0f} ({}, {} bytes)", event.value, name, event.bytes);
-    case Kind::kCollectiveEnds:
-      return fmt::format("the end of collective {:.0f} ({})", event.value, name);
-    case Kind::kStep:
-      return fmt::format("a step with loss {:.4f}", event.value);
-    case Kind::kSkipped:
-      return fmt::format("a skipped step ({}), at scale {:g}", name, event.value);
-    case Kind::kValidation:
-      return fmt::format("a validation loss of {:.4f}", event.value);
-    case Kind::kSaved:
-      return "a checkpoint";
-    case Kind::kStopAsked:
-      return fmt::format("a request to stop ({})", StopRequest::describe(static_cast<int32_t>(event.value)));
-    case Kind::kFault:
-      return fmt::format("the fault {}", name);
-    case Kind::kNotice:
-      return fmt::format("a notice: {} {:.0f}", name, event.value);
-  }
-  return std::string(name);
+  static constexpr const char* kTexts[] = {"the begin of phase {name}",
+                                           "the end of phase {name}",
+                                           "the begin of collective {value:.0f} ({name}, {bytes} bytes)",
+                                           "the end of collective {value:.0f} ({name})",
+                                           "a step with loss {value:.4f}",
+                                           "a skipped step ({name}), at scale {value:g}",
+                                           "a validation loss of {value:.4f}",
+                                           "a checkpoint",
+                                           "a request to stop ({request})",
+                                           "the fault {name}",
+                                           "a notice: {name} {value:.0f}"};
+  const auto kind = static_cast<size_t>(event.kind);
+  const bool asks = event.kind == BlackBoxEvent::Kind::kStopAsked;
+  return fmt::format(fmt::runtime(kind < std::size(kTexts) ? kTexts[kind] : "{name}"), fmt::arg("name", name_of(event)),
+                     fmt::arg("value", event.value), fmt::arg("bytes", event.bytes),
+                     fmt::arg("request", asks ? StopRequest::describe(static_cast<int32_t>(event.value)) : ""));
 }
 
 std::string BlackBox::path(const std::string& folder, int rank) {

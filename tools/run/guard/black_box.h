@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,6 +16,8 @@
 #include "core/profile/range.h"
 
 namespace mantissa {
+
+class Communicator;
 
 inline constexpr const char* kBlackBoxFolder = "/black_box";  // of the run folder
 
@@ -164,6 +165,10 @@ class BlackBox final : public RangeSink {
   int64_t last_event_ns_ = 0, counted_ns_ = 0;
   bool is_waiting_ = false;
 };
+
+// A communicator that tells the box of every collective as it begins and ends. A tensor collective ends when a test or
+// a wait finds it done. Both must outlive it.
+std::unique_ptr<Communicator> create_watched_communicator(Communicator& communicator, BlackBox& box);
 
 // The content of a file of a BlackBox, which may still be written to.
 struct BlackBoxContent {

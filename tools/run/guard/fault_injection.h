@@ -17,14 +17,27 @@
 #include <utility>
 #include <vector>
 
+#include "comm/sharded_state.h"
 #include "core/base/file_fault.h"
 #include "core/profile/range.h"
-#include "tools/run/guard/fault_plan.h"
+#include "tools/config/config.h"
 
 namespace mantissa {
 
 // Called with every op's layer, name and output. With a hook, no op is fused with another.
 using OpHook = std::function<void(std::string_view layer, std::string_view op, Tensor& output)>;
+
+// A fault of the configuration section `test`, listed there or drawn from its seed.
+struct PlannedFault : Fault {
+  std::string name{};  // "test.faults[0]" or "test.random[3]"
+};
+
+// "flip of bit 3 in master, element 7 of 'wte.weight', rank 1, step 5"
+std::string describe(const PlannedFault& fault);
+
+// All ranks get the same faults: step, rank, parameter and element are drawn from the seed alone. ConfigError that
+// names the setting of a fault that cannot take place in this model.
+std::vector<PlannedFault> plan_faults(const Config& config, const ShardedState& state);
 
 // Faults that have struck, by the name of their plan. A run hands them from one session to the next: in each of them
 // the same faults are planned.

@@ -1,5 +1,3 @@
-#include "tools/run/guard/fault_plan.h"
-
 #include <fmt/core.h>
 
 #include <array>
@@ -8,6 +6,7 @@
 #include "core/base/error.h"
 #include "core/tensor/philox.h"
 #include "tools/config/config_binding.h"
+#include "tools/run/guard/fault_injection.h"
 
 namespace mantissa {
 namespace {

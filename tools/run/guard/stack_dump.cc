@@ -1,8 +1,6 @@
 // Addresses come from glibc's backtrace(), names from the program's symbol table and from those that libraries export.
 // libunwind would do both. But linking it replaces the runtime of C++ exceptions: it exports _Unwind_* without
 // versions.
-#include "tools/run/guard/stack_dump.h"
-
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <elf.h>
@@ -26,6 +24,8 @@
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "tools/run/guard/watchdog.h"
 
 namespace mantissa {
 namespace {

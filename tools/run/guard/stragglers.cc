@@ -6,22 +6,21 @@
 #include <numeric>
 
 #include "core/base/check.h"
+#include "tools/run/guard/spike_detector.h"
 
 namespace mantissa {
 namespace {
 
 double total(const PhaseTimes& times) { return std::accumulate(times.begin(), times.end(), 0.0); }
 
-// The median of the values of all ranks but one; of an even number, the mean of the two in the middle.
+// The median of the values of all ranks but one.
 template <typename Value>
 double median_of_others(const std::vector<PhaseTimes>& by_rank, size_t but, const Value& value) {
   std::vector<double> others;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     if (rank != but) others.push_back(value(by_rank[rank]));
   }
-  std::sort(others.begin(), others.end());
-  const size_t middle = others.size() / 2;
-  return others.size() % 2 == 1 ? others[middle] : 0.5 * (others[middle - 1] + others[middle]);
+  return spread_of(std::move(others)).median;
 }
 
 }  // namespace

@@ -54,6 +54,11 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
 // "rank 3", "ranks 0, 2 and 3"; some of many.
 std::string list_ranks(const std::vector<int>& ranks);
 
+// The stacks of all threads of this process, as text: a line for each frame, "function+0x1f (library)", below a line
+// for each thread. Threads of which the system lets none answer within a second are named as such. One call at a time;
+// for a process that is about to end: threads are interrupted by a signal wherever they are.
+std::string stacks_of_all_threads();
+
 // Tells this process's watchdog that a long phase goes on: it takes the time from one such sign to the next.
 void tell_progress();
 
@@ -82,24 +87,6 @@ class Watchdog {
 
  private:
   using Clock = std::chrono::steady_clock;
-
-  // Counts how long the rank stands still. A process that was stopped for an hour, as by Ctrl-Z, has not stood still
-  // for an hour.
-  class Quiet {
-   public:
-    Quiet(const BlackBox& box, std::chrono::milliseconds interval);
-    // Once an interval. Returns whether there was progress since the last call.
-    bool look();
-    const Place& place() const { return place_; }
-    double seconds() const { return seconds_; }
-
-   private:
-    const BlackBox& box_;
-    const std::chrono::milliseconds interval_;
-    Place place_;
-    Clock::time_point before_ = Clock::now();
-    double seconds_ = 0.0;
-  };
 
   void watch(const std::stop_token& stop);
   // Ends the process where watch() cannot, because it is blocked itself: where it logs, or in the file system of the

@@ -1,6 +1,7 @@
-#include "tools/run/guard/watched_communicator.h"
-
 #include <utility>
+
+#include "comm/communicator.h"
+#include "tools/run/guard/black_box.h"
 
 namespace mantissa {
 namespace {
