@@ -1,4 +1,4 @@
-// Starting a verb as one of the ranks of a job, and ending it on an error.
+// Starting a verb as one of the ranks of a job, choosing the device that a rank computes on, and ending on an error.
 #pragma once
 
 #include <exception>
@@ -7,6 +7,8 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "comm/gpu_claim.h"
+#include "core/backend/backend.h"
 #include "tools/config/config.h"
 
 namespace mantissa {
@@ -18,6 +20,29 @@ int launcher_size();
 
 // ConfigError that lists what this program has if device, comm.backend or model.name names something else.
 void require_known_names(const Config& config);
+
+// The backend, and the node's device, that a rank computes on.
+struct DeviceChoice {
+  std::string backend;  // "cuda", "cpu"
+  int index = 0;        // among the devices that this process sees
+  std::string reason;   // why not a better one; empty where there is none
+};
+
+// `wanted` is the configuration's device: a backend, or "auto" for the best that this program and machine have. Ranks
+// of a node take its devices in turns. ConfigError saying why if the backend that was asked for cannot be used.
+DeviceChoice choose_device(const std::string& wanted, int local_rank);
+
+// Whether the device that choose_device() takes computes in host memory. A device that is named need not be usable
+// here.
+bool computes_on_host(const std::string& wanted, int local_rank);
+
+// The claim of a rank on its device, to find ranks that share one.
+GpuClaim claim_of(const DeviceChoice& choice);
+
+// ConfigError if the device does not compute in the configuration's precision.
+void require_precision(const Config& config, const DeviceChoice& device);
+// The chosen device, with the settings of the section `cuda`. ConfigError as above.
+std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device);
 
 // The transport that comm.backend names. "auto": local for a process that was started alone, else MPI or, if each rank
 // has a GPU of its own that NCCL can use, NCCL; `device` is the configuration's. ConfigError for "local" in a job of

@@ -8,12 +8,11 @@
 #include <functional>
 #include <thread>
 
-#include "comm/gpu_claim.h"
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"
-#include "tools/run/job/device_choice.h"
+#include "tools/run/job/job.h"
 
 namespace mantissa {
 namespace {
