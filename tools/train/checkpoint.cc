@@ -15,7 +15,7 @@
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/optional_json.h"
-#include "tools/run/state/resume_choice.h"
+#include "tools/run/state/run_folder.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/held_state.h"
 #include "tools/train/trainer.h"

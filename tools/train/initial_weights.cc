@@ -10,7 +10,7 @@
 #include "tools/config/init_from.h"
 #include "tools/model/exchange/weights_file.h"
 #include "tools/model/runtime/open_model.h"
-#include "tools/run/state/resume_choice.h"
+#include "tools/run/state/run_folder.h"
 #include "tools/train/checkpoint.h"
 
 namespace mantissa {

@@ -8,7 +8,7 @@
 #include "tools/config/carried_files.h"
 #include "tools/model/exchange/weights_file.h"
 #include "tools/run/state/manifest.h"
-#include "tools/run/state/next_commands.h"
+#include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
 
 namespace mantissa {

@@ -166,8 +166,8 @@ class BlackBox final : public RangeSink {
   bool is_waiting_ = false;
 };
 
-// A communicator that tells the box of every collective as it begins and ends. A tensor collective ends when a test or
-// a wait finds it done. Both must outlive it.
+// Tells the box of every collective as it begins, and ends: tensor collectives when a test or a wait finds them done.
+// Both must outlive it.
 std::unique_ptr<Communicator> create_watched_communicator(Communicator& communicator, BlackBox& box);
 
 // The content of a file of a BlackBox, which may still be written to.

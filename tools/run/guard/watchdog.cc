@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/launcher.h"
@@ -61,8 +59,7 @@ std::vector<int> ranks_cut_off(const RankReports& reports, uint64_t newest, bool
   return ranks;
 }
 
-// Counts how long a rank stands still. A process that was stopped for an hour, as by Ctrl-Z, has not stood still for an
-// hour.
+// Counts how long a rank stands still. The time of a process that was stopped, as by Ctrl-Z, does not count.
 struct Quiet {
   using Clock = std::chrono::steady_clock;
 

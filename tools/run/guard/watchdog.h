@@ -12,7 +12,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -75,8 +74,7 @@ class Watchdog {
     std::function<void(const std::string& message, bool speaks)> give_up{};
   };
 
-  // Watches the progress of `box`, which must outlive it, until it is destroyed. Writes signs of life and the end into
-  // it.
+  // Watches the progress of `box`, which must outlive it. Writes signs of life and the end into it.
   Watchdog(BlackBox& box, Options options);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -89,8 +87,7 @@ class Watchdog {
   using Clock = std::chrono::steady_clock;
 
   void watch(const std::stop_token& stop);
-  // Ends the process where watch() cannot, because it is blocked itself: where it logs, or in the file system of the
-  // run. Touches no file.
+  // Ends the process where watch() is blocked itself: where it logs, or in the run's file system. Touches no file.
   void end_at_last(const std::stop_token& stop);
   // The rank has stood still for `quiet_s`.
   void look(const Place& place, double quiet_s, const std::stop_token& stop);

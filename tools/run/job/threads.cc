@@ -1,11 +1,8 @@
-#include "tools/run/job/threads.h"
-
 #include <fmt/ranges.h>
 #include <strings.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <functional>
 #include <thread>
 
 #include "core/base/host_memory.h"

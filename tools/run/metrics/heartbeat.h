@@ -28,8 +28,7 @@ class RunFigures {
   std::string job;   // of Slurm; empty: none
   RunProgress progress = RunProgress::kRunning;
 
-  // By the name of a row of the table, in the units of metrics.jsonl. Nothing: not known yet, and left out of the file.
-  // NaN and Inf are values.
+  // By a row's name, in units of metrics.jsonl; NaN and Inf are values. Nothing: not known yet, left out of the file.
   std::optional<double> operator[](std::string_view metric) const;
   void set(std::string_view metric, std::optional<double> value);
 

@@ -63,8 +63,7 @@ inline constexpr const char* kStateFaultAdvice =
 // have done in that time. FLOP of recomputation, padding and the optimizer do not count. "Could have done" is either
 // the peak measured at the start of the run, or the data sheet. The first is fair to a device that power or other users
 // hold below its data sheet; the second compares with published numbers. The measured peak is that of matrix products;
-// on a CPU at least that of multiply-adds on registers, which no product exceeds. If the machine was busy then, steps
-// may exceed it, and PeakWatch raises it.
+// on a CPU at least that of multiply-adds on registers, which none exceeds. PeakWatch raises it if steps exceed it.
 struct SpeedContext {
   int64_t tokens_per_step = 0;   // positions of the global batch
   double flops_per_step = 0.0;   // see training_flops_per_token()
@@ -93,8 +92,7 @@ class PeakWatch {
   std::deque<double> seconds_;
 };
 
-// Counts positive values in bins that are 1 % wide: a quantile is exact to 0.5 % of its value; minimum and maximum are
-// exact.
+// Counts positive values in bins 1 % wide: quantiles are exact to 0.5 % of their value; minimum and maximum are exact.
 struct LogHistogram {
   std::map<int32_t, int64_t> bins{};  // by floor(log(value) / log(1.01))
   int64_t count = 0;
@@ -122,8 +120,7 @@ struct RunStatistics {
   LogHistogram step_ms{};
 
   void add(const StepReport& report, const std::string& skip_reason);
-  // Steps, skipped steps with reasons, history of the loss scale, quantiles of gradient norm and step time, the rates
-  // of the median step.
+  // Steps, skips with reasons, the loss scale, quantiles of gradient norm and step time, rates of the median step.
   std::string to_text(size_t peak_memory_bytes, const SpeedContext& speed) const;
 };
 // For checkpoints: all but the step times, which belong to one start of the program.

@@ -4,7 +4,6 @@
 #include <bit>
 #include <charconv>
 #include <concepts>
-#include <optional>
 
 namespace mantissa {
 namespace {

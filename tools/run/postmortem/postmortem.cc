@@ -8,7 +8,6 @@
 #include "core/base/log.h"
 #include "core/io/files.h"
 #include "tools/run/guard/watchdog.h"
-#include "tools/run/report/output_file.h"
 #include "tools/run/report/report.h"
 #include "tools/run/watch/status_verb.h"
 
@@ -24,8 +23,7 @@ constexpr size_t kMostStacks = 1 << 20;  // bytes of a file of stacks
 
 double seconds_from(int64_t origin_ns, int64_t unix_ns) { return 1e-9 * static_cast<double>(unix_ns - origin_ns); }
 
-// The checkpoint that a new start continues from, if its files are whole; of an earlier start, the last among its
-// events.
+// The checkpoint that a new start continues from; of an earlier start, the last among its events.
 LastCheckpoint last_saved(const RunHistory& run, bool previous) {
   LastCheckpoint saved = previous ? LastCheckpoint() : last_checkpoint(run.run);
   for (const RankHistory& rank : run.ranks) {

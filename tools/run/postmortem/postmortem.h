@@ -1,5 +1,4 @@
-// A report on the end of a run: the first cause, what was lost, and the last events of its ranks, as the files in the
-// run folder tell them.
+// A report on the end of a run, by the files in its folder: first cause, what was lost, last events of its ranks.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +56,7 @@ struct RunHistory {
   bool has_several_hosts() const;
 };
 
-// Reads RUN/black_box; `previous`: of the start before the last. ConfigError if `run` is no folder or has no black
-// boxes.
+// Reads RUN/black_box; `previous`: of the start before the last. ConfigError for a folder without black boxes.
 RunHistory read_run_history(const std::string& run, bool previous);
 
 // Without control characters, which a terminal might obey; line feeds stay.
@@ -110,8 +108,7 @@ nlohmann::json examine(const RunHistory& run, const PostmortemRequest& request);
 std::string postmortem_text(const nlohmann::json& figures, int64_t events);
 std::string postmortem_page(const nlohmann::json& figures);
 
-// Prints the report and writes the page. Returns the exit code: 0; 2 for a folder without black boxes; 3 if a box is
-// damaged, after a report on the others.
+// Prints the report and writes the page. Exit code: 2 without black boxes; 3 if one is damaged, after the others.
 int postmortem_verb(const PostmortemRequest& request);
 
 }  // namespace mantissa

@@ -33,8 +33,7 @@ const horizontal = () => ({xTitle: kAxes[axis].title, xText: kAxes[axis].text, e
 
 // ---- Curves
 
-// A figure of every run as a line; what is between the least and the largest value of a part is its band. `of` changes
-// each value.
+// A figure of every run as a line, with a band from the least to the largest value of each part. `of` changes values.
 function curvesOf(figure, of = (value) => value) {
   const valueOf = (value) => (numberOf(value) === null ? null : of(value));
   return runs

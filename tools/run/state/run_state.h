@@ -13,7 +13,7 @@
 #include "amp/precision_fallback.h"
 #include "core/io/checkpoint_store.h"
 #include "tools/config/config.h"
-#include "tools/run/guard/spike_detector.h"
+#include "tools/run/guard/outliers.h"
 #include "tools/run/metrics/step_report.h"
 
 namespace mantissa {

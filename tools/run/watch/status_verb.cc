@@ -24,7 +24,7 @@
 #include "tools/run/guard/black_box.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/state/next_commands.h"
+#include "tools/run/state/run_folder.h"
 
 namespace mantissa {
 namespace {
@@ -85,8 +85,7 @@ std::string_view text_behind_tags(std::string_view line) {
   return line.substr(std::min<size_t>(line.size(), 1));
 }
 
-// The message with which the start of this Unix time failed before it had a log. Empty: none did, or nobody could write
-// it down.
+// The message with which the start of this Unix time failed before it had a log; empty if there is none.
 std::string error_of_start(const std::string& run_dir, double begun) {
   for (int rank = 0, ranks = 1; rank < ranks; ++rank) {
     try {

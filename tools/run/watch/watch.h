@@ -1,5 +1,4 @@
-// `mantissa watch RUN...`: the state and the curves of runs in a terminal, from their folders alone. Of one run it
-// shows the curves, of several a table.
+// `mantissa watch RUN...`: the curves of one run, or a table of several, in a terminal, from their folders alone.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +7,7 @@
 #include <vector>
 
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/metrics/run_metrics.h"
+#include "tools/run/metrics/run_records.h"
 #include "tools/run/watch/status_verb.h"
 
 namespace mantissa {
@@ -70,8 +69,8 @@ struct WatchRequest {
   double interval_s = 2.0;  // between two frames
 };
 
-// Redraws until no run is under way any more, or a signal ends it: 0. One frame where standard output is no terminal.
-// 2 for a folder that is no run's.
+// Redraws until no run is under way any more, or a signal ends it: 0. One frame without a terminal. 2 for another
+// folder.
 int watch_verb(const WatchRequest& request);
 
 }  // namespace mantissa

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -33,8 +32,7 @@ FrameStyle style_of_terminal() {
   return style;
 }
 
-// The terminal's second screen, without a cursor. Signals that would end the process wait for wait_for_signal(), so
-// that the terminal is always given back.
+// The terminal's second screen, without a cursor. It is always given back: signals wait for wait_for_signal().
 class AlternateScreen {
  public:
   AlternateScreen() {

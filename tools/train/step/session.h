@@ -11,7 +11,7 @@
 #include "core/optim/clip.h"
 #include "tools/model/runtime/model_runtime.h"
 #include "tools/run/guard/fault_injection.h"
-#include "tools/run/guard/spike_detector.h"
+#include "tools/run/guard/outliers.h"
 #include "tools/train/step/arena_size.h"
 #include "tools/train/step/batches.h"
 
