@@ -136,8 +136,6 @@ class WatchedCommunicator final : public ForwardingCommunicator {
     Blocking(BlackBox& box, const char* name, size_t bytes)
         : box_(box), name_(name), number_(box.begin_collective(name, static_cast<int64_t>(bytes))), waiting_(box) {}
     ~Blocking() { box_.end_collective(name_, number_); }
-    Blocking(const Blocking&) = delete;
-    Blocking& operator=(const Blocking&) = delete;
 
    private:
     BlackBox& box_;
@@ -372,9 +370,9 @@ BlackBoxContent read_black_box(const std::string& path) {
   const bool has_header = file.size() >= sizeof(content.header);
   if (has_header) std::memcpy(&content.header, file.data(), sizeof(content.header));
   if (!has_header || content.header.magic != BlackBoxHeader::kMagic || content.header.capacity != BlackBox::kCapacity) {
-    throw DataError(fmt::format("'{}' is not a black box of this version of the program, or cannot be read", path));
+    throw DataError("'{}' is not a black box of this version of the program, or cannot be read", path);
   }
-  if (file.size() < kBytes) throw DataError(fmt::format("'{}' is cut off: expected {} bytes", path, kBytes));
+  if (file.size() < kBytes) throw DataError("'{}' is cut off: expected {} bytes", path, kBytes);
   std::vector<BlackBoxEvent> ring(content.header.capacity);
   std::memcpy(ring.data(), file.data() + sizeof(content.header), ring.size() * sizeof(BlackBoxEvent));
   for (size_t place = 0; place < ring.size(); ++place) {

@@ -97,8 +97,6 @@ class BlackBox final : public RangeSink {
   // rank-0003.previous.box. If the file cannot be made, a warning says so, and events are kept in memory only.
   BlackBox(const std::string& folder, int rank, int ranks);
   ~BlackBox() override;
-  BlackBox(const BlackBox&) = delete;
-  BlackBox& operator=(const BlackBox&) = delete;
 
   void begin(RangeKind kind, const char* name) override;
   void end(RangeKind kind, const char* name) override;

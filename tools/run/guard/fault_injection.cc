@@ -208,8 +208,8 @@ OpHook FaultInjection::on_op(int64_t step, Pass pass) {
 void FaultInjection::require_injected(int64_t step) const {
   for (const ActivationInjection& fault : config_.test.activations) {
     if (!due(fault, step) || injected_.contains(&fault)) continue;
-    throw ConfigError(fmt::format("test.activations[{}].layer: no op {} ran in a layer '{}' in step {}",
-                                  &fault - config_.test.activations.data(), name(fault.op), fault.layer, step + 1));
+    throw ConfigError("test.activations[{}].layer: no op {} ran in a layer '{}' in step {}",
+                      &fault - config_.test.activations.data(), name(fault.op), fault.layer, step + 1);
   }
 }
 
@@ -316,14 +316,14 @@ void FaultInjection::require_struck(bool at_end) const {
         (plan.is_of_files() ? at_end : plan.step >= struck_->first_step && (at_end || plan.step < step_));
     if (!has_had_its_chance || fault.struck->is_noted) continue;
     if (plan.is_of_files()) {
-      throw ConfigError(fmt::format("{}.file: from step {} on, no file with '{}' in its path was where it strikes",
-                                    plan.name, plan.step, plan.file));
+      throw ConfigError("{}.file: from step {} on, no file with '{}' in its path was where it strikes", plan.name,
+                        plan.step, plan.file);
     }
     if (plan.phase != "none") {
-      throw ConfigError(fmt::format("{}.phase: step {} had no phase {}{}", plan.name, plan.step, plan.phase,
-                                    plan.kind == FaultKind::kDeadlock ? " with a collective" : ""));
+      throw ConfigError("{}.phase: step {} had no phase {}{}", plan.name, plan.step, plan.phase,
+                        plan.kind == FaultKind::kDeadlock ? " with a collective" : "");
     }
-    throw ConfigError(fmt::format("{}.step: nothing to strike in step {}: {}", plan.name, plan.step, describe(plan)));
+    throw ConfigError("{}.step: nothing to strike in step {}: {}", plan.name, plan.step, describe(plan));
   }
 }
 

@@ -57,8 +57,6 @@ class FaultInjection final : public RangeSink, public FileFaultInjector {
   explicit FaultInjection(const Config& config, std::shared_ptr<StruckFaults> struck = nullptr)
       : config_(config), struck_(struck ? std::move(struck) : std::make_shared<StruckFaults>()) {}
   ~FaultInjection() override;
-  FaultInjection(const FaultInjection&) = delete;
-  FaultInjection& operator=(const FaultInjection&) = delete;
 
   // The communicator to train with: the given one, unless a fault may strike in collectives.
   Communicator& wrap(Communicator& inner);

@@ -121,7 +121,7 @@ PlannedFault draw_fault(const Config& config, size_t index, const ShardedState& 
 void require_possible(const PlannedFault& fault, const AdamWOptions& options, const ShardedState& state) {
   if (!fault.changes_value()) return;
   const auto refuse = [&fault](const char* key, const std::string& reason) {
-    throw ConfigError(fmt::format("{}.{}: {}", fault.name, key, reason));
+    throw ConfigError("{}.{}: {}", fault.name, key, reason);
   };
   const Parameter* const parameter = state.parameters().find(fault.parameter);
   if (parameter == nullptr) refuse("parameter", fmt::format("the model has no parameter '{}'", fault.parameter));

@@ -77,8 +77,6 @@ class Watchdog {
   // Watches the progress of `box`, which must outlive it. Writes signs of life and the end into it.
   Watchdog(BlackBox& box, Options options);
   ~Watchdog();
-  Watchdog(const Watchdog&) = delete;
-  Watchdog& operator=(const Watchdog&) = delete;
 
   static std::string report_path(const std::string& folder, int rank);
   static std::string stacks_path(const std::string& folder, int rank);

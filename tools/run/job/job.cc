@@ -43,8 +43,7 @@ std::vector<std::string> with_auto(std::vector<std::string> names) {
 void require_name(const char* key, const std::string& name, const std::vector<std::string>& known,
                   const std::string& hint = "") {
   if (is_in(known, name)) return;
-  throw ConfigError(
-      fmt::format("{}: nothing is named '{}' here; there are: {}{}", key, name, fmt::join(known, ", "), hint));
+  throw ConfigError("{}: nothing is named '{}' here; there are: {}{}", key, name, fmt::join(known, ", "), hint);
 }
 
 // For names of models elsewhere.
@@ -61,7 +60,7 @@ std::string model_hint(const std::string& name) {
 // ConfigError if `device` names a backend that is not in this program, with those that are.
 void require_known_device(const std::string& device) {
   if (device == "cuda" && !is_in(backend_names(), device)) {
-    throw ConfigError(fmt::format("device: cuda cannot be used: {}", kNoCuda));
+    throw ConfigError("device: cuda cannot be used: {}", kNoCuda);
   }
   require_name("device", device, with_auto(backend_names()));
 }
@@ -104,7 +103,7 @@ std::vector<GpuClaim> gather_claims(Communicator& host, const std::string& devic
   const RankText first = first_text(host, error);
   if (first.rank < 0) return claims;
   const std::string& node = claims[static_cast<size_t>(first.rank)].node.name;
-  throw ConfigError(fmt::format("rank {} (node {}): {}", first.rank, node, first.text));
+  throw ConfigError("rank {} (node {}): {}", first.rank, node, first.text);
 }
 
 // Thrown after an error was logged.
@@ -140,7 +139,7 @@ DeviceChoice choose_device(const std::string& wanted, int local_rank) {
     const BackendEntry& backend = find_backend(wanted);
     choice = {.backend = wanted, .index = index_of(backend, local_rank), .reason = {}};
     if (const std::string reason = backend.unusable_reason(choice.index); !reason.empty()) {
-      throw ConfigError(fmt::format("device: {} cannot be used: {}", wanted, reason));
+      throw ConfigError("device: {} cannot be used: {}", wanted, reason);
     }
     return choice;
   }
@@ -155,7 +154,7 @@ DeviceChoice choose_device(const std::string& wanted, int local_rank) {
     }
     choice.reason = reason;
   }
-  throw ConfigError(fmt::format("device: auto found nothing to compute on: {}", choice.reason));
+  throw ConfigError("device: auto found nothing to compute on: {}", choice.reason);
 }
 
 bool computes_on_host(const std::string& wanted, int local_rank) {
@@ -174,9 +173,9 @@ GpuClaim claim_of(const DeviceChoice& choice) {
 void require_precision(const Config& config, const DeviceChoice& device) {
   if (!config.precision.is_fp64() || find_backend(device.backend).computes_on_host) return;
   throw ConfigError(
-      fmt::format("precision.compute: fp64 is computed only on the CPU, and device: {} chose {}; give device=cpu, or "
-                  "precision.compute=fp32, bf16 or fp16",
-                  config.device, device.backend));
+      "precision.compute: fp64 is computed only on the CPU, and device: {} chose {}; give device=cpu, or "
+      "precision.compute=fp32, bf16 or fp16",
+      config.device, device.backend);
 }
 
 std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device) {
@@ -203,24 +202,23 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
   const bool launched = launcher_rank_text() != nullptr;
   if (backend != "local" && !launched && launcher_size() > 1) {
     throw ConfigError(
-        fmt::format("this is one of {} processes that srun started, but MPI was told nothing to find the others by: "
-                    "give srun --mpi=pmix (`srun --mpi=list` shows what there is), or start the job with "
-                    "mpirun",
-                    launcher_size()));
+        "this is one of {} processes that srun started, but MPI was told nothing to find the others by: give srun "
+        "--mpi=pmix (`srun --mpi=list` shows what there is), or start the job with mpirun",
+        launcher_size());
   }
   if (backend == "local" && launcher_size() > 1) {
     throw ConfigError(
-        fmt::format("comm.backend: local, but this is one of {} processes of a job, which would train {} models into "
-                    "one folder: give auto or mpi, or start one process",
-                    launcher_size(), launcher_size()));
+        "comm.backend: local, but this is one of {} processes of a job, which would train {} models into "
+        "one folder: give auto or mpi, or start one process",
+        launcher_size(), launcher_size());
   }
   if (backend == "local" || (backend == "auto" && !launched)) return create_communicator("local");
   std::unique_ptr<Communicator> communicator = create_communicator(backend == "auto" ? "mpi" : backend);
   if (communicator->size() == 1 && launcher_size() > 1) {
-    throw ConfigError(fmt::format(
+    throw ConfigError(
         "this is one of {} processes of a job, but MPI found no other: the launcher and the OpenMPI of this "
         "program do not match. Start the job with this program's own mpirun, or with srun --mpi=pmix",
-        launcher_size()));
+        launcher_size());
   }
   return backend == "auto" ? choose_transport(std::move(communicator), device) : std::move(communicator);
 }

@@ -32,12 +32,8 @@ std::string number(double value) {
 std::string label(const char* name, std::string_view value) {
   std::string text = fmt::format("{}=\"", name);
   for (const char c : value) {
-    if (c == '\n') {
-      text += "\\n";
-      continue;
-    }
     if (c == '"' || c == '\\') text += '\\';
-    text += c;
+    text += c == '\n' ? "\\n" : std::string(1, c);
   }
   return text + '"';
 }

@@ -198,7 +198,7 @@ Json stacks_of(const RunHistory& run) {
 Json examine(const RunHistory& run, const PostmortemRequest& request) {
   for (const int rank : request.ranks) {
     if (rank < 0 || static_cast<size_t>(rank) >= run.ranks.size()) {
-      throw ConfigError(fmt::format("--rank: this job had ranks 0 to {}, got {}", run.ranks.size() - 1, rank));
+      throw ConfigError("--rank: this job had ranks 0 to {}, got {}", run.ranks.size() - 1, rank);
     }
   }
   const FirstCause cause = find_first_cause(run);

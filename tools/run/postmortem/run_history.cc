@@ -143,8 +143,7 @@ RankHistory read_rank(const std::string& run, const std::string& path, int numbe
     BlackBoxContent box = read_black_box(path);
     const BlackBoxHeader& header = box.header;
     if (header.rank != number || header.ranks <= number || header.ranks > kMostRanks) {
-      throw DataError(
-          fmt::format("'{}' is damaged: it says that it is of rank {} of {}", path, header.rank, header.ranks));
+      throw DataError("'{}' is damaged: it says that it is of rank {} of {}", path, header.rank, header.ranks);
     }
     ranks = header.ranks;
     rank.host = field(header.host);
@@ -214,13 +213,13 @@ RunHistory read_run_history(const std::string& run, bool previous) {
   const std::string folder = run + kBlackBoxFolder;
   const std::string suffix = previous ? ".previous.box" : ".box";
   if (!std::filesystem::is_directory(run)) {
-    throw ConfigError(fmt::format("'{}' is not a folder: expected the folder of a run (train.run_dir)", run));
+    throw ConfigError("'{}' is not a folder: expected the folder of a run (train.run_dir)", run);
   }
   const std::set<int> found = ranks_in(folder, suffix);
   if (found.empty()) {
-    throw ConfigError(fmt::format(
+    throw ConfigError(
         "no black boxes ({}/rank-*{}): {}", folder, suffix,
-        previous ? "this run was started only once" : "expected the folder of a run that `mantissa train` started"));
+        previous ? "this run was started only once" : "expected the folder of a run that `mantissa train` started");
   }
   std::vector<RankHistory> read;
   int64_t newest_ns = 0;

@@ -195,15 +195,14 @@ OutputFile::OutputFile(const char* option, const std::string& path)
   std::error_code ignored;
   const auto status = std::filesystem::status(path, ignored);
   if (std::filesystem::is_directory(status)) {
-    throw ConfigError(
-        fmt::format("{}: {}: expected a file that can be written, got a folder: name a file in it", option, path));
+    throw ConfigError("{}: {}: expected a file that can be written, got a folder: name a file in it", option, path);
   }
   if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
     temporary_path_ += ".partial";
     std::filesystem::remove(temporary_path_, ignored);  // perhaps a link
   }
   file_.open(temporary_path_);
-  if (!file_) throw ConfigError(fmt::format("{}: {}: expected a file that can be written", option, path));
+  if (!file_) throw ConfigError("{}: {}: expected a file that can be written", option, path);
 }
 
 OutputFile::~OutputFile() {
@@ -216,7 +215,7 @@ void OutputFile::write(const std::string& text) {
   file_.close();
   std::error_code failed;
   if (file_ && replaces_older()) std::filesystem::rename(temporary_path_, path_, failed);
-  if (!file_ || failed) throw ConfigError(fmt::format("{}: {}: could not be written completely", option_, path_));
+  if (!file_ || failed) throw ConfigError("{}: {}: could not be written completely", option_, path_);
   log_info("written: {}", path_);
 }
 
@@ -226,14 +225,14 @@ void OutputFile::write(const nlohmann::json& figures) {
 
 nlohmann::json read_figures(const std::string& path, const std::string& writer) {
   if (std::error_code error; std::filesystem::is_directory(path, error)) {
-    throw ConfigError(fmt::format("{}: expected a file that {} wrote with --json, got a folder", path, writer));
+    throw ConfigError("{}: expected a file that {} wrote with --json, got a folder", path, writer);
   }
   std::ifstream file(path);
-  if (!file) throw ConfigError(fmt::format("{}: cannot be opened", path));
+  if (!file) throw ConfigError("{}: cannot be opened", path);
   try {
     return nlohmann::json::parse(file);
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(fmt::format("{}: expected a file that {} wrote with --json: {}", path, writer, error.what()));
+    throw ConfigError("{}: expected a file that {} wrote with --json: {}", path, writer, error.what());
   }
 }
 
@@ -266,12 +265,12 @@ void require_different_files(const std::vector<NamedFile>& written, const std::v
     std::error_code error;  // then it is no folder
     if (std::filesystem::is_directory(other.path, error) &&
         canonical(one.path).parent_path() == canonical(other.path)) {
-      throw ConfigError(fmt::format("{} {}: expected a file outside the folder {}, whose files are all {}", one.name,
-                                    one.path, other.path, other.name));
+      throw ConfigError("{} {}: expected a file outside the folder {}, whose files are all {}", one.name, one.path,
+                        other.path, other.name);
     }
     if (canonical(one.path) != canonical(other.path)) return;
-    throw ConfigError(fmt::format("{} {} and {} {}: expected two files, got one: choose another path for {}", one.name,
-                                  one.path, other.name, other.path, one.name));
+    throw ConfigError("{} {} and {} {}: expected two files, got one: choose another path for {}", one.name, one.path,
+                      other.name, other.path, one.name);
   };
   for (size_t i = 0; i < written.size(); ++i) {
     std::error_code ignored;

@@ -109,8 +109,6 @@ class OutputFile {
   // nothing. ConfigError for a folder and for a path that cannot be written.
   OutputFile(const char* option, const std::string& path);
   ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   bool is_wanted() const { return !path_.empty(); }
   // At most once. ConfigError if the file cannot be written completely.

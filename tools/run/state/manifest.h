@@ -29,10 +29,10 @@ auto read_state(const std::string& folder, const Read& read) {
   try {
     return read();
   } catch (const DamagedEntry& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}", folder, kManifestName, error.what()));
+    throw CheckpointError("{}/{}: {}", folder, kManifestName, error.what());
   } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}; another version of this program may have written it", folder,
-                                      kManifestName, error.what()));
+    throw CheckpointError("{}/{}: {}; another version of this program may have written it", folder, kManifestName,
+                          error.what());
   }
 }
 

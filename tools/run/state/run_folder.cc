@@ -27,8 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& path, const std::string& reason) {
-  throw ConfigError(
-      fmt::format("train.run_dir: cannot write to folder '{}' ({}): give a folder that can be written", path, reason));
+  throw ConfigError("train.run_dir: cannot write to folder '{}' ({}): give a folder that can be written", path, reason);
 }
 
 bool goes_back(const Config& run) {
@@ -92,9 +91,9 @@ void RunFolder::hold() {
     const std::string holder = legible(text_of_file(path_ + "/" + kLockName).value_or("").substr(0, 200));
     release();
     throw ConfigError(
-        fmt::format("train.run_dir: another job is running in '{}'{}: wait for it, or give another folder. `mantissa "
-                    "status {}` shows how far it is",
-                    path_, holder.empty() ? "" : " (" + holder + ")", path_));
+        "train.run_dir: another job is running in '{}'{}: wait for it, or give another folder. `mantissa "
+        "status {}` shows how far it is",
+        path_, holder.empty() ? "" : " (" + holder + ")", path_);
   }
   // Whoever is refused reads it. On a full disk it stays empty.
   const std::string job = slurm_job(), me = fmt::format("host {}, process {}{}{}", host_name(), getpid(),
@@ -123,15 +122,14 @@ void RunFolder::ensure_held() {
   // Even if that job has ended: its checkpoints would be taken for this run's.
   for (const char* const name : {"/config.yaml", "/checkpoints"}) {
     if (!fs::exists(path_ + name)) continue;
-    throw CheckpointError(fmt::format(
-        "somebody removed '{}' during the run, with its checkpoints, and another job has begun there", path_));
+    throw CheckpointError("somebody removed '{}' during the run, with its checkpoints, and another job has begun there",
+                          path_);
   }
   try {
     hold();
     if (!config_.empty()) write_config_text();
   } catch (const ConfigError& error) {
-    throw CheckpointError(
-        fmt::format("somebody removed '{}' during the run, with its checkpoints: {}", path_, error.what()));
+    throw CheckpointError("somebody removed '{}' during the run, with its checkpoints: {}", path_, error.what());
   }
   log_warn("train.run_dir: somebody removed '{}' during the run; this run goes on in a new folder of that name", path_);
   log_warn("older checkpoints are lost; so are, until the next start, metrics.jsonl, run.log and the black boxes");
@@ -162,14 +160,12 @@ std::string find_checkpoint_folder(const std::string& path) {
     const CheckpointStore store(root, {.warn = [](const std::string& text) { log_warn("{}", text); }});
     if (store.steps().empty()) continue;
     if (const auto latest = store.latest_valid()) return latest->folder;
-    throw CheckpointError(
-        fmt::format("{} holds {}, but no valid one", root, counted(std::ssize(store.steps()), "checkpoint")));
+    throw CheckpointError("{} holds {}, but no valid one", root, counted(std::ssize(store.steps()), "checkpoint"));
   }
   refuse_foreign_model(path);
   throw CheckpointError(
-      fmt::format("'{}' holds no checkpoint: expected a checkpoint folder (with {} in it), a run folder or its "
-                  "checkpoints folder",
-                  path, kManifestName));
+      "'{}' holds no checkpoint: expected a checkpoint folder (with {} in it), a run folder or its checkpoints folder",
+      path, kManifestName);
 }
 
 bool is_own_checkpoint(const std::string& folder, const Config& run) {
@@ -243,8 +239,7 @@ std::string finished_text(const Config& run, const ConfigOrigins& origins) {
   }
   const auto origin = origins.find("train.stop_at_step");
   return fmt::format(
-      "already finished: {0} of {1} in {2}, because train.stop_at_step = {0}{3}; give a larger one, or 0, to go "
-      "on",
+      "already finished: {0} of {1} in {2}, because train.stop_at_step = {0}{3}; give a larger one, or 0, to go on",
       run.train.last_step(), counted(run.train.steps, "step"), run.train.run_dir,
       origin == origins.end() ? "" : fmt::format(" ({})", origin->second));
 }

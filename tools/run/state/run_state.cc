@@ -38,10 +38,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpikeDetector::Sample, step, loss, norm)
 
 namespace {
 
-// The range of a number, or of several: '*' stands for each entry of a list or map. Without other bounds, it counts
-// steps: exact as a double, and far from where sums of them overflow.
+// The range of numbers: '*' stands for each entry of a list or map. Without other bounds, they count steps: exact as
+// doubles, and far from where sums of them overflow.
 struct NumberRange {
-  std::string_view path;
+  std::vector<std::string_view> paths;
   double least = 0.0, most = 1e15;
   bool is_whole = true;
 };
@@ -52,8 +52,8 @@ void require_number(const NumberRange& range, const nlohmann::json& value, std::
   if (rest.empty()) {
     const bool is_number = range.is_whole ? value.is_number_integer() : value.is_number();
     if (is_number && value.get<double>() >= range.least && value.get<double>() <= range.most) return;
-    throw DamagedEntry(fmt::format("'{}' is damaged: expected a {}number from {} to {}, got {}", name,
-                                   range.is_whole ? "whole " : "", range.least, range.most, value.dump()));
+    throw DamagedEntry("'{}' is damaged: expected a {}number from {} to {}, got {}", name,
+                       range.is_whole ? "whole " : "", range.least, range.most, value.dump());
   }
   const size_t dot = rest.find('.');
   const std::string_view key = rest.substr(0, dot);
@@ -66,35 +66,24 @@ void require_number(const NumberRange& range, const nlohmann::json& value, std::
 
 // DamagedEntry, which calls the value `name`, for a number that is not in its range.
 void require_in(std::span<const NumberRange> ranges, const nlohmann::json& value, const std::string& name) {
-  for (const NumberRange& range : ranges) require_number(range, value, range.path, name);
+  for (const NumberRange& range : ranges) {
+    for (const std::string_view path : range.paths) require_number(range, value, path, name);
+  }
 }
 
 // Checks the entry "run" of a manifest. No run can have saved other numbers: indices below 0, sums that overflow.
 void require_possible_state(const nlohmann::json& run) {
   const NumberRange ranges[] = {
-      {"faults_in_a_row", 0.0, kMostInt},
-      {"skips_in_a_row", 0.0, kMostInt},
-      {"spikes_in_a_row", 0.0, kMostInt},
-      {"rollbacks", 0.0, kMostInt},
-      {"statistics.applied"},
-      {"statistics.skipped"},
-      {"statistics.scale_changes"},
-      {"statistics.grad_norms.count"},
-      {"statistics.grad_norms.bins.*.*", -1e15},
-      {"statistics.newest_scales.*.0"},
-      {"statistics.newest_scales.*.1", 0.0, std::numeric_limits<float>::max(), false},
-      {"adaptive.level", 0.0, kMostInt},
-      {"adaptive.highest", 0.0, kMostInt},
-      {"adaptive.switches", 0.0, kMostInt},
-      {"adaptive.returns", 0.0, kMostInt},
-      {"adaptive.changed_at", -1.0},
-      {"adaptive.uneasy_at"},
-      {"adaptive.skips.*"},
-      {"adaptive.stalled", 0.0, kMostInt},
-      {"fallback.*.levels", 0.0, kMostInt},
-      {"fallback.*.returns", 0.0, kMostInt},
-      {"fallback.*.since"},
-      {"fallback.*.overflows.*"},
+      {{"faults_in_a_row", "skips_in_a_row", "spikes_in_a_row", "rollbacks", "adaptive.level", "adaptive.highest",
+        "adaptive.switches", "adaptive.returns", "adaptive.stalled", "fallback.*.levels", "fallback.*.returns"},
+       0.0,
+       kMostInt},
+      {{"statistics.applied", "statistics.skipped", "statistics.scale_changes", "statistics.grad_norms.count",
+        "statistics.newest_scales.*.0", "adaptive.uneasy_at", "adaptive.skips.*", "fallback.*.since",
+        "fallback.*.overflows.*"}},
+      {{"statistics.grad_norms.bins.*.*"}, -1e15},
+      {{"statistics.newest_scales.*.1"}, 0.0, std::numeric_limits<float>::max(), false},
+      {{"adaptive.changed_at"}, -1.0},
   };
   require_in(ranges, run, "run");
 }
@@ -103,7 +92,7 @@ ScalerMode scaler_mode(const std::string& word) {
   for (const ScalerMode mode : {ScalerMode::kNone, ScalerMode::kStatic, ScalerMode::kDynamic}) {
     if (word == name(mode)) return mode;
   }
-  throw DamagedEntry(fmt::format("'scaler.mode' is damaged: expected none, static or dynamic, got '{}'", word));
+  throw DamagedEntry("'scaler.mode' is damaged: expected none, static or dynamic, got '{}'", word);
 }
 
 // The gradient prescale of the ranks and micro-batches that saved.
@@ -111,9 +100,9 @@ int saved_prescale_log2(const nlohmann::json& manifest) {
   const TrainConfig saved = parse_config(manifest.at("config").get<std::string>(), "the checkpoint's config").train;
   const int64_t ranks = manifest.at("ranks"), sequences = saved.micro_batch * ranks;
   if (saved.global_batch % sequences != 0) {
-    throw DamagedEntry(fmt::format(
+    throw DamagedEntry(
         "'ranks' is damaged: expected a number by which {} micro-batches of train.global_batch can be divided, got {}",
-        saved.global_batch / saved.micro_batch, ranks));
+        saved.global_batch / saved.micro_batch, ranks);
   }
   return gradient_prescale_log2(ranks, saved.global_batch / sequences);
 }
@@ -124,18 +113,14 @@ void require_possible_numbers(const nlohmann::json& manifest) {
   constexpr double kMostScale = std::numeric_limits<float>::max(),
                    kLeastScale = std::numeric_limits<float>::denorm_min();
   const NumberRange ranges[] = {
-      {"next_step"},
-      {"applied_steps", 0.0, static_cast<double>(manifest.at("next_step").get<int64_t>())},
-      {"skipped_batches"},
-      {"proven_step", -1.0},
-      {"format_version"},
-      {"rollback_point.step"},
-      {"ranks", 1.0, 1e6},
-      {"scaler.scale", kLeastScale, kMostScale, false},
-      {"scaler.clean_steps", -1e15},
-      {"scaler.hysteresis_left", 1.0, kMostInt},
-      {"clip_norms.*", 0.0, kMostDouble, false},
-      {"spike_window.*.step"},
+      {{"next_step", "skipped_batches", "format_version", "rollback_point.step", "spike_window.*.step"}},
+      {{"applied_steps"}, 0.0, static_cast<double>(manifest.at("next_step").get<int64_t>())},
+      {{"proven_step"}, -1.0},
+      {{"ranks"}, 1.0, 1e6},
+      {{"scaler.scale"}, kLeastScale, kMostScale, false},
+      {{"scaler.clean_steps"}, -1e15},
+      {{"scaler.hysteresis_left"}, 1.0, kMostInt},
+      {{"clip_norms.*"}, 0.0, kMostDouble, false},
   };
   require_in(ranges, manifest, "");
 }

@@ -188,9 +188,8 @@ RunStatus read_status(const std::string& run_dir, double now) {
   const auto begun = changed_at(lock);
   RunStatus status{.figures = read_metrics_prom(run_dir), .begun = to_seconds(begun.value_or(timespec{}))};
   if (!begun && !status.figures) {
-    if (!std::filesystem::exists(run_dir)) throw ConfigError(fmt::format("'{}' does not exist", run_dir));
-    throw ConfigError(
-        fmt::format("'{}' is not a run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName));
+    if (!std::filesystem::exists(run_dir)) throw ConfigError("'{}' does not exist", run_dir);
+    throw ConfigError("'{}' is not a run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName);
   }
   status.health = judge(status.figures, is_held(lock), status.begun, now);
   status.checkpoint = last_checkpoint(run_dir);
