@@ -3,10 +3,13 @@
 // Exceptions report bad input and a failing environment. Programmer errors are reported by MANTISSA_CHECK (check.h).
 #pragma once
 
+#include <fmt/core.h>
+
 #include <exception>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace mantissa {
 
@@ -39,6 +42,10 @@ template <ExitCode kCode>
 class ErrorOf : public Error {
  public:
   explicit ErrorOf(const std::string& message) : Error(kCode, message) {}
+  // The message by a format.
+  template <typename First, typename... Rest>
+  ErrorOf(fmt::format_string<First, Rest...> format, First&& first, Rest&&... rest)
+      : Error(kCode, fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...)) {}
 };
 using ConfigError = ErrorOf<ExitCode::kConfig>;
 using DataError = ErrorOf<ExitCode::kData>;

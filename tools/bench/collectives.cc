@@ -20,7 +20,7 @@
 #include "core/base/thread_team.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/reduction/args.h"
-#include "tools/run/metrics/run_statistics.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 namespace {

@@ -18,7 +18,7 @@
 #include "core/kernels/gemm/args.h"
 #include "core/ops/fp32_product.h"
 #include "core/tensor/philox.h"
-#include "tools/run/metrics/run_statistics.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 namespace {

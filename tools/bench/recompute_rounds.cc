@@ -18,7 +18,7 @@
 
 #include "core/base/error.h"
 #include "tools/bench/step_modes.h"
-#include "tools/run/metrics/run_statistics.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 namespace {

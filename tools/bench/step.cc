@@ -27,7 +27,6 @@
 #include "tools/bench/step_modes.h"
 #include "tools/config/config.h"
 #include "tools/run/job/job.h"
-#include "tools/run/job/threads.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/step/dry_run.h"
 #include "tools/train/step/train_step.h"

@@ -17,7 +17,7 @@
 #include "tools/lab/advise/recommendation_report.h"
 #include "tools/lab/options.h"
 #include "tools/run/job/job.h"
-#include "tools/run/report/output_file.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 namespace {

@@ -4,8 +4,7 @@
 
 #include "tools/run/postmortem/postmortem.h"
 #include "tools/run/report/run_report.h"
-#include "tools/run/watch/status_verb.h"
-#include "tools/run/watch/watch_verb.h"
+#include "tools/run/watch/watch.h"
 
 namespace mantissa {
 namespace {

@@ -12,11 +12,10 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
-#include "tools/run/metrics/metrics_prom.h"
+#include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/optional_json.h"
-#include "tools/run/state/resume_choice.h"
-#include "tools/run/state/training_state.h"
+#include "tools/run/state/run_folder.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/trainer.h"
 

@@ -4,7 +4,7 @@
 #include "core/base/log.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/optional_json.h"
-#include "tools/run/state/resume_choice.h"
+#include "tools/run/state/run_folder.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/trainer.h"

@@ -9,7 +9,7 @@
 #include "tools/config/data_paths.h"
 #include "tools/model/exchange/model_source.h"
 #include "tools/model/runtime/open_model.h"
-#include "tools/run/state/resume_choice.h"
+#include "tools/run/state/run_folder.h"
 #include "tools/train/checkpoint.h"
 
 namespace mantissa {

@@ -85,7 +85,6 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step) {
   trainer.state().statistics.add(step, reason);
   const StepFigures figures{.report = step,
                             .speed = speed_,
-                            .statistics = trainer.state().statistics,
                             .memory_bytes = session.runtime.backend->memory_use().held_bytes,
                             .skip_reason = reason};
   const nlohmann::json record = step_json(figures);  // of the peak that was known in the step

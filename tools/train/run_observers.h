@@ -17,7 +17,7 @@
 #include "core/profile/range.h"
 #include "tools/model/evaluate/choice_tasks.h"
 #include "tools/run/guard/black_box.h"
-#include "tools/run/guard/stragglers.h"
+#include "tools/run/guard/outliers.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/run_log.h"
 

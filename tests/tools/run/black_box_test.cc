@@ -16,7 +16,6 @@
 #include "comm/local/local_communicator.h"
 #include "core/base/error.h"
 #include "tests/program/program.h"
-#include "tools/run/guard/watched_communicator.h"
 
 namespace mantissa {
 namespace {

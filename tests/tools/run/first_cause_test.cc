@@ -1,5 +1,5 @@
 // The verdict on prepared black boxes.
-#include "tools/run/postmortem/first_cause.h"
+#include "tools/run/postmortem/postmortem.h"
 
 #include <gtest/gtest.h>
 

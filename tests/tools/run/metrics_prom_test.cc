@@ -1,4 +1,4 @@
-#include "tools/run/metrics/metrics_prom.h"
+#include "tools/run/metrics/heartbeat.h"
 
 #include <gtest/gtest.h>
 

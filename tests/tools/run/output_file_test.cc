@@ -1,4 +1,4 @@
-#include "tools/run/report/output_file.h"
+#include "tools/run/report/report.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 
 #include "core/base/process.h"
 #include "tests/program/program.h"
-#include "tools/run/metrics/metrics_prom.h"
+#include "tools/run/metrics/heartbeat.h"
 
 namespace mantissa::testing {
 

@@ -1,4 +1,4 @@
-#include "tools/run/watch/sparkline.h"
+#include "tools/run/watch/watch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tools/run/guard/spike_detector.h"
+#include "tools/run/guard/outliers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tools/run/guard/stragglers.h"
+#include "tools/run/guard/outliers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

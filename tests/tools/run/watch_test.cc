@@ -13,8 +13,7 @@
 
 #include "core/base/wrapped_text.h"
 #include "tests/tools/run/prepared_run.h"
-#include "tools/run/watch/watch_frame.h"
-#include "tools/run/watch/watch_verb.h"
+#include "tools/run/watch/watch.h"
 
 namespace mantissa::testing {
 namespace {

@@ -10,7 +10,6 @@
 #include <future>
 
 #include "tests/program/program.h"
-#include "tools/run/guard/stack_dump.h"
 
 namespace mantissa {
 namespace {

@@ -12,10 +12,10 @@ namespace mantissa::testing {
 namespace {
 
 nlohmann::json json_of(const StepReport& report, const SpeedContext& speed = {}) {
-  return step_json({.report = report, .speed = speed, .statistics = RunStatistics()});
+  return step_json({.report = report, .speed = speed});
 }
 std::string line_of(const StepReport& report, const SpeedContext& speed, int64_t steps, const std::string& time) {
-  return step_line({.report = report, .speed = speed, .statistics = RunStatistics()}, steps, time);
+  return step_line({.report = report, .speed = speed}, steps, time);
 }
 
 TEST(Metrics, NonFiniteNumbersAreNull) {

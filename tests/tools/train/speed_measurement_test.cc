@@ -6,7 +6,7 @@
 #include "comm/local/local_communicator.h"
 #include "core/backend/registry.h"
 #include "tests/program/program.h"
-#include "tools/run/metrics/speed.h"
+#include "tools/run/metrics/step_report.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/step/session.h"
 

@@ -4,7 +4,6 @@
 
 #include "comm/local/local_communicator.h"
 #include "core/base/thread_team.h"
-#include "tools/run/job/threads.h"
 
 namespace mantissa {
 namespace {

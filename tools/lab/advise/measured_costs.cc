@@ -11,7 +11,7 @@
 #include "core/base/round_up.h"
 #include "core/kernels/optimizer/args.h"
 #include "core/tensor/philox.h"
-#include "tools/run/metrics/run_statistics.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 namespace {

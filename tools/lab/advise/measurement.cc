@@ -6,7 +6,7 @@
 #include "core/base/log.h"
 #include "tools/config/precision_phases.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/run/report/output_file.h"
+#include "tools/run/report/report.h"
 #include "tools/train/step/dry_run.h"
 
 namespace mantissa {

@@ -8,8 +8,6 @@
 #include "core/base/wrapped_text.h"
 #include "tools/lab/advise/measured_costs.h"
 #include "tools/run/job/job.h"
-#include "tools/run/job/threads.h"
-#include "tools/run/metrics/run_statistics.h"
 #include "tools/run/metrics/step_report.h"
 #include "tools/train/step/train_step.h"
 

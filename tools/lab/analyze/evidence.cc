@@ -12,7 +12,7 @@
 #include "core/base/log.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
-#include "tools/run/report/output_file.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 namespace {

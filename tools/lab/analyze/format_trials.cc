@@ -11,7 +11,7 @@
 #include "core/kernels/quantize/args.h"
 #include "core/quant/scales.h"
 #include "core/tensor/philox.h"
-#include "tools/run/metrics/run_statistics.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 namespace {

@@ -9,7 +9,6 @@
 #include "core/base/log.h"
 #include "tools/bench/gemm_rates.h"
 #include "tools/lab/analyze/format_trials.h"
-#include "tools/run/report/output_file.h"
 #include "tools/run/report/report.h"
 
 namespace mantissa {

@@ -11,8 +11,6 @@
 #include "tools/lab/analyze/model_verdict.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/run/job/job.h"
-#include "tools/run/job/threads.h"
-#include "tools/run/report/output_file.h"
 #include "tools/run/report/report.h"
 #include "tools/train/step/dry_run.h"
 

@@ -15,8 +15,6 @@
 #include "tools/lab/compare/utility.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/run/job/job.h"
-#include "tools/run/job/threads.h"
-#include "tools/run/report/output_file.h"
 #include "tools/run/report/report.h"
 
 namespace mantissa {

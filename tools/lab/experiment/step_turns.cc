@@ -7,7 +7,6 @@
 #include "comm/communicator.h"
 #include "core/base/error.h"
 #include "tools/config/precision_phases.h"
-#include "tools/run/metrics/run_statistics.h"
 #include "tools/run/metrics/step_report.h"
 #include "tools/train/step/train_step.h"
 

@@ -22,7 +22,7 @@
 #include "tools/model/exchange/llmc_file.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/manifest.h"
-#include "tools/run/state/resume_choice.h"
+#include "tools/run/state/run_folder.h"
 
 namespace mantissa {
 namespace {

@@ -8,7 +8,7 @@
 #include "tools/config/data_paths.h"
 #include "tools/model/exchange/model_source.h"
 #include "tools/run/state/manifest.h"
-#include "tools/run/state/next_commands.h"
+#include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
 
 namespace mantissa {

@@ -10,7 +10,6 @@
 #include "tools/model/evaluate/choice_tasks.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/job/job.h"
-#include "tools/run/job/threads.h"
 
 namespace mantissa {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/profile/step_profiler.h"
 #include "models/model.h"
 #include "tools/config/config.h"
-#include "tools/run/job/device_choice.h"
+#include "tools/run/job/job.h"
 
 namespace mantissa {
 

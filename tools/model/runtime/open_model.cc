@@ -7,7 +7,7 @@
 
 #include "core/kernels/elementwise/args.h"
 #include "tools/run/state/manifest.h"
-#include "tools/run/state/resume_choice.h"
+#include "tools/run/state/run_folder.h"
 
 namespace mantissa {
 namespace {

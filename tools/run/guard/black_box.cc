@@ -9,12 +9,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "comm/communicator.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
@@ -64,38 +63,118 @@ void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
   if (info->si_code <= 0) raise(number);
 }
 
+// ---- Collectives.
+
+class Waiting {
+ public:
+  explicit Waiting(BlackBox& box) : box_(box) { box_.begin_wait(); }
+  ~Waiting() { box_.end_wait(); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  BlackBox& box_;
+};
+
+class WatchedWork final : public Work {
+ public:
+  WatchedWork(std::unique_ptr<Work> work, const char* name, uint64_t number, BlackBox& box)
+      : work_(std::move(work)), name_(name), number_(number), box_(box) {}
+
+  bool test() override {
+    const bool done = work_->test();
+    if (done) end();
+    return done;
+  }
+  void wait() override {
+    {
+      const Waiting waiting(box_);
+      work_->wait();
+    }
+    end();
+  }
+
+ private:
+  void end() {
+    if (!std::exchange(has_ended_, true)) box_.end_collective(name_, number_);
+  }
+
+  const std::unique_ptr<Work> work_;
+  const char* const name_;
+  const uint64_t number_;
+  BlackBox& box_;
+  bool has_ended_ = false;
+};
+
+class WatchedCommunicator final : public ForwardingCommunicator {
+  using Base = ForwardingCommunicator;
+
+ public:
+  WatchedCommunicator(Communicator& inner, BlackBox& box) : Base(inner), box_(box) {}
+
+  std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    return start("all_to_all", send.size_bytes(), [&] { return Base::all_to_all(send, recv, stream); });
+  }
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    return start("all_gather", send.size_bytes(), [&] { return Base::all_gather(send, recv, stream); });
+  }
+  std::unique_ptr<Work> node_barrier(Stream& stream) override {
+    return start("node_barrier", 0, [&] { return Base::node_barrier(stream); });
+  }
+  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
+    const Blocking call(box_, "all_gather_bytes", mine.size());
+    return Base::all_gather_bytes(mine);
+  }
+  void barrier() override {
+    const Blocking call(box_, "barrier", 0);
+    Base::barrier();
+  }
+
+ private:
+  class Blocking {
+   public:
+    Blocking(BlackBox& box, const char* name, size_t bytes)
+        : box_(box), name_(name), number_(box.begin_collective(name, static_cast<int64_t>(bytes))), waiting_(box) {}
+    ~Blocking() { box_.end_collective(name_, number_); }
+
+   private:
+    BlackBox& box_;
+    const char* const name_;
+    const uint64_t number_;
+    const Waiting waiting_;
+  };
+
+  template <typename Start>
+  std::unique_ptr<Work> start(const char* name, size_t bytes, Start start) {
+    const uint64_t number = box_.begin_collective(name, static_cast<int64_t>(bytes));
+    const Waiting waiting(box_);  // a transport may meet the others here already
+    return std::make_unique<WatchedWork>(start(), name, number, box_);
+  }
+
+  BlackBox& box_;
+};
+
 }  // namespace
 
 std::string_view name_of(const BlackBoxEvent& event) { return text_of(event.name); }
 
 std::string describe_event(const BlackBoxEvent& event) {
-  const std::string_view name = name_of(event);
-  using Kind = BlackBoxEvent::Kind;
-  switch (event.kind) {
-    case Kind::kPhaseBegins:
-      return fmt::format("the begin of phase {}", name);
-    case Kind::kPhaseEnds:
-      return fmt::format("the end of phase {}", name);
-    case Kind::kCollectiveBegins:
-      return fmt::format("the begin of collective {:.0f} ({}, {} bytes)", event.value, name, event.bytes);
-    case Kind::kCollectiveEnds:
-      return fmt::format("the end of collective {:.0f} ({})", event.value, name);
-    case Kind::kStep:
-      return fmt::format("a step with loss {:.4f}", event.value);
-    case Kind::kSkipped:
-      return fmt::format("a skipped step ({}), at scale {:g}", name, event.value);
-    case Kind::kValidation:
-      return fmt::format("a validation loss of {:.4f}", event.value);
-    case Kind::kSaved:
-      return "a checkpoint";
-    case Kind::kStopAsked:
-      return fmt::format("a request to stop ({})", StopRequest::describe(static_cast<int32_t>(event.value)));
-    case Kind::kFault:
-      return fmt::format("the fault {}", name);
-    case Kind::kNotice:
-      return fmt::format("a notice: {} {:.0f}", name, event.value);
-  }
-  return std::string(name);
+  static constexpr const char* kTexts[] = {"the begin of phase {name}",
+                                           "the end of phase {name}",
+                                           "the begin of collective {value:.0f} ({name}, {bytes} bytes)",
+                                           "the end of collective {value:.0f} ({name})",
+                                           "a step with loss {value:.4f}",
+                                           "a skipped step ({name}), at scale {value:g}",
+                                           "a validation loss of {value:.4f}",
+                                           "a checkpoint",
+                                           "a request to stop ({request})",
+                                           "the fault {name}",
+                                           "a notice: {name} {value:.0f}"};
+  const auto kind = static_cast<size_t>(event.kind);
+  const bool asks = event.kind == BlackBoxEvent::Kind::kStopAsked;
+  return fmt::format(fmt::runtime(kind < std::size(kTexts) ? kTexts[kind] : "{name}"), fmt::arg("name", name_of(event)),
+                     fmt::arg("value", event.value), fmt::arg("bytes", event.bytes),
+                     fmt::arg("request", asks ? StopRequest::describe(static_cast<int32_t>(event.value)) : ""));
 }
 
 std::string BlackBox::path(const std::string& folder, int rank) {
@@ -281,23 +360,26 @@ Place BlackBox::place() const {
           .longest_quiet_s = phase.has_ended ? 1e-9 * static_cast<double>(phase.longest_quiet_ns) : -1.0};
 }
 
+std::unique_ptr<Communicator> create_watched_communicator(Communicator& communicator, BlackBox& box) {
+  return std::make_unique<WatchedCommunicator>(communicator, box);
+}
+
 BlackBoxContent read_black_box(const std::string& path) {
   const std::string file = text_of_file(path).value_or("");
   BlackBoxContent content;
   const bool has_header = file.size() >= sizeof(content.header);
   if (has_header) std::memcpy(&content.header, file.data(), sizeof(content.header));
   if (!has_header || content.header.magic != BlackBoxHeader::kMagic || content.header.capacity != BlackBox::kCapacity) {
-    throw DataError(fmt::format("'{}' is not a black box of this version of the program, or cannot be read", path));
+    throw DataError("'{}' is not a black box of this version of the program, or cannot be read", path);
   }
-  if (file.size() < kBytes) throw DataError(fmt::format("'{}' is cut off: expected {} bytes", path, kBytes));
+  if (file.size() < kBytes) throw DataError("'{}' is cut off: expected {} bytes", path, kBytes);
   std::vector<BlackBoxEvent> ring(content.header.capacity);
   std::memcpy(ring.data(), file.data() + sizeof(content.header), ring.size() * sizeof(BlackBoxEvent));
   for (size_t place = 0; place < ring.size(); ++place) {
     const uint64_t number = ring[place].number;
     if (number != 0 && (number - 1) % ring.size() == place) content.events.push_back(ring[place]);
   }
-  std::sort(content.events.begin(), content.events.end(),
-            [](const BlackBoxEvent& a, const BlackBoxEvent& b) { return a.number < b.number; });
+  std::ranges::sort(content.events, {}, &BlackBoxEvent::number);
   return content;
 }
 

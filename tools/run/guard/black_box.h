@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,6 +16,8 @@
 #include "core/profile/range.h"
 
 namespace mantissa {
+
+class Communicator;
 
 inline constexpr const char* kBlackBoxFolder = "/black_box";  // of the run folder
 
@@ -96,8 +97,6 @@ class BlackBox final : public RangeSink {
   // rank-0003.previous.box. If the file cannot be made, a warning says so, and events are kept in memory only.
   BlackBox(const std::string& folder, int rank, int ranks);
   ~BlackBox() override;
-  BlackBox(const BlackBox&) = delete;
-  BlackBox& operator=(const BlackBox&) = delete;
 
   void begin(RangeKind kind, const char* name) override;
   void end(RangeKind kind, const char* name) override;
@@ -164,6 +163,10 @@ class BlackBox final : public RangeSink {
   int64_t last_event_ns_ = 0, counted_ns_ = 0;
   bool is_waiting_ = false;
 };
+
+// Tells the box of every collective as it begins, and ends: tensor collectives when a test or a wait finds them done.
+// Both must outlive it.
+std::unique_ptr<Communicator> create_watched_communicator(Communicator& communicator, BlackBox& box);
 
 // The content of a file of a BlackBox, which may still be written to.
 struct BlackBoxContent {

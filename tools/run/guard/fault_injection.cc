@@ -64,21 +64,30 @@ void flip_byte_of_file(const std::string& path) {
   ::close(descriptor);
 }
 
-[[noreturn]] void wait_forever() {
-  while (true) pause();  // a signal ends one
+FileOperation operation_of(const PlannedFault& fault) {
+  if (fault.kind == FaultKind::kShortWrite || fault.kind == FaultKind::kNoSpace) return FileOperation::kWrite;
+  if (fault.kind == FaultKind::kCorrupt) return FileOperation::kClose;
+  return fault.kind == FaultKind::kReadError ? FileOperation::kRead : fault.operation;
 }
 
-FileOperation operation_of(const PlannedFault& fault) {
-  switch (fault.kind) {
-    case FaultKind::kShortWrite:
-    case FaultKind::kNoSpace:
-      return FileOperation::kWrite;
-    case FaultKind::kCorrupt:
-      return FileOperation::kClose;
-    case FaultKind::kReadError:
-      return FileOperation::kRead;
+void strike_process(const PlannedFault& plan) {
+  flush_log();
+  switch (plan.kind) {
+    case FaultKind::kSleep:
+      std::this_thread::sleep_for(std::chrono::duration<double>(plan.seconds));
+      break;
+    case FaultKind::kStop:
+      raise(SIGSTOP);
+      break;
+    case FaultKind::kKill:
+      raise(SIGKILL);
+      break;
+    case FaultKind::kExit:
+      _exit(plan.code);
+    case FaultKind::kDeadlock:
+      while (true) pause();  // a signal ends one
     default:
-      return fault.operation;
+      break;
   }
 }
 
@@ -104,8 +113,8 @@ void FaultInjection::attach(ShardedState& state) {
     faults_.push_back({.plan = std::move(fault), .struck = &struck});
   }
   if (!state.backend.computes()) faults_.clear();
-  sees_ranges_ = std::any_of(faults_.begin(), faults_.end(), [](const Own& one) { return one.plan.phase != "none"; });
-  sees_files_ = std::any_of(faults_.begin(), faults_.end(), [](const Own& one) { return one.plan.is_of_files(); });
+  sees_ranges_ = std::ranges::any_of(faults_, [](const Own& one) { return one.plan.phase != "none"; });
+  sees_files_ = std::ranges::any_of(faults_, [](const Own& one) { return one.plan.is_of_files(); });
   if (sees_ranges_) sink_before_ = set_range_sink(this);
   if (sees_files_) injector_before_ = set_file_fault_injector(this);
 }
@@ -183,10 +192,8 @@ void FaultInjection::before_exchange(const Tensor& sent, Stream& stream) {
 }
 
 OpHook FaultInjection::on_op(int64_t step, Pass pass) {
-  const bool planned =
-      std::any_of(config_.test.activations.begin(), config_.test.activations.end(),
-                  [&](const ActivationInjection& fault) { return fault.pass == pass && due(fault, step); });
-  if (!planned) return nullptr;
+  const auto strikes = [&](const ActivationInjection& fault) { return fault.pass == pass && due(fault, step); };
+  if (std::ranges::none_of(config_.test.activations, strikes)) return nullptr;
   return [this, step, pass](std::string_view layer, std::string_view op, Tensor& made) {
     using Limits = std::numeric_limits<float>;
     for (const ActivationInjection& fault : config_.test.activations) {
@@ -201,8 +208,8 @@ OpHook FaultInjection::on_op(int64_t step, Pass pass) {
 void FaultInjection::require_injected(int64_t step) const {
   for (const ActivationInjection& fault : config_.test.activations) {
     if (!due(fault, step) || injected_.contains(&fault)) continue;
-    throw ConfigError(fmt::format("test.activations[{}].layer: no op {} ran in a layer '{}' in step {}",
-                                  &fault - config_.test.activations.data(), name(fault.op), fault.layer, step + 1));
+    throw ConfigError("test.activations[{}].layer: no op {} ran in a layer '{}' in step {}",
+                      &fault - config_.test.activations.data(), name(fault.op), fault.layer, step + 1);
   }
 }
 
@@ -211,31 +218,6 @@ bool FaultInjection::due(const ActivationInjection& fault, int64_t step) const {
 }
 
 // ---- Processes.
-
-namespace {
-
-void strike_process(const PlannedFault& plan) {
-  flush_log();
-  switch (plan.kind) {
-    case FaultKind::kSleep:
-      std::this_thread::sleep_for(std::chrono::duration<double>(plan.seconds));
-      break;
-    case FaultKind::kStop:
-      raise(SIGSTOP);
-      break;
-    case FaultKind::kKill:
-      raise(SIGKILL);
-      break;
-    case FaultKind::kExit:
-      _exit(plan.code);
-    case FaultKind::kDeadlock:
-      wait_forever();
-    default:
-      break;
-  }
-}
-
-}  // namespace
 
 void FaultInjection::strike_if_here(Own& fault, std::string_view phase) {
   const PlannedFault& plan = fault.plan;
@@ -268,9 +250,7 @@ void FaultInjection::begin(RangeKind kind, const char* name) {
   if (sink_before_ != nullptr) sink_before_->begin(kind, name);
   if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_) return;
   phase_ = name;
-  for (Own& fault : faults_) {
-    strike_if_here(fault, name);
-  }
+  for (Own& fault : faults_) strike_if_here(fault, name);
 }
 
 void FaultInjection::end(RangeKind kind, const char* name) {
@@ -336,14 +316,14 @@ void FaultInjection::require_struck(bool at_end) const {
         (plan.is_of_files() ? at_end : plan.step >= struck_->first_step && (at_end || plan.step < step_));
     if (!has_had_its_chance || fault.struck->is_noted) continue;
     if (plan.is_of_files()) {
-      throw ConfigError(fmt::format("{}.file: from step {} on, no file with '{}' in its path was where it strikes",
-                                    plan.name, plan.step, plan.file));
+      throw ConfigError("{}.file: from step {} on, no file with '{}' in its path was where it strikes", plan.name,
+                        plan.step, plan.file);
     }
     if (plan.phase != "none") {
-      throw ConfigError(fmt::format("{}.phase: step {} had no phase {}{}", plan.name, plan.step, plan.phase,
-                                    plan.kind == FaultKind::kDeadlock ? " with a collective" : ""));
+      throw ConfigError("{}.phase: step {} had no phase {}{}", plan.name, plan.step, plan.phase,
+                        plan.kind == FaultKind::kDeadlock ? " with a collective" : "");
     }
-    throw ConfigError(fmt::format("{}.step: nothing to strike in step {}: {}", plan.name, plan.step, describe(plan)));
+    throw ConfigError("{}.step: nothing to strike in step {}: {}", plan.name, plan.step, describe(plan));
   }
 }
 

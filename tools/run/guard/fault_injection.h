@@ -17,17 +17,30 @@
 #include <utility>
 #include <vector>
 
+#include "comm/sharded_state.h"
 #include "core/io/files.h"
 #include "core/profile/range.h"
-#include "tools/run/guard/fault_plan.h"
+#include "tools/config/config.h"
 
 namespace mantissa {
 
 // Called with every op's layer, name and output. With a hook, no op is fused with another.
 using OpHook = std::function<void(std::string_view layer, std::string_view op, Tensor& output)>;
 
-// Faults that have struck, by the name of their plan. A run hands them from one session to the next: in each of them
-// the same faults are planned.
+// A fault of the configuration section `test`, listed there or drawn from its seed.
+struct PlannedFault : Fault {
+  std::string name{};  // "test.faults[0]" or "test.random[3]"
+};
+
+// "flip of bit 3 in master, element 7 of 'wte.weight', rank 1, step 5"
+std::string describe(const PlannedFault& fault);
+
+// All ranks get the same faults: step, rank, parameter and element are drawn from the seed alone. ConfigError that
+// names the setting of a fault that cannot take place in this model.
+std::vector<PlannedFault> plan_faults(const Config& config, const ShardedState& state);
+
+// Faults that have struck, by the name of their plan. A run hands them to its next session, which plans the same
+// faults.
 struct StruckFaults {
   struct Fault {
     bool is_done = false;
@@ -44,8 +57,6 @@ class FaultInjection final : public RangeSink, public FileFaultInjector {
   explicit FaultInjection(const Config& config, std::shared_ptr<StruckFaults> struck = nullptr)
       : config_(config), struck_(struck ? std::move(struck) : std::make_shared<StruckFaults>()) {}
   ~FaultInjection() override;
-  FaultInjection(const FaultInjection&) = delete;
-  FaultInjection& operator=(const FaultInjection&) = delete;
 
   // The communicator to train with: the given one, unless a fault may strike in collectives.
   Communicator& wrap(Communicator& inner);
@@ -53,13 +64,12 @@ class FaultInjection final : public RangeSink, public FileFaultInjector {
   void attach(ShardedState& state);
 
   // Steps count from 0 as everywhere in the code; the configuration counts from 1, as log lines do.
-  // The step begins: faults in stored state, and those without a phase. ConfigError for a fault of a step before that
-  // found no phase or collective to strike in.
+  // The step begins: faults in stored state or without a phase. ConfigError for an earlier fault that found no phase or
+  // collective.
   void begin_step(int64_t step);
   // Changes an element of the parameter's local gradient if that is planned for this step on this rank.
   void on_gradient(int64_t step, const Parameter& parameter);
-  // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
-  // empty if nothing is planned.
+  // Overwrites the first element of an op's output: for TapeOptions::after_op or after_backward; empty without a plan.
   OpHook on_op(int64_t step, Pass pass);
   // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
   void require_injected(int64_t step) const;

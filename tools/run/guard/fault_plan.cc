@@ -1,5 +1,3 @@
-#include "tools/run/guard/fault_plan.h"
-
 #include <fmt/core.h>
 
 #include <array>
@@ -8,6 +6,7 @@
 #include "core/base/error.h"
 #include "core/tensor/philox.h"
 #include "tools/config/config_binding.h"
+#include "tools/run/guard/fault_injection.h"
 
 namespace mantissa {
 namespace {
@@ -122,7 +121,7 @@ PlannedFault draw_fault(const Config& config, size_t index, const ShardedState& 
 void require_possible(const PlannedFault& fault, const AdamWOptions& options, const ShardedState& state) {
   if (!fault.changes_value()) return;
   const auto refuse = [&fault](const char* key, const std::string& reason) {
-    throw ConfigError(fmt::format("{}.{}: {}", fault.name, key, reason));
+    throw ConfigError("{}.{}: {}", fault.name, key, reason);
   };
   const Parameter* const parameter = state.parameters().find(fault.parameter);
   if (parameter == nullptr) refuse("parameter", fmt::format("the model has no parameter '{}'", fault.parameter));

@@ -9,20 +9,6 @@
 #include "core/profile/range.h"
 
 namespace mantissa {
-namespace {
-
-bool any_of_state(const std::vector<Corruption>& findings) {
-  return std::any_of(findings.begin(), findings.end(),
-                     [](const Corruption& found) { return found.data < CorruptData::kWorkingWeight; });
-}
-
-bool any_weight(const std::vector<Corruption>& findings) {
-  return std::any_of(findings.begin(), findings.end(),
-                     [](const Corruption& found) { return found.data == CorruptData::kWorkingWeight; });
-}
-
-}  // namespace
-
 IntegrityGuard::IntegrityGuard(const IntegrityConfig& config, ShardedState& state) : config_(config), state_(state) {
   if (state.optimizer.has_digests() && state.backend.computes()) check_.emplace(state);
 }
@@ -44,10 +30,7 @@ void IntegrityGuard::after_passes(int64_t step, const std::function<void()>& run
   std::vector<Corruption> findings = examine(step);
   if (!findings.empty()) {
     warn(fmt::format("step {}: silent corruption: {}", step + 1, describe(findings)));
-    if (any_weight(findings)) {
-      warn("the working weights are computed again from the masters");
-      state_.optimizer.recompute_weights();
-    }
+    if (std::ranges::count(findings, CorruptData::kWorkingWeight, &Corruption::data) > 0) recompute_weights();
     run_again();
     findings = examine(step);
     if (findings.empty()) {
@@ -90,10 +73,10 @@ void IntegrityGuard::at_rest(int64_t steps) {
   const Range range(RangeKind::kPhase, "integrity");
   std::vector<Corruption> findings = check_->at_rest();
   if (findings.empty()) return;
-  if (!any_of_state(findings)) {
+  const auto is_of_state = [](const Corruption& found) { return found.data < CorruptData::kWorkingWeight; };
+  if (std::ranges::none_of(findings, is_of_state)) {
     warn(fmt::format("after step {}: silent corruption: {}", steps, describe(findings)));
-    warn("the working weights are computed again from the masters");
-    state_.optimizer.recompute_weights();
+    recompute_weights();
     findings = check_->at_rest();
     if (findings.empty()) return;
   }
@@ -113,6 +96,11 @@ std::string IntegrityGuard::describe(const std::vector<Corruption>& findings) co
 
 void IntegrityGuard::warn(const std::string& text) const {
   if (state_.communicator.rank() == 0) log_warn("{}", text);
+}
+
+void IntegrityGuard::recompute_weights() {
+  warn("the working weights are computed again from the masters");
+  state_.optimizer.recompute_weights();
 }
 
 void IntegrityGuard::stop(int64_t steps, const std::vector<Corruption>& findings, const std::string& more) {

@@ -49,6 +49,7 @@ class IntegrityGuard {
   // One line about findings. Collective.
   std::string describe(const std::vector<Corruption>& findings) const;
   void warn(const std::string& text) const;
+  void recompute_weights();
   // CorruptionError, or a warning if the configuration says so.
   void stop(int64_t steps, const std::vector<Corruption>& findings, const std::string& more);
 

@@ -1,8 +1,5 @@
 // Addresses come from glibc's backtrace(), names from the program's symbol table and from those that libraries export.
-// libunwind would do both. But linking it replaces the runtime of C++ exceptions: it exports _Unwind_* without
-// versions.
-#include "tools/run/guard/stack_dump.h"
-
+// libunwind would do both, but linking it replaces the runtime of C++ exceptions by its _Unwind_* without versions.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <elf.h>
@@ -14,8 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -24,8 +19,8 @@
 #include <iterator>
 #include <list>
 #include <memory>
-#include <thread>
-#include <vector>
+
+#include "tools/run/guard/watchdog.h"
 
 namespace mantissa {
 namespace {

@@ -24,8 +24,8 @@ struct CaughtSignal {
 constexpr std::array kSignals = {CaughtSignal{SIGUSR1, "SIGUSR1"}, CaughtSignal{SIGTERM, "SIGTERM"},
                                  CaughtSignal{SIGINT, "SIGINT"}, CaughtSignal{SIGHUP, "SIGHUP"}};
 
-// The signal that counts: kSecond * its second of CLOCK_MONOTONIC + its number; 0: none. One word, since another thread
-// may handle a second signal meanwhile.
+// The signal that counts: kSecond * its second of CLOCK_MONOTONIC + its number; 0: none. In one word, for other
+// threads.
 constexpr int64_t kSecond = 256;
 std::atomic<int64_t> g_signal = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);

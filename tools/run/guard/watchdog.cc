@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -17,9 +15,12 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "core/profile/range.h"
-#include "tools/run/guard/stack_dump.h"
 
 namespace mantissa {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankReport, host, pid, beat, gives_up, limit_s, step, phase, collective,
+                                                begun, ended)
+
 namespace {
 
 constexpr double kLearnedFactor = 10.0;
@@ -57,10 +58,37 @@ std::vector<int> ranks_cut_off(const RankReports& reports, uint64_t newest, bool
   return ranks;
 }
 
+// Counts how long a rank stands still. The time of a process that was stopped, as by Ctrl-Z, does not count.
+struct Quiet {
+  using Clock = std::chrono::steady_clock;
+
+  const BlackBox& box;
+  const std::chrono::milliseconds interval;
+  Place place = box.place();
+  double seconds = 0.0;
+  Clock::time_point before = Clock::now();
+
+  // Once an interval. Returns whether there was progress since the last call.
+  bool look() {
+    const Clock::time_point now = Clock::now();
+    seconds += mantissa::seconds(std::min<Clock::duration>(now - std::exchange(before, now), 2 * interval));
+    const Place now_at = box.place();
+    if (now_at.events == place.events) return false;
+    place = now_at;
+    seconds = 0.0;
+    return true;
+  }
+};
+
 // Without waiting for somebody to read.
 void say_if_it_can_be_read(std::string_view text) {
   pollfd error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   if (poll(&error, 1, 0) == 1 && write(STDERR_FILENO, text.data(), text.size()) < 0) return;
+}
+
+void remove_files(std::initializer_list<std::string> files) {
+  std::error_code ignored;
+  for (const std::string& file : files) std::filesystem::remove(file, ignored);
 }
 
 [[noreturn]] void end_process() {
@@ -127,10 +155,7 @@ Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::mo
   std::error_code ignored;
   std::filesystem::create_directories(options_.folder, ignored);
   // Files of an earlier start.
-  for (const std::string& file :
-       {report_path(options_.folder, options_.rank), stacks_path(options_.folder, options_.rank), alarm()}) {
-    std::filesystem::remove(file, ignored);
-  }
+  remove_files({report_path(options_.folder, options_.rank), stacks_path(options_.folder, options_.rank), alarm()});
   last_resort_ = std::jthread([this](const std::stop_token& stop) { end_at_last(stop); });
   thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
@@ -145,9 +170,7 @@ Watchdog::~Watchdog() {
 
 void Watchdog::forget_alarm() {
   if (beat_ == 0) return;
-  std::error_code ignored;
-  for (const std::string& file : {report_path(options_.folder, options_.rank), alarm()})
-    std::filesystem::remove(file, ignored);
+  remove_files({report_path(options_.folder, options_.rank), alarm()});
   beat_ = 0;
 }
 
@@ -166,25 +189,12 @@ void Watchdog::pause(const std::stop_token& stop, std::chrono::milliseconds time
   wake_.wait_for(lock, stop, time, [] { return false; });
 }
 
-Watchdog::Quiet::Quiet(const BlackBox& box, std::chrono::milliseconds interval)
-    : box_(box), interval_(interval), place_(box.place()) {}
-
-bool Watchdog::Quiet::look() {
-  const Clock::time_point now = Clock::now();
-  seconds_ += mantissa::seconds(std::min<Clock::duration>(now - std::exchange(before_, now), 2 * interval_));
-  const Place place = box_.place();
-  if (place.events == place_.events) return false;
-  place_ = place;
-  seconds_ = 0.0;
-  return true;
-}
-
 void Watchdog::watch(const std::stop_token& stop) {
-  Quiet quiet(box_, options_.interval);
+  Quiet quiet{.box = box_, .interval = options_.interval};
   box_.lives();
   while (pause(stop, options_.interval), !stop.stop_requested()) {
     box_.lives();
-    const double before_s = quiet.seconds();
+    const double before_s = quiet.seconds;
     if (quiet.look()) {
       if (has_warned_) log_warn("watchdog: the run goes on after {:.0f} s without progress", before_s);
       forget_alarm();
@@ -193,7 +203,7 @@ void Watchdog::watch(const std::stop_token& stop) {
       continue;
     }
     try {
-      look(quiet.place(), quiet.seconds(), stop);
+      look(quiet.place, quiet.seconds, stop);
     } catch (const std::exception& error) {
       log_warn("watchdog: {}", error.what());
     }
@@ -201,15 +211,15 @@ void Watchdog::watch(const std::stop_token& stop) {
 }
 
 void Watchdog::end_at_last(const std::stop_token& stop) {
-  Quiet quiet(box_, options_.interval);
+  Quiet quiet{.box = box_, .interval = options_.interval};
   while (pause(stop, options_.interval), !stop.stop_requested()) {
     quiet.look();
-    const double limit = std::max(deadline_at(quiet.place(), options_.deadline), granted_s_.load());
-    if (quiet.seconds() < limit + kLooksForEnd * seconds(options_.interval)) continue;
+    const double limit = std::max(deadline_at(quiet.place, options_.deadline), granted_s_.load());
+    if (quiet.seconds < limit + kLooksForEnd * seconds(options_.interval)) continue;
     say_if_it_can_be_read(fmt::format(
         "mantissa: error: watchdog: rank {} stands still in phase {} of step {}, and so does its watchdog:\n"
         "  does the file system of the run folder or of the log respond?\n",
-        options_.rank, quiet.place().phase, quiet.place().step));
+        options_.rank, quiet.place.phase, quiet.place.step));
     _exit(static_cast<int>(ExitCode::kHang));
   }
 }
@@ -253,12 +263,8 @@ RankReport Watchdog::report(const Place& place, bool gives_up) {
                   .collective = place.collective,
                   .begun = place.begun,
                   .ended = place.ended};
-  const nlohmann::json line = {{"host", mine.host},         {"pid", mine.pid},         {"beat", mine.beat},
-                               {"gives_up", mine.gives_up}, {"limit_s", mine.limit_s}, {"step", mine.step},
-                               {"phase", mine.phase},       {"begun", mine.begun},     {"collective", mine.collective},
-                               {"ended", mine.ended}};
   // To the others, a rank that cannot write its report is missing.
-  replace_file(report_path(options_.folder, options_.rank), line.dump() + "\n");
+  replace_file(report_path(options_.folder, options_.rank), nlohmann::json(mine).dump() + "\n");
   return mine;
 }
 
@@ -266,16 +272,7 @@ std::optional<RankReport> read_report(const std::string& path) {
   const nlohmann::json line = nlohmann::json::parse(text_of_file(path).value_or(""), nullptr, false);
   if (!line.is_object()) return std::nullopt;
   try {
-    return RankReport{.host = line.value("host", ""),
-                      .pid = line.value("pid", int64_t{0}),
-                      .beat = line.value("beat", int64_t{0}),
-                      .gives_up = line.value("gives_up", false),
-                      .limit_s = line.value("limit_s", 0.0),
-                      .step = line.value("step", int64_t{0}),
-                      .phase = line.value("phase", ""),
-                      .collective = line.value("collective", ""),
-                      .begun = line.value("begun", uint64_t{0}),
-                      .ended = line.value("ended", uint64_t{0})};
+    return line.get<RankReport>();
   } catch (const nlohmann::json::exception&) {  // not a file of this version
     return std::nullopt;
   }

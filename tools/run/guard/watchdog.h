@@ -12,7 +12,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -54,6 +53,11 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
 // "rank 3", "ranks 0, 2 and 3"; some of many.
 std::string list_ranks(const std::vector<int>& ranks);
 
+// The stacks of all threads of this process, as text: a line for each frame, "function+0x1f (library)", below a line
+// for each thread. Threads of which the system lets none answer within a second are named as such. One call at a time;
+// for a process that is about to end: threads are interrupted by a signal wherever they are.
+std::string stacks_of_all_threads();
+
 // Tells this process's watchdog that a long phase goes on: it takes the time from one such sign to the next.
 void tell_progress();
 
@@ -70,12 +74,9 @@ class Watchdog {
     std::function<void(const std::string& message, bool speaks)> give_up{};
   };
 
-  // Watches the progress of `box`, which must outlive it, until it is destroyed. Writes signs of life and the end into
-  // it.
+  // Watches the progress of `box`, which must outlive it. Writes signs of life and the end into it.
   Watchdog(BlackBox& box, Options options);
   ~Watchdog();
-  Watchdog(const Watchdog&) = delete;
-  Watchdog& operator=(const Watchdog&) = delete;
 
   static std::string report_path(const std::string& folder, int rank);
   static std::string stacks_path(const std::string& folder, int rank);
@@ -83,27 +84,8 @@ class Watchdog {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Counts how long the rank stands still. A process that was stopped for an hour, as by Ctrl-Z, has not stood still
-  // for an hour.
-  class Quiet {
-   public:
-    Quiet(const BlackBox& box, std::chrono::milliseconds interval);
-    // Once an interval. Returns whether there was progress since the last call.
-    bool look();
-    const Place& place() const { return place_; }
-    double seconds() const { return seconds_; }
-
-   private:
-    const BlackBox& box_;
-    const std::chrono::milliseconds interval_;
-    Place place_;
-    Clock::time_point before_ = Clock::now();
-    double seconds_ = 0.0;
-  };
-
   void watch(const std::stop_token& stop);
-  // Ends the process where watch() cannot, because it is blocked itself: where it logs, or in the file system of the
-  // run. Touches no file.
+  // Ends the process where watch() is blocked itself: where it logs, or in the run's file system. Touches no file.
   void end_at_last(const std::stop_token& stop);
   // The rank has stood still for `quiet_s`.
   void look(const Place& place, double quiet_s, const std::stop_token& stop);

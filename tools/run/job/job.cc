@@ -5,22 +5,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <functional>
 #include <thread>
 
-#include "comm/communicator.h"
-#include "comm/gpu_claim.h"
 #include "core/backend/registry.h"
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "models/model.h"
 #include "tools/config/config.h"
-#include "tools/run/job/device_choice.h"
 
 namespace mantissa {
 namespace {
 
 constexpr const char* kNccl = "nccl";
+constexpr const char* kNoCuda =
+    "this program was built without CUDA (MANTISSA_CUDA=off, or no toolkit was found: docs/gpu.md)";
 
 // OpenMPI's mpirun, PMIx (srun --mpi=pmix) and PMI-2, in this order.
 constexpr const char* kRankVariables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
@@ -32,11 +30,19 @@ const char* launcher_rank_text() {
   return nullptr;
 }
 
-void require_name(const char* key, const std::string& name, std::vector<std::string> known,
+bool is_in(const std::vector<std::string>& names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+std::vector<std::string> with_auto(std::vector<std::string> names) {
+  names.insert(names.begin(), "auto");
+  return names;
+}
+
+void require_name(const char* key, const std::string& name, const std::vector<std::string>& known,
                   const std::string& hint = "") {
-  if (std::find(known.begin(), known.end(), name) != known.end()) return;
-  throw ConfigError(
-      fmt::format("{}: nothing is named '{}' here; there are: {}{}", key, name, fmt::join(known, ", "), hint));
+  if (is_in(known, name)) return;
+  throw ConfigError("{}: nothing is named '{}' here; there are: {}{}", key, name, fmt::join(known, ", "), hint);
 }
 
 // For names of models elsewhere.
@@ -48,6 +54,19 @@ std::string model_hint(const std::string& name) {
     return "; gpt with norm: rms_norm, activation: swiglu, position: rope, bias: false is built alike";
   }
   return is_one_of({"bert", "roberta"}) ? "; encoder is trained on masked tokens, as these are" : "";
+}
+
+// ConfigError if `device` names a backend that is not in this program, with those that are.
+void require_known_device(const std::string& device) {
+  if (device == "cuda" && !is_in(backend_names(), device)) {
+    throw ConfigError("device: cuda cannot be used: {}", kNoCuda);
+  }
+  require_name("device", device, with_auto(backend_names()));
+}
+
+int index_of(const BackendEntry& backend, int local_rank) {
+  const int devices = backend.device_count();
+  return devices > 0 ? local_rank % devices : 0;
 }
 
 // Why the ranks cannot use NCCL; empty if they can. All ranks get the same facts and decide alike.
@@ -66,8 +85,7 @@ std::string why_no_nccl(const std::vector<GpuClaim>& claims, const std::vector<i
 }
 
 std::string nccl_unusable_reason() {
-  const std::vector<std::string> names = communicator_names();
-  if (std::find(names.begin(), names.end(), kNccl) == names.end()) return "this program was built without NCCL";
+  if (!is_in(communicator_names(), kNccl)) return "this program was built without NCCL";
   return find_communicator(kNccl).unusable_reason();
 }
 
@@ -84,7 +102,7 @@ std::vector<GpuClaim> gather_claims(Communicator& host, const std::string& devic
   const RankText first = first_text(host, error);
   if (first.rank < 0) return claims;
   const std::string& node = claims[static_cast<size_t>(first.rank)].node.name;
-  throw ConfigError(fmt::format("rank {} (node {}): {}", first.rank, node, first.text));
+  throw ConfigError("rank {} (node {}): {}", first.rank, node, first.text);
 }
 
 // Thrown after an error was logged.
@@ -107,14 +125,64 @@ int report(const std::exception& exception, Communicator* communicator, const Co
 }  // namespace
 
 void require_known_names(const Config& config) {
-  const auto with_auto = [](std::vector<std::string> names) {
-    names.insert(names.begin(), "auto");
-    return names;
-  };
   require_known_device(config.device);
   require_name("comm.backend", config.comm.backend, with_auto(communicator_names()));
   if (!config.model.plugin.empty()) load_plugin(config.model.plugin, config.model.plugin_digest);
   require_name("model.name", config.model.name, model_names(), model_hint(config.model.name));
+}
+
+DeviceChoice choose_device(const std::string& wanted, int local_rank) {
+  require_known_device(wanted);
+  DeviceChoice choice;
+  if (wanted != "auto") {
+    const BackendEntry& backend = find_backend(wanted);
+    choice = {.backend = wanted, .index = index_of(backend, local_rank), .reason = {}};
+    if (const std::string reason = backend.unusable_reason(choice.index); !reason.empty()) {
+      throw ConfigError("device: {} cannot be used: {}", wanted, reason);
+    }
+    return choice;
+  }
+  if (!is_in(backend_names(), "cuda")) choice.reason = kNoCuda;
+  for (const std::string& name : backend_names()) {  // the best first
+    const BackendEntry& backend = find_backend(name);
+    choice.index = index_of(backend, local_rank);
+    const std::string reason = backend.unusable_reason(choice.index);
+    if (reason.empty()) {
+      choice.backend = name;
+      return choice;
+    }
+    choice.reason = reason;
+  }
+  throw ConfigError("device: auto found nothing to compute on: {}", choice.reason);
+}
+
+bool computes_on_host(const std::string& wanted, int local_rank) {
+  if (wanted != "auto") return is_in(backend_names(), wanted) && find_backend(wanted).computes_on_host;
+  return find_backend(choose_device(wanted, local_rank).backend).computes_on_host;
+}
+
+GpuClaim claim_of(const DeviceChoice& choice) {
+  const BackendEntry& backend = find_backend(choice.backend);
+  return {.node = this_node(),
+          .gpu = backend.device_identity(choice.index),
+          .index = choice.index,
+          .visible_gpus = backend.device_count()};
+}
+
+void require_precision(const Config& config, const DeviceChoice& device) {
+  if (!config.precision.is_fp64() || find_backend(device.backend).computes_on_host) return;
+  throw ConfigError(
+      "precision.compute: fp64 is computed only on the CPU, and device: {} chose {}; give device=cpu, or "
+      "precision.compute=fp32, bf16 or fp16",
+      config.device, device.backend);
+}
+
+std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device) {
+  require_precision(config, device);
+  auto backend = create_backend(device.backend, device.index);
+  backend->set_gemm_options({.selection = config.cuda.gemm, .narrow_math = config.cuda.narrow_math});
+  backend->set_attention_choice(config.cuda.attention);
+  return backend;
 }
 
 int launcher_rank() {
@@ -133,24 +201,23 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
   const bool launched = launcher_rank_text() != nullptr;
   if (backend != "local" && !launched && launcher_size() > 1) {
     throw ConfigError(
-        fmt::format("this is one of {} processes that srun started, but MPI was told nothing to find the others by: "
-                    "give srun --mpi=pmix (`srun --mpi=list` shows what there is), or start the job with "
-                    "mpirun",
-                    launcher_size()));
+        "this is one of {} processes that srun started, but MPI was told nothing to find the others by: give srun "
+        "--mpi=pmix (`srun --mpi=list` shows what there is), or start the job with mpirun",
+        launcher_size());
   }
   if (backend == "local" && launcher_size() > 1) {
     throw ConfigError(
-        fmt::format("comm.backend: local, but this is one of {} processes of a job, which would train {} models into "
-                    "one folder: give auto or mpi, or start one process",
-                    launcher_size(), launcher_size()));
+        "comm.backend: local, but this is one of {} processes of a job, which would train {} models into "
+        "one folder: give auto or mpi, or start one process",
+        launcher_size(), launcher_size());
   }
   if (backend == "local" || (backend == "auto" && !launched)) return create_communicator("local");
   std::unique_ptr<Communicator> communicator = create_communicator(backend == "auto" ? "mpi" : backend);
   if (communicator->size() == 1 && launcher_size() > 1) {
-    throw ConfigError(fmt::format(
+    throw ConfigError(
         "this is one of {} processes of a job, but MPI found no other: the launcher and the OpenMPI of this "
         "program do not match. Start the job with this program's own mpirun, or with srun --mpi=pmix",
-        launcher_size()));
+        launcher_size());
   }
   return backend == "auto" ? choose_transport(std::move(communicator), device) : std::move(communicator);
 }

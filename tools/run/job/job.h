@@ -1,12 +1,19 @@
-// Starting a verb as one of the ranks of a job, and ending it on an error.
+// Starting a verb as one of the ranks of a job, with a device and threads, and ending it on an error.
 #pragma once
 
+#include <sched.h>
+
+#include <bitset>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
+#include "comm/gpu_claim.h"
+#include "core/backend/backend.h"
+#include "core/base/processor_topology.h"
 #include "tools/config/config.h"
 
 namespace mantissa {
@@ -18,6 +25,28 @@ int launcher_size();
 
 // ConfigError that lists what this program has if device, comm.backend or model.name names something else.
 void require_known_names(const Config& config);
+
+// The backend, and the node's device, that a rank computes on.
+struct DeviceChoice {
+  std::string backend;  // "cuda", "cpu"
+  int index = 0;        // among the devices that this process sees
+  std::string reason;   // why not a better one; empty where there is none
+};
+
+// `wanted` is the configuration's device: a backend, or "auto" for the best that this program and machine have. Ranks
+// of a node take its devices in turns. ConfigError saying why if the backend that was asked for cannot be used.
+DeviceChoice choose_device(const std::string& wanted, int local_rank);
+
+// Whether the device of choose_device() computes in host memory. One that is named need not be usable here.
+bool computes_on_host(const std::string& wanted, int local_rank);
+
+// The claim of a rank on its device, to find ranks that share one.
+GpuClaim claim_of(const DeviceChoice& choice);
+
+// ConfigError if the device does not compute in the configuration's precision.
+void require_precision(const Config& config, const DeviceChoice& device);
+// The chosen device, with the settings of the section `cuda`. ConfigError as above.
+std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device);
 
 // The transport that comm.backend names. "auto": local for a process that was started alone, else MPI or, if each rank
 // has a GPU of its own that NCCL can use, NCCL; `device` is the configuration's. ConfigError for "local" in a job of
@@ -48,5 +77,39 @@ int run_job(const std::function<Config()>& configure,
 // Reports an error before the objects of the verb are destroyed: destructors wait for the device and may hang. Several
 // ranks do not return from here; a rank alone unwinds to Job::failed(), which does not report the error again.
 [[noreturn]] void leave_job(const std::exception& error, Communicator& communicator, const ConfigOrigins& origins = {});
+
+// ---- Threads of a rank: how many, and on which processors of the node.
+
+// Sets the number of threads of this rank and returns it: train.threads, or with 0 OMP_NUM_THREADS if that is a number,
+// else an equal share of the processors that this rank and others of the node may use. Binds the threads, if
+// train.pin_threads allows it and the CPU computes, each to a core of its own. Collective.
+int set_up_threads(const Config& config, Communicator& communicator);
+
+using ProcessorMask = std::bitset<CPU_SETSIZE>;  // by the operating system's numbers
+
+// The processors that the ranks of a node may run on.
+struct NodeProcessors {
+  std::vector<int> ranks;            // of this node; empty if it is not clear which those are
+  std::vector<ProcessorMask> masks;  // of each; guessed if it is not clear
+  size_t index = 0;                  // of this rank among them
+
+  const ProcessorMask& own() const { return masks[index]; }
+  // Ranks that may run on the same processors as this one, itself included.
+  int sharing() const;
+  // An equal share of these processors; at least one.
+  int share() const;
+};
+
+// By machine (Node::machine of comm/gpu_claim.h). Collective.
+NodeProcessors gather_processors(Communicator& communicator);
+
+// Processors for the threads of the rank, among those that it shares with others. None, so that threads stay free, if
+// it shares them with nobody, with ranks that may also run elsewhere or have another number of threads, or if there are
+// fewer cores than threads. `threads`: of the node's ranks, in their order.
+std::vector<int> choose_processors(const ProcessorTopology& topology, const NodeProcessors& node,
+                                   const std::vector<int>& threads);
+
+// Binds this rank's threads as choose_processors() says. A line for the log; empty if they stay free. Collective.
+std::string pin_threads(Communicator& communicator, const NodeProcessors& node, int threads);
 
 }  // namespace mantissa

@@ -1,19 +1,15 @@
-#include "tools/run/job/threads.h"
-
 #include <fmt/ranges.h>
 #include <strings.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <functional>
 #include <thread>
 
-#include "comm/gpu_claim.h"
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"
-#include "tools/run/job/device_choice.h"
+#include "tools/run/job/job.h"
 
 namespace mantissa {
 namespace {

@@ -5,15 +5,51 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/io/files.h"
+#include "tools/run/metrics/metric_table.h"
 
 namespace mantissa {
 namespace {
+
+constexpr std::string_view kPrefix = "mantissa_", kState = "state", kJob = "job_info";
+constexpr std::array kProgress = {RunProgress::kRunning, RunProgress::kDone, RunProgress::kStopped,
+                                  RunProgress::kFailed};
+
+std::string number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0.0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+std::string label(const char* name, std::string_view value) {
+  std::string text = fmt::format("{}=\"", name);
+  for (const char c : value) {
+    if (c == '"' || c == '\\') text += '\\';
+    text += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return text + '"';
+}
+
+std::string heading(std::string_view name, const char* type, const char* help) {
+  return fmt::format("# HELP {0}{1} {2}\n# TYPE {0}{1} {3}\n", kPrefix, name, help, type);
+}
+
+// The value of a label, without escapes.
+std::string label_of(std::string_view line, const char* name) {
+  const std::string start = fmt::format("{}=\"", name);
+  const size_t begin = line.rfind(start);
+  if (begin == std::string_view::npos) return "";
+  const std::string_view value = line.substr(begin + start.size());
+  return std::string(value.substr(0, value.find('"')));
+}
 
 // Two users may both have a runs/one, which one Prometheus reads.
 std::string label_of_run(const std::string& run_dir) {
@@ -34,6 +70,79 @@ bool overwrite_file(const std::string& path, const std::string& text) {
 }
 
 }  // namespace
+
+std::string_view name(RunProgress progress) {
+  constexpr std::array<std::string_view, kProgress.size()> kNames = {"running", "done", "stopped", "failed"};
+  return kNames[static_cast<size_t>(progress)];
+}
+
+std::optional<double> RunFigures::operator[](std::string_view metric) const {
+  const auto found = values_.find(mantissa::metric(metric).name);
+  return found == values_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void RunFigures::set(std::string_view metric, std::optional<double> value) {
+  const char* const name = mantissa::metric(metric).name;
+  if (value) {
+    values_[name] = *value;
+  } else {
+    values_.erase(name);
+  }
+}
+
+std::string to_prometheus(const RunFigures& figures) {
+  const std::string run = label("run", figures.run);
+  std::string text;
+  for (const Metric& metric : metrics()) {
+    const auto& [name, type, help, units] = metric.prometheus;
+    const std::optional<double> value = name == nullptr ? std::nullopt : figures[metric.name];
+    if (!value) continue;
+    text += heading(name, type, help);
+    text += fmt::format("{}{}{{{}}} {}\n", kPrefix, name, run, number(*value / units));
+  }
+  text += heading(kState, "gauge", "1 for the state of the run.");
+  for (const RunProgress progress : kProgress) {
+    text += fmt::format("{}{}{{{},{}}} {}\n", kPrefix, kState, run, label("state", name(progress)),
+                        progress == figures.progress ? 1 : 0);
+  }
+  text += heading(kJob, "gauge", "Host of rank 0, and Slurm job.");
+  text +=
+      fmt::format("{}{}{{{},{},{}}} 1\n", kPrefix, kJob, run, label("host", figures.host), label("job", figures.job));
+  return text;
+}
+
+RunFigures parse_prometheus(std::string_view text) {
+  RunFigures figures;
+  while (!text.empty()) {
+    const std::string line(text.substr(0, text.find('\n')));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const size_t end = line.find('{'), value_at = line.rfind("} ");
+    if (!line.starts_with(kPrefix) || end == std::string::npos || value_at == std::string::npos) continue;
+    const std::string_view metric_name = std::string_view(line).substr(0, end).substr(kPrefix.size());
+    const double value = std::strtod(line.c_str() + value_at + 2, nullptr);
+    for (const Metric& metric : metrics()) {
+      const auto& prometheus = metric.prometheus;
+      if (prometheus.name != nullptr && metric_name == prometheus.name) {
+        figures.set(metric.name, prometheus.units * value);
+      }
+    }
+    for (const RunProgress progress : kProgress) {
+      if (metric_name == kState && value == 1.0 && label_of(line, "state") == name(progress)) {
+        figures.progress = progress;
+      }
+    }
+    if (metric_name == kJob) {
+      figures.host = label_of(line, "host");
+      figures.job = label_of(line, "job");
+    }
+  }
+  return figures;
+}
+
+std::optional<RunFigures> read_metrics_prom(const std::string& run_dir) {
+  const auto text = text_of_file(run_dir + "/" + kMetricsPromName);
+  return text ? std::optional(parse_prometheus(*text)) : std::nullopt;
+}
 
 double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -66,13 +175,11 @@ std::optional<double> Pace::seconds_to(int64_t end) const {
 }
 
 void still_done(const std::string& run_dir) {
-  const std::string path = run_dir + "/" + kMetricsPromName;
-  const auto text = text_of_file(path);
-  if (!text) return;
-  RunFigures figures = parse_prometheus(*text);
-  figures.run = label_of_run(run_dir);
-  figures.set("heartbeat", unix_time());
-  replace_file(path, to_prometheus(figures));
+  auto figures = read_metrics_prom(run_dir);
+  if (!figures) return;
+  figures->run = label_of_run(run_dir);
+  figures->set("heartbeat", unix_time());
+  replace_file(run_dir + "/" + kMetricsPromName, to_prometheus(*figures));
 }
 
 Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures)
@@ -86,7 +193,7 @@ Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures
 }
 
 void Heartbeat::step_done(int64_t steps) {
-  pace_.add(steps, elapsed());
+  pace_.add(steps, std::chrono::duration<double>(Clock::now() - start_).count());
   figures_.set("step", static_cast<double>(steps));
   if (const auto left = pace_.seconds_to(end_)) figures_.set("estimated_end", unix_time() + *left);
 }
@@ -102,8 +209,6 @@ void Heartbeat::end(RunProgress progress) {
   figures_.set("estimated_end", std::nullopt);
   write();
 }
-
-double Heartbeat::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
 void Heartbeat::write() {
   written_ = Clock::now();

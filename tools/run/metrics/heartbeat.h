@@ -1,14 +1,46 @@
-// Heartbeat: tells others that a run is alive, and how far it is, through metrics.prom. Rank 0 only.
+// metrics.prom: the figures of a run in Prometheus' text format, for monitoring and for `mantissa status`; and
+// Heartbeat, which tells others by it that a run is alive, and how far it is.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
-#include <utility>
-
-#include "tools/run/metrics/metrics_prom.h"
+#include <string_view>
 
 namespace mantissa {
+
+// Files of the run folder that `mantissa status` reads.
+inline constexpr const char* kMetricsPromName = "metrics.prom";
+inline constexpr const char* kRunLogName = "run.log";
+inline constexpr const char* kLockName = "lock";  // held while a job runs
+
+enum class RunProgress : uint8_t { kRunning, kDone, kStopped, kFailed };
+// "running", "done", "stopped", "failed".
+std::string_view name(RunProgress progress);
+
+// The newest values of the metrics that have a name in Prometheus (metric_table.h).
+class RunFigures {
+ public:
+  std::string run;   // absolute path of the run folder: the label of every metric
+  std::string host;  // of rank 0
+  std::string job;   // of Slurm; empty: none
+  RunProgress progress = RunProgress::kRunning;
+
+  // By a row's name, in units of metrics.jsonl; NaN and Inf are values. Nothing: not known yet, left out of the file.
+  std::optional<double> operator[](std::string_view metric) const;
+  void set(std::string_view metric, std::optional<double> value);
+
+ private:
+  std::map<std::string, double, std::less<>> values_;
+};
+
+std::string to_prometheus(const RunFigures& figures);
+// Reads what to_prometheus() wrote, but not the label `run`. Lines that it does not know are passed over.
+RunFigures parse_prometheus(std::string_view text);
+// Those of a run folder; nothing without a file.
+std::optional<RunFigures> read_metrics_prom(const std::string& run_dir);
 
 // Seconds of Unix time, now.
 double unix_time();
@@ -37,6 +69,7 @@ class Pace {
 // A start found that the run is done: refreshes the file, so that `status` stays at "done".
 void still_done(const std::string& run_dir);
 
+// Rank 0 only.
 class Heartbeat {
  public:
   static constexpr double kSeconds = 2.0;  // between two writes; a file system of a cluster is slow
@@ -58,7 +91,6 @@ class Heartbeat {
  private:
   using Clock = std::chrono::steady_clock;
 
-  double elapsed() const;
   void write();
 
   const std::string path_;

@@ -1,5 +1,5 @@
-// The metrics of a run, a row each: the log, metrics.jsonl, TensorBoard, metrics.prom, `status`, `watch`, the report and
-// docs/metrics.md take their names, units and texts from here.
+// The metrics of a run, a row each: the log, metrics.jsonl, TensorBoard, metrics.prom, `status`, `watch`, the report
+// and docs/metrics.md take their names and texts from here.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,6 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "tools/run/metrics/run_statistics.h"
-#include "tools/run/metrics/speed.h"
 #include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
@@ -24,16 +22,14 @@ std::string in_four_digits(double value);
 struct StepFigures {
   const StepReport& report;
   const SpeedContext& speed;
-  const RunStatistics& statistics;  // of the run, this step included
-  size_t memory_bytes = 0;          // held by rank 0
-  std::string skip_reason{};        // empty: the step was applied
+  size_t memory_bytes = 0;    // held by rank 0
+  std::string skip_reason{};  // empty: the step was applied
 };
 
 struct Metric {
   using Text = std::string (*)(double);
 
-  // The field in the `step` records of metrics.jsonl, if it is a metric of steps.
-  const char *name, *unit, *meaning;
+  const char* name;  // the field in the `step` records of metrics.jsonl, if it is a metric of steps
   // Its value after a step, null if it is not known; no function: a metric of the run, set when it changes.
   nlohmann::json (*of_step)(const StepFigures&) = nullptr;
   // Records of steps that do not know it leave it out. Otherwise it is null in them.

@@ -1,11 +1,14 @@
-// RunRecords: what rank 0 writes about a run for programs: metrics.jsonl, and the same figures for TensorBoard.
+// What rank 0 writes about a run for programs: metrics.jsonl, which RunMetrics reads, and the same for TensorBoard.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include "tools/config/config.h"
 #include "tools/probe/probe_log.h"
@@ -13,8 +16,7 @@
 
 namespace mantissa {
 
-// A file to whose end a run writes. If it cannot be written, that is told once and does not stop the run. No link is
-// followed.
+// A file to whose end a run writes. A failure is told once and does not stop the run. No link is followed.
 class AppendedFile {
  public:
   // `what` is in it, for the message: "metrics".
@@ -47,8 +49,7 @@ class MetricsFile {
 class TensorboardFile {
  public:
   // Each session has a file of its own. If it continues a run that has done `steps`, readers drop what the files before
-  // say of later steps. Nothing: a run begins, and the files of another one get names that TensorBoard passes over.
-  // `settings`: all that the run has.
+  // say of later steps. Nothing: a run begins, and older files get names that TensorBoard passes over. `settings`: all.
   TensorboardFile(const std::string& run_dir, std::optional<int64_t> steps,
                   const std::map<std::string, std::string>& settings);
   // A record of metrics.jsonl; those without a figure that TensorBoard can show are passed over.
@@ -66,12 +67,52 @@ class RunRecords {
   // `steps`: as for the files. References need not outlive the object.
   RunRecords(const Config& config, std::optional<int64_t> steps);
   void write(const nlohmann::json& record);
-  void write(const ProbedStep& step);
-  void write(Ending ending);
+  void write(const ProbedStep& step) {
+    if (tensorboard_) tensorboard_->write(step);
+  }
+  void write(Ending ending) {
+    if (tensorboard_) tensorboard_->write(ending);
+  }
 
  private:
   MetricsFile metrics_;
   std::optional<TensorboardFile> tensorboard_;
+};
+
+struct RunStep {
+  int64_t step = 0;  // from 1
+  // From the first step of the file to this one.
+  double tokens_so_far = 0.0, hours_so_far = 0.0;
+};
+
+// What metrics.jsonl tells of a run, read on as it grows.
+class RunMetrics {
+ public:
+  // Nothing is read yet.
+  explicit RunMetrics(const std::string& run_dir);
+
+  // Reads the whole lines that the file has gained; all of it again if a start has replaced it. Lines that are no
+  // records are passed over. Without a file there are no steps.
+  void refresh();
+
+  const std::vector<RunStep>& steps() const { return steps_; }
+  // The values of a metric of steps (metric_table.h), one for each step; NaN where it is not finite or not known.
+  const std::vector<double>& values(std::string_view metric) const;
+  // The other records, in the order of the file.
+  const std::vector<nlohmann::json>& events() const { return events_; }
+  // Those of this kind: "validation", and the steps that were skipped as "skip", with `step` and `reason`.
+  std::vector<const nlohmann::json*> events(const std::string& kind) const;
+
+ private:
+  void take(const std::string& line);
+  void take_step(const nlohmann::json& record);
+
+  std::string path_;
+  uint64_t device_ = 0, inode_ = 0;
+  int64_t read_bytes_ = 0;
+  std::vector<RunStep> steps_;
+  std::map<std::string, std::vector<double>, std::less<>> values_;  // by metric
+  std::vector<nlohmann::json> events_;
 };
 
 }  // namespace mantissa

@@ -4,7 +4,6 @@
 #include <bit>
 #include <charconv>
 #include <concepts>
-#include <optional>
 
 namespace mantissa {
 namespace {
@@ -70,11 +69,14 @@ std::string framed(std::string_view data) {
 
 ProtoMessage event(double time, int64_t step) { return ProtoMessage().real(1, time).integer(2, step); }
 
-// Names the tab of TensorBoard that shows the values of a tag.
-ProtoMessage metadata(std::string_view plugin, std::string_view content, int data_class) {
-  return ProtoMessage().bytes(1, ProtoMessage().bytes(1, plugin).bytes(2, content)).integer(4, data_class);
+// A value of a tag, with metadata that name the tab of TensorBoard which shows it.
+ProtoMessage tensor_value(std::string_view tag, std::string_view plugin, std::string_view content,
+                          const ProtoMessage& tensor) {
+  constexpr int kTensorClass = 2;
+  const ProtoMessage metadata =
+      ProtoMessage().bytes(1, ProtoMessage().bytes(1, plugin).bytes(2, content)).integer(4, kTensorClass);
+  return ProtoMessage().bytes(1, ProtoMessage().bytes(1, tag).bytes(9, metadata).bytes(8, tensor));
 }
-constexpr int kTensorClass = 2;
 
 // The value of a setting in one of the types that the hyperparameters have.
 struct SettingValue {
@@ -98,8 +100,6 @@ uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-TensorboardEvent::TensorboardEvent(double time, int64_t step) : time_(time), step_(step) {}
-
 std::string TensorboardEvent::file_version(double time) {
   return framed(ProtoMessage().real(1, time).bytes(3, "brain.Event:2").bytes(10, ProtoMessage().bytes(1, "mantissa")));
 }
@@ -118,8 +118,7 @@ TensorboardEvent& TensorboardEvent::text(std::string_view tag, std::string_view 
   constexpr int kString = 7;
   const ProtoMessage one_element = ProtoMessage().bytes(2, ProtoMessage().integer(1, 1));
   const ProtoMessage tensor = ProtoMessage().integer(1, kString).bytes(2, one_element).bytes(8, markdown);
-  values_ += ProtoMessage().bytes(
-      1, ProtoMessage().bytes(1, tag).bytes(9, metadata("text", "", kTensorClass)).bytes(8, tensor));
+  values_ += tensor_value(tag, "text", "", tensor);
   return *this;
 }
 
@@ -151,9 +150,7 @@ TensorboardEvent& TensorboardEvent::histogram(std::string_view tag, int64_t leas
 // The tab reads the metadata; its values are a scalar without meaning.
 TensorboardEvent& TensorboardEvent::hparams(std::string_view tag, std::string_view content) {
   constexpr int kFloat = 1;
-  const ProtoMessage tensor = ProtoMessage().integer(1, kFloat).bytes(2, "");
-  values_ += ProtoMessage().bytes(
-      1, ProtoMessage().bytes(1, tag).bytes(9, metadata("hparams", content, kTensorClass)).bytes(8, tensor));
+  values_ += tensor_value(tag, "hparams", content, ProtoMessage().integer(1, kFloat).bytes(2, ""));
   return *this;
 }
 
@@ -166,9 +163,7 @@ TensorboardEvent& TensorboardEvent::session_start(const std::map<std::string, st
     experiment.bytes(4, ProtoMessage().bytes(1, name).integer(4, setting.type));
     session.bytes(1, ProtoMessage().bytes(1, name).bytes(2, setting.value));
   }
-  for (const std::string& tag : metrics) {
-    experiment.bytes(5, ProtoMessage().bytes(1, ProtoMessage().bytes(2, tag)));
-  }
+  for (const std::string& tag : metrics) experiment.bytes(5, ProtoMessage().bytes(1, ProtoMessage().bytes(2, tag)));
   session.real(5, time_);
   hparams("_hparams_/experiment", ProtoMessage().bytes(2, experiment));
   return hparams("_hparams_/session_start_info", ProtoMessage().bytes(3, session));

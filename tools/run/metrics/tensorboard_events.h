@@ -22,7 +22,7 @@ class TensorboardEvent {
   enum class SessionEnd : uint8_t { kUnknown = 0, kSuccess = 1, kFailure = 2 };
 
   // `time`: seconds of Unix time.
-  TensorboardEvent(double time, int64_t step);
+  TensorboardEvent(double time, int64_t step) : time_(time), step_(step) {}
 
   // The first record of a file.
   static std::string file_version(double time);

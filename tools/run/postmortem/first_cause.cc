@@ -1,13 +1,11 @@
-#include "tools/run/postmortem/first_cause.h"
-
-#include <fmt/core.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
-#include <ctime>
 #include <iterator>
 
 #include "core/base/error.h"
 #include "tools/run/guard/watchdog.h"
+#include "tools/run/postmortem/postmortem.h"
 
 namespace mantissa {
 namespace {
@@ -105,6 +103,10 @@ Ranks ranks_behind(const RunHistory& run, const Ranks& ranks) {
   return filtered(run, ranks, [&](const RankHistory& rank) { return rank.begun < awaited; });
 }
 
+FirstCause cause_of(const RunHistory& run, Kind kind, const Ranks& ranks, int64_t unix_ns) {
+  return {.kind = kind, .ranks = ranks, .waiting = ranks_waiting_for(run, ranks), .unix_ns = unix_ns};
+}
+
 FirstCause failure(const RunHistory& run, int first) {
   const RankHistory& failed = of(run, first);
   // An error of communication may be the echo of a rank that died. Ranks that waited for the failed one are its echo.
@@ -116,16 +118,14 @@ FirstCause failure(const RunHistory& run, int first) {
     if (!silent.empty()) {
       const int rank = earliest(run, silent, [](const RankHistory& one) { return one.seen_ns; });
       const RankHistory& gone = of(run, rank);
-      FirstCause cause{.kind = Kind::kGone, .ranks = {rank}, .waiting = {}, .unix_ns = gone.seen_ns, .line = ""};
-      cause.waiting = ranks_waiting_for(run, cause.ranks);
+      FirstCause cause = cause_of(run, Kind::kGone, {rank}, gone.seen_ns);
       cause.line = fmt::format("{} was killed (no end mark) {}, {:.1f} s before rank {} failed{}: {}",
                                name_rank(run, rank), where(gone), to_seconds(failed.ended_ns - gone.seen_ns), first,
                                by_the_clocks(run), error_of(failed));
       return cause;
     }
   }
-  FirstCause cause{.kind = Kind::kFailed, .ranks = {first}, .waiting = {}, .unix_ns = failed.ended_ns, .line = ""};
-  cause.waiting = ranks_waiting_for(run, cause.ranks);
+  FirstCause cause = cause_of(run, Kind::kFailed, {first}, failed.ended_ns);
   const bool is_alone = run.ranks.size() == 1;
   const auto decided_with_it = [&](const RankHistory& rank) {
     return rank.end == RankEnd::kFailed && rank.step == failed.step && rank.error == failed.error;
@@ -154,7 +154,7 @@ Ranks ranks_cut_off(const RunHistory& run, const Ranks& behind) {
 
 FirstCause hang(const RunHistory& run, int64_t ended_ns) {
   const Ranks ended = run.with(RankEnd::kHang);
-  FirstCause cause{.kind = Kind::kHang, .ranks = run.with(RankEnd::kGone)};
+  FirstCause cause{.kind = Kind::kHang, .ranks = run.with(RankEnd::kGone), .unix_ns = ended_ns};
   const Ranks stopped = run.with(RankEnd::kRunning);  // as by SIGSTOP
   cause.ranks.insert(cause.ranks.end(), stopped.begin(), stopped.end());
   const bool has_answered = cause.ranks.empty();
@@ -163,7 +163,6 @@ FirstCause hang(const RunHistory& run, int64_t ended_ns) {
     const BlackBoxEvent& collective = *of(run, cut_off[0]).waits_in;
     cause.ranks = {};
     cause.waiting = cut_off;
-    cause.unix_ns = ended_ns;
     cause.line = fmt::format(
         "{}the network between the nodes hung, no rank was missing: {} waited in collective {:.0f} ({}), which all "
         "ranks had begun",
@@ -173,7 +172,6 @@ FirstCause hang(const RunHistory& run, int64_t ended_ns) {
   if (cause.ranks.empty()) cause.ranks = run.with(RankEnd::kUnknown);
   if (cause.ranks.empty()) cause.ranks = filtered(run, ended, [](const RankHistory& rank) { return !rank.waits_in; });
   cause.waiting = ranks_waiting_for(run, cause.ranks);
-  cause.unix_ns = ended_ns;
   if (cause.ranks.empty()) {
     const BlackBoxEvent& collective = *of(run, ended[0]).waits_in;
     cause.line = fmt::format("{}all ranks waited in collective {:.0f} ({}), none was missing: the {} hung",
@@ -202,11 +200,11 @@ FirstCause silence(const RunHistory& run) {
   if (!before.empty() || is_alone) {
     const int first = is_alone ? 0 : earliest(run, before, [](const RankHistory& rank) { return rank.seen_ns; });
     const int64_t seen_ns = of(run, first).seen_ns;
-    FirstCause cause{.kind = Kind::kGone, .ranks = {first}, .waiting = {}, .unix_ns = seen_ns, .line = ""};
+    Ranks ranks = {first};
     if (!is_alone) {  // a node takes all its ranks along
-      cause.ranks = filtered(run, before, [&](const RankHistory& rank) { return rank.seen_ns < seen_ns + kApartNs; });
+      ranks = filtered(run, before, [&](const RankHistory& rank) { return rank.seen_ns < seen_ns + kApartNs; });
     }
-    cause.waiting = ranks_waiting_for(run, cause.ranks);
+    FirstCause cause = cause_of(run, Kind::kGone, ranks, seen_ns);
     const std::string lead = is_alone ? fmt::format("; its last sign of life was at {}", time_text(seen_ns))
                                       : fmt::format(", {:.1f} s before the last sign of life of the others{}",
                                                     to_seconds(last_ns - seen_ns), by_the_clocks(run));
@@ -232,31 +230,12 @@ std::string stop_line(const RunHistory& run) {
 }  // namespace
 
 const char* name(FirstCause::Kind kind) {
-  switch (kind) {
-    case FirstCause::Kind::kDone:
-      return "done";
-    case FirstCause::Kind::kStopped:
-      return "stopped";
-    case FirstCause::Kind::kRunning:
-      return "running";
-    case FirstCause::Kind::kFailed:
-      return "failed";
-    case FirstCause::Kind::kGone:
-      return "gone";
-    case FirstCause::Kind::kHang:
-      return "hang";
-    case FirstCause::Kind::kUnclear:
-      break;
-  }
-  return "unclear";
+  constexpr const char* kNames[] = {"done", "stopped", "running", "failed", "gone", "hang", "unclear"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 std::string time_text(int64_t unix_ns) {
-  const auto seconds = static_cast<std::time_t>(unix_ns / 1'000'000'000);
-  std::tm parts{};
-  localtime_r(&seconds, &parts);
-  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02} {}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
-                     parts.tm_hour, parts.tm_min, parts.tm_sec, parts.tm_zone);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S %Z}", fmt::localtime(static_cast<std::time_t>(unix_ns / 1'000'000'000)));
 }
 
 FirstCause find_first_cause(const RunHistory& run) {

@@ -1,21 +1,20 @@
 #include "tools/run/postmortem/postmortem.h"
 
-#include <fmt/core.h>
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <filesystem>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <set>
 
 #include "core/base/error.h"
-#include "core/io/checkpoint_store.h"
+#include "core/base/log.h"
 #include "core/io/files.h"
 #include "tools/run/guard/watchdog.h"
-#include "tools/run/metrics/heartbeat.h"
 #include "tools/run/report/report.h"
+#include "tools/run/watch/status_verb.h"
 
 namespace mantissa {
+
+extern const std::string_view kPostmortemPage;  // written by page_scripts()
+
 namespace {
 
 constexpr size_t kMostShown = 8;         // ranks whose events are shown without --rank
@@ -24,37 +23,21 @@ constexpr size_t kMostStacks = 1 << 20;  // bytes of a file of stacks
 
 double seconds_from(int64_t origin_ns, int64_t unix_ns) { return 1e-9 * static_cast<double>(unix_ns - origin_ns); }
 
-struct Saved {
-  int64_t step = -1;  // none
-  int64_t unix_ns = 0;
-  bool has_unreadable = false;
-};
-
-// The checkpoint that a new start continues from, if its files are whole; of an earlier start, the last among its
-// events.
-Saved last_saved(const RunHistory& run, bool previous) {
-  Saved saved;
-  if (!previous) {
-    const CheckpointStore store(checkpoint_root(run.run), {.warn = [](const std::string&) {}});
-    // A new start leaves unreadable ones out, too.
-    if (const auto last = store.last_saved([&saved](const CheckpointError&) { saved.has_unreadable = true; })) {
-      struct stat file {};
-      stat((last->folder + "/" + kManifestName).c_str(), &file);
-      saved.step = last->step;
-      saved.unix_ns = int64_t{1'000'000'000} * file.st_mtim.tv_sec + file.st_mtim.tv_nsec;
-    }
-  }
+// The checkpoint that a new start continues from; of an earlier start, the last among its events.
+LastCheckpoint last_saved(const RunHistory& run, bool previous) {
+  LastCheckpoint saved = previous ? LastCheckpoint() : last_checkpoint(run.run);
   for (const RankHistory& rank : run.ranks) {
     if (rank.saved_step < 0 || (!previous && rank.saved_step != saved.step)) continue;
     saved.step = rank.saved_step;
-    saved.unix_ns = rank.saved_ns;
+    saved.time = {.tv_sec = rank.saved_ns / 1'000'000'000, .tv_nsec = rank.saved_ns % 1'000'000'000};
   }
   return saved;
 }
 
 std::string lost(const RunHistory& run, const FirstCause& cause, bool previous) {
   using Kind = FirstCause::Kind;
-  const Saved saved = last_saved(run, previous);
+  const LastCheckpoint saved = last_saved(run, previous);
+  const int64_t saved_ns = int64_t{1'000'000'000} * saved.time.tv_sec + saved.time.tv_nsec;
   int64_t done = 0, done_ns = 0, started_ns = 0;
   for (const RankHistory& rank : run.ranks) {
     done = std::max(done, rank.steps_done);
@@ -79,7 +62,7 @@ std::string lost(const RunHistory& run, const FirstCause& cause, bool previous) 
     return fmt::format("lost: no step{}{}", last, next);
   }
   return fmt::format("lost: {}{} ({} of work){}", count, since.empty() ? ", there is no checkpoint" : " " + since,
-                     to_clock(seconds_from(std::max(started_ns, saved.unix_ns), done_ns)), next);
+                     to_clock(seconds_from(std::max(started_ns, saved_ns), done_ns)), next);
 }
 
 Json details(const RunHistory& run, const FirstCause& cause) {
@@ -109,18 +92,11 @@ Json details(const RunHistory& run, const FirstCause& cause) {
 }
 
 std::string end_text(const RankHistory& rank) {
-  switch (rank.end) {
-    case RankEnd::kUnknown:
-      return rank.is_damaged ? "damaged box" : "no box";
-    case RankEnd::kGone:
-      return rank.exit_code == BlackBoxHeader::kRunning ? "no end mark" : std::to_string(rank.exit_code);
-    case RankEnd::kRunning:
-      return "running";
-    case RankEnd::kHang:
-      return "7, watchdog";
-    default:
-      return std::to_string(rank.exit_code);
-  }
+  if (rank.end == RankEnd::kUnknown) return rank.is_damaged ? "damaged box" : "no box";
+  if (rank.end == RankEnd::kRunning) return "running";
+  if (rank.end == RankEnd::kHang) return "7, watchdog";
+  const bool has_no_mark = rank.end == RankEnd::kGone && rank.exit_code == BlackBoxHeader::kRunning;
+  return has_no_mark ? "no end mark" : std::to_string(rank.exit_code);
 }
 
 Json row_of(const RankHistory& rank, const FirstCause& cause) {
@@ -222,7 +198,7 @@ Json stacks_of(const RunHistory& run) {
 Json examine(const RunHistory& run, const PostmortemRequest& request) {
   for (const int rank : request.ranks) {
     if (rank < 0 || static_cast<size_t>(rank) >= run.ranks.size()) {
-      throw ConfigError(fmt::format("--rank: this job had ranks 0 to {}, got {}", run.ranks.size() - 1, rank));
+      throw ConfigError("--rank: this job had ranks 0 to {}, got {}", run.ranks.size() - 1, rank);
     }
   }
   const FirstCause cause = find_first_cause(run);
@@ -254,6 +230,55 @@ Json examine(const RunHistory& run, const PostmortemRequest& request) {
           {"shown", std::move(shown)},
           {"hidden", run.ranks.size() - chosen.size()},
           {"stacks", request.previous ? Json::array() : stacks_of(run)}};
+}
+
+std::string postmortem_text(const Json& figures, int64_t events) {
+  ReportText text;
+  const Json& verdict = figures["verdict"];
+  text.line("{}", verdict["line"]);
+  for (const Json& detail : verdict["details"]) text.line("  {}", detail);
+  text.line("{}", figures["lost"]).blank_line();
+  const CellText relative = in_format("{:+.3f}");
+  const CellText rank_name = [](const Json& rank) { return fmt::format("rank {}", rank); };
+  text.table(figures["ranks"], {{"", "rank", rank_name},
+                                {"node", "host"},
+                                {"process", "pid"},
+                                {"exit code", "end"},
+                                {"step", "step"},
+                                {"phase", "phase"},
+                                {"waits in\ncollective", "collective"},
+                                {"last event,\ns after first cause", "last_event_s", relative},
+                                {"part", "role"}});
+  text.blank_line().line("The first cause is at {}. Events, in seconds before (-) and after (+) it:", verdict["time"]);
+  for (const Json& rank : figures["shown"]) {
+    const Json& all = rank["events"];
+    const size_t count = std::min(all.size(), static_cast<size_t>(events));
+    text.blank_line().line("last events of rank {}:", rank["rank"]);
+    for (size_t i = all.size() - count; i < all.size(); ++i) {
+      text.line("  {:>+10.3f}  step {}: {}", all[i]["s"], all[i]["step"], all[i]["text"]);
+    }
+  }
+  if (figures["hidden"] > 0) {
+    text.blank_line().line("{} other ranks: `--rank R` shows the events of rank R", figures["hidden"]);
+  }
+  if (!figures["stacks"].empty()) text.blank_line();
+  for (const Json& stacks : figures["stacks"]) text.line("stacks of rank {}: {}", stacks["rank"], stacks["path"]);
+  return text.text();
+}
+
+std::string postmortem_page(const Json& figures) { return page_document(kPostmortemPage, figures); }
+
+int postmortem_verb(const PostmortemRequest& request) {
+  return run_reported([&] {
+    OutputFile html("--html", request.html);
+    const RunHistory run = read_run_history(request.run, request.previous);
+    const Json figures = examine(run, request);
+    print(postmortem_text(figures, request.events));
+    if (html.is_wanted()) html.write(postmortem_page(figures));
+    for (const RankHistory& rank : run.ranks) {
+      if (rank.is_damaged) throw DataError("a black box is damaged; the report is on the others");
+    }
+  });
 }
 
 }  // namespace mantissa

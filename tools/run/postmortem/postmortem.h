@@ -1,14 +1,95 @@
-// A report on the end of a run: the first cause, what was lost, and the last events of its ranks.
+// A report on the end of a run, by the files in its folder: first cause, what was lost, last events of its ranks.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "tools/run/postmortem/first_cause.h"
+#include "tools/run/guard/black_box.h"
 
 namespace mantissa {
+
+enum class RankEnd {
+  kUnknown,    // no black box that can be read
+  kDone,       // exit code 0
+  kPreempted,  // exit code 75
+  kFailed,     // another exit code
+  kHang,       // ended by its watchdog
+  kGone,       // no end mark and no process: killed, or its node was lost
+  kRunning,    // no end mark, but a process
+};
+
+struct RankHistory {
+  int rank = 0;
+  RankEnd end = RankEnd::kUnknown;
+  std::string problem{};    // kUnknown: why
+  bool is_damaged = false;  // there is a file that cannot be read
+  std::string host{}, job{};
+  int64_t pid = 0;
+  int exit_code = BlackBoxHeader::kRunning;
+  std::string error{};
+  int64_t started_ns = 0, ended_ns = 0;  // 0: no end mark
+  int64_t beat_ns = 0;                   // the last sign of life of its watchdog; 0: none
+  int64_t last_event_ns = 0;
+  int64_t seen_ns = 0;                    // the latest of these times
+  int64_t step = 0;                       // of the last event
+  int64_t steps_done = 0;                 // 0 if this start did none
+  int64_t saved_step = -1, saved_ns = 0;  // of the last checkpoint among the events
+  std::string phase = "start";            // the innermost
+  uint64_t begun = 0;                     // collectives
+  std::string stopped_by{};               // the signal or time limit; empty: none
+  // The begin of the newest collective, as for the watchdog, if it has not ended.
+  std::optional<BlackBoxEvent> waits_in{};
+  std::vector<BlackBoxEvent> events{};  // the last ones, oldest first
+};
+
+// The last events of the ranks of a run, and their ends.
+struct RunHistory {
+  std::string run;
+  std::vector<RankHistory> ranks;      // one for each rank of the newest start
+  std::vector<std::string> left_over;  // boxes of an earlier start with more ranks
+
+  std::vector<int> with(RankEnd end) const;
+  bool has_several_hosts() const;
+};
+
+// Reads RUN/black_box; `previous`: of the start before the last. ConfigError for a folder without black boxes.
+RunHistory read_run_history(const std::string& run, bool previous);
+
+// Without control characters, which a terminal might obey; line feeds stay.
+std::string printable(std::string_view text);
+
+// How a job ended, and the rank with which its end began.
+struct FirstCause {
+  enum class Kind {
+    kDone,
+    kStopped,  // early, with a checkpoint
+    kRunning,
+    kFailed,   // a rank reported an error
+    kGone,     // a rank was killed, or lost its node
+    kHang,     // a rank stood still, and the watchdog ended the job
+    kUnclear,  // all ranks were killed, and none is known to be the first
+  };
+
+  Kind kind = Kind::kUnclear;
+  std::vector<int> ranks{};    // with which it began; empty: none, or not known
+  std::vector<int> waiting{};  // for them
+  int64_t unix_ns = 0;         // times in the report are relative to it
+  std::string line{};
+};
+
+// An error is the first cause if it is the earliest, unless it is one of communication and a rank without an end mark
+// was silent before. The watchdog's end is that of the ranks that it found missing. If there is neither, signs of life
+// tell which ranks were killed before the others. Times of different nodes are compared by their clocks.
+FirstCause find_first_cause(const RunHistory& run);
+
+const char* name(FirstCause::Kind kind);
+
+// "2026-11-27 12:31:05 UTC", in the time zone of the reader.
+std::string time_text(int64_t unix_ns);
 
 struct PostmortemRequest {
   std::string run{};
@@ -27,8 +108,7 @@ nlohmann::json examine(const RunHistory& run, const PostmortemRequest& request);
 std::string postmortem_text(const nlohmann::json& figures, int64_t events);
 std::string postmortem_page(const nlohmann::json& figures);
 
-// Prints the report and writes the page. Returns the exit code: 0; 2 for a folder without black boxes; 3 if a box is
-// damaged, after a report on the others.
+// Prints the report and writes the page. Exit code: 2 without black boxes; 3 if one is damaged, after the others.
 int postmortem_verb(const PostmortemRequest& request);
 
 }  // namespace mantissa

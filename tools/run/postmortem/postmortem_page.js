@@ -8,14 +8,7 @@ const others = hidden > 0 ? [note(`${counted(hidden, 'other rank')}: --rank R ad
 
 const signed = withDefault((seconds) => `${seconds < 0 ? '−' : '+'}${Math.abs(seconds).toFixed(3)} s`);
 
-const kLevels = {
-  done: 'good',
-  stopped: 'good',
-  running: 'good',
-  failed: 'bad',
-  gone: 'bad',
-  hang: 'bad'
-};
+const kLevels = {done: 'good', stopped: 'good', running: 'good', failed: 'bad', gone: 'bad', hang: 'bad'};
 function drawVerdict(body) {
   if (!verdict.line) return 'The file of this report holds no verdict.';
   document.getElementById('verdict').classList.add(kLevels[verdict.kind] || 'attention');
@@ -51,11 +44,11 @@ const phaseColor = (name) => shadeOf(phases.indexOf(name), phases.length);
 const kWindows = [-2, -1, 0, 1, 2].flatMap((power) => [1, 2, 5].map((factor) => Number(`${factor}e${power}`)));
 const kEnough = 20;
 const lastOf = (one) => numberOf(one.seen_s) ?? 0;
-let shownSeconds = kWindows.find((window) => shown.every((one) => {
-  const inside = recordsOf(one.events).filter((event) => event.s >= -window).length;
-  return inside >= Math.min(kEnough, recordsOf(one.events).length);
-})) ??
-    kWindows[kWindows.length - 1];
+const holdsEnough = (window) => shown.every(({events}) => {
+  const inside = recordsOf(events).filter((event) => event.s >= -window).length;
+  return inside >= Math.min(kEnough, recordsOf(events).length);
+});
+let shownSeconds = kWindows.find(holdsEnough) ?? kWindows.at(-1);
 
 function timelineRow(one, from, to) {
   const marks = one.spans.flatMap((span) => {
@@ -90,10 +83,8 @@ function drawTimeline(body, legend) {
     shownSeconds = Number(value);
     redraw('timeline');
   };
-  body.append(html(
-      'p', {class: 'controls'}, choice('Before and after the first cause:', options, String(shownSeconds), choose, {
-        id: 'window',
-      })));
+  const label = 'Before and after the first cause:';
+  body.append(html('p', {class: 'controls'}, choice(label, options, String(shownSeconds), choose, {id: 'window'})));
   const from = -shownSeconds, to = Math.min(shownSeconds, Math.max(0.05 * shownSeconds, ...shown.map(lastOf)));
   const axis = (left, right) => linearScale(from, to, left, right, (right - left) / 90, (value) => `${plain(value)} s`);
   const rows = shown.map((one) => timelineRow(one, from, to));

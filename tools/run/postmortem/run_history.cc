@@ -1,5 +1,3 @@
-#include "tools/run/postmortem/run_history.h"
-
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -8,7 +6,6 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +16,7 @@
 #include "core/base/process.h"
 #include "tools/run/guard/stop_request.h"
 #include "tools/run/guard/watchdog.h"
+#include "tools/run/postmortem/postmortem.h"
 
 namespace mantissa {
 namespace {
@@ -79,9 +77,7 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
       case BlackBoxEvent::Kind::kStopAsked:
         rank.stopped_by = StopRequest::describe(static_cast<int32_t>(event.value));
         break;
-      case BlackBoxEvent::Kind::kValidation:
-      case BlackBoxEvent::Kind::kFault:
-      case BlackBoxEvent::Kind::kNotice:
+      default:
         break;
     }
   }
@@ -147,8 +143,7 @@ RankHistory read_rank(const std::string& run, const std::string& path, int numbe
     BlackBoxContent box = read_black_box(path);
     const BlackBoxHeader& header = box.header;
     if (header.rank != number || header.ranks <= number || header.ranks > kMostRanks) {
-      throw DataError(
-          fmt::format("'{}' is damaged: it says that it is of rank {} of {}", path, header.rank, header.ranks));
+      throw DataError("'{}' is damaged: it says that it is of rank {} of {}", path, header.rank, header.ranks);
     }
     ranks = header.ranks;
     rank.host = field(header.host);
@@ -218,13 +213,13 @@ RunHistory read_run_history(const std::string& run, bool previous) {
   const std::string folder = run + kBlackBoxFolder;
   const std::string suffix = previous ? ".previous.box" : ".box";
   if (!std::filesystem::is_directory(run)) {
-    throw ConfigError(fmt::format("'{}' is not a folder: expected the folder of a run (train.run_dir)", run));
+    throw ConfigError("'{}' is not a folder: expected the folder of a run (train.run_dir)", run);
   }
   const std::set<int> found = ranks_in(folder, suffix);
   if (found.empty()) {
-    throw ConfigError(fmt::format(
+    throw ConfigError(
         "no black boxes ({}/rank-*{}): {}", folder, suffix,
-        previous ? "this run was started only once" : "expected the folder of a run that `mantissa train` started"));
+        previous ? "this run was started only once" : "expected the folder of a run that `mantissa train` started");
   }
   std::vector<RankHistory> read;
   int64_t newest_ns = 0;

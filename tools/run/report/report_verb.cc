@@ -1,11 +1,8 @@
 // `mantissa report`: the report as text and page.
-#include <fmt/core.h>
-
 #include "core/base/log.h"
 #include "tools/config/data_paths.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/report/output_file.h"
 #include "tools/run/report/report.h"
 #include "tools/run/report/run_report.h"
 

@@ -16,7 +16,7 @@
 #include "tools/config/data_paths.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/metrics/run_metrics.h"
+#include "tools/run/metrics/run_records.h"
 #include "tools/run/report/report.h"
 #include "tools/run/watch/status_verb.h"
 
@@ -226,8 +226,7 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
   const Json evaluations = evaluations_of(metrics);
   const std::vector<const Json*> memory = metrics.events("memory");
   const std::vector<double>& losses = metrics.values("loss");
-  const auto newest =
-      std::find_if(losses.rbegin(), losses.rend(), [](double loss) { return std::isfinite(loss); });
+  const auto newest = std::find_if(losses.rbegin(), losses.rend(), [](double loss) { return std::isfinite(loss); });
   const double mfu = median_of(metrics.values("mfu_of_gemm_peak"));
   Json skips = Json::array();
   for (const Json* const skip : metrics.events("skip")) {

@@ -24,8 +24,7 @@ struct RunReportRequest {
 //   settings  object  values by run. Several runs: the settings that differ. One run: those that are not defaults.
 //                     `reason` tells why there are none
 //
-// A series has at most kReportPoints parts. Each has step, tokens and hours of its middle, and mean, least and largest
-// value of each figure.
+// A series has at most kReportPoints parts: step, tokens and hours of its middle; mean, least and largest values.
 nlohmann::json examine_runs(const std::vector<std::string>& folders, double now);
 inline constexpr size_t kReportPoints = 800;
 

@@ -33,8 +33,7 @@ const horizontal = () => ({xTitle: kAxes[axis].title, xText: kAxes[axis].text, e
 
 // ---- Curves
 
-// A figure of every run as a line; what is between the least and the largest value of a part is its band. `of` changes
-// each value.
+// A figure of every run as a line, with a band from the least to the largest value of each part. `of` changes values.
 function curvesOf(figure, of = (value) => value) {
   const valueOf = (value) => (numberOf(value) === null ? null : of(value));
   return runs
@@ -108,12 +107,12 @@ function drawLoss(body, legend) {
   facetGrid(body, 420, charts);
 }
 
-function drawGradients(body, legend) {
-  const charts = chartsOf('gradients');
+const drawCharts = (name) => (body, legend) => {
+  const charts = chartsOf(name);
   if (!charts.length) return kNoSteps;
   legend.append(...runLegend());
   facetGrid(body, 420, charts);
-}
+};
 
 const kCauseColumns = {
   'Run': ({run}) => runCell(run),
@@ -141,11 +140,10 @@ function drawScales(body, legend) {
 }
 
 function drawSpeed(body, legend) {
-  const charts = chartsOf('speed');
-  if (!charts.length) return kNoSteps;
-  legend.append(...runLegend());
-  facetGrid(body, 420, charts);
-  if (runs.every(({mfu}) => numberOf(mfu) === null)) body.append(note('MFU is not known: no peak was measured (train.measure_peak), and no data sheet has one.'));
+  const reason = drawCharts('speed')(body, legend);
+  if (!reason && runs.every(({mfu}) => numberOf(mfu) === null))
+    body.append(note('MFU is not known: no peak was measured (train.measure_peak), and no data sheet has one.'));
+  return reason;
 }
 
 function drawMemory(body, legend) {
@@ -242,7 +240,7 @@ startPage(
       panel('loss', 'Loss', 'Loss', kCurvesHow, ifRuns(drawLoss)),
       panel(
           'gradients', 'Gradients', 'Gradient norm and learning rate',
-          'The norm is that of the unscaled gradient before clipping, on a logarithmic scale.', ifRuns(drawGradients)),
+          'The norm is that of the unscaled gradient before clipping, on a logarithmic scale.', ifRuns(drawCharts('gradients'))),
       panel(
           'scale', 'Loss scale', 'Loss scale and skipped steps',
           'A step whose gradients or loss are not finite is skipped: it costs time and changes nothing. An overflow halves a ' +

@@ -4,10 +4,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <limits>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "core/base/error.h"
 #include "core/io/checkpoint_store.h"
@@ -32,23 +29,11 @@ auto read_state(const std::string& folder, const Read& read) {
   try {
     return read();
   } catch (const DamagedEntry& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}", folder, kManifestName, error.what()));
+    throw CheckpointError("{}/{}: {}", folder, kManifestName, error.what());
   } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}; another version of this program may have written it", folder,
-                                      kManifestName, error.what()));
+    throw CheckpointError("{}/{}: {}; another version of this program may have written it", folder, kManifestName,
+                          error.what());
   }
 }
-
-// The range of a number, or of several: '*' stands for each entry of a list or map. Without other bounds, it counts
-// steps: exact as a double, and far from where sums of them overflow.
-struct NumberRange {
-  std::string_view path;
-  double least = 0.0, most = 1e15;
-  bool is_whole = true;
-};
-inline constexpr double kMostInt = std::numeric_limits<int>::max();
-
-// DamagedEntry, which calls the value `name`, for a number that is not in its range.
-void require_in(std::span<const NumberRange> ranges, const nlohmann::json& value, const std::string& name);
 
 }  // namespace mantissa

@@ -1,8 +1,10 @@
-// The folder of a run, held by one job at a time.
+// The folder of a run, held by one job at a time; the checkpoint that a path names; how a start begins in a run that
+// may have checkpoints (checkpoint.resume), and the commands to give after it.
 #pragma once
 
 #include <string>
 
+#include "core/io/checkpoint_store.h"
 #include "tools/config/config.h"
 
 namespace mantissa {
@@ -10,8 +12,7 @@ namespace mantissa {
 // Rank 0 has one.
 class RunFolder {
  public:
-  // Makes the folder and locks it until the object goes. ConfigError when it cannot be written, or another job holds
-  // it.
+  // Makes the folder and locks it until the object goes. ConfigError if it cannot be written or another job holds it.
   explicit RunFolder(const std::string& path);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -21,8 +22,7 @@ class RunFolder {
   void write_config(const Config& config);
 
   // Where somebody has removed the folder that was locked: makes it, unless somebody has, locks it, writes its
-  // config.yaml and warns, once for each time. CheckpointError when it cannot be written, or another job has begun in
-  // it.
+  // config.yaml and warns, once for each time. CheckpointError if it cannot be written or another job has begun in it.
   void ensure_held();
 
  private:
@@ -34,5 +34,39 @@ class RunFolder {
   std::string path_, config_;  // its text, once it is written
   int folder_ = -1, lock_ = -1;
 };
+
+// The entry of a manifest with the checkpoint.resume of the start that saved it.
+inline constexpr const char* kResumeEntry = "resume";
+
+// The checkpoint that `path` names: itself, or the newest valid one of a run or checkpoints folder. CheckpointError.
+std::string find_checkpoint_folder(const std::string& path);
+
+// Whether this is the folder of a checkpoint of the run itself.
+bool is_own_checkpoint(const std::string& folder, const Config& run);
+
+// How this start begins: `auto`, `none` or a folder. That is checkpoint.resume, but `auto` where the run has its own
+// checkpoints and the command line is one that led to them: the folder of another run is only the beginning, and a
+// restarted job does not begin anew, or go back, once more. `store`: the checkpoints of the run. Rank 0 only.
+std::string choose_beginning(const Config& run, const CheckpointStore& store);
+
+// A warning at the start of a run, in lines that fit a console. Rank 0 only.
+void warn_in_lines(const std::string& text);
+
+// Warns of a folder whose metrics show steps, but without checkpoints: removed, or not yet saved. Rank 0 only.
+void warn_of_lost_steps(const Config& run);
+
+// The settings for config.yaml, with which a later start goes on: it begins anew, or goes back, only if told so again.
+Config as_kept(Config run);
+
+// A word as a shell reads it back: quoted if necessary.
+std::string shell_word(const std::string& text);
+
+// How to use a run that has done its steps, in two or three lines: "to generate: mantissa generate runs/mine --prompt
+// …". The program is called as this process was.
+std::string next_commands(const Config& run, int ranks);
+
+// For a start without a step left: "already finished: 20 of 20 steps in runs/mine; …". `origins`: of
+// train.stop_at_step.
+std::string finished_text(const Config& run, const ConfigOrigins& origins);
 
 }  // namespace mantissa

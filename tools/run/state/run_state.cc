@@ -2,8 +2,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <limits>
+#include <span>
 
+#include "comm/comm_options.h"
 #include "tools/config/precision_phases.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/optional_json.h"
@@ -31,37 +34,95 @@ void from_json(const nlohmann::json& j, RollbackPoint& point) {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdaptivePrecision::State, level, highest, switches, returns, raised, changed_at,
                                    uneasy_at, uneasy, losses, norms, skips, best_validation, stalled, bad)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PrecisionFallback::Layer, levels, returns, since, overflows)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpikeDetector::Sample, step, loss, norm)
 
 namespace {
+
+// The range of numbers: '*' stands for each entry of a list or map. Without other bounds, they count steps: exact as
+// doubles, and far from where sums of them overflow.
+struct NumberRange {
+  std::vector<std::string_view> paths;
+  double least = 0.0, most = 1e15;
+  bool is_whole = true;
+};
+constexpr double kMostInt = std::numeric_limits<int>::max();
+
+void require_number(const NumberRange& range, const nlohmann::json& value, std::string_view rest,
+                    const std::string& name) {
+  if (rest.empty()) {
+    const bool is_number = range.is_whole ? value.is_number_integer() : value.is_number();
+    if (is_number && value.get<double>() >= range.least && value.get<double>() <= range.most) return;
+    throw DamagedEntry("'{}' is damaged: expected a {}number from {} to {}, got {}", name,
+                       range.is_whole ? "whole " : "", range.least, range.most, value.dump());
+  }
+  const size_t dot = rest.find('.');
+  const std::string_view key = rest.substr(0, dot);
+  rest = dot == std::string_view::npos ? "" : rest.substr(dot + 1);
+  if (!value.is_structured()) return;  // such an entry, like a missing one, is the reader's business
+  for (const auto& [found, item] : value.items()) {
+    if (key == "*" || key == found) require_number(range, item, rest, name.empty() ? found : name + "." + found);
+  }
+}
+
+// DamagedEntry, which calls the value `name`, for a number that is not in its range.
+void require_in(std::span<const NumberRange> ranges, const nlohmann::json& value, const std::string& name) {
+  for (const NumberRange& range : ranges) {
+    for (const std::string_view path : range.paths) require_number(range, value, path, name);
+  }
+}
 
 // Checks the entry "run" of a manifest. No run can have saved other numbers: indices below 0, sums that overflow.
 void require_possible_state(const nlohmann::json& run) {
   const NumberRange ranges[] = {
-      {"faults_in_a_row", 0.0, kMostInt},
-      {"skips_in_a_row", 0.0, kMostInt},
-      {"spikes_in_a_row", 0.0, kMostInt},
-      {"rollbacks", 0.0, kMostInt},
-      {"statistics.applied"},
-      {"statistics.skipped"},
-      {"statistics.scale_changes"},
-      {"statistics.grad_norms.count"},
-      {"statistics.grad_norms.bins.*.*", -1e15},
-      {"statistics.newest_scales.*.0"},
-      {"statistics.newest_scales.*.1", 0.0, std::numeric_limits<float>::max(), false},
-      {"adaptive.level", 0.0, kMostInt},
-      {"adaptive.highest", 0.0, kMostInt},
-      {"adaptive.switches", 0.0, kMostInt},
-      {"adaptive.returns", 0.0, kMostInt},
-      {"adaptive.changed_at", -1.0},
-      {"adaptive.uneasy_at"},
-      {"adaptive.skips.*"},
-      {"adaptive.stalled", 0.0, kMostInt},
-      {"fallback.*.levels", 0.0, kMostInt},
-      {"fallback.*.returns", 0.0, kMostInt},
-      {"fallback.*.since"},
-      {"fallback.*.overflows.*"},
+      {{"faults_in_a_row", "skips_in_a_row", "spikes_in_a_row", "rollbacks", "adaptive.level", "adaptive.highest",
+        "adaptive.switches", "adaptive.returns", "adaptive.stalled", "fallback.*.levels", "fallback.*.returns"},
+       0.0,
+       kMostInt},
+      {{"statistics.applied", "statistics.skipped", "statistics.scale_changes", "statistics.grad_norms.count",
+        "statistics.newest_scales.*.0", "adaptive.uneasy_at", "adaptive.skips.*", "fallback.*.since",
+        "fallback.*.overflows.*"}},
+      {{"statistics.grad_norms.bins.*.*"}, -1e15},
+      {{"statistics.newest_scales.*.1"}, 0.0, std::numeric_limits<float>::max(), false},
+      {{"adaptive.changed_at"}, -1.0},
   };
   require_in(ranges, run, "run");
+}
+
+ScalerMode scaler_mode(const std::string& word) {
+  for (const ScalerMode mode : {ScalerMode::kNone, ScalerMode::kStatic, ScalerMode::kDynamic}) {
+    if (word == name(mode)) return mode;
+  }
+  throw DamagedEntry("'scaler.mode' is damaged: expected none, static or dynamic, got '{}'", word);
+}
+
+// The gradient prescale of the ranks and micro-batches that saved.
+int saved_prescale_log2(const nlohmann::json& manifest) {
+  const TrainConfig saved = parse_config(manifest.at("config").get<std::string>(), "the checkpoint's config").train;
+  const int64_t ranks = manifest.at("ranks"), sequences = saved.micro_batch * ranks;
+  if (saved.global_batch % sequences != 0) {
+    throw DamagedEntry(
+        "'ranks' is damaged: expected a number by which {} micro-batches of train.global_batch can be divided, got {}",
+        saved.global_batch / saved.micro_batch, ranks);
+  }
+  return gradient_prescale_log2(ranks, saved.global_batch / sequences);
+}
+
+// No run can have saved other numbers. They would be defects later on: indices below 0, sums that overflow.
+void require_possible_numbers(const nlohmann::json& manifest) {
+  constexpr double kMostDouble = std::numeric_limits<double>::max();
+  constexpr double kMostScale = std::numeric_limits<float>::max(),
+                   kLeastScale = std::numeric_limits<float>::denorm_min();
+  const NumberRange ranges[] = {
+      {{"next_step", "skipped_batches", "format_version", "rollback_point.step", "spike_window.*.step"}},
+      {{"applied_steps"}, 0.0, static_cast<double>(manifest.at("next_step").get<int64_t>())},
+      {{"proven_step"}, -1.0},
+      {{"ranks"}, 1.0, 1e6},
+      {{"scaler.scale"}, kLeastScale, kMostScale, false},
+      {{"scaler.clean_steps"}, -1e15},
+      {{"scaler.hysteresis_left"}, 1.0, kMostInt},
+      {{"clip_norms.*"}, 0.0, kMostDouble, false},
+  };
+  require_in(ranges, manifest, "");
 }
 
 }  // namespace
@@ -111,6 +172,38 @@ int phase_of(const Config& run, int64_t steps_done, const RunState& state) {
 
 Config config_of(const Config& run, int64_t steps_done, const nlohmann::json& saved) {
   return in_phase(run, phase_of(run, steps_done, run_state_from(run, steps_done, saved)));
+}
+
+double TrainingState::gradient_factor() const {
+  return std::ldexp(static_cast<double>(scaler.scale), gradient_prescale_log2);
+}
+
+nlohmann::json to_json(const TrainingState& state) {
+  return {{"next_step", state.next_step},
+          {"applied_steps", state.applied_steps},
+          {"scaler",
+           {{"mode", name(state.scaler.mode)},
+            {"scale", state.scaler.scale},
+            {"clean_steps", state.scaler.clean_steps},
+            {"hysteresis_left", state.scaler.hysteresis_left}}},
+          {"clip_norms", state.clip_norms},
+          {"spike_window", state.spike_window},
+          {"skipped_batches", state.skipped_batches}};
+}
+
+TrainingState training_state_from(const nlohmann::json& manifest) {
+  require_possible_numbers(manifest);
+  const nlohmann::json& scaler = manifest.at("scaler");
+  return {.next_step = manifest.at("next_step"),
+          .applied_steps = manifest.at("applied_steps"),
+          .scaler = {.mode = scaler_mode(scaler.at("mode")),
+                     .scale = scaler.at("scale"),
+                     .clean_steps = scaler.at("clean_steps"),
+                     .hysteresis_left = scaler.at("hysteresis_left")},
+          .gradient_prescale_log2 = saved_prescale_log2(manifest),
+          .clip_norms = manifest.at("clip_norms").get<std::vector<double>>(),
+          .spike_window = manifest.value("spike_window", std::vector<SpikeDetector::Sample>()),
+          .skipped_batches = manifest.value("skipped_batches", int64_t{0})};
 }
 
 }  // namespace mantissa

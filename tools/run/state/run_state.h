@@ -1,4 +1,4 @@
-// The state of a run that lives across its sessions, beside weights, moments and scales. Checkpoints hold it as JSON.
+// The state of a run beside weights, moments and the scales of delayed scaling. Checkpoints hold it as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "amp/adaptive_precision.h"
+#include "amp/grad_scaler.h"
 #include "core/io/checkpoint_store.h"
 #include "tools/config/config.h"
-#include "tools/run/metrics/run_statistics.h"
+#include "tools/run/guard/outliers.h"
+#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 
@@ -23,6 +25,7 @@ struct RollbackPoint {
   std::string folder{};  // of another run; empty: of this run
 };
 
+// What lives across the sessions of a run.
 struct RunState {
   explicit RunState(const Config& run, int64_t steps_done = 0);
 
@@ -43,7 +46,7 @@ struct RunState {
 
 nlohmann::json to_json(const RunState& state);
 // The state after `steps_done` steps from a manifest's "run" entry, in which parts may be missing that the run had not
-// yet: they begin there. DamagedEntry as above.
+// yet: they begin there. DamagedEntry (manifest.h).
 RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved);
 void to_json(nlohmann::json& j, const RollbackPoint& point);
 void from_json(const nlohmann::json& j, RollbackPoint& point);
@@ -54,5 +57,24 @@ void to_json(nlohmann::json& j, const BadSignal& bad);
 int phase_of(const Config& run, int64_t steps_done, const RunState& state);
 // The configuration of that phase, for the state in a manifest's "run" entry.
 Config config_of(const Config& run, int64_t steps_done, const nlohmann::json& saved);
+
+// Numbers that a session hands on to the next one; the same on all ranks.
+struct TrainingState {
+  int64_t next_step = 0;      // steps done
+  int64_t applied_steps = 0;  // those that were not skipped: for ShardedOptimizer::end_load()
+  GradScaler::State scaler;
+  int gradient_prescale_log2 = 0;  // see comm/comm_options.h
+  std::vector<double> clip_norms;
+  std::vector<SpikeDetector::Sample> spike_window{};
+  int64_t skipped_batches = 0;  // see session.h
+
+  // Gradients of activations are those of the global mean times this.
+  double gradient_factor() const;
+};
+
+// Entries of a checkpoint's manifest. The second also reads the manifest's "ranks" and "config"; it throws the JSON
+// library's exceptions for a missing entry or a wrong type, and DamagedEntry.
+nlohmann::json to_json(const TrainingState& state);
+TrainingState training_state_from(const nlohmann::json& manifest);
 
 }  // namespace mantissa

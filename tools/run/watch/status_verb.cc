@@ -24,7 +24,7 @@
 #include "tools/run/guard/black_box.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/state/next_commands.h"
+#include "tools/run/state/run_folder.h"
 
 namespace mantissa {
 namespace {
@@ -37,11 +37,14 @@ constexpr std::array kHealths = {HealthName{"starting", 10}, HealthName{"running
                                  HealthName{"done", 0},      HealthName{"stopped", 75}, HealthName{"failed", 12},
                                  HealthName{"dead", 12}};
 
-// Unix time of the last change of a file.
-std::optional<double> changed_at(const std::string& path) {
+// The last change of a file.
+std::optional<timespec> changed_at(const std::string& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
-  return static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+  return ::stat(path.c_str(), &status) == 0 ? std::optional(status.st_mtim) : std::nullopt;
+}
+
+double to_seconds(const timespec& time) {
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 // Whether a job holds the lock; for an instant, this process does.
@@ -53,41 +56,21 @@ bool is_held(const std::string& lock) {
   return held;
 }
 
-std::optional<RunFigures> read_metrics(const std::string& path) {
-  const auto text = text_of_file(path);
-  if (!text) return std::nullopt;
-  return parse_prometheus(*text);
-}
-
 // Unix time; 0 without a heartbeat.
-double last_beat(const std::optional<RunFigures>& figures) { return figures ? (*figures)["heartbeat"].value_or(0.0) : 0.0; }
+double last_beat(const std::optional<RunFigures>& figures) {
+  return figures ? (*figures)["heartbeat"].value_or(0.0) : 0.0;
+}
 
 RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begun, double now) {
   const double beat = last_beat(figures);
-  if (begun > beat) return held ? RunHealth::kStarting : RunHealth::kDead;  // a start without a heartbeat yet
-  if (!figures) return held ? RunHealth::kStarting : RunHealth::kDead;
-  switch (figures->progress) {
-    case RunProgress::kDone:
-      return RunHealth::kDone;
-    case RunProgress::kStopped:
-      return RunHealth::kStopped;
-    case RunProgress::kFailed:
-      return RunHealth::kFailed;
-    case RunProgress::kRunning:
-      break;
-  }
+  // A start without a heartbeat yet.
+  if (!figures || begun > beat) return held ? RunHealth::kStarting : RunHealth::kDead;
+  constexpr RunHealth kEnds[] = {RunHealth::kRunning, RunHealth::kDone, RunHealth::kStopped, RunHealth::kFailed};
+  if (figures->progress != RunProgress::kRunning) return kEnds[static_cast<size_t>(figures->progress)];
   // A lock of another host may not be seen here.
   const bool is_fresh = now - beat < std::max(60.0, 10.0 * 1e-3 * (*figures)["ms"].value_or(0.0));
   if (!held && (figures->host == host_name() || !is_fresh)) return RunHealth::kDead;
   return is_fresh ? RunHealth::kRunning : RunHealth::kSilent;
-}
-
-std::optional<SavedCheckpoint> last_checkpoint(const std::string& root) {
-  const CheckpointStore store(root, {.warn = [](const std::string&) {}});
-  // Those that cannot be read are damaged, or the run has just removed them.
-  const auto last = store.last_saved([](const CheckpointError&) {});
-  if (!last) return std::nullopt;
-  return SavedCheckpoint{.step = last->step, .time = changed_at(last->folder + "/" + kManifestName).value_or(0.0)};
 }
 
 // The text of a line of run.log, behind time, host, job and rank; empty for the second line of a text.
@@ -102,8 +85,7 @@ std::string_view text_behind_tags(std::string_view line) {
   return line.substr(std::min<size_t>(line.size(), 1));
 }
 
-// The message with which the start of this Unix time failed before it had a log. Empty: none did, or nobody could write
-// it down.
+// The message with which the start of this Unix time failed before it had a log; empty if there is none.
 std::string error_of_start(const std::string& run_dir, double begun) {
   for (int rank = 0, ranks = 1; rank < ranks; ++rank) {
     try {
@@ -181,7 +163,7 @@ std::string verdict(const RunStatus& status, double now) {
   }
   if (status.health == RunHealth::kStopped) text += "; the same command continues";
   if (status.health == RunHealth::kDead) text += "; no job holds the folder";
-  if (status.health == RunHealth::kDead && status.checkpoint) text += "; the same command continues";
+  if (status.health == RunHealth::kDead && status.checkpoint.step >= 0) text += "; the same command continues";
   return text;
 }
 
@@ -190,17 +172,27 @@ std::string verdict(const RunStatus& status, double now) {
 const char* name(RunHealth health) { return kHealths[static_cast<size_t>(health)].name; }
 int exit_code(RunHealth health) { return kHealths[static_cast<size_t>(health)].exit_code; }
 
+LastCheckpoint last_checkpoint(const std::string& run_dir) {
+  LastCheckpoint found;
+  const CheckpointStore store(checkpoint_root(run_dir), {.warn = [](const std::string&) {}});
+  // Those that cannot be read are damaged, or the run has just removed them. A new start leaves them out, too.
+  const auto last = store.last_saved([&found](const CheckpointError&) { found.has_unreadable = true; });
+  if (!last) return found;
+  found.step = last->step;
+  found.time = changed_at(last->folder + "/" + kManifestName).value_or(timespec{});
+  return found;
+}
+
 RunStatus read_status(const std::string& run_dir, double now) {
   const std::string lock = run_dir + "/" + kLockName;
   const auto begun = changed_at(lock);
-  RunStatus status{.figures = read_metrics(run_dir + "/" + kMetricsPromName), .begun = begun.value_or(0.0)};
+  RunStatus status{.figures = read_metrics_prom(run_dir), .begun = to_seconds(begun.value_or(timespec{}))};
   if (!begun && !status.figures) {
-    if (!std::filesystem::exists(run_dir)) throw ConfigError(fmt::format("'{}' does not exist", run_dir));
-    throw ConfigError(
-        fmt::format("'{}' is not a run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName));
+    if (!std::filesystem::exists(run_dir)) throw ConfigError("'{}' does not exist", run_dir);
+    throw ConfigError("'{}' is not a run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName);
   }
   status.health = judge(status.figures, is_held(lock), status.begun, now);
-  status.checkpoint = last_checkpoint(checkpoint_root(run_dir));
+  status.checkpoint = last_checkpoint(run_dir);
   read_warnings(run_dir + "/" + kRunLogName, status);
   if (status.health != RunHealth::kDead || status.begun <= last_beat(status.figures)) return status;
   if (const std::string error = error_of_start(run_dir, status.begun); !error.empty()) {
@@ -224,9 +216,10 @@ std::string to_text(const RunStatus& status, double now) {
       text += fmt::format("skipped steps: {:.0f}\n", *skipped);
     }
   }
-  text += status.checkpoint ? fmt::format("last checkpoint: step {}, {}\n", status.checkpoint->step,
-                                          ago(status.checkpoint->time, now))
-                            : "last checkpoint: none\n";
+  const LastCheckpoint& checkpoint = status.checkpoint;
+  text += checkpoint.step >= 0
+              ? fmt::format("last checkpoint: step {}, {}\n", checkpoint.step, ago(to_seconds(checkpoint.time), now))
+              : "last checkpoint: none\n";
   text += fmt::format("warnings: {}\n", status.warnings);
   for (const std::string& warning : status.last_warnings) text += "  " + as_shown(warning, kTextColumns - 2) + "\n";
   return text;
@@ -243,7 +236,7 @@ nlohmann::json to_json(const RunStatus& status, double now) {
     return time ? nlohmann::json(std::max(0.0, now - *time)) : nlohmann::json(nullptr);
   };
   const RunFigures figures = status.figures.value_or(RunFigures());
-  const auto& checkpoint = status.checkpoint;
+  const auto saved = status.checkpoint.step < 0 ? std::nullopt : std::optional(status.checkpoint);
   nlohmann::json json = {{"status", name(status.health)},
                          {"exit_code", exit_code(status.health)},
                          {"host", figures.host},
@@ -254,8 +247,8 @@ nlohmann::json to_json(const RunStatus& status, double now) {
                          {"start_time", number(figures["start"])},
                          {"estimated_end_time", number(figures["estimated_end"])},
                          {"heartbeat_age_seconds", age(figures["heartbeat"])},
-                         {"checkpoint_step", checkpoint ? nlohmann::json(checkpoint->step) : nlohmann::json(nullptr)},
-                         {"checkpoint_age_seconds", age(checkpoint ? std::optional(checkpoint->time) : std::nullopt)},
+                         {"checkpoint_step", saved ? nlohmann::json(saved->step) : nlohmann::json(nullptr)},
+                         {"checkpoint_age_seconds", age(saved ? std::optional(to_seconds(saved->time)) : std::nullopt)},
                          {"warnings", status.warnings},
                          {"last_warnings", status.last_warnings}};
   for (const Metric& row : metrics()) {

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "tools/run/metrics/metrics_prom.h"
+#include "tools/run/metrics/heartbeat.h"
 
 namespace mantissa {
 
@@ -26,16 +27,19 @@ const char* name(RunHealth health);
 // 0 done, 10 alive, 11 silent, 12 failed or dead, 75 stopped. Codes below 10 are those of core/base/error.h.
 int exit_code(RunHealth health);
 
-struct SavedCheckpoint {
-  int64_t step = 0;
-  double time = 0.0;  // seconds of Unix time
+// The checkpoint that a new start of a run continues from, if its files are whole.
+struct LastCheckpoint {
+  int64_t step = -1;  // none
+  timespec time{};    // of its manifest
+  bool has_unreadable = false;
 };
+LastCheckpoint last_checkpoint(const std::string& run_dir);
 
 struct RunStatus {
   RunHealth health = RunHealth::kDead;
   std::optional<RunFigures> figures{};  // of the last start that began to train
   double begun = 0.0;                   // Unix time at which a job took the folder last
-  std::optional<SavedCheckpoint> checkpoint{};
+  LastCheckpoint checkpoint{};
   int64_t warnings = 0;                      // and errors, of all ranks since the last start
   std::vector<std::string> last_warnings{};  // up to kLastWarnings lines, without control characters
 

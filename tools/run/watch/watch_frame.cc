@@ -1,17 +1,58 @@
-#include "tools/run/watch/watch_frame.h"
+#include "tools/run/watch/watch.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cmath>
-#include <filesystem>
+#include <limits>
 
+#include "core/base/process.h"
 #include "core/base/wrapped_text.h"
-#include "tools/run/metrics/heartbeat.h"
-#include "tools/run/metrics/metric_table.h"
 
 namespace mantissa {
 namespace {
+
+// ---- Curves as characters
+
+constexpr size_t kLevels = 8;  // of a character
+constexpr std::array<const char*, kLevels + 1> kBlocks = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+constexpr std::array<const char*, kLevels + 1> kAscii = {" ", ".", ".", "-", "-", "=", "=", "#", "#"};
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+size_t column_of(double x, const SparklineOptions& options) {
+  const double share = options.to > options.from ? (x - options.from) / (options.to - options.from) : 0.0;
+  const auto last = static_cast<double>(options.columns - 1);
+  return static_cast<size_t>(std::clamp(std::floor(share * static_cast<double>(options.columns)), 0.0, last));
+}
+
+// The value of each column; NaN for none.
+std::vector<double> column_values(std::span<const CurvePoint> points, const SparklineOptions& options) {
+  std::vector<double> values(options.columns, kNone);
+  std::vector<size_t> counts(options.columns, 0);
+  for (const CurvePoint& point : points) {
+    if (!std::isfinite(point.y) || (options.logarithmic && point.y <= 0.0)) continue;
+    const size_t column = column_of(point.x, options);
+    double& value = values[column];
+    const bool is_first = counts[column]++ == 0;
+    switch (options.pick) {
+      case SparklineOptions::Pick::kMean:
+        value = is_first ? point.y : value + (point.y - value) / static_cast<double>(counts[column]);
+        break;
+      case SparklineOptions::Pick::kLargest:
+        value = is_first ? point.y : std::max(value, point.y);
+        break;
+      case SparklineOptions::Pick::kSmallest:
+        value = is_first ? point.y : std::min(value, point.y);
+        break;
+    }
+  }
+  return values;
+}
+
+// ---- Frames
 
 // The first characters of a text, with a sign if some are left out.
 std::string cut(const std::string& text, size_t columns) {
@@ -50,34 +91,25 @@ double share_done(const RunStatus& status) {
 struct WatchedCurve {
   std::string name;
   std::vector<CurvePoint> points;
-  Metric::Text text = in_four_digits;
-  bool is_logarithmic = false;
-  SparklineOptions::Pick pick = SparklineOptions::Pick::kMean;
+  const Metric::Watch& form;
 };
 
 std::vector<CurvePoint> points_of(const RunMetrics& metrics, const char* name) {
   std::vector<CurvePoint> points;
-  const std::vector<RunStep>& steps = metrics.steps();
   const std::vector<double>& values = metrics.values(name);
-  points.reserve(steps.size());
-  for (size_t i = 0; i < steps.size(); ++i) points.push_back({static_cast<double>(steps[i].step), values[i]});
-  return points;
-}
-
-std::vector<CurvePoint> validation_points(const RunMetrics& metrics) {
-  std::vector<CurvePoint> points;
-  for (const nlohmann::json* const record : metrics.events("validation")) {
-    const auto loss = record->find("loss");
-    if (loss == record->end() || !loss->is_number()) continue;
-    points.push_back({record->value("step", 0.0), *loss});
+  points.reserve(values.size());
+  for (const RunStep& step : metrics.steps()) {
+    points.push_back({static_cast<double>(step.step), values[points.size()]});
   }
   return points;
 }
 
-std::vector<CurvePoint> skipped_points(const std::vector<RunStep>& steps) {
+// The records of this kind that have a number `key`.
+std::vector<CurvePoint> points_of_events(const RunMetrics& metrics, const std::string& kind, const char* key) {
   std::vector<CurvePoint> points;
-  for (const RunStep& step : steps) {
-    if (!step.applied) points.push_back({static_cast<double>(step.step), 1.0});
+  for (const nlohmann::json* const record : metrics.events(kind)) {
+    const auto value = record->find(key);
+    if (value != record->end() && value->is_number()) points.push_back({record->value("step", 0.0), *value});
   }
   return points;
 }
@@ -90,15 +122,11 @@ std::vector<WatchedCurve> curves_of(const RunMetrics& metrics) {
     if (watch.needs_change && std::ranges::all_of(metrics.values(row.name), [](double one) { return one == 1.0; })) {
       continue;
     }
-    curves.push_back({.name = watch.curve,
-                      .points = points_of(metrics, row.name),
-                      .text = watch.text,
-                      .is_logarithmic = watch.is_logarithmic,
-                      .pick = watch.pick});
+    curves.push_back({watch.curve, points_of(metrics, row.name), watch});
     if (curves.size() > 1) continue;
     // Beside the training loss.
-    if (auto points = validation_points(metrics); !points.empty()) {
-      curves.push_back({.name = "validation loss", .points = std::move(points), .text = watch.text});
+    if (auto points = points_of_events(metrics, "validation", "loss"); !points.empty()) {
+      curves.push_back({"validation loss", std::move(points), watch});
     }
   }
   return curves;
@@ -109,13 +137,13 @@ constexpr size_t kNameColumns = 16, kAxisColumns = 9, kLeastCurve = 10;
 // The name above the newest value at the left, and the largest value above the smallest beside the curve. In one row
 // there is room for the name and the newest value.
 void add_curve(const WatchedCurve& curve, SparklineOptions options, std::vector<std::string>& lines) {
-  options.logarithmic = curve.is_logarithmic;
-  options.pick = curve.pick;
+  options.logarithmic = curve.form.is_logarithmic;
+  options.pick = curve.form.pick;
   const Sparkline drawn = sparkline(curve.points, options);
   const auto known = std::find_if(curve.points.rbegin(), curve.points.rend(),
                                   [](const CurvePoint& point) { return std::isfinite(point.y); });
-  const std::string newest = known == curve.points.rend() ? "-" : curve.text(known->y);
-  const auto axis_text = [&](double value) { return std::isnan(value) ? "" : curve.text(value); };
+  const std::string newest = known == curve.points.rend() ? "-" : curve.form.text(known->y);
+  const auto axis_text = [&](double value) { return std::isnan(value) ? "" : curve.form.text(value); };
   for (size_t row = 0; row < options.rows; ++row) {
     const std::string name = row == 0 ? curve.name : row == 1 ? newest : "";
     const std::string axis = options.rows == 1        ? newest
@@ -124,12 +152,6 @@ void add_curve(const WatchedCurve& curve, SparklineOptions options, std::vector<
                                                       : axis_text(drawn.least);
     lines.push_back(padded(name, kNameColumns) + right_aligned(axis, kAxisColumns) + " " + drawn.rows[row]);
   }
-}
-
-std::string skip_text(const RunMetrics& metrics) {
-  const auto skips = metrics.events("skip");
-  return fmt::format("last skip: step {}: {}", skips.back()->value("step", int64_t{0}),
-                     skips.back()->at("reason").get<std::string>());
 }
 
 std::vector<std::string> frame_of_run(const WatchedRun& run, const FrameStyle& style, double now) {
@@ -141,9 +163,12 @@ std::vector<std::string> frame_of_run(const WatchedRun& run, const FrameStyle& s
   lines.push_back(run.path +
                   (run.status.figures ? " " + status.substr(second, status.find('\n', second) - second) : ""));
   const std::vector<RunStep>& steps = run.metrics.steps();
-  const std::vector<CurvePoint> skipped = skipped_points(steps);
+  const auto skips = run.metrics.events("skip");
   std::vector<std::string> below;  // the curves
-  if (!skipped.empty()) below.push_back(skip_text(run.metrics));
+  if (!skips.empty()) {
+    below.push_back(fmt::format("last skip: step {}: {}", skips.back()->at("step").get<int64_t>(),
+                                skips.back()->at("reason").get<std::string>()));
+  }
   const auto checkpoint = status.find("last checkpoint: ");
   below.push_back(status.substr(checkpoint, status.find('\n', checkpoint) - checkpoint) +
                   fmt::format("; warnings: {}", run.status.warnings));
@@ -158,15 +183,15 @@ std::vector<std::string> frame_of_run(const WatchedRun& run, const FrameStyle& s
                              .from = static_cast<double>(steps.front().step),
                              .to = static_cast<double>(steps.back().step),
                              .glyphs = style.glyphs};
-    const size_t taken = lines.size() + below.size() + (skipped.empty() ? 0 : 1) + 2;
+    const size_t taken = lines.size() + below.size() + (skips.empty() ? 0 : 1) + 2;
     const size_t room = style.rows - std::min(style.rows, taken);
     options.rows = std::clamp<size_t>(room / curves.size(), 1, 4);
     lines.emplace_back();
     for (const WatchedCurve& curve : curves) add_curve(curve, options, lines);
-    if (!skipped.empty()) {
+    if (!skips.empty()) {
       lines.push_back(padded("skipped steps", kNameColumns) +
-                      right_aligned(fmt::format("{}", skipped.size()), kAxisColumns) + " " +
-                      marked_columns(skipped, options));
+                      right_aligned(fmt::format("{}", skips.size()), kAxisColumns) + " " +
+                      marked_columns(points_of_events(run.metrics, "skip", "step"), options));
     }
     const std::string first = fmt::format("step {}", steps.front().step), last = fmt::format("{}", steps.back().step);
     lines.push_back(std::string(kNameColumns + kAxisColumns + 1, ' ') + first +
@@ -180,10 +205,10 @@ size_t width_of(const Metric& metric) { return std::max<size_t>(8, columns_of(me
 
 std::string row_of(const WatchedRun& run, size_t name_columns, double now) {
   const RunFigures figures = run.status.figures.value_or(RunFigures());
-  std::string line = padded(run.path, name_columns) + " " + right_aligned(name(run.status.health), 8) + " " +
-                     right_aligned(fmt::format("{:.0f}/{:.0f}", figures["step"].value_or(0.0),
-                                               figures["steps_total"].value_or(0.0)),
-                                   15);
+  std::string line =
+      padded(run.path, name_columns) + " " + right_aligned(name(run.status.health), 8) + " " +
+      right_aligned(fmt::format("{:.0f}/{:.0f}", figures["step"].value_or(0.0), figures["steps_total"].value_or(0.0)),
+                    15);
   for (const Metric& row : metrics()) {
     if (row.watch.column == nullptr) continue;
     const auto value = figures[row.name];
@@ -191,7 +216,7 @@ std::string row_of(const WatchedRun& run, size_t name_columns, double now) {
   }
   const auto end = figures["estimated_end"];
   const std::string left = run.is_under_way() && end ? to_clock(std::max(0.0, *end - now)) : "-";
-  return line + " " + right_aligned(fmt::format("{}", skipped_points(run.metrics.steps()).size()), 5) + " " +
+  return line + " " + right_aligned(fmt::format("{}", run.metrics.events("skip").size()), 5) + " " +
          right_aligned(left, 9);
 }
 
@@ -228,6 +253,53 @@ std::vector<std::string> frame_of_runs(const std::vector<WatchedRun>& runs, cons
 }
 
 }  // namespace
+
+Glyphs glyphs_of_terminal() {
+  std::string locale;
+  for (const char* const name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    if (locale.empty()) locale = environment_variable(name);
+  }
+  std::ranges::transform(locale, locale.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const bool is_utf8 = locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  return is_utf8 ? Glyphs::kBlocks : Glyphs::kAscii;
+}
+
+Sparkline sparkline(std::span<const CurvePoint> points, const SparklineOptions& options) {
+  std::vector<double> values = column_values(points, options);
+  Sparkline line{.rows = std::vector<std::string>(options.rows), .least = kNone, .most = kNone};
+  const auto is_known = [](double value) { return !std::isnan(value); };
+  const auto first = std::ranges::find_if(values, is_known);
+  const auto end = std::find_if(values.rbegin(), values.rend(), is_known).base();
+  if (first != values.end()) {
+    for (auto value = first + 1; value < end; ++value) {
+      if (std::isnan(*value)) *value = *(value - 1);
+    }
+    line.least = *std::min_element(first, end);
+    line.most = *std::max_element(first, end);
+  }
+  const auto place = [&](double value) { return options.logarithmic ? std::log(value) : value; };
+  const double low = place(line.least), range = place(line.most) - low;
+  const auto& glyphs = options.glyphs == Glyphs::kBlocks ? kBlocks : kAscii;
+  for (const double value : values) {
+    const double share = range > 0.0 ? (place(value) - low) / range : 0.5;
+    // The smallest value still shows.
+    const auto steps = static_cast<double>(options.rows * kLevels - 1);
+    const size_t height = std::isnan(value) ? 0 : 1 + static_cast<size_t>(std::lround(share * steps));
+    for (size_t row = 0; row < options.rows; ++row) {
+      const size_t below = (options.rows - 1 - row) * kLevels;
+      line.rows[row] += glyphs[height > below ? std::min(kLevels, height - below) : 0];
+    }
+  }
+  return line;
+}
+
+std::string marked_columns(std::span<const CurvePoint> points, const SparklineOptions& options) {
+  std::vector<bool> marked(options.columns, false);
+  for (const CurvePoint& point : points) marked[column_of(point.x, options)] = true;
+  std::string text;
+  for (const bool mark : marked) text += !mark ? " " : options.glyphs == Glyphs::kBlocks ? "×" : "x";
+  return text;
+}
 
 void WatchedRun::refresh(double now) {
   status = read_status(path, now);

@@ -1,10 +1,9 @@
-#include "tools/run/watch/watch_verb.h"
+#include "tools/run/watch/watch.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -14,7 +13,6 @@
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/run/watch/watch_frame.h"
 
 namespace mantissa {
 namespace {
@@ -34,8 +32,7 @@ FrameStyle style_of_terminal() {
   return style;
 }
 
-// The terminal's second screen, without a cursor. Signals that would end the process wait for wait_for_signal(), so
-// that the terminal is always given back.
+// The terminal's second screen, without a cursor. It is always given back: signals wait for wait_for_signal().
 class AlternateScreen {
  public:
   AlternateScreen() {

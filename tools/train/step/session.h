@@ -12,7 +12,7 @@
 #include "core/optim/clip.h"
 #include "tools/model/runtime/model_runtime.h"
 #include "tools/run/guard/fault_injection.h"
-#include "tools/run/guard/spike_detector.h"
+#include "tools/run/guard/outliers.h"
 #include "tools/train/step/batches.h"
 
 namespace mantissa {

@@ -11,7 +11,6 @@
 #include "tools/lab/advise/plan/plan_effort.h"
 #include "tools/lab/advise/plan/score_allocation.h"
 #include "tools/run/job/job.h"
-#include "tools/run/job/threads.h"
 #include "tools/train/step/dry_run.h"
 #include "tools/train/step/train_step.h"
 

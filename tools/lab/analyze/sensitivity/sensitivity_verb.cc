@@ -11,8 +11,6 @@
 #include "tools/lab/analyze/model_analysis.h"
 #include "tools/lab/analyze/sensitivity/verdict_lines.h"
 #include "tools/run/job/job.h"
-#include "tools/run/job/threads.h"
-#include "tools/run/report/output_file.h"
 #include "tools/run/report/report.h"
 #include "tools/run/state/optional_json.h"
 #include "tools/train/checkpoint.h"

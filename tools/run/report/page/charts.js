@@ -1,5 +1,4 @@
-// Scales and charts. A scale has place(value), in pixels, and ticks; it may have labels of its own, {at, text, room},
-// above the chart.
+// Scales and charts. A scale has place(value), in pixels, and ticks; perhaps labels above the chart, {at, text, room}.
 
 const at = (value) => Math.round(value * 10) / 10;  // tenths of a pixel are enough
 
@@ -107,8 +106,7 @@ function chart(title, width, {x, y, left, right, bottom, height, xTitle}, ...mar
   ];
 }
 
-// A format has one colour on every page, whatever it is part of: "mxfp8:attention_high", "e4m3 current". Names of other
-// things, such as plans, share a colour.
+// A format has one colour on every page, also within a name: "mxfp8:attention_high", "e4m3 current". Others share one.
 const kFormats = ['fp64', 'fp32', 'tf32', 'bf16', 'fp16', 'e4m3', 'e5m2', 'e2m1'];
 const kRecipes = ['delayed', 'current', 'block', 'mxfp8', 'nvfp4'];
 function colorOf(name) {
@@ -149,8 +147,7 @@ function pathOf(points, x, y) {
 // series: {name, color (grey without one), dash, points: [{x, mean, low, high}]}. options: xTitle, xText, xLog, or
 // `axis` of (left, right) for the horizontal scale; text, log, least (see logScale), ends (values to include), zero (is
 // shown), room (above and below) for the vertical one; dots: 'beside' or, as the marks, 'on' lines, or 'alone'; upright
-// {x, text} for a vertical line; rug: [{x, color, tip}] for short lines at the bottom; edges (of bands are drawn, so that
-// spikes show).
+// {x, text} for a vertical line; rug: [{x, color, tip}] for short lines at the bottom; edges (of bands, for spikes).
 const lineChart = (title, series, options) => (width) => {
   const points = series.flatMap((one) => one.points.filter((point) => numberOf(point.mean) !== null));
   if (points.length === 0) return [html('h3', {}, title), absent('There is no number to draw.')];
@@ -200,8 +197,7 @@ const lineChart = (title, series, options) => (width) => {
   return chart(title, width, {x, y, left, right, bottom, height, xTitle: options.xTitle}, marks);
 };
 
-// A mark in a row from `top`: {kind, from, to, fill, style, tip, lane: [i, n]}. Bars share a row in lanes; cells fill
-// it; dots and lines lie in its middle.
+// A mark in a row from `top`: {kind, from, to, fill, style, tip, lane: [i, n]}. Bars share it in lanes; cells fill it.
 function rowMark(mark, scale, top, row_px) {
   const [from, to] = [scale.place(mark.from), scale.place(mark.to ?? mark.from)];
   const middle = top + row_px / 2;

@@ -116,8 +116,7 @@ const power = (exponent) => `2${raised(exponent)}`;
 const mebibytes =
     withDefault((bytes) => (bytes >= 2 ** 30 ? `${figure(bytes / 2 ** 30)} GiB` : `${figure(bytes / 2 ** 20)} MiB`));
 
-// Charts side by side if each has `least_px`, else one below the other; draw(width_px) gives the elements of one. With
-// a name they are in a scrolling window.
+// Charts, draw(width_px), side by side if each has `least_px`, else below each other; with a name in a scrolling window.
 function facetGrid(body, least_px, charts, name) {
   const room = body.clientWidth - (name ? 40 : 0);  // for the window's padding and scroll bar
   const columns = Math.max(1, Math.min(charts.length, Math.floor((room + 20) / (least_px + 20))));

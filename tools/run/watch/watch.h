@@ -1,4 +1,4 @@
-// Curves as characters.
+// `mantissa watch RUN...`: the curves of one run, or a table of several, in a terminal, from their folders alone.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "tools/run/metrics/metric_table.h"
+#include "tools/run/metrics/run_records.h"
+#include "tools/run/watch/status_verb.h"
 
 namespace mantissa {
 
@@ -40,5 +42,35 @@ Sparkline sparkline(std::span<const CurvePoint> points, const SparklineOptions& 
 
 // A sign in each column that has a point.
 std::string marked_columns(std::span<const CurvePoint> points, const SparklineOptions& options);
+
+struct WatchedRun {
+  std::string path;
+  RunStatus status;
+  RunMetrics metrics;
+
+  explicit WatchedRun(const std::string& run_dir) : path(run_dir), metrics(run_dir) {}
+  // ConfigError if it is not a run folder. `now`: seconds of Unix time.
+  void refresh(double now);
+  // Whether it may still change by itself.
+  bool is_under_way() const;
+};
+
+struct FrameStyle {
+  size_t columns = 80, rows = 24;
+  Glyphs glyphs = Glyphs::kBlocks;
+};
+
+// Lines of at most `columns`; as many as fit into `rows`, the verdict first.
+std::string watch_frame(const std::vector<WatchedRun>& runs, const FrameStyle& style, double now);
+
+struct WatchRequest {
+  std::vector<std::string> runs{};
+  bool once = false;
+  double interval_s = 2.0;  // between two frames
+};
+
+// Redraws until no run is under way any more, or a signal ends it: 0. One frame without a terminal. 2 for another
+// folder.
+int watch_verb(const WatchRequest& request);
 
 }  // namespace mantissa
