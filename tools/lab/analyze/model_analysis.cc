@@ -6,6 +6,7 @@
 #include "amp/grad_scaler.h"
 #include "comm/communicator.h"
 #include "core/backend/registry.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
 #include "tools/config/data_paths.h"
@@ -54,9 +55,7 @@ std::vector<Point> agreed_points(const std::string& target, Communicator& commun
   }
   const std::vector<std::string> chosen = all_gather_text_lists(communicator, mine)[0];
   std::vector<Point> points;
-  for (size_t i = 0; i < chosen.size(); i += 3) {
-    points.push_back({chosen[i], chosen[i + 1], std::stoll(chosen[i + 2])});
-  }
+  for (size_t i = 0; i < chosen.size(); i += 3) points.push_back({chosen[i], chosen[i + 1], std::stoll(chosen[i + 2])});
   return points;
 }
 
@@ -69,11 +68,10 @@ Config config_at(const Config& run, const Point& point) {
 
 Config probed_config(const Config& run, const Point& point) {
   Config config = without_outputs(config_at(run, point));
-  if (config.precision.is_fp64()) {
-    throw ConfigError(
-        "precision.compute: fp64 rounds nothing that could be examined; give the precision in which the model is to be "
-        "examined, such as precision.compute=bf16");
-  }
+  require<ConfigError>(
+      !config.precision.is_fp64(),
+      "precision.compute: fp64 rounds nothing that could be examined; give the precision in which the model is to be "
+      "examined, such as precision.compute=bf16");
   config.probe.enabled = true;
   config.probe.interval = 1;
   config.checkpoint.resume = point.checkpoint;
@@ -140,8 +138,7 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
   return trained;
 }
 
-// The settings that a run was saved with. Overrides of the precision replace the precision of the checkpoint and of all
-// later phases.
+// The settings that a run was saved with. Overrides of the precision replace that of the checkpoint and later phases.
 std::string saved_settings(const Checkpoint& checkpoint, const std::string& source,
                            const std::vector<std::string>& overrides) {
   const auto yaml = checkpoint.state.at("config").get<std::string>();

@@ -6,15 +6,14 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
 #include "comm/communicator.h"
 #include "core/backend/registry.h"
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
-#include "tools/lab/experiment/run_length.h"
 #include "tools/model/runtime/model_runtime.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/run/report/report.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
@@ -51,8 +50,7 @@ size_t baseline_of(const std::vector<PrecisionRuns>& precisions, const std::stri
   const auto found = std::ranges::find(precisions, name, &PrecisionRuns::name);
   if (found != precisions.end()) return static_cast<size_t>(found - precisions.begin());
   if (wanted.empty()) return 0;
-  std::vector<std::string> names;
-  for (const PrecisionRuns& one : precisions) names.push_back(one.name);
+  const auto names = precisions | std::views::transform(&PrecisionRuns::name);
   throw ConfigError(
       fmt::format("--baseline: expected one of the precisions {}, got '{}'", fmt::join(names, ","), wanted));
 }
@@ -61,14 +59,6 @@ void announce(const std::string& name, uint64_t seed, const TrainingRecord& run)
   if (!run.succeeded()) return log_warn("{} with seed {} failed: {}", name, seed, run.failure);
   log_info("{} with seed {}: final loss {:.4f} nats, {:.2f} ms a step, {:.0f} tokens/s", name, seed, run.final_loss(),
            1e3 * run.median_step_seconds(), run.tokens_per_second());
-}
-
-std::vector<double> losses_of(const std::vector<TrainingRecord>& runs, double (TrainingRecord::*loss)() const) {
-  std::vector<double> losses;
-  for (const TrainingRecord& run : runs) {
-    if (run.succeeded()) losses.push_back((run.*loss)());
-  }
-  return losses;
 }
 
 // Over seeds; null without values.
@@ -94,10 +84,8 @@ void add_times(const std::vector<TrainingRecord>& runs, const std::vector<Traini
   }
   found["step_seconds"] = spread_of(seconds);
   found["time_ratio"] = spread_of(ratios);
-  found["tokens_per_second"] = nullptr;
-  if (seconds.empty()) return;
-  found["tokens_per_second"] =
-      static_cast<double>(runs.front().tokens_per_step) / found["step_seconds"]["mean"].get<double>();
+  const auto tokens = static_cast<double>(runs.front().tokens_per_step);
+  found["tokens_per_second"] = seconds.empty() ? Json() : Json(tokens / number_of(found["step_seconds"]["mean"]));
 }
 
 void add_steps(const std::vector<TrainingRecord>& runs, Json& found) {
@@ -139,11 +127,11 @@ std::string too_few_seeds(const MeanDifference& difference, double margin, doubl
 void add_losses(const PrecisionComparison& comparison, const std::vector<TrainingRecord>& runs,
                 const std::vector<TrainingRecord>& baseline, Json& found) {
   const double level = comparison.options.level;
-  const std::vector<double> losses = losses_of(runs, &TrainingRecord::final_loss);
-  std::vector<double> differences, margins;
+  std::vector<double> losses, differences, margins;
   bool only_ours_failed = false, only_theirs_failed = false;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
     const bool is_ours = runs[seed].succeeded(), is_theirs = baseline[seed].succeeded();
+    if (is_ours) losses.push_back(runs[seed].final_loss());
     only_ours_failed |= !is_ours && is_theirs;
     only_theirs_failed |= is_ours && !is_theirs;
     if (!is_ours || !is_theirs) continue;
@@ -203,10 +191,8 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
   }
   comparison.baseline = baseline_of(comparison.precisions, options.baseline);
   const PrecisionRuns& baseline = comparison.precisions[comparison.baseline];
-  if (!baseline.refusal.empty()) {
-    throw ConfigError(
-        fmt::format("{}, the baseline of the comparison, cannot be trained: {}", baseline.name, baseline.refusal));
-  }
+  require<ConfigError>(baseline.refusal.empty(), "{}, the baseline of the comparison, cannot be trained: {}",
+                       baseline.name, baseline.refusal);
   const int64_t runs = std::ssize(trained) * std::ssize(comparison.seeds);
   log_info("compare: {} of {}: precisions x seeds = {} x {} (--precisions, --seeds, --steps)", counted(runs, "run"),
            counted(comparison.steps, "step"), trained.size(), comparison.seeds.size());

@@ -16,6 +16,15 @@ namespace {
 
 constexpr int64_t kLongestBlock = 128;
 
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// By format, for forward products and for whole layers in a dtype.
+constexpr std::pair<std::string_view, RiskThresholds> kMeasured[] = {
+    {"bf16", {0.0051, kNever}},      {"fp16", {0.095, kNever, true}}, {"current", {0.078, 0.29}},
+    {"current:e4m3", {0.078, 0.29}},  // the same formats in forward products
+    {"block", {0.29, 0.29}},         {"mxfp8", {0.18, kNever}},       {"nvfp4", {0.0, 0.5}},
+};
+
 Tensor first_rows(const Tensor& matrix, int64_t rows) {
   return matrix.slice(0, rows * matrix.dim(1)).view({rows, matrix.dim(1)});
 }
@@ -101,25 +110,44 @@ Tensor exact_product(Tape& tape, const LayerOperands& operands, Product product)
   return result;
 }
 
-// The product of a layer that computes in fp32 and whose operands have the recipe's formats. ConfigError if sizes are
-// not whole blocks.
-LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, const Recipe& recipe) {
+// The losses of an operand in a dtype. Only fp16's gradients have a scale.
+FormatLosses losses_in(DType dtype, Tape& tape, const LayerOperands& operands, Role role) {
+  const bool is_scaled = role == Role::kGradient && dtype == DType::kF16;
+  return format_losses(record_of<ExponentHistogram>(tape, ExponentHistogramArgs{.x = operands.given(role)}),
+                       format_of(dtype), is_scaled ? std::ilogb(operands.gradient_scale) : 0);
+}
+
+// The product of a layer whose operands have the recipe's formats, summed in fp32, or which computes in a dtype and
+// rounds the result to it. ConfigError if sizes are not whole blocks.
+LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, const std::string& format) {
+  const auto dtype = parse_float_dtype(format);
   LinearFormats formats;
-  for (const Role role : kAllRoles) formats.set(product, role, format_for(recipe, role));
+  for (const Role role : kAllRoles) {
+    if (!dtype) formats.set(product, role, format_for(*parse_recipe(format), role));
+  }
   const ProductRoles roles = roles_of(product);
   const Role both[] = {roles.a, roles.b};
-  LoweredProduct lowered{.value = tape.allocate(DType::kF32, operands.result_shape(product), "lowered product")};
+  const Tensor result = tape.allocate(dtype.value_or(DType::kF32), operands.result_shape(product), "lowered product");
+  LoweredProduct lowered;
   RoundedMatrix made[2];
   for (const int side : {0, 1}) {
+    const bool is_weight = both[side] == Role::kWeight;
+    const Tensor& given = operands.given(both[side]);
+    if (dtype) {
+      lowered.losses[side] = losses_in(*dtype, tape, operands, both[side]);
+      made[side].values = tape.cast(given, *dtype);
+      const CompareArgs args{.x = made[side].values, .reference = given};
+      if (is_weight) lowered.weight_error_squares = record_of<ErrorSums>(tape, args).error_squares;
+      continue;
+    }
     const OperandUse use{.product = product,
                          .role = both[side],
                          .format = formats.at(product, both[side]),
                          .values = values_dtype(tape, formats, product, DType::kF32),
                          .transformed = is_transformed(formats, product)};
-    const Tensor& given = operands.given(both[side]);
-    made[side] = both[side] == Role::kWeight ? round_weight(tape, operands.weight, given, use)
-                                             : round_operand(tape, given, operands.weight, use);
-    if (both[side] == Role::kWeight) lowered.weight_error_squares = weight_error(tape, made[side], given);
+    made[side] =
+        is_weight ? round_weight(tape, operands.weight, given, use) : round_operand(tape, given, operands.weight, use);
+    if (is_weight) lowered.weight_error_squares = weight_error(tape, made[side], given);
     if (!use.format) continue;
     Tensor source = given;
     if (use.transformed) {
@@ -130,38 +158,12 @@ LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Produc
         tape,
         RoundingLossesArgs{.src = source, .format = *use.format, .axis = axis_of(use), .scale = made[side].scale});
   }
-  GemmArgs args = gemm(product, made[0].values, made[1].values, lowered.value);
+  GemmArgs args = gemm(product, made[0].values, made[1].values, result);
   args.a_scale = made[0].scale;
   args.b_scale = made[1].scale;
   tape.backend().run(args, tape.stream());
-  return lowered;
-}
-
-// The product of a layer that computes in `dtype`; the result is rounded to it.
-LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, DType dtype) {
-  const ProductRoles roles = roles_of(product);
-  const Role both[] = {roles.a, roles.b};
-  LoweredProduct lowered;
-  Tensor made[2];
-  for (const int side : {0, 1}) {
-    const Tensor& given = operands.given(both[side]);
-    const bool is_scaled = both[side] == Role::kGradient && dtype == DType::kF16;
-    lowered.losses[side] = format_losses(record_of<ExponentHistogram>(tape, ExponentHistogramArgs{.x = given}),
-                                         format_of(dtype), is_scaled ? std::ilogb(operands.gradient_scale) : 0);
-    made[side] = tape.cast(given, dtype);
-    if (both[side] != Role::kWeight) continue;
-    lowered.weight_error_squares =
-        record_of<ErrorSums>(tape, CompareArgs{.x = made[side], .reference = given}).error_squares;
-  }
-  const Tensor result = tape.allocate(dtype, operands.result_shape(product), "lowered product");
-  tape.backend().run(gemm(product, made[0], made[1], result), tape.stream());
   lowered.value = tape.cast(result, DType::kF32);
   return lowered;
-}
-
-LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, const std::string& format) {
-  if (const auto dtype = parse_float_dtype(format)) return lowered_product(tape, operands, product, *dtype);
-  return lowered_product(tape, operands, product, *parse_recipe(format));
 }
 
 }  // namespace
@@ -279,6 +281,25 @@ std::vector<LocalScore> LocalScores::take() {
   std::vector<LocalScore> taken(decisions_.size());
   std::swap(taken, scores_);
   return taken;
+}
+
+const char* name(PrecisionBand band) {
+  constexpr const char* kNames[] = {"low", "mixed", "fp32", "unrated"};
+  return kNames[static_cast<size_t>(band)];
+}
+
+std::optional<RiskThresholds> measured_thresholds(const PrecisionDecision& decision) {
+  for (const auto& [format, thresholds] : kMeasured) {
+    if (format == decision.format && lowers_forward_product(decision)) return thresholds;
+  }
+  return std::nullopt;
+}
+
+PrecisionBand band_of(const OperandRisk& risk, const std::optional<RiskThresholds>& thresholds) {
+  if (!thresholds) return PrecisionBand::kUnrated;
+  if (thresholds->overflow_harms && risk.overflow > 0.0) return PrecisionBand::kFp32;
+  if (risk.sum() < thresholds->low) return PrecisionBand::kLow;
+  return risk.sum() <= thresholds->high ? PrecisionBand::kMixed : PrecisionBand::kFp32;
 }
 
 }  // namespace mantissa

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "core/base/log.h"
-#include "core/base/wrapped_text.h"
 #include "tools/lab/analyze/sensitivity/decision_passes.h"
 
 namespace mantissa {
