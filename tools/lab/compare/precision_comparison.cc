@@ -69,12 +69,12 @@ Json spread_of(const std::vector<double>& values) {
   return {{"mean", sum / static_cast<double>(values.size())}, {"low", *low}, {"high", *high}};
 }
 
-Json peak_of(const std::vector<TrainingRecord>& runs) {
+Json peak_of(const Runs& runs) {
   const size_t peak = std::ranges::max_element(runs, {}, &TrainingRecord::peak_memory_bytes)->peak_memory_bytes;
   return peak > 0 ? Json(static_cast<double>(peak)) : Json();
 }
 
-void add_times(const std::vector<TrainingRecord>& runs, const std::vector<TrainingRecord>& baseline, Json& found) {
+void add_times(const Runs& runs, const Runs& baseline, Json& found) {
   std::vector<double> seconds, ratios;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
     const double ours = runs[seed].median_step_seconds(), theirs = baseline[seed].median_step_seconds();
@@ -88,7 +88,7 @@ void add_times(const std::vector<TrainingRecord>& runs, const std::vector<Traini
   found["tokens_per_second"] = seconds.empty() ? Json() : Json(tokens / number_of(found["step_seconds"]["mean"]));
 }
 
-void add_steps(const std::vector<TrainingRecord>& runs, Json& found) {
+void add_steps(const Runs& runs, Json& found) {
   std::vector<double> norms;
   std::optional<float> smallest_scale;
   double steps = 0.0, overflows = 0.0, faults = 0.0, changes = 0.0;
@@ -124,8 +124,7 @@ std::string too_few_seeds(const MeanDifference& difference, double margin, doubl
   return "too few seeds to tell: the difference is near the margin";
 }
 
-void add_losses(const PrecisionComparison& comparison, const std::vector<TrainingRecord>& runs,
-                const std::vector<TrainingRecord>& baseline, Json& found) {
+void add_losses(const PrecisionComparison& comparison, const Runs& runs, const Runs& baseline, Json& found) {
   const double level = comparison.options.level;
   std::vector<double> losses, differences, margins;
   bool only_ours_failed = false, only_theirs_failed = false;
@@ -164,8 +163,6 @@ void add_losses(const PrecisionComparison& comparison, const std::vector<Trainin
 }
 
 }  // namespace
-
-size_t precision_in_turn(size_t seed, size_t turn, size_t count) { return (seed + turn) % count; }
 
 PrecisionComparison compare_precisions(const ComparisonOptions& options, const Config& config,
                                        const std::vector<Candidate>& candidates, Communicator& communicator) {
@@ -225,8 +222,8 @@ double margin_of(const PrecisionComparison& comparison) {
 }
 
 Json summary_of(const PrecisionComparison& comparison, size_t precision) {
-  const std::vector<TrainingRecord>& runs = comparison.precisions[precision].runs;
-  const std::vector<TrainingRecord>& baseline = comparison.precisions[comparison.baseline].runs;
+  const auto& all = comparison.precisions;
+  const Runs &runs = all[precision].runs, &baseline = all[comparison.baseline].runs;
   const auto failed = std::ranges::find_if_not(runs, &TrainingRecord::succeeded);
   const Json peak = peak_of(runs), baseline_peak = peak_of(baseline);
   Json found = {{"runs", runs.size()},

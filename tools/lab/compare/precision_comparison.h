@@ -31,12 +31,14 @@ struct ComparisonOptions {
   double level = 0.95;   // of intervals
 };
 
+using Runs = std::vector<TrainingRecord>;  // one for each seed
+
 struct PrecisionRuns {
   std::string name;
   Config config{};
-  std::string refusal{};               // why nothing was trained; empty: it was
-  std::vector<TrainingRecord> runs{};  // one for each seed
-  std::vector<int64_t> places{};       // of each run among those of its seed, from 0
+  std::string refusal{};  // why nothing was trained; empty: it was
+  Runs runs{};
+  std::vector<int64_t> places{};  // of each run among those of its seed, from 0
 };
 
 struct PrecisionComparison {
@@ -51,7 +53,7 @@ struct PrecisionComparison {
 };
 
 // The precision, out of `count`, that is run at place `turn` of seed number `seed`.
-size_t precision_in_turn(size_t seed, size_t turn, size_t count);
+inline size_t precision_in_turn(size_t seed, size_t turn, size_t count) { return (seed + turn) % count; }
 
 // Trains every candidate with every seed, and logs a line for each run. A candidate that require_trainable() rejects is
 // listed with the reason; ConfigError if it is the baseline, or if options.baseline names no candidate. Collective.
@@ -93,7 +95,7 @@ std::string describe(const UtilityWeights& weights);  // as parsed
 // Nats a token that the baseline's loss falls while its steps grow e-fold, over the seeds: minus the slope of training
 // losses on ln(step), by least squares over the second half of a run. Nothing for fewer than 10 steps or two seeds, and
 // if the interval of the slope does not show that the loss falls.
-std::optional<double> nats_per_efold(const std::vector<TrainingRecord>& baseline, double level);
+std::optional<double> nats_per_efold(const Runs& baseline, double level);
 
 // The energy of a step in a precision, joules a rank. Asked only if energy has a weight.
 using StepEnergy = std::function<double(const std::string& precision)>;

@@ -58,8 +58,8 @@ double fall(const TrainingRecord& run) {
 // `efold`: nats; NaN: not known. `log_joules`: of the energy over the baseline's.
 Rated rate(const PrecisionComparison& comparison, const UtilityWeights& weights, double efold, size_t index,
            double log_joules) {
-  const std::vector<TrainingRecord>& runs = comparison.precisions[index].runs;
-  const std::vector<TrainingRecord>& baseline = comparison.precisions[comparison.baseline].runs;
+  const auto& all = comparison.precisions;
+  const Runs &runs = all[index].runs, &baseline = all[comparison.baseline].runs;
   const double memory =
       std::log(static_cast<double>(runs[0].peak_memory_bytes) / static_cast<double>(baseline[0].peak_memory_bytes));
   Rated rated{.index = index};
@@ -173,7 +173,7 @@ std::string describe(const UtilityWeights& weights) {
   return fmt::format("{}", fmt::join(parts, ","));
 }
 
-std::optional<double> nats_per_efold(const std::vector<TrainingRecord>& baseline, double level) {
+std::optional<double> nats_per_efold(const Runs& baseline, double level) {
   std::vector<double> falls;
   for (const TrainingRecord& run : baseline) {
     if (run.succeeded() && run.steps.size() >= 10) falls.push_back(fall(run));

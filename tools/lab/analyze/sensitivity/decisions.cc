@@ -21,10 +21,10 @@ RuleFormat require_format(const std::string& text) {
       "--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
       "(current:e5m2), got '{}'{}",
       text, parse_fp32_products(text) ? ": that is not a lower format but a way to multiply fp32 numbers" : "");
-  if (const auto* const recipe = std::get_if<Recipe>(&*format); recipe && recipe->scaling == Scaling::kDelayed) {
-    throw ConfigError(fmt::format(
-        "--formats: '{}' takes its scales from earlier steps, but a single step has none: use current", text));
-  }
+  const auto* const recipe = std::get_if<Recipe>(&*format);
+  require<ConfigError>(recipe == nullptr || recipe->scaling != Scaling::kDelayed,
+                       "--formats: '{}' takes its scales from earlier steps, but a single step has none: use current",
+                       text);
   return *format;
 }
 

@@ -76,10 +76,7 @@ class LocalScores final : public ProductObserver {
   std::vector<LocalScore> take();
 
  private:
-  struct Layer;  // the operands that decisions are tried on
-
   int64_t sampled_rows(int64_t rows) const;
-  void try_decision(const PrecisionDecision& decision, Layer& layer, LocalScore& score);
 
   std::vector<PrecisionDecision> decisions_;
   Options options_;

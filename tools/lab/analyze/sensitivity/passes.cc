@@ -13,16 +13,6 @@
 namespace mantissa {
 namespace {
 
-// The sum of each element over the ranks, in rank order.
-template <typename Record>
-std::vector<Record> add_over_ranks(const std::vector<Record>& mine, Communicator& communicator) {
-  std::vector<Record> sums(mine.size());
-  for (const std::vector<Record>& of_rank : all_gather_arrays(communicator, mine)) {
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += of_rank[i];
-  }
-  return sums;
-}
-
 double learning_rate_at(const Session& session) {
   const ScheduleOptions& schedule = session.config.optimizer.schedule;
   const double rate = learning_rate(schedule, session.sharded.optimizer.applied_steps());
@@ -96,17 +86,13 @@ std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, const Sha
     const CompareArgs args{.x = x[i].values, .reference = reference[i].values, .record = records[x[i].parameter]};
     state.backend.run(args, state.stream);
   }
-  return add_over_ranks(records.read(state.backend, state.stream), state.communicator);
+  return sum_over_ranks(records.read(state.backend, state.stream), state.communicator);
 }
 
 ErrorSums total(const std::vector<ErrorSums>& by_parameter) {
   ErrorSums sum;
   for (const ErrorSums& one : by_parameter) sum += one;
   return sum;
-}
-
-std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator& communicator) {
-  return add_over_ranks(mine, communicator);
 }
 
 TrainingPoint::TrainingPoint(ShardedState& state) : state_(state) {
@@ -191,8 +177,6 @@ double LoweredPasses::run(const PrecisionPolicy* policy, float loss_scale, Produ
   for (const float loss : losses) sum += loss;
   return mean_over_tokens(sum);
 }
-
-double LoweredPasses::loss(const PrecisionPolicy* policy) { return mean_over_tokens(work_.loss_again(policy)); }
 
 double LoweredPasses::mean_over_tokens(double sum_of_rank) {
   return sum_over_ranks({sum_of_rank}, session_.communicator)[0] / static_cast<double>(tokens_);

@@ -36,7 +36,14 @@ std::vector<std::vector<float>> read(const Shard& shard, const ShardedState& sta
 std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, const ShardedState& state);
 ErrorSums total(const std::vector<ErrorSums>& by_parameter);
 // Each element summed over the ranks, in rank order. Collective.
-std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator& communicator);
+template <typename Record = double>
+std::vector<Record> sum_over_ranks(const std::vector<Record>& mine, Communicator& communicator) {
+  std::vector<Record> sums(mine.size());
+  for (const std::vector<Record>& of_rank : all_gather_arrays(communicator, mine)) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += of_rank[i];
+  }
+  return sums;
+}
 
 // A training at a point, to which it can be restored after a trial.
 class TrainingPoint {
@@ -81,7 +88,7 @@ class LoweredPasses {
   // times `loss_scale`. Needs make_room() for the policy. Returns the global batch's mean loss, nats. Collective.
   double run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer = nullptr);
   // The loss alone. Collective.
-  double loss(const PrecisionPolicy* policy);
+  double loss(const PrecisionPolicy* policy) { return mean_over_tokens(work_.loss_again(policy)); }
   // Updates masters, moments and weights with the gradients of run(), as the training would at this point. Returns
   // whether they were finite; if not, nothing is updated. Collective.
   bool update(float loss_scale);

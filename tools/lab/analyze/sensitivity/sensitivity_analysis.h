@@ -90,7 +90,7 @@ struct ParameterScores {
 // A score for ranking decisions, the largest first. Not finite counts as Inf; NaN is not known.
 struct NamedScore {
   const char* name;
-  std::vector<double> values;  // of each decision that was tried
+  std::vector<double> values{};  // of each decision that was tried
 };
 
 struct SensitivityAnalysis {

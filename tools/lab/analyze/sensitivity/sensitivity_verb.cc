@@ -249,16 +249,15 @@ Config analysed_config(const SensitivityRequest& request) {
     if (std::ranges::count(request.formats, format) == 1) continue;
     throw ConfigError(fmt::format("--formats: expected each format once, got '{}' twice", format));
   }
-  if (request.low_risk && !(*request.low_risk >= 0.0 && *request.high_risk >= *request.low_risk)) {
-    throw ConfigError(
-        fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
-                    *request.low_risk, *request.high_risk));
-  }
-  if (request.hessian_interval && !(*request.hessian_interval > 0.0 && *request.hessian_interval <= 10.0)) {
-    throw ConfigError(
-        fmt::format("--hessian-interval: expected a part of the score above 0%, at most 1000%, such as 50%, got {:g}%",
-                    100.0 * *request.hessian_interval));
-  }
+  const double low = request.low_risk.value_or(0.0), high = request.high_risk.value_or(low);
+  require<ConfigError>(low >= 0.0 && high >= low,
+                       "--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}", low,
+                       high);
+  const double interval = request.hessian_interval.value_or(1.0);
+  require<ConfigError>(
+      interval > 0.0 && interval <= 10.0,
+      "--hessian-interval: expected a part of the score above 0%, at most 1000%, such as 50%, got {:g}%",
+      100.0 * interval);
   require<ConfigError>(
       !request.hessian_interval || (request.probes >= 2 && request.probes <= request.max_probes),
       "--hessian-interval: expected --probes from 2, which an interval needs, to --max-probes, got {} and {}",
