@@ -118,11 +118,6 @@ Json band_evidence(const std::vector<Json>& decisions) {
   return {{"answer", high > 0 ? kAbove : kBelow}, {"text", fmt::format("{} of {} at risk", high, rated)}};
 }
 
-Json model_evidence(const Json& verdict) {
-  const char* const answer = verdict.at("level") == "good" ? kBelow : kAbove;
-  return {{"answer", answer}, {"text", verdict.at("level") == "bad" ? "Inf or NaN" : answer}};
-}
-
 class Weighing {
  public:
   void add(const EvidenceFile& file) {
@@ -139,7 +134,10 @@ class Weighing {
       if (verb == "analyze model") {
         const Json& setting = figures.at("setting");
         require_same(file, setting.at("precision"), setting.at("config"));
-        return set(file, setting.at("precision"), "counts", model_evidence(figures.at("verdict")));
+        const Json& level = figures.at("verdict").at("level");
+        const char* const answer = level == "good" ? kBelow : kAbove;
+        const Json found = {{"answer", answer}, {"text", level == "bad" ? "Inf or NaN" : answer}};
+        return set(file, setting.at("precision"), "counts", found);
       }
       throw ConfigError(fmt::format("{}: no evidence on precisions: `{}` wrote it", file.name, verb));
     } catch (const Json::exception& error) {

@@ -32,26 +32,22 @@ struct Point {
 
 bool is_run(const std::string& target) { return std::filesystem::is_directory(target); }
 
-std::vector<Point> points_of(const std::string& target) {
-  if (!is_run(target)) return {{"early", "none"}};
-  const std::string newest = find_checkpoint_folder(target);
-  const int64_t last = open_checkpoint(newest).step;
-  const CheckpointStore store(checkpoint_root(target), {.warn = [](const std::string& text) { log_warn("{}", text); }});
-  Point early{"early", "none"};
-  if (const auto steps = store.steps(); !steps.empty() && 2 * steps.back() <= last) {
-    early.checkpoint = store.folder(steps.back());
-    early.step = steps.back();
-  }
-  return {early, {"late", newest, last}};
-}
-
 // The points as rank 0 sees them: a run that is still training adds and removes checkpoints.
-std::vector<Point> agreed_points(const std::string& target, Communicator& communicator) {
+std::vector<Point> points_of(const std::string& target, Communicator& communicator) {
   std::vector<std::string> mine;  // name, checkpoint and step of each point
-  if (communicator.rank() == 0) {
-    for (const Point& point : points_of(target)) {
-      mine.insert(mine.end(), {point.name, point.checkpoint, std::to_string(point.step)});
-    }
+  const auto add = [&mine](const char* name, const std::string& checkpoint, int64_t step) {
+    mine.insert(mine.end(), {name, checkpoint, std::to_string(step)});
+  };
+  if (communicator.rank() == 0 && !is_run(target)) add("early", "none", 0);
+  if (communicator.rank() == 0 && is_run(target)) {
+    const std::string newest = find_checkpoint_folder(target);
+    const int64_t last = open_checkpoint(newest).step;
+    const CheckpointStore store(checkpoint_root(target),
+                                {.warn = [](const std::string& text) { log_warn("{}", text); }});
+    const auto steps = store.steps();
+    const bool has_early = !steps.empty() && 2 * steps.back() <= last;
+    add("early", has_early ? store.folder(steps.back()) : "none", has_early ? steps.back() : 0);
+    add("late", newest, last);
   }
   const std::vector<std::string> chosen = all_gather_text_lists(communicator, mine)[0];
   std::vector<Point> points;
@@ -85,11 +81,6 @@ Config in_fp32(Config config) {
   config.optimizer.adamw.master = MasterWeights::kF32;
   config.optimizer.adamw.weight_rounding = WeightRounding::kNearest;
   return config;
-}
-
-// Whether any layer's gradients are stored in fp16.
-bool stores_fp16(const Config& config) {
-  return std::ranges::count(ops_of(config), DType::kF16, &PlacedOp::compute) > 0;
 }
 
 struct Trained {
@@ -186,7 +177,7 @@ Config without_outputs(Config config) {
 }
 
 ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, Communicator& communicator) {
-  const std::vector<Point> points = agreed_points(request.target, communicator);
+  const std::vector<Point> points = points_of(request.target, communicator);
   ModelAnalysis analysis{.title = request.target,
                          .config = config_at(config, points.back()),
                          .ranks = communicator.size(),
@@ -195,7 +186,7 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
     const Config as_configured = probed_config(config, point);
     const Trained trained = train(as_configured, request.batches, communicator);
     CheckpointFindings found;
-    if (stores_fp16(as_configured)) {
+    if (std::ranges::count(ops_of(as_configured), DType::kF16, &PlacedOp::compute) > 0) {  // stores gradients in fp16
       Trained exact = train(in_fp32(as_configured), request.batches, communicator, &trained.steps);
       found = findings_of(trained.steps, exact.steps, request.loss_scale);
       take_magnitudes(trained.steps, std::move(exact.steps), found);

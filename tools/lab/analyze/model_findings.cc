@@ -55,12 +55,6 @@ ProbeRow unscaled_gradients(const ProbedStep& step) {
   return all;
 }
 
-double headroom_left(const ExponentHistogram& histogram, int exponent, const StaticScaleOptions& options) {
-  const double scaled = std::ldexp(magnitude_percentile(histogram, options.percentile).at_most, exponent);
-  const double left = info(Format::kF16).max / scaled;
-  return left >= options.headroom && left < 2.0 * options.headroom ? options.headroom : left;
-}
-
 LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps, const StaticScaleOptions& options) {
   std::vector<ProbeRow> by_step;
   ProbeRow all;
@@ -73,7 +67,9 @@ LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps, const Static
   found.advice = advise_scale(all.histogram, Format::kF16, options);
   if (!found.advice.recommended) return found;
   const int exponent = found.advice.recommended->exponent;
-  found.headroom = headroom_left(all.histogram, exponent, options);
+  const double largest = magnitude_percentile(all.histogram, options.percentile).at_most;
+  const double left = info(Format::kF16).max / std::ldexp(largest, exponent);
+  found.headroom = left >= options.headroom && left < 2.0 * options.headroom ? options.headroom : left;
   for (const ProbeRow& step : by_step) found.by_step.push_back(format_losses(step.histogram, Format::kF16, exponent));
   return found;
 }

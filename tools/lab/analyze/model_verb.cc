@@ -200,31 +200,6 @@ void print_checkpoint(const Json& checkpoint, ReportText& text) {
   }
 }
 
-void validate(const StaticScaleOptions& options) {
-  // NaN fails, too
-  require<ConfigError>(options.percentile > 0.0 && options.percentile <= 100.0,
-                       "--percentile: expected a number above 0, at most 100, got {}", options.percentile);
-  constexpr double kLargestHeadroom = 0x1p64;  // no fp32 scale leaves more
-  require<ConfigError>(options.headroom >= 1.0 / kLargestHeadroom && options.headroom <= kLargestHeadroom,
-                       "--headroom: expected a number from 2^-64 to 2^64 ({:.3g} to {:.3g}), got {}",
-                       1.0 / kLargestHeadroom, kLargestHeadroom, options.headroom);
-}
-
-void analyze(const ModelRequest& request, const Config& config, Communicator& communicator) {
-  const bool leads = communicator.rank() == 0;
-  OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
-  validate_for_ranks(config, communicator.size());
-  set_up_threads(config, communicator);
-  predict_memory_tables(config, communicator.size(),
-                        expected_path(config, communicator));  // rejects the configurations that the model rejects
-  const ModelAnalysis analysis = analyze_model(request, config, communicator);
-  if (!leads) return;
-  const Json figures = to_json(analysis);
-  print(model_text(figures));
-  json.write(figures);
-  html.write(page_document(kModelPage, figures));
-}
-
 }  // namespace
 
 std::string model_text(const Json& figures) {
@@ -238,15 +213,33 @@ std::string model_text(const Json& figures) {
 }
 
 int model_verb(const ModelRequest& request) {
-  return run_job(
-      [&] {
-        validate(request.loss_scale);
-        Config config = configuration_of(request);
-        require_different_files({{"--json", request.json}, {"--html", request.html}},
-                                files_read(request.target, config));
-        return config;
-      },
-      [&](const Config& config, Communicator& communicator) { analyze(request, config, communicator); });
+  const StaticScaleOptions& scale = request.loss_scale;
+  const auto configure = [&] {
+    // NaN fails, too
+    require<ConfigError>(scale.percentile > 0.0 && scale.percentile <= 100.0,
+                         "--percentile: expected a number above 0, at most 100, got {}", scale.percentile);
+    constexpr double kLargestHeadroom = 0x1p64;  // no fp32 scale leaves more
+    require<ConfigError>(scale.headroom >= 1.0 / kLargestHeadroom && scale.headroom <= kLargestHeadroom,
+                         "--headroom: expected a number from 2^-64 to 2^64 ({:.3g} to {:.3g}), got {}",
+                         1.0 / kLargestHeadroom, kLargestHeadroom, scale.headroom);
+    Config config = configuration_of(request);
+    require_different_files({{"--json", request.json}, {"--html", request.html}}, files_read(request.target, config));
+    return config;
+  };
+  return run_job(configure, [&](const Config& config, Communicator& communicator) {
+    const bool leads = communicator.rank() == 0;
+    OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
+    validate_for_ranks(config, communicator.size());
+    set_up_threads(config, communicator);
+    predict_memory_tables(config, communicator.size(),
+                          expected_path(config, communicator));  // rejects the configurations that the model rejects
+    const ModelAnalysis analysis = analyze_model(request, config, communicator);
+    if (!leads) return;
+    const Json figures = to_json(analysis);
+    print(model_text(figures));
+    json.write(figures);
+    html.write(page_document(kModelPage, figures));
+  });
 }
 
 }  // namespace mantissa

@@ -43,13 +43,6 @@ std::string scale_text(const Json& scale) {
   return is_power && number >= 1024.0 ? fmt::format("2^{}", exponent - 1) : fmt::format("{:g}", scale);
 }
 
-std::string verdict_line(const Json& figures) {
-  const Json& setting = figures["setting"];
-  return fmt::format(
-      "Verdict: final loss against {} with the same seed, nats per token, {:g} % interval; equal within {:.2g} ({})",
-      figures["baseline"], 100.0 * number_of(setting["level"]), number_of(setting["margin"]), setting["margin_text"]);
-}
-
 void print_figures(const Json& figures, ReportText& text) {
   Json trained = Json::array();
   for (const Json& precision : figures["precisions"]) {
@@ -139,43 +132,6 @@ std::map<std::string, double> energies_on(const Hardware& hardware, const std::s
   return joules;
 }
 
-void compare(const CompareRequest& request, const Config& config, Communicator& communicator) {
-  const bool leads = communicator.rank() == 0;
-  OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
-  if (leads && !is_uniform(config) && std::ranges::count(request.precisions, kConfigured) == 0) {
-    log_warn(
-        "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
-  }
-  set_up_threads(config, communicator);
-  const std::vector<Candidate> candidates = chosen_candidates(config, request.precisions);
-  std::map<std::string, double> joules;
-  if (weighs_energy(request)) {
-    joules = energies_on(find_hardware(request.hardware), request.config, config, candidates, communicator.size());
-  }
-  const PrecisionComparison comparison = compare_precisions({.title = request.config,
-                                                             .seeds = request.seeds,
-                                                             .baseline = request.baseline,
-                                                             .margin = parse_loss_margin(request.margin)},
-                                                            config, candidates, communicator);
-  Json figures;
-  if (leads) {
-    figures = to_json(comparison);
-    if (!request.utility.empty()) {
-      const auto energy = [&](const std::string& name) { return joules.at(name); };
-      figures["utility"] = utility_of(comparison, parse_utility(request.utility), energy);
-    }
-    print(comparison_text(figures));
-  }
-  if (request.html.empty() && request.json.empty()) return;
-  const Json underflow = find_underflow(request, config, communicator);
-  if (!leads) return;
-  if (!underflow.is_null()) figures["gradients"] = underflow;
-  figures["device_formats"] =
-      analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products});
-  json.write(figures);
-  html.write(page_document(kComparisonPage, figures));
-}
-
 }  // namespace
 
 Json gradient_underflow(const ExponentHistogram& histogram, int64_t steps) {
@@ -209,8 +165,10 @@ std::string comparison_text(const Json& figures) {
   };
   ReportText text;
   if (figures.contains("utility")) text.paragraph(figures["utility"]["sentence"].get<std::string>()).blank_line();
-  text.paragraph(verdict_line(figures))
-      .table(precisions,
+  text.line(
+      "Verdict: final loss against {} with the same seed, nats per token, {:g} % interval; equal within {:.2g} ({})",
+      figures["baseline"], 100.0 * number_of(setting["level"]), number_of(setting["margin"]), setting["margin_text"]);
+  text.table(precisions,
              {{"precision", "name"}, {"verdict", "", verdict}, {"difference", "", difference}, {"power", "", power}});
   const std::string seeds = counted(std::ssize(setting["seeds"]), "seed");
   text.line("Power: the chance of {} to find equal precisions equal", seeds);
@@ -238,8 +196,43 @@ std::string comparison_text(const Json& figures) {
 }
 
 int compare_verb(const CompareRequest& request) {
-  return run_job([&] { return configuration_of(request); },
-                 [&](const Config& config, Communicator& communicator) { compare(request, config, communicator); });
+  const auto configure = [&] { return configuration_of(request); };
+  return run_job(configure, [&](const Config& config, Communicator& communicator) {
+    const bool leads = communicator.rank() == 0;
+    OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
+    if (leads && !is_uniform(config) && std::ranges::count(request.precisions, kConfigured) == 0) {
+      log_warn(
+          "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
+    }
+    set_up_threads(config, communicator);
+    const std::vector<Candidate> candidates = chosen_candidates(config, request.precisions);
+    std::map<std::string, double> joules;
+    if (weighs_energy(request)) {
+      joules = energies_on(find_hardware(request.hardware), request.config, config, candidates, communicator.size());
+    }
+    const PrecisionComparison comparison = compare_precisions({.title = request.config,
+                                                               .seeds = request.seeds,
+                                                               .baseline = request.baseline,
+                                                               .margin = parse_loss_margin(request.margin)},
+                                                              config, candidates, communicator);
+    Json figures;
+    if (leads) {
+      figures = to_json(comparison);
+      if (!request.utility.empty()) {
+        const auto energy = [&](const std::string& name) { return joules.at(name); };
+        figures["utility"] = utility_of(comparison, parse_utility(request.utility), energy);
+      }
+      print(comparison_text(figures));
+    }
+    if (request.html.empty() && request.json.empty()) return;
+    const Json underflow = find_underflow(request, config, communicator);
+    if (!leads) return;
+    if (!underflow.is_null()) figures["gradients"] = underflow;
+    figures["device_formats"] =
+        analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products});
+    json.write(figures);
+    html.write(page_document(kComparisonPage, figures));
+  });
 }
 
 }  // namespace mantissa

@@ -28,8 +28,6 @@ namespace {
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kWarmUpSteps = 2;
 
-bool rolls_back(const Config& config) { return adapts(config) && config.precision_adaptive.options.rollback; }
-
 // A folder for the checkpoints of a run, beside its run folder, where all nodes see it. Its constructor is collective.
 struct KeptFolder {
   KeptFolder(const std::string& run_dir, Communicator& communicator) : leads(communicator.rank() == 0) {
@@ -60,14 +58,6 @@ Config in_memory(Config config, const KeptFolder* kept) {
   return config;
 }
 
-// The memory table on a CPU, since the process has trained other things before.
-size_t peak_memory(const Session& session) {
-  const Backend& backend = *session.runtime.backend;
-  const size_t table = measure_memory_table(session).total();
-  if (backend.device().kind == Device::Kind::kCpu) return table;
-  return std::max(table, backend.memory_use().peak_bytes);
-}
-
 // Keeps checkpoints for precision.adaptive.rollback.
 class Keeper final : public TrainObserver {
  public:
@@ -88,14 +78,9 @@ class Recorder final : public TrainObserver {
   Recorder(TrainingRecord& record, ProgressBar* progress) : record_(record), progress_(progress) {}
 
   void after_step(Trainer&, const StepReport& step) override {
-    record_.steps.push_back({.loss = step.loss,
-                             .grad_norm = step.grad_norm,
-                             .scale = step.scale,
-                             .result = step.applied           ? StepResult::kApplied
-                                       : is_fault(step.event) ? StepResult::kFault
-                                                              : StepResult::kOverflow,
-                             .seconds = step.seconds,
-                             .learning_rate = step.learning_rate});
+    using enum StepResult;
+    const StepResult result = step.applied ? kApplied : is_fault(step.event) ? kFault : kOverflow;
+    record_.steps.push_back({step.loss, step.grad_norm, step.scale, result, step.seconds, step.learning_rate});
     if (progress_ != nullptr) progress_->advance();
   }
   void after_validation(Trainer& trainer, double loss) override {
@@ -103,12 +88,13 @@ class Recorder final : public TrainObserver {
   }
   void before_leave(Trainer& trainer) override {
     Session& session = trainer.session();
+    const Backend& backend = *session.runtime.backend;
     record_.memory = measure_memory_table(session);
-    record_.peak_memory_bytes = std::max(record_.peak_memory_bytes, peak_memory(session));
+    size_t peak = record_.memory.total();  // on a CPU, since the process has trained other things before
+    if (backend.device().kind != Device::Kind::kCpu) peak = std::max(peak, backend.memory_use().peak_bytes);
+    record_.peak_memory_bytes = std::max(record_.peak_memory_bytes, peak);
     const double sent =
-        trainer.is_leader()
-            ? walk_calls(session.config, session.ranks(), session.runtime.backend->fp8_gemm_support()).sent()
-            : 0.0;
+        trainer.is_leader() ? walk_calls(session.config, session.ranks(), backend.fp8_gemm_support()).sent() : 0.0;
     record_.sent_bytes = all_gather_records(session.communicator, sent)[0];
   }
 
@@ -117,78 +103,29 @@ class Recorder final : public TrainObserver {
   ProgressBar* const progress_;
 };
 
-class Run {
- public:
-  Run(const Config& config, Communicator& communicator, ProgressBar* progress)
-      : kept_(rolls_back(config) ? std::make_unique<KeptFolder>(config.train.run_dir, communicator) : nullptr),
-        config_(in_memory(config, kept_.get())),
-        communicator_(communicator),
-        progress_(progress),
-        last_(config_.train.last_step()) {
-    record_.tokens_per_step = config.train.global_batch * config.model.context;
+// A training that reached its last step may still have failed.
+std::string failure_of(const TrainingRecord& record, int64_t last_step) {
+  if (std::ranges::count(record.steps, StepResult::kApplied, &TrainedStep::result) == 0) {
+    return fmt::format("all of its {} steps were skipped", record.steps.size());
   }
+  const char* const kind = record.validation.empty() ? "training" : "validation";
+  return std::isfinite(record.final_loss()) ? ""
+                                            : fmt::format("the {} loss is not finite after step {}", kind, last_step);
+}
 
-  TrainingRecord run() {
-    try {
-      train_run(config_, std::nullopt, {.begin = [this](auto&&... arguments) { begin(arguments...); }}, communicator_);
-      judge();
-    } catch (const ConfigError&) {
-      throw;
-    } catch (const FaultError& error) {
-      record_.failure = error.what();
-    } catch (const Error& error) {
-      // It does not fit into device memory. Other ranks may have had enough, and wait for this one.
-      if (communicator_.size() > 1 || error.code() != ExitCode::kMemory) throw;
-      record_.failure = error.what();
-    }
-    agree();  // from now on nobody reads a checkpoint
-    return std::move(record_);
+// Gathers the figures that each rank measures for itself.
+void agree(TrainingRecord& record, Communicator& communicator) {
+  std::vector<double> mine;
+  for (const TrainedStep& step : record.steps) mine.push_back(step.seconds);
+  mine.push_back(static_cast<double>(record.peak_memory_bytes));
+  std::vector<double> most(mine.size());
+  for (const std::vector<double>& of_rank : all_gather_arrays(communicator, mine)) {
+    for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], of_rank[i]);
   }
-
- private:
-  void begin(Session& session, RunState&, const Start& start, TrainObservers& observers) {
-    if (start.rollback) {  // these steps are trained again
-      record_.steps.resize(static_cast<size_t>(session.next_step));
-      std::erase_if(record_.validation, [&](const ValidationLoss& one) { return one.step > session.next_step; });
-    }
-    if (kept_) observers.push_back(std::make_shared<Keeper>(session, config_));
-    observers.push_back(std::make_shared<Recorder>(record_, progress_));
-    if (config_.probe.enabled) {
-      observers.push_back(std::make_shared<ProbeRecorder>(session.config, session.sharded, "", std::nullopt));
-    }
-  }
-
-  // A training that reached its last step may still have failed.
-  void judge() {
-    if (std::ranges::count(record_.steps, StepResult::kApplied, &TrainedStep::result) == 0) {
-      record_.failure = fmt::format("all of its {} steps were skipped", record_.steps.size());
-    } else if (!std::isfinite(record_.final_loss())) {
-      record_.failure = fmt::format("the {} loss is not finite after step {}",
-                                    record_.validation.empty() ? "training" : "validation", last_);
-    }
-  }
-
-  // Gathers the figures that each rank measures for itself.
-  void agree() {
-    std::vector<double> mine;
-    for (const TrainedStep& step : record_.steps) mine.push_back(step.seconds);
-    mine.push_back(static_cast<double>(record_.peak_memory_bytes));
-    std::vector<double> most(mine.size());
-    for (const std::vector<double>& of_rank : all_gather_arrays(communicator_, mine)) {
-      for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], of_rank[i]);
-    }
-    for (size_t step = 0; step < record_.steps.size(); ++step) record_.steps[step].seconds = most[step];
-    record_.peak_memory_bytes = static_cast<size_t>(most.back());
-    record_.memory = all_gather_records(communicator_, record_.memory)[0];
-  }
-
-  const std::unique_ptr<const KeptFolder> kept_;
-  const Config config_;
-  Communicator& communicator_;
-  ProgressBar* const progress_;
-  const int64_t last_;
-  TrainingRecord record_{};
-};
+  for (size_t step = 0; step < record.steps.size(); ++step) record.steps[step].seconds = most[step];
+  record.peak_memory_bytes = static_cast<size_t>(most.back());
+  record.memory = all_gather_records(communicator, record.memory)[0];
+}
 
 constexpr size_t kFewestSteps = 10;
 
@@ -275,9 +212,38 @@ void require_trainable(const Config& config, const Communicator& communicator) {
   predict_memory_tables(config, communicator.size(), expected_path(config, communicator));
 }
 
-TrainingRecord run_training(const Config& config, Communicator& communicator, ProgressBar* progress) {
-  require_trainable(config, communicator);
-  return Run(config, communicator, progress).run();
+TrainingRecord run_training(const Config& given, Communicator& communicator, ProgressBar* progress) {
+  require_trainable(given, communicator);
+  const bool rolls_back = adapts(given) && given.precision_adaptive.options.rollback;
+  const auto kept = rolls_back ? std::make_unique<KeptFolder>(given.train.run_dir, communicator) : nullptr;
+  const Config config = in_memory(given, kept.get());
+  TrainingRecord record;
+  record.tokens_per_step = given.train.global_batch * given.model.context;
+  const auto begin = [&](Session& session, RunState&, const Start& start, TrainObservers& observers) {
+    if (start.rollback) {  // these steps are trained again
+      record.steps.resize(static_cast<size_t>(session.next_step));
+      std::erase_if(record.validation, [&](const ValidationLoss& one) { return one.step > session.next_step; });
+    }
+    if (kept) observers.push_back(std::make_shared<Keeper>(session, config));
+    observers.push_back(std::make_shared<Recorder>(record, progress));
+    if (config.probe.enabled) {
+      observers.push_back(std::make_shared<ProbeRecorder>(session.config, session.sharded, "", std::nullopt));
+    }
+  };
+  try {
+    train_run(config, std::nullopt, {.begin = begin}, communicator);
+    record.failure = failure_of(record, config.train.last_step());
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const FaultError& error) {
+    record.failure = error.what();
+  } catch (const Error& error) {
+    // It does not fit into device memory. Other ranks may have had enough, and wait for this one.
+    if (communicator.size() > 1 || error.code() != ExitCode::kMemory) throw;
+    record.failure = error.what();
+  }
+  agree(record, communicator);  // from now on nobody reads a checkpoint
+  return record;
 }
 
 double late_learning(const TrainingRecord& run) {

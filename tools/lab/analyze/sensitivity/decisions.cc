@@ -28,16 +28,6 @@ RuleFormat require_format(const std::string& text) {
   return *format;
 }
 
-void add_decisions(const PlacedOp& op, const std::string& format, std::vector<PrecisionDecision>& decisions) {
-  if (std::holds_alternative<DType>(require_format(format))) {
-    decisions.push_back({.layer = op.layer, .op = op.op, .format = format});
-  } else if (op.op == Op::kLinear) {
-    for (const Product product : kAllProducts) {
-      decisions.push_back({.layer = op.layer, .op = op.op, .product = product, .format = format});
-    }
-  }
-}
-
 }  // namespace
 
 bool lowers_forward_product(const PrecisionDecision& decision) {
@@ -75,7 +65,13 @@ std::vector<PrecisionDecision> decisions_of(const Config& config, const std::vec
   for (const PlacedOp& op : ops_of(in_exact_precision(config))) {
     if (op.op != Op::kLinear && op.op != Op::kAttention) continue;
     if (!pattern.matches(op.layer) || !met.emplace(op.layer, op.op).second) continue;
-    for (const std::string& format : formats) add_decisions(op, format, decisions);
+    for (const std::string& format : formats) {
+      const PrecisionDecision whole{.layer = op.layer, .op = op.op, .format = format};
+      const bool is_dtype = std::holds_alternative<DType>(require_format(format));
+      if (is_dtype) decisions.push_back(whole);
+      if (is_dtype || op.op != Op::kLinear) continue;
+      for (const Product product : kAllProducts) decisions.emplace_back(whole).product = product;
+    }
   }
   require<ConfigError>(
       !decisions.empty(),

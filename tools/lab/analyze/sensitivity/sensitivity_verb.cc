@@ -244,50 +244,6 @@ void add_layers(const Json& figures, ReportText& text) {
                     {"elements", "elements"}});
 }
 
-Config analysed_config(const SensitivityRequest& request) {
-  for (const std::string& format : request.formats) {
-    if (std::ranges::count(request.formats, format) == 1) continue;
-    throw ConfigError(fmt::format("--formats: expected each format once, got '{}' twice", format));
-  }
-  const double low = request.low_risk.value_or(0.0), high = request.high_risk.value_or(low);
-  require<ConfigError>(low >= 0.0 && high >= low,
-                       "--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}", low,
-                       high);
-  const double interval = request.hessian_interval.value_or(1.0);
-  require<ConfigError>(
-      interval > 0.0 && interval <= 10.0,
-      "--hessian-interval: expected a part of the score above 0%, at most 1000%, such as 50%, got {:g}%",
-      100.0 * interval);
-  require<ConfigError>(
-      !request.hessian_interval || (request.probes >= 2 && request.probes <= request.max_probes),
-      "--hessian-interval: expected --probes from 2, which an interval needs, to --max-probes, got {} and {}",
-      request.probes, request.max_probes);
-  require<ConfigError>(request.score.empty() || parse_score_weights(request.score)[1] == 0.0 || request.batches >= 2,
-                       "--score: expected --batches 2 or more for the weight of the variance over batches, got 1");
-  const ModelRequest model{.target = request.target, .overrides = request.overrides};
-  Config config = without_outputs(in_exact_precision(configuration_of(model)));
-  require_different_files({{"--json", request.json}, {"--html", request.html}}, files_read(request.target, config));
-  config.checkpoint.resume = std::filesystem::is_directory(request.target) ? request.target : "none";
-  config.probe = {};
-  config.test = {};
-  return config;
-}
-
-void analyze(const SensitivityRequest& request, const Config& config, Communicator& communicator) {
-  const bool leads = communicator.rank() == 0;
-  OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
-  validate_for_ranks(config, communicator.size());
-  set_up_threads(config, communicator);
-  Session session(config, communicator);
-  if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
-  const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
-  if (!leads) return;
-  const Json figures = to_json(analysis);
-  print(sensitivity_text(figures));
-  json.write(figures);
-  html.write(page_document(kSensitivityPage, figures));
-}
-
 }  // namespace
 
 std::string sensitivity_text(const Json& figures) {
@@ -346,8 +302,48 @@ std::string sensitivity_text(const Json& figures) {
 }
 
 int sensitivity_verb(const SensitivityRequest& request) {
-  return run_job([&] { return analysed_config(request); },
-                 [&](const Config& config, Communicator& communicator) { analyze(request, config, communicator); });
+  const auto configure = [&] {
+    for (const std::string& format : request.formats) {
+      if (std::ranges::count(request.formats, format) == 1) continue;
+      throw ConfigError(fmt::format("--formats: expected each format once, got '{}' twice", format));
+    }
+    const double low = request.low_risk.value_or(0.0), high = request.high_risk.value_or(low);
+    require<ConfigError>(low >= 0.0 && high >= low,
+                         "--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}", low,
+                         high);
+    const double interval = request.hessian_interval.value_or(1.0);
+    require<ConfigError>(
+        interval > 0.0 && interval <= 10.0,
+        "--hessian-interval: expected a part of the score above 0%, at most 1000%, such as 50%, got {:g}%",
+        100.0 * interval);
+    require<ConfigError>(
+        !request.hessian_interval || (request.probes >= 2 && request.probes <= request.max_probes),
+        "--hessian-interval: expected --probes from 2, which an interval needs, to --max-probes, got {} and {}",
+        request.probes, request.max_probes);
+    require<ConfigError>(request.score.empty() || parse_score_weights(request.score)[1] == 0.0 || request.batches >= 2,
+                         "--score: expected --batches 2 or more for the weight of the variance over batches, got 1");
+    const ModelRequest model{.target = request.target, .overrides = request.overrides};
+    Config config = without_outputs(in_exact_precision(configuration_of(model)));
+    require_different_files({{"--json", request.json}, {"--html", request.html}}, files_read(request.target, config));
+    config.checkpoint.resume = std::filesystem::is_directory(request.target) ? request.target : "none";
+    config.probe = {};
+    config.test = {};
+    return config;
+  };
+  return run_job(configure, [&](const Config& config, Communicator& communicator) {
+    const bool leads = communicator.rank() == 0;
+    OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
+    validate_for_ranks(config, communicator.size());
+    set_up_threads(config, communicator);
+    Session session(config, communicator);
+    if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
+    const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
+    if (!leads) return;
+    const Json figures = to_json(analysis);
+    print(sensitivity_text(figures));
+    json.write(figures);
+    html.write(page_document(kSensitivityPage, figures));
+  });
 }
 
 }  // namespace mantissa
