@@ -1,4 +1,4 @@
-#include "tools/lab/analyze/probes_verb.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,6 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/quant/exponent_histogram.h"
-#include "tools/probe/probe_log.h"
 
 namespace mantissa {
 namespace {
