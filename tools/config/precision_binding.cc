@@ -53,7 +53,8 @@ ScalarField word_field(Target& target, const std::string& words, Parse parse, co
   const auto get = [&target, none] { return word_of(target, none); };
   return parsed_field(target, "one of " + known, get, [none, parse](const std::string& text) -> std::optional<Target> {
     if (const auto value = parse(text)) return Target(*value);
-    return *none != 0 && text == none ? std::optional(Target()) : std::nullopt;
+    if (*none == 0 || text != none) return std::nullopt;
+    return std::make_optional<Target>();
   });
 }
 

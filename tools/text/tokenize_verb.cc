@@ -17,7 +17,6 @@
 #include "core/data/token_shard.h"
 #include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
-#include "core/io/files.h"
 #include "tools/config/data_paths.h"
 #include "tools/text/chat/chat_template.h"
 #include "tools/text/document_reader.h"

@@ -23,7 +23,6 @@
 #include "core/io/checkpoint_store.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
-#include "tools/run/state/training_state.h"
 #include "tools/train/step/session.h"
 
 namespace mantissa {

@@ -7,7 +7,7 @@
 #include "core/backend/registry.h"
 #include "core/profile/op_times.h"
 #include "tools/model/runtime/model_runtime.h"
-#include "tools/run/metrics/speed.h"
+#include "tools/run/metrics/step_report.h"
 #include "tools/train/step/session.h"
 #include "tools/train/trainer.h"
 

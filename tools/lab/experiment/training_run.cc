@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "comm/communicator.h"
-#include "core/backend/recording_backend.h"
+#include "core/backend/decorators.h"
 #include "core/base/error.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
@@ -302,7 +302,7 @@ StepCalls walk_calls(const Config& config, int ranks, Fp8GemmSupport support, Ba
   StepCalls found;
   auto owned = std::make_unique<StepProfiler>(ProfilerOptions{.warm_up_steps = 1, .traced_steps = 0});
   StepProfiler& profiler = *owned;
-  auto backend = std::make_unique<RecordingBackend>(
+  auto backend = create_recording_backend(
       [&](KernelCall call) { found.calls.push_back(std::move(call)); },
       [&]() -> std::string_view { return profiler.recording() ? profiler.phase() : ""; }, packing, support);
   DryRun dry(config, ranks, std::move(backend), std::move(owned));

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/backend/kernel_call.h"
+#include "core/backend/decorators.h"
 #include "core/base/progress_bar.h"
 #include "core/kernels/fp8_gemm_support.h"
 #include "tools/config/config.h"
