@@ -103,27 +103,17 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(batch, context, width))
 
 
-class FeedForward(nn.Module):
-    def __init__(self, width, mlp_width):
-        super().__init__()
-        self.up = nn.Linear(width, mlp_width)
-        self.down = nn.Linear(mlp_width, width)
-
-    def forward(self, x):
-        return self.down(functional.gelu(self.up(x), approximate="tanh"))
-
-
 class Block(nn.Module):
     def __init__(self, width, heads, mlp_width, epsilon, fused_attention):
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=epsilon)
         self.attention = Attention(width, heads, fused_attention)
         self.norm2 = nn.LayerNorm(width, eps=epsilon)
-        self.mlp = FeedForward(width, mlp_width)
+        self.mlp = nn.ModuleDict({"up": nn.Linear(width, mlp_width), "down": nn.Linear(mlp_width, width)})
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        return x + self.mlp["down"](functional.gelu(self.mlp["up"](self.norm2(x)), approximate="tanh"))
 
 
 class Gpt2(nn.Module):

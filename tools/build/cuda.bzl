@@ -1,8 +1,5 @@
 """Rules for CUDA code. The toolkit is @cuda (third_party/cuda.bzl); without one, targets for a device are not made.
 
-    load("//tools/build:cuda.bzl", "mantissa_cuda_library")
-    load("@cuda//:defs.bzl", "CUDA_AVAILABLE")
-
 mantissa_cuda_library(name, srcs, hdrs, deps, cuda_deps, native_deps, emulated_deps, native_srcs, emulated_srcs, may_spill, ...)
     Two targets from the same sources:
       name             if CUDA_AVAILABLE: nvcc compiles the sources `*.cu.cc`, one action each; the host compiler all others.
@@ -15,8 +12,8 @@ mantissa_cuda_library(name, srcs, hdrs, deps, cuda_deps, native_deps, emulated_d
     A third target, name_cubins, is built by `tools/test --slow` (tag every-arch): the device code for each architecture that
     the toolkit knows, whatever the flag below says.
 
-It takes the attributes of cc_library. `srcs` must be a plain list (no select), because the suffix selects the compiler.
-Warnings are errors, nvcc's as well. nvcc gets the project's own options, not those of sanitizers: its objects link into
+It takes the attributes of cc_library, less `copts`, `defines` and `local_defines`. `srcs` must be a plain list (no select),
+because the suffix selects the compiler. Warnings are errors, nvcc's as well. nvcc gets the project's own options, not those of sanitizers: its objects link into
 sanitized programs, uninstrumented. Of --copt it takes -D, -U and -W.
 
 Architectures of programs: --//tools/build:cuda_archs=sm_80,sm_90a (default sm_90a). In C++ they are in "core/cuda/cuda_archs.h"
@@ -115,7 +112,7 @@ def _command_line_options(ctx, prefixes):
     return [word for word in ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts if word[:2] in prefixes]
 
 def _define_options(ctx, context):
-    defines = context.defines.to_list() + ctx.attr.all_defines
+    defines = context.defines.to_list()
     if ctx.var["COMPILATION_MODE"] == "opt":
         defines.append("NDEBUG")
     return ["-D" + define for define in defines] + _command_line_options(ctx, ["-D", "-U"])
@@ -146,7 +143,7 @@ def _compile(ctx, source, suffix, archs, options):
     arguments = ["-x", "cu", "-ccbin", toolchain.compiler_executable] + _NVCC_OPTIONS
     for arch in archs:
         arguments.append("-gencode=arch=%s,code=%s" % (arch.replace("sm_", "compute_"), arch))
-    arguments += _host_options(COPTS + _HOST_COPTS + ["-fPIC"] + ctx.attr.copts + _command_line_options(ctx, ["-W"]))
+    arguments += _host_options(COPTS + _HOST_COPTS + ["-fPIC"] + _command_line_options(ctx, ["-W"]))
     arguments += _define_options(ctx, context) + _include_options(ctx, context)
     unused = ctx.actions.declare_file(compiled.basename + ".unused", sibling = compiled)
     headers = depset(ctx.files.hdrs, transitive = [context.headers])
@@ -197,8 +194,6 @@ def _nvcc_rule(implementation, **attrs):
         implementation = implementation,
         attrs = dict(
             attrs,
-            all_defines = attr.string_list(),
-            copts = attr.string_list(),
             deps = attr.label_list(providers = [CcInfo]),
             hdrs = attr.label_list(allow_files = True),
             may_spill = attr.string_list_dict(),
@@ -212,34 +207,6 @@ def _nvcc_rule(implementation, **attrs):
 _nvcc_objects = _nvcc_rule(_nvcc_objects_impl, _archs = attr.label(default = "//tools/build:cuda_archs"))
 _nvcc_cubins = _nvcc_rule(_nvcc_cubins_impl)
 
-def _cuda_library(name, srcs, hdrs, deps, copts, may_spill, **kwargs):
-    kernels = [source for source in srcs if source.endswith(".cu.cc")]
-    others = [source for source in srcs if source not in kernels]
-    if kernels:
-        shared = {
-            "all_defines": kwargs.get("defines", []) + kwargs.get("local_defines", []),
-            "copts": copts,
-            # The runtime's headers come with nvcc, so the sandbox does not need them again.
-            "deps": deps,
-            "hdrs": hdrs + [source for source in others if source.endswith(".h")],
-            "may_spill": may_spill,
-            "srcs": kernels,
-            "testonly": kwargs.get("testonly", False),
-            "visibility": ["//visibility:private"],
-        }
-        tags = kwargs.get("tags", [])
-        _nvcc_objects(name = name + "_nvcc", tags = tags, **shared)
-        _nvcc_cubins(name = name + "_cubins", tags = tags + ["every-arch"], **shared)
-        others = others + [":%s_nvcc" % name]
-    mantissa_cc_library(
-        name = name,
-        srcs = others,
-        hdrs = hdrs,
-        copts = copts,
-        deps = deps + [label for label in ["@cuda//:cudart"] if label not in deps],
-        **kwargs
-    )
-
 def _emulated(label):
     """':x' -> ':x_emulated', '//a/b:c' -> '//a/b:c_emulated', '//a/b' -> '//a/b:b_emulated'."""
     if ":" not in label and "//" in label:
@@ -252,7 +219,6 @@ def mantissa_cuda_library(
         hdrs = [],
         deps = [],
         cuda_deps = [],
-        copts = [],
         native_srcs = [],
         native_hdrs = [],
         native_deps = [],
@@ -261,20 +227,36 @@ def mantissa_cuda_library(
         emulated_deps = [],
         **kwargs):
     if CUDA_AVAILABLE:
-        _cuda_library(
+        every_dep = deps + native_deps + cuda_deps
+        sources = srcs + native_srcs
+        kernels = [source for source in sources if source.endswith(".cu.cc")]
+        others = [source for source in sources if source not in kernels]
+        if kernels:
+            shared = {
+                # The runtime's headers come with nvcc, so the sandbox does not need them again.
+                "deps": every_dep,
+                "hdrs": hdrs + native_hdrs + [source for source in others if source.endswith(".h")],
+                "may_spill": may_spill,
+                "srcs": kernels,
+                "testonly": kwargs.get("testonly", False),
+                "visibility": ["//visibility:private"],
+            }
+            tags = kwargs.get("tags", [])
+            _nvcc_objects(name = name + "_nvcc", tags = tags, **shared)
+            _nvcc_cubins(name = name + "_cubins", tags = tags + ["every-arch"], **shared)
+            others = others + [":%s_nvcc" % name]
+        mantissa_cc_library(
             name = name,
-            srcs = srcs + native_srcs,
+            srcs = others,
             hdrs = hdrs + native_hdrs,
-            copts = copts,
-            may_spill = may_spill,
-            deps = deps + native_deps + cuda_deps,
+            deps = every_dep + [label for label in ["@cuda//:cudart"] if label not in every_dep],
             **kwargs
         )
     mantissa_cc_library(
         name = name + "_emulated",
         srcs = srcs + emulated_srcs,
         hdrs = hdrs,
-        copts = _HOST_COPTS + copts,
+        copts = _HOST_COPTS,
         deps = deps + emulated_deps + [_emulated(label) for label in cuda_deps],
         **kwargs
     )

@@ -1,7 +1,5 @@
 """The project's C++ rules: Bazel's own with our warnings, OpenMP and GoogleTest added.
 
-    load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_binary", "mantissa_cc_test", "mantissa_mpi_test")
-
 mantissa_cc_library(name, srcs, hdrs, exclude, deps, ...)
     cc_library, one for each package: `srcs` and `hdrs` are all *.cc and *.h of its folders unless given, less those in `exclude`.
     Its files, like those of a test, are compiled in batches (_BATCH), except in _NOT_BATCHED.

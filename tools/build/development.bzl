@@ -1,7 +1,5 @@
 """Rules for code outside of the tree: plugins of the program, and own programs with the library (tools/bundle --development).
 
-    load("//tools/build:development.bzl", "development_files", "interface_header")
-
 interface_header(name, deps, hdrs)
     Makes NAME.h, which defines MANTISSA_INTERFACE: a hash of `hdrs` and of all our headers that `deps` bring. Code that was compiled
     with other headers must not meet in one process.

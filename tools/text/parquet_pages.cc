@@ -123,41 +123,32 @@ PageBytes decompress(Codec codec, Bytes packed, size_t size) {
   return page;
 }
 
-HybridReader::HybridReader(Bytes bytes, int width) : bytes_(bytes), width_(width) {
+void read_hybrid(Bytes bytes, int width, std::span<uint32_t> values) {
   require_sound(width >= 0 && width <= 32);
-}
-
-void HybridReader::begin_run() {
-  const uint64_t header = take_varint(bytes_);
-  is_packed_ = (header & 1) != 0;
-  left_ = header >> 1;
-  require_sound(left_ > 0 && left_ < uint64_t{1} << 32);
-  buffered_ = 0;
-  buffer_ = 0;
-  if (is_packed_) {
-    left_ *= 8;
-    return;
-  }
-  value_ = 0;
-  const Bytes value = take_bytes(bytes_, static_cast<uint64_t>((width_ + 7) / 8));
-  for (size_t i = 0; i < value.size(); ++i) value_ |= std::to_integer<uint32_t>(value[i]) << (8 * i);
-}
-
-void HybridReader::read(std::span<uint32_t> values) {
+  uint64_t left = 0;  // of the run
+  bool is_packed = false;
+  uint32_t repeated = 0;  // the value of a run of one
+  uint64_t buffer = 0;    // bits read from packed values
+  int buffered = 0;
+  const auto next_byte = [&bytes] { return std::to_integer<uint64_t>(take_bytes(bytes, 1)[0]); };
   for (uint32_t& value : values) {
-    if (left_ == 0) begin_run();
-    --left_;
-    if (!is_packed_) {
-      value = value_;
-      continue;
+    if (left == 0) {
+      const uint64_t header = take_varint(bytes);
+      is_packed = (header & 1) != 0;
+      left = header >> 1;
+      require_sound(left > 0 && left < uint64_t{1} << 32);
+      if (is_packed) left *= 8;
+      buffer = repeated = 0;
+      buffered = 0;
+      for (int bit = 0; !is_packed && bit < width; bit += 8) repeated |= static_cast<uint32_t>(next_byte()) << bit;
     }
-    while (buffered_ < width_) {
-      buffer_ |= std::to_integer<uint64_t>(take_bytes(bytes_, 1)[0]) << buffered_;
-      buffered_ += 8;
-    }
-    value = static_cast<uint32_t>(buffer_ & ((uint64_t{1} << width_) - 1));
-    buffer_ >>= width_;
-    buffered_ -= width_;
+    --left;
+    value = repeated;
+    if (!is_packed) continue;
+    for (; buffered < width; buffered += 8) buffer |= next_byte() << buffered;
+    value = static_cast<uint32_t>(buffer & ((uint64_t{1} << width) - 1));
+    buffer >>= width;
+    buffered -= width;
   }
 }
 

@@ -24,25 +24,9 @@ struct PageBytes {
 // `size`: of the page when it is unpacked. DataError for another size, damaged bytes, or a codec that is not known.
 PageBytes decompress(Codec codec, Bytes packed, size_t size);
 
-// Integers in runs of one value, and in groups of 8 packed by bits (RLE/bit-packing hybrid).
-class HybridReader {
- public:
-  // `width`: bits of a value, at most 32. DataError for more.
-  HybridReader(Bytes bytes, int width);
-  // The next values. DataError if there are fewer.
-  void read(std::span<uint32_t> values);
-
- private:
-  void begin_run();
-
-  Bytes bytes_;
-  const int width_;
-  uint64_t left_ = 0;  // of the run
-  bool is_packed_ = false;
-  uint32_t value_ = 0;   // of a run of one value
-  uint64_t buffer_ = 0;  // bits read from packed values
-  int buffered_ = 0;
-};
+// The first of integers in runs of one value, and in groups of 8 packed by bits (RLE/bit-packing hybrid). `width`: bits
+// of a value, at most 32. DataError for more, or if there are fewer values.
+void read_hybrid(Bytes bytes, int width, std::span<uint32_t> values);
 
 // LEB128, which it takes off the front. DataError if it does not end, or has more than 64 bits.
 uint64_t take_varint(Bytes& bytes);

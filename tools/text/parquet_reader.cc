@@ -311,7 +311,7 @@ class ColumnReader {
       }
     }
     std::vector<uint32_t> present(static_cast<size_t>(header.values), 1);
-    if (is_optional_) HybridReader(levels, 1).read(present);
+    if (is_optional_) read_hybrid(levels, 1, present);
     texts_.resize(present.size());
     if (header.is_dictionary()) {
       look_up(values, present);
@@ -330,7 +330,7 @@ class ColumnReader {
     std::vector<uint32_t> indices(static_cast<size_t>(std::ranges::count(present, 1u)));
     if (indices.empty()) return;
     const int width = std::to_integer<int>(take_bytes(values, 1)[0]);
-    HybridReader(values, width).read(indices);
+    read_hybrid(values, width, indices);
     auto next = indices.begin();
     for (size_t i = 0; i < texts_.size(); ++i) {
       if (present[i] == 0) continue;

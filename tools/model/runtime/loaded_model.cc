@@ -49,12 +49,13 @@ Config config_of_model(const std::string& path, const std::vector<std::string>& 
   });
 }
 
-void load_weights(const ModelSource& source, ModelRuntime& runtime) {
+// `source`: null for a device that computes nothing.
+void make_weights(const ModelSource* source, ModelRuntime& runtime) {
   Backend& backend = *runtime.backend;
   for (int index = 0; index < runtime.parameters.size(); ++index) {
     Parameter& parameter = runtime.parameters[index];
     parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "weight");
-    load_weight(source, parameter, backend, *runtime.stream);
+    if (source != nullptr) load_weight(*source, parameter, backend, *runtime.stream);
   }
 }
 
@@ -100,16 +101,13 @@ LoadedModel load_model(const std::string& path, const std::vector<std::string>& 
   model.text = std::make_unique<TextCodec>(path, config);
   const auto arena_bytes = [&](Fp8GemmSupport support) {
     ModelRuntime dry(config, std::make_unique<DryRunBackend>(nullptr, support), nullptr);
-    for (int index = 0; index < dry.parameters.size(); ++index) {
-      Parameter& parameter = dry.parameters[index];
-      parameter.weight = dry.backend->make_tensor(parameter.working_dtype, parameter.shape, "weight");
-    }
+    make_weights(nullptr, dry);
     passes(dry, config);
     return dry.arena->peak_bytes();
   };
   model.runtime = std::make_unique<ModelRuntime>(config, open_device(config, choose_device(config.device, local_rank)),
                                                  arena_bytes);
-  load_weights(*open_model(found, RunWeights::kWorking), *model.runtime);
+  make_weights(open_model(found, RunWeights::kWorking).get(), *model.runtime);
   return model;
 }
 

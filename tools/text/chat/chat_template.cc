@@ -15,9 +15,15 @@
 namespace mantissa {
 namespace {
 
-constexpr std::string_view kTurn = "<|im_start|>", kEndOfTurn = "<|im_end|>";
-constexpr std::string_view kHeader = "<|start_header_id|>", kEndOfHeader = "<|end_header_id|>";
-constexpr std::string_view kEndOfLlamaTurn = "<|eot_id|>";
+// How a turn is written, by ChatFormat.
+struct Turn {
+  std::string_view name, begin, end_of_header, end, behind;
+  bool strips_content;
+};
+constexpr Turn kTurns[] = {{"ChatML", "<|im_start|>", "\n", "<|im_end|>", "\n", false},
+                           {"Llama 3", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", "", true}};
+
+const Turn& turn_of(ChatFormat format) { return kTurns[static_cast<size_t>(format)]; }
 
 const std::vector<std::pair<std::string, ChatTemplate>>& named_templates() {
   static const std::vector<std::pair<std::string, ChatTemplate>> kTemplates = {
@@ -38,8 +44,7 @@ std::string stripped(const std::string& content) {
 }
 
 std::string header(ChatFormat format, std::string_view role) {
-  return format == ChatFormat::kChatMl ? fmt::format("{}{}\n", kTurn, role)
-                                       : fmt::format("{}{}{}\n\n", kHeader, role, kEndOfHeader);
+  return fmt::format("{}{}{}", turn_of(format).begin, role, turn_of(format).end_of_header);
 }
 
 // Names for templates in other formats, by a part of their source.
@@ -120,9 +125,8 @@ ChatTemplate recognised(const JinjaTemplate& source) {
       if (theirs == ours) continue;
       constexpr std::ptrdiff_t kBefore = 20;  // bytes that are equal
       const auto at = std::max<std::ptrdiff_t>(0, std::ranges::mismatch(theirs, ours).in1 - theirs.begin() - kBefore);
-      const bool is_chatml = found.format == ChatFormat::kChatMl;
       throw DataError(fmt::format("it writes \"{}\" where {} has \"{}\"", shown(theirs.substr(at)),
-                                  is_chatml ? "ChatML" : "Llama 3", shown(ours.substr(at))));
+                                  turn_of(found.format).name, shown(ours.substr(at))));
     }
   }
   return found;
@@ -184,25 +188,23 @@ std::vector<ChatMessage> chat_messages(const JsonNode& list) {
   return messages;
 }
 
-std::string_view ChatTemplate::end_of_turn() const {
-  return format == ChatFormat::kChatMl ? kEndOfTurn : kEndOfLlamaTurn;
-}
+std::string_view ChatTemplate::end_of_turn() const { return turn_of(format).end; }
 
 std::vector<ChatPiece> ChatTemplate::render(std::span<const ChatMessage> messages, AnswerHeader answer) const {
   require<DataError>(!messages.empty(), "a conversation must have at least one message");
-  const bool is_chatml = format == ChatFormat::kChatMl;
+  const Turn& written = turn_of(format);
   std::vector<ChatPiece> pieces;
   std::string context = begin;
   const auto add_turn = [&](std::string_view role, const std::string& content) {
     context += header(format, role);
-    std::string turn = (is_chatml ? content : stripped(content)) + std::string(end_of_turn());
+    std::string turn = (written.strips_content ? stripped(content) : content) + std::string(written.end);
     if (role == "assistant") {
       pieces.push_back({.text = std::exchange(context, {}), .part = ChatPart::kContext});
       pieces.push_back({.text = std::move(turn), .part = ChatPart::kAssistant});
     } else {
       context += turn;
     }
-    if (is_chatml) context += "\n";
+    context += written.behind;
   };
   if (!default_system.empty() && messages.front().role != "system") add_turn("system", default_system);
   for (const ChatMessage& message : messages) {

@@ -50,14 +50,13 @@ class Evaluation {
  private:
   // Bounds recursion.
   struct Level {
-    explicit Level(Evaluation& evaluation) : depth(evaluation.depth_) {
-      if (++depth > kDeepest) evaluation.refuse();
-    }
-    ~Level() { --depth; }
-    Level(const Level&) = delete;
-    Level& operator=(const Level&) = delete;
     int& depth;
+    ~Level() { --depth; }
   };
+  Level deeper() {
+    need(++depth_ <= kDeepest);
+    return {depth_};
+  }
 
   [[noreturn]] void refuse() const { refuse_jinja(tag_->source); }
   void need(bool is_known) const {
@@ -78,7 +77,7 @@ class Evaluation {
     while (at < tags_.size()) {
       tag_ = &tags_[at];
       next_ = 0;
-      const Level level(*this);
+      const Level level = deeper();
       if (tag_->kind == TagKind::kText) {
         add(tag_->source);
       } else if (tag_->kind == TagKind::kOutput) {
@@ -205,7 +204,7 @@ class Evaluation {
   }
 
   Value alternatives() {
-    const Level level(*this);
+    const Level level = deeper();
     Value value = conjunction();
     while (accept("or")) {
       Value right = conjunction();
@@ -224,7 +223,7 @@ class Evaluation {
   }
 
   Value negation() {
-    const Level level(*this);
+    const Level level = deeper();
     return accept("not") ? truth_value(!truth(negation())) : comparison();
   }
 

@@ -46,24 +46,21 @@ size_t valid_prefix(std::string_view text) {
 
 bool is_python_space(char32_t code) { return is_space(code) || (code >= 0x1C && code <= 0x1F); }
 
-struct ByteAlphabet {
-  ByteAlphabet() {
-    bytes.fill(-1);
-    char32_t next = 0x100;
-    for (int byte = 0; byte < 256; ++byte) {
-      const bool is_itself = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
-      const char32_t code = is_itself ? static_cast<char32_t>(byte) : next++;
-      chars[static_cast<size_t>(byte)] = code;
-      bytes[code] = static_cast<int16_t>(byte);
-    }
-  }
+constexpr std::array<char32_t, 256> kCharOfByte = [] {
   std::array<char32_t, 256> chars{};
+  char32_t next = 0x100;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    const bool is_itself = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
+    chars[byte] = is_itself ? static_cast<char32_t>(byte) : next++;
+  }
+  return chars;
+}();
+constexpr std::array<int16_t, 0x144> kByteOfChar = [] {
   std::array<int16_t, 0x144> bytes{};
-};
-const ByteAlphabet& byte_alphabet() {
-  static const ByteAlphabet kAlphabet;
-  return kAlphabet;
-}
+  bytes.fill(-1);
+  for (size_t byte = 0; byte < 256; ++byte) bytes[kCharOfByte[byte]] = static_cast<int16_t>(byte);
+  return bytes;
+}();
 
 }  // namespace
 
@@ -142,15 +139,14 @@ bool is_word(char32_t code) {
          (code >= 0x1F170 && code <= 0x1F189);
 }
 
-char32_t char_of_byte(unsigned char byte) { return byte_alphabet().chars[byte]; }
+char32_t char_of_byte(unsigned char byte) { return kCharOfByte[byte]; }
 
 bool bytes_of_chars(std::string_view text, std::string& bytes) {
-  const ByteAlphabet& alphabet = byte_alphabet();
   bytes.clear();
   while (!text.empty()) {
     const TextChar next = first_char(text);
-    if (next.code >= alphabet.bytes.size() || alphabet.bytes[next.code] < 0) return false;
-    bytes += static_cast<char>(alphabet.bytes[next.code]);
+    if (next.code >= kByteOfChar.size() || kByteOfChar[next.code] < 0) return false;
+    bytes += static_cast<char>(kByteOfChar[next.code]);
     text.remove_prefix(next.bytes);
   }
   return true;
