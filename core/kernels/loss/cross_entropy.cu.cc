@@ -1,18 +1,13 @@
-// Softmax cross-entropy of each row:
-//   loss = lse - logit[target],  lse = max + ln sum exp(logit - max).
+// Softmax cross-entropy of each row, as in args.h, with lse = max + ln sum exp(logit - max).
 // A block makes one pass over a row: a thread keeps the largest logit so far and the fp32 sum of exponentials relative
 // to it, which is rescaled when the largest grows (Milakov & Gimelshein, "Online normalizer calculation for softmax",
 // 2018). Threads' sums are added in double; a loss is rounded once. The division of columns among threads depends on
 // their number alone, not on the row's address, so a row's loss does not depend on its address. Losses are summed in
-// double, in row order within 256 equal runs of rows, then the runs in order.
+// double, in row order within 256 equal runs of rows, then the runs in order. The gradient's term of the target is
+// computed by expm1, which does not cancel when its probability is near 1.
 //
-// Backward, in place:
-//   logit <- scale (exp(logit - lse) - [column is target]),
-// the target's term by expm1, which does not cancel when its probability is near 1.
-//
-// With a softcap c, c tanh(logit / c) stands for each logit, and its derivative multiplies the gradient; Inf is NaN.
-// Otherwise, a NaN or +Inf logit makes its row's loss and gradient NaN, as does a row of -Inf only; a single -Inf is a
-// probability of 0. Bound by memory: logits are read once forward; read and written once backward.
+// A NaN or +Inf logit makes its row's loss and gradient NaN, as does a row of -Inf only; a single -Inf is a probability
+// of 0, or NaN with a softcap. Bound by memory: logits are read once forward; read and written once backward.
 #include "core/kernels/loss/args.h"
 
 #include <limits>

@@ -1,14 +1,8 @@
-// Softmax cross-entropy of each row:
-//   loss = lse - logit[target],  lse = max + ln sum exp(logit - max).
-// Exponentials are fp32, summed in fp32 per 4096 columns and in double over those sums. Each loss is rounded once.
-// Losses are summed in row order in double.
+// Softmax cross-entropy of each row, as in args.h, with lse = max + ln sum exp(logit - max). Exponentials are fp32,
+// summed in fp32 per 4096 columns and in double over those sums. Each loss is rounded once. The gradient's term of the
+// target uses expm1, which does not cancel when its probability is near 1.
 //
-// Backward, in place:
-//   logit <- scale (exp(logit - lse) - [column is target]),
-// The target's term uses expm1, which does not cancel when its probability is near 1.
-//
-// A NaN or +Inf logit makes its row's loss and gradient NaN; -Inf is a probability of 0, or NaN with a softcap. With a
-// softcap c, c tanh(logit / c) stands for each logit, and its derivative multiplies the gradient.
+// A NaN or +Inf logit makes its row's loss and gradient NaN; -Inf is a probability of 0, or NaN with a softcap.
 #include "core/kernels/loss/args.h"
 
 #include <algorithm>

@@ -1,15 +1,10 @@
-// AdamW with decoupled weight decay. A single pass in fp32 also writes the low-precision weight:
-//   g = gradient multiplier;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
-//   w -= lr decay w;  w -= lr (m / c1) / (sqrt(v / c2) + epsilon);  weight = round(w)
-// A bf16 m is rounded when stored; the update itself uses the unrounded one. adamw_blocks.cu.cc updates state in fewer
-// bits. Fused multiply-adds are spelled out where the CPU kernel has them, so that the bits depend neither on the
-// compiler nor on the vector width.
+// AdamW in a single pass in fp32, which also writes the low-precision weight: see args.h. adamw_blocks.cu.cc updates
+// state in fewer bits. Fused multiply-adds are spelled out where the CPU kernel has them, so that the bits depend
+// neither on the compiler nor on the vector width.
 //
 // UpdateControl is read from device memory: a verdict on the device can suppress the update without a wait of the host.
 // The update's number is read there too, so that repetitions of a captured step use different random words. Bound by
 // memory: 28 bytes an element with fp32 moments, plus those of the weight.
-//
-// Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
 #include "core/kernels/optimizer/args.h"
 
 #include <type_traits>
@@ -69,10 +64,8 @@ struct AdamW {
 
   __device__ __forceinline__ Factors factors_of(const UpdateControl& c) const {
     const auto rate = static_cast<float>(c.learning_rate);
-    return {.multiplier = static_cast<float>(c.gradient_multiplier),
-            .decay = rate * weight_decay,
-            .step = rate / static_cast<float>(c.bias_correction1),
-            .inverse_correction2 = 1.0f / static_cast<float>(c.bias_correction2)};
+    return {static_cast<float>(c.gradient_multiplier), rate * weight_decay,
+            rate / static_cast<float>(c.bias_correction1), 1.0f / static_cast<float>(c.bias_correction2)};
   }
 
   template <int Width>
@@ -154,7 +147,7 @@ void run_with(const AdamWArgs& args, const Rounding& rounding, CudaStream& strea
   const auto* control = reinterpret_cast<const UpdateControl*>(args.control.raw());
   const int64_t numel = args.master.numel();
   if (!args.gradient.defined()) {
-    const WriteWeight<W> operation{.master = master, .weight = weight, .control = control};
+    const WriteWeight<W> operation{master, weight, control};
     return run<kVectorWidth<float, W>>(operation, rounding, numel, all_aligned(master, weight), stream);
   }
   const auto with_moment = [&]<typename M>() {
@@ -174,11 +167,8 @@ void run_with(const AdamWArgs& args, const Rounding& rounding, CudaStream& strea
     const bool vectors = all_aligned(operation.gradient, master, operation.m, operation.v, weight);
     run<kVectorWidth<float, M, W>>(operation, rounding, numel, vectors, stream);
   };
-  if (args.m.dtype() == DType::kBF16) {
-    with_moment.template operator()<BFloat16>();
-  } else {
-    with_moment.template operator()<float>();
-  }
+  if (args.m.dtype() == DType::kBF16) return with_moment.template operator()<BFloat16>();
+  with_moment.template operator()<float>();
 }
 
 // Masters and second moments in fp32, first moments float.
@@ -186,7 +176,7 @@ void adamw_wide(const AdamWArgs& args, CudaStream& stream) {
   dispatch(args.weight.defined() ? args.weight.dtype() : DType::kF32, [&]<typename W>() {
     if constexpr (!std::is_same_v<W, float>) {
       if (args.rounding == WeightRounding::kStochastic) {
-        const Stochastic rounding{.key = args.key, .first_group = args.first_element / 4, .parameter = args.parameter};
+        const Stochastic rounding{args.key, args.first_element / 4, args.parameter};
         return run_with<W>(args, rounding, stream);
       }
     }
@@ -211,20 +201,9 @@ struct DigestedParts {
   const UpdateControl* control;
 
   __device__ __forceinline__ const DigestedPart& at(unsigned number) const {
-    switch (number) {
-      case 0:
-        return part0;
-      case 1:
-        return part1;
-      case 2:
-        return part2;
-      case 3:
-        return part3;
-      case 4:
-        return part4;
-      default:
-        return part5;
-    }
+    if (number < 2) return number == 0 ? part0 : part1;
+    if (number < 4) return number == 2 ? part2 : part3;
+    return number == 4 ? part4 : part5;
   }
 };
 // No weight has both a compensation and a master.
@@ -273,10 +252,8 @@ void add_digests(const AdamWArgs& args, DigestTime time, CudaStream& stream) {
   for (int part = 0; part < StateDigests::kParts; ++part) {
     const Tensor& tensor = *parts[static_cast<size_t>(part)];
     if (!tensor.defined() || (time == DigestTime::kBefore && !args.is_state(part))) continue;
-    digested[count++] = {.items = tensor.raw(),
-                         .count = tensor.numel(),
-                         .item_bytes = size_bytes(tensor.dtype()),
-                         .total = (time == DigestTime::kBefore ? record->read : record->next) + part};
+    digested[count++] = {tensor.raw(), tensor.numel(), size_bytes(tensor.dtype()),
+                         (time == DigestTime::kBefore ? record->read : record->next) + part};
   }
   const DigestedParts all{.part0 = digested[0],
                           .part1 = digested[1],
@@ -304,11 +281,7 @@ void run(const SettleDigestsArgs& args, CudaStream& stream) {
 void run(const AdamWArgs& args, CudaStream& stream) {
   check_args(args);
   add_digests(args, DigestTime::kBefore, stream);
-  if (args.is_wide()) {
-    adamw_wide(args, stream);
-  } else {
-    adamw_blocks(args, stream);
-  }
+  (args.is_wide() ? adamw_wide : adamw_blocks)(args, stream);
   add_digests(args, DigestTime::kAfter, stream);
 }
 

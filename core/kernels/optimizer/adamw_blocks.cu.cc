@@ -289,17 +289,15 @@ __global__ void adamw_blocks_kernel(Update<M, V> a, int64_t numel) {
   const UpdateControl control = *a.control;
   if (control.apply == 0) return;
   auto* const shared = shared_memory<std::byte>();
-  const Tables tables{.m = reinterpret_cast<TableOfM*>(shared),
-                      .v = reinterpret_cast<TableOfV*>(shared + (kHasCodes<M> ? sizeof(TableOfM) : 0))};
+  const Tables tables{reinterpret_cast<TableOfM*>(shared),
+                      reinterpret_cast<TableOfV*>(shared + (kHasCodes<M> ? sizeof(TableOfM) : 0))};
   if constexpr (kHasCodes<M>) tables.m->compute();
   if constexpr (kHasCodes<V>) tables.v->compute();
   if constexpr (kHasCodes<M> || kHasCodes<V>) __syncthreads();
   const auto rate = static_cast<float>(control.learning_rate);
-  const Step step{.multiplier = static_cast<float>(control.gradient_multiplier),
-                  .decay = rate * a.constants.weight_decay,
-                  .step = rate / static_cast<float>(control.bias_correction1),
-                  .inverse_correction2 = 1.0f / static_cast<float>(control.bias_correction2),
-                  .number = control.update};
+  const Step step{static_cast<float>(control.gradient_multiplier), rate * a.constants.weight_decay,
+                  rate / static_cast<float>(control.bias_correction1),
+                  1.0f / static_cast<float>(control.bias_correction2), control.update};
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / kLanes);
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kLanes) + threadIdx.x / kLanes;
   for (int64_t begin = warp * kDynamicBlock; begin < numel; begin += warps * kDynamicBlock) {
@@ -332,16 +330,8 @@ void run(const AdamWArgs& args, CudaStream& stream) {
       .weights = weights,
       .control = reinterpret_cast<const UpdateControl*>(args.control.raw()),
       .faults = reinterpret_cast<unsigned*>(data_or_null<int32_t>(args.faults)),
-      .constants = {.beta1 = args.beta1,
-                    .one_minus_beta1 = 1.0f - args.beta1,
-                    .beta2 = args.beta2,
-                    .one_minus_beta2 = 1.0f - args.beta2,
-                    .epsilon = args.epsilon,
-                    .weight_decay = args.weight_decay},
-      .rounding = {.weight_key = args.key,
-                   .moment_key = args.moment_key,
-                   .first_group = args.first_element / 4,
-                   .parameter = args.parameter},
+      .constants = {args.beta1, 1.0f - args.beta1, args.beta2, 1.0f - args.beta2, args.epsilon, args.weight_decay},
+      .rounding = {args.key, args.moment_key, args.first_element / 4, args.parameter},
       .vectors = all_aligned(args.gradient.raw(), args.m.raw(), args.v.raw(), weights.master,
                              static_cast<const std::byte*>(weights.weight), weights.compensation)};
   const size_t table_bytes = (kHasCodes<M> ? sizeof(TableOfM) : 0) + (kHasCodes<V> ? sizeof(TableOfV) : 0);

@@ -1,8 +1,4 @@
-// AdamW with decoupled weight decay. A single pass in fp32 also writes the low-precision weight:
-//   g = gradient multiplier;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
-//   w -= lr decay w;  w -= lr (m / c1) / (sqrt(v / c2) + epsilon);  weight = round(w)
-// A bf16 m is rounded when stored; the update itself uses the unrounded m.
-// Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
+// AdamW in a single pass in fp32, which also writes the low-precision weight: see args.h.
 #include "core/kernels/optimizer/args.h"
 
 #include <algorithm>

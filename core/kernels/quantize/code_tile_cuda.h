@@ -20,10 +20,8 @@ struct CodeMatrices {
 
 // extents: those of src.
 inline CodeMatrices code_matrices(const QuantizeArgs& args, Rows extents) {
-  return {.codes = data_or_null<uint8_t>(args.codes),
-          .transposed = data_or_null<uint8_t>(args.transposed_codes),
-          .rows = extents.rows,
-          .columns = extents.columns};
+  return {data_or_null<uint8_t>(args.codes), data_or_null<uint8_t>(args.transposed_codes), extents.rows,
+          extents.columns};
 }
 
 // Stores the first `count` bytes of a word. kWhole: the word at once, at a multiple of 4 bytes.

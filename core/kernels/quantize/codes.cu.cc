@@ -60,11 +60,8 @@ __global__ void __launch_bounds__(kTileThreads, kPlainBlocks) quantize_codes_ker
 
 template <int Width, bool kWhole, typename From>
 void run_codes(const QuantizeArgs& args, Rows extents, const From& src, CudaStream& stream) {
-  const CodeOperands<From> p{.src = src,
-                             .to = code_matrices(args, extents),
-                             .format = args.format.format,
-                             .scale = args.scale.data<float>(),
-                             .record = quantize_record(args)};
+  const CodeOperands<From> p{src, code_matrices(args, extents), args.format.format, args.scale.data<float>(),
+                             quantize_record(args)};
   launch(quantize_codes_kernel<Width, kWhole, From>,
          {.grid = WarpTile<kPlainRows, Width>::count(extents.rows, extents.columns),
           .block = kTileThreads,
