@@ -101,11 +101,6 @@ BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t ca
   }
 }
 
-int64_t BucketLayout::flat_index(int parameter, int64_t element) const {
-  const Place& place = places_.at(static_cast<size_t>(parameter));
-  return bucket(place.bucket).flat_begin + place.offset + element;
-}
-
 std::optional<BucketLayout::Element> BucketLayout::locate(int64_t flat_index) const {
   MANTISSA_CHECK(flat_index >= 0 && flat_index < numel_, "[bucket_layout.locate] flat index {} is outside of [0, {})",
                  flat_index, numel_);
@@ -210,12 +205,6 @@ void FlatBuckets::initialize_frozen(uint64_t seed, Backend& backend, Stream& str
       stream.synchronize();  // it reads the values
     }
     ++parameter.version;
-  }
-}
-
-void FlatBuckets::bump_versions() {
-  for (int index = 0; index < parameters_.size(); ++index) {
-    if (parameters_[index].is_trainable) ++parameters_[index].version;
   }
 }
 

@@ -64,7 +64,10 @@ class BucketLayout {
   // -1 for a frozen parameter.
   int bucket_of(int parameter) const { return places_.at(static_cast<size_t>(parameter)).bucket; }
 
-  int64_t flat_index(int parameter, int64_t element) const;
+  int64_t flat_index(int parameter, int64_t element) const {
+    const Place& place = places_.at(static_cast<size_t>(parameter));
+    return bucket(place.bucket).flat_begin + place.offset + element;
+  }
   std::optional<Element> locate(int64_t flat_index) const;  // the element at a flat index; nothing for padding
 
   // The parameters in [begin, begin + count) of a bucket, by ascending offset; offsets count from `begin`.
@@ -118,7 +121,12 @@ class FlatBuckets {
   void require_ranks(int ranks, const char* caller) const;  // ContractError unless the layout is for this many ranks
   // Sets the weights of frozen parameters to their initial values.
   void initialize_frozen(uint64_t seed, Backend& backend, Stream& stream);
-  void bump_versions();  // call when every trainable parameter's weight has changed
+  // Call when every trainable parameter's weight has changed.
+  void bump_versions() {
+    for (int index = 0; index < parameters_.size(); ++index) {
+      if (parameters_[index].is_trainable) ++parameters_[index].version;
+    }
+  }
 
   size_t gradient_bytes() const;
   size_t weight_bytes() const;  // with frozen ones; of weights in common: this rank's part

@@ -297,21 +297,6 @@ void GradientReducer::record_stats(int bucket, Stream& stream) {
       stream);
 }
 
-Tensor GradientReducer::shard_of(const Tensor& whole) const {
-  const int64_t shard = whole.numel() / communicator_.size();
-  return whole.slice(communicator_.rank() * shard, shard);
-}
-
-Tensor GradientReducer::shard_of_result(int bucket) const {
-  const Tensor& result = buffers_[bucket].result;
-  return config_.sharding == Sharding::kSharded ? result : shard_of(result);
-}
-
-int64_t GradientReducer::shard_begin(int bucket) const {
-  const BucketLayout::Bucket& whole = buckets_.layout().bucket(bucket);
-  return whole.flat_begin + communicator_.rank() * whole.shard_numel;
-}
-
 Tensor GradientReducer::record_of(int bucket) const { return stats_.slice(bucket * kStatsBytes, kStatsBytes); }
 
 }  // namespace mantissa

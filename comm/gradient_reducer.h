@@ -168,9 +168,19 @@ class GradientReducer {
   void complete(int bucket);
   // Takes the statistics of this rank's shard of the bucket's result.
   void record_stats(int bucket, Stream& stream);
-  Tensor shard_of(const Tensor& whole) const;
-  Tensor shard_of_result(int bucket) const;
-  int64_t shard_begin(int bucket) const;  // flat index
+  Tensor shard_of(const Tensor& whole) const {
+    const int64_t shard = whole.numel() / communicator_.size();
+    return whole.slice(communicator_.rank() * shard, shard);
+  }
+  Tensor shard_of_result(int bucket) const {
+    const Tensor& result = buffers_[bucket].result;
+    return config_.sharding == Sharding::kSharded ? result : shard_of(result);
+  }
+  // The flat index where this rank's shard begins.
+  int64_t shard_begin(int bucket) const {
+    const BucketLayout::Bucket& whole = buckets_.layout().bucket(bucket);
+    return whole.flat_begin + communicator_.rank() * whole.shard_numel;
+  }
   Tensor record_of(int bucket) const;
 
   FlatBuckets& buckets_;

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <system_error>
@@ -281,10 +280,6 @@ uint64_t NodeExchanges::start(NodeExchangeRequest request) {
   const uint64_t number = exchange.number;
   advance();
   return number;
-}
-
-bool NodeExchanges::done(uint64_t number) const {
-  return std::ranges::none_of(exchanges_, [number](const Exchange& exchange) { return exchange.number == number; });
 }
 
 void NodeExchanges::advance() {

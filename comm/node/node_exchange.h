@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <deque>
 
 #include "comm/communicator.h"
@@ -112,7 +113,9 @@ class NodeExchanges {
 
   // All ranks of the node start the same exchanges in the same order. Returns the exchange's number.
   uint64_t start(NodeExchangeRequest request);
-  bool done(uint64_t number) const;
+  bool done(uint64_t number) const {
+    return std::ranges::none_of(exchanges_, [number](const Exchange& exchange) { return exchange.number == number; });
+  }
   // Continues all exchanges without blocking. CommError if the ranks disagree about one.
   void advance();
   std::vector<Tensor> buffers() const;  // of the exchanges in progress

@@ -69,14 +69,6 @@ DelayedScales::Slot DelayedScales::slot(const Parameter& weight, Role role, Form
           .left = role == Role::kWeight && left_.contains(&weight)};
 }
 
-void DelayedScales::advance(const Tensor& all_records, const Tensor& decision) {
-  DelayedScalesArgs args = args_;
-  args.records = all_records;
-  args.decision = decision;
-  backend_.run(args, stream_);
-  ++version_;
-}
-
 size_t DelayedScales::size_bytes() const {
   size_t bytes = 0;
   for (const Tensor* tensor : DelayedScalesArgs::operands(args_)) bytes += tensor->defined() ? tensor->size_bytes() : 0;

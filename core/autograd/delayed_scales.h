@@ -48,7 +48,13 @@ class DelayedScales {
   const Tensor& records() const { return args_.mine; }  // (S * sizeof(QuantizeRecord)) u8: found since advance()
   // Ends a step: appends the amaxes of all ranks' records() to the histories, clears this rank's, and computes the next
   // step's scales. all_records (N, ...): in rank order. decision: an UpdateDecision; undefined: not held.
-  void advance(const Tensor& all_records, const Tensor& decision);
+  void advance(const Tensor& all_records, const Tensor& decision) {
+    DelayedScalesArgs args = args_;
+    args.records = all_records;
+    args.decision = decision;
+    backend_.run(args, stream_);
+    ++version_;
+  }
   size_t size_bytes() const;
   uint64_t version() const { return version_; }  // changes whenever scales change or records are dropped
 

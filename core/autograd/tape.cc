@@ -181,13 +181,6 @@ void Tape::backward(const Var& loss) {
   }
 }
 
-void Tape::go_to(const Position& position) {
-  layer_ = position.layer;
-  precision_ = &policy_.at(layer_);
-  random_sites_ = position.random_sites;
-  autocast_state() = position.autocast;
-}
-
 // A segment is one node. Its backward function records the segment's own nodes in its place, and the backward pass
 // continues with them. Gradients, use counts and hooks are the same as without recomputation.
 Var Tape::recompute(Var input, Segment segment) {

@@ -235,7 +235,12 @@ class Tape {
   // Runs after the backward function of `op`, for options().after_backward.
   void plant_fault(const SearchedOp& op);
   Position position() const { return {layer_, random_sites_, autocast_state()}; }
-  void go_to(const Position& position);
+  void go_to(const Position& position) {
+    layer_ = position.layer;
+    precision_ = &policy_.at(layer_);
+    random_sites_ = position.random_sites;
+    autocast_state() = position.autocast;
+  }
 
   Backend& backend_;
   Stream& stream_;

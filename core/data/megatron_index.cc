@@ -101,7 +101,6 @@ TokenFile read_megatron_index(InputFile data) {
   index.check(index.size() == expected,
               "{} bytes follow the documents: expected tokens only; files of several modalities are not read",
               index.size() - expected);
-
   const uint64_t lengths = kHeaderBytes, offsets = lengths + sequences * sizeof(int32_t),
                  documents = offsets + sequences * sizeof(int64_t);
   index.check(sequences > 0 && boundaries > 1, "it counts {} sequences and {} boundaries of documents", sequences,

@@ -33,11 +33,6 @@ void StepProfiler::end(RangeKind kind, const char* name) {
   open_ = nullptr;
 }
 
-void StepProfiler::drop_step() {
-  recordings_.pop_back();
-  open_ = nullptr;
-}
-
 void StepProfiler::begin_step() try {
   if (steps_++ < options_.warm_up_steps) return;
   // The host is at most one step ahead of a GPU: the older of two recordings is over, and reading it does not stall.

@@ -89,7 +89,10 @@ class StepProfiler final : public RangeSink {
   void begin_span(SpanKind kind, const char* name, const KernelWork& work, Stream* stream);
   // Called by destructors. If the device fails, the step's recording is lost, and the next call reports it.
   void end_span() noexcept;
-  void drop_step();
+  void drop_step() {
+    recordings_.pop_back();
+    open_ = nullptr;
+  }
   int lane_of(Stream* stream);
   void add_lane(Stream& stream);
   // Waits for the marks of the oldest recording and adds it to the times.

@@ -148,6 +148,7 @@ template <typename F>
 void dispatch(DType a, DType b, F&& f) {
   dispatch(a, [&]<typename A>() { dispatch(b, [&]<typename B>() { f.template operator()<A, B>(); }); });
 }
+// The same for three.
 template <typename F>
 void dispatch(DType a, DType b, DType c, F&& f) {
   dispatch(a, b,
