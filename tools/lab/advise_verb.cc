@@ -1,4 +1,4 @@
-#include "tools/lab/advise_verb.h"
+#include "tools/lab/verbs.h"
 
 #include <fmt/ranges.h>
 
@@ -6,7 +6,7 @@
 #include <memory>
 #include <sstream>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "tools/config/precision_names.h"
 #include "tools/config/precision_phases.h"
@@ -16,12 +16,14 @@
 #include "tools/lab/advise/plan/score_allocation.h"
 #include "tools/lab/advise/present_device.h"
 #include "tools/lab/advise/recommendation_report.h"
-#include "tools/lab/options.h"
 #include "tools/run/job/job.h"
 #include "tools/run/report/output_file.h"
 
 namespace mantissa {
 namespace {
+
+// Beside those of ExitCode: there is a plan, and its files are written, but it misses the budget.
+constexpr int kBudgetMissed = 9;
 
 struct AdviseRequest {
   std::string config;
@@ -41,13 +43,6 @@ struct AdviseRequest {
   PlanRunRequest run{.validation = {.most_seeds = 6}};
 };
 
-void require_solver(const std::string& name) {
-  std::vector<std::string_view> names = solver_names();
-  names.push_back(kDifferentiable);
-  if (std::ranges::find(names, name) != names.end()) return;
-  throw ConfigError(fmt::format("--solver: expected one of {}, got {}", fmt::join(names, ", "), name));
-}
-
 // 0, or a number in [least, most]: for the help and the parser alike.
 CLI::Validator zero_or(int64_t least, int64_t most) {
   const std::string range = fmt::format("0 or {} to {}", least, most);
@@ -63,19 +58,21 @@ CLI::Validator zero_or(int64_t least, int64_t most) {
 // Returns whether the plan keeps to the budget.
 bool plan(const AdviseRequest& request, const Config& config) {
   PlanRunRequest run = request.run;
-  require_solver(run.plan.solver);
+  std::vector<std::string_view> solvers = solver_names();
+  solvers.push_back(kDifferentiable);
+  require<ConfigError>(std::ranges::count(solvers, run.plan.solver) > 0, "--solver: expected one of {}, got {}",
+                       fmt::join(solvers, ", "), run.plan.solver);
   if (!request.state.empty()) run.state = request.state;
   for (std::vector<std::string>* const given : {&run.plan.recipes, &run.state}) {
     if (*given == std::vector<std::string>{"none"}) given->clear();
   }
   run.plan.budget = parse_budget(request.budget);
   run.plan.damage = parse_damage_score(request.damage);
-  if (run.plan.damage != DamageScore::kLoss && !request.state.empty() && !run.state.empty()) {
-    throw ConfigError(
-        fmt::format("--state {}: --damage {} is a score of layers and knows nothing of optimizer state and the wire, "
-                    "which stay as configured: leave out one of the two",
-                    fmt::join(run.state, ","), request.damage));
-  }
+  require<ConfigError>(
+      run.plan.damage == DamageScore::kLoss || request.state.empty() || run.state.empty(),
+      "--state {}: --damage {} is a score of layers and knows nothing of optimizer state and the wire, "
+      "which stay as configured: leave out one of the two",
+      fmt::join(run.state, ","), request.damage);
   run.hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware);
   require_different_files({{"--plan", request.plan}, {"--json", request.json}, {"--html", request.html}},
                           files_read(request.config, config));
@@ -97,10 +94,8 @@ void recommend(const AdviseRequest& request, const Config& config) {
   std::vector<const Hardware*> hardware;
   std::istringstream names(request.hardware);
   for (std::string name; std::getline(names, name, ',');) hardware.push_back(&find_hardware(name));
-  if (!request.output.empty() && hardware.size() > 1) {
-    throw ConfigError(
-        fmt::format("--output: a configuration is for one device: give one --hardware, got {}", request.hardware));
-  }
+  require<ConfigError>(request.output.empty() || hardware.size() <= 1,
+                       "--output: a configuration is for one device: give one --hardware, got {}", request.hardware);
   OutputFile json("--json", request.json), yaml("--output", request.output);
   Measurement measurement = read_measurement(request.measured, config);
   const std::vector<Candidate> candidates = candidates_of(config, measurement);
@@ -120,11 +115,10 @@ void recommend(const AdviseRequest& request, const Config& config) {
 
 // Returns the exit code.
 int run(const AdviseRequest& request) {
-  if (launcher_size() > 1) {
-    throw ConfigError(
-        "advise: expected to be started alone, got a job of several processes: --ranks and --hardware say what a step "
-        "of several ranks is predicted on");
-  }
+  require<ConfigError>(
+      launcher_size() <= 1,
+      "advise: expected to be started alone, got a job of several processes: --ranks and --hardware say what a step "
+      "of several ranks is predicted on");
   const Config given = load_config(request.config, request.overrides);
   Config config = at_step(given, 0);
   config.precision_adaptive = {};  // its settings need its levels, which at_step() has removed
@@ -137,11 +131,10 @@ int run(const AdviseRequest& request) {
     config.comm.backend = "auto";
   }
   require_known_names(config);
-  if (request.hardware.empty() && request.run.ranks > 1) {
-    throw ConfigError(fmt::format(
-        "--ranks: one rank of this device is measured, got {}: name the devices of several ranks by --hardware",
-        request.run.ranks));
-  }
+  require<ConfigError>(
+      !request.hardware.empty() || request.run.ranks <= 1,
+      "--ranks: one rank of this device is measured, got {}: name the devices of several ranks by --hardware",
+      request.run.ranks);
   validate_for_ranks(config, request.run.ranks);
   if (!request.budget.empty()) return plan(request, config) ? 0 : kBudgetMissed;
   if (!request.measured.empty()) {

@@ -5,14 +5,9 @@
 #include <memory>
 
 #include "tools/config/precision_names.h"
-#include "tools/lab/advise_verb.h"
-#include "tools/lab/analyze/evidence.h"
-#include "tools/lab/analyze/formats_verb.h"
-#include "tools/lab/analyze/model_verb.h"
-#include "tools/lab/analyze/probes_verb.h"
-#include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
-#include "tools/lab/compare/compare_verb.h"
-#include "tools/lab/options.h"
+#include "tools/lab/analyze/analyze_verbs.h"
+#include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
+#include "tools/lab/compare/precision_comparison.h"
 
 namespace mantissa {
 namespace {
@@ -61,7 +56,6 @@ void add_model(CLI::App* analyze, std::vector<Verb>& verbs) {
   CLI::App* model =
       analyze->add_subcommand("model", "Show what precision does to a model, layer by layer; also runs under mpirun");
   const auto request = std::make_shared<ModelRequest>();
-  const auto outputs = std::make_shared<ModelOutputs>();
   LabOptions options(*model);
   model->add_option("target", request->target, "configuration file or run folder")->required();
   model->add_option("overrides", request->overrides, "settings that replace the target's: precision.recipe=mxfp8");
@@ -70,16 +64,15 @@ void add_model(CLI::App* analyze, std::vector<Verb>& verbs) {
               "per cent of the gradients that the recommended loss scale keeps from overflow: above 0, at most 100");
   options.add("--headroom", request->loss_scale.headroom,
               "factor that gradients may grow by before they overflow at that scale: from 2^-64 to 2^64");
-  options.html_and_json(outputs->html, outputs->json);
-  verbs.push_back({model, "analyze model runs/quickstart --html report.html",
-                   [request, outputs] { return model_verb(*request, *outputs); }});
+  options.html_and_json(request->html, request->json);
+  verbs.push_back(
+      {model, "analyze model runs/quickstart --html report.html", [request] { return model_verb(*request); }});
 }
 
 void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
   CLI::App* sensitivity = analyze->add_subcommand(
       "sensitivity", "Show what lowering one product of one layer does to the training; also runs under mpirun");
   const auto request = std::make_shared<SensitivityRequest>();
-  const auto outputs = std::make_shared<ModelOutputs>();
   LabOptions options(*sensitivity);
   const auto share = [&](const char* name, std::optional<double>& value, const char* text) {
     return sensitivity->add_option(name, value, text)->transform(share_of_text);
@@ -109,9 +102,9 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
                                             "also rank layers by w1 magnitude + w2 variance over batches + w3 change "
                                             "by a step of their gradients: weights w1,w2,w3");
   options.count("--top-k", request->top_k, 0, 1 << 20, "layers of that ranking to print; 0: all")->needs(weights);
-  options.html_and_json(outputs->html, outputs->json);
+  options.html_and_json(request->html, request->json);
   verbs.push_back({sensitivity, "analyze sensitivity configs/recipes.yaml --layers 'blocks.*.mlp'",
-                   [request, outputs] { return sensitivity_verb(*request, *outputs); }});
+                   [request] { return sensitivity_verb(*request); }});
 }
 
 void add_evidence(CLI::App* analyze, std::vector<Verb>& verbs) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tools/lab/advise/hardware.h"
-#include "tools/lab/experiment/step_walk.h"
+#include "tools/lab/experiment/training_run.h"
 #include "tools/train/step/dry_run.h"
 
 namespace mantissa {

@@ -1,4 +1,4 @@
-#include "tools/lab/analyze/evidence.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 
 #include <fmt/ranges.h>
 
@@ -8,9 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
-#include "tools/config/config.h"
 #include "tools/config/precision_names.h"
 #include "tools/run/report/output_file.h"
 
@@ -119,21 +118,15 @@ Json band_evidence(const std::vector<Json>& decisions) {
   return {{"answer", high > 0 ? kAbove : kBelow}, {"text", fmt::format("{} of {} at risk", high, rated)}};
 }
 
-Json model_evidence(const Json& verdict) {
-  const char* const answer = verdict.at("level") == "good" ? kBelow : kAbove;
-  return {{"answer", answer}, {"text", verdict.at("level") == "bad" ? "Inf or NaN" : answer}};
-}
-
 class Weighing {
  public:
   void add(const EvidenceFile& file) {
     try {
       const Json& figures = file.figures;
-      if (!figures.is_object() || !figures.contains("verb") || !figures.contains("training")) {
-        throw ConfigError(fmt::format(
-            "{}: expected a file that this version of compare, analyze sensitivity or analyze model writes with --json",
-            file.name));
-      }
+      require<ConfigError>(
+          figures.is_object() && figures.contains("verb") && figures.contains("training"),
+          "{}: expected a file that this version of compare, analyze sensitivity or analyze model writes with --json",
+          file.name);
       check_training(file);
       const std::string verb = figures.at("verb");
       if (verb == "compare") return add_trainings(file);
@@ -141,7 +134,10 @@ class Weighing {
       if (verb == "analyze model") {
         const Json& setting = figures.at("setting");
         require_same(file, setting.at("precision"), setting.at("config"));
-        return set(file, setting.at("precision"), "counts", model_evidence(figures.at("verdict")));
+        const Json& level = figures.at("verdict").at("level");
+        const char* const answer = level == "good" ? kBelow : kAbove;
+        const Json found = {{"answer", answer}, {"text", level == "bad" ? "Inf or NaN" : answer}};
+        return set(file, setting.at("precision"), "counts", found);
       }
       throw ConfigError(fmt::format("{}: no evidence on precisions: `{}` wrote it", file.name, verb));
     } catch (const Json::exception& error) {
@@ -208,21 +204,14 @@ class Weighing {
     const std::string precision = without_alias(given);
     auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Json& one) { return one["precision"] == precision; });
     if (row == rows_.end()) {
-      rows_.push_back({{"precision", precision},
-                       {"training", nullptr},
-                       {"one_step", nullptr},
-                       {"counts", nullptr},
-                       {"bands", nullptr},
-                       {"answer", kOpen},
-                       {"by", nullptr}});
+      rows_.push_back({{"precision", precision}, {"answer", kOpen}});
       row = rows_.end() - 1;
+      for (const char* const unknown : {"training", "one_step", "counts", "bands", "by"}) (*row)[unknown] = nullptr;
     }
-    if (!(*row)[kind].is_null()) {
-      throw ConfigError(fmt::format("{}: an earlier file of this verb has {} as well: {}", file.name, precision,
-                                    kind == std::string_view(kOneStep.key)
-                                        ? "parts are not joined: run analyze sensitivity once over all layers"
-                                        : "give one of the two"));
-    }
+    require<ConfigError>(
+        (*row)[kind].is_null(), "{}: an earlier file of this verb has {} as well: {}", file.name, precision,
+        kind == std::string_view(kOneStep.key) ? "parts are not joined: run analyze sensitivity once over all layers"
+                                               : "give one of the two");
     (*row)[kind] = found;
   }
 
@@ -243,10 +232,9 @@ class Weighing {
 
   void add_trainings(const EvidenceFile& file) {
     const std::string baseline = without_alias(file.figures.at("baseline"));
-    if (!baseline_.empty() && baseline != baseline_) {
-      throw ConfigError(fmt::format("{}: compares with {}, and an earlier file with {}: give files of one baseline",
-                                    file.name, baseline, baseline_));
-    }
+    require<ConfigError>(baseline_.empty() || baseline == baseline_,
+                         "{}: compares with {}, and an earlier file with {}: give files of one baseline", file.name,
+                         baseline, baseline_);
     const bool is_first = baseline_.empty();
     baseline_ = baseline;
     const Json& setting = file.figures.at("setting");

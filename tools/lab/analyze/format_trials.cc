@@ -93,8 +93,7 @@ float first_with(float low, float high, const Property& property) {
   return of_bits(with);
 }
 
-// The magnitude at which a saturating rounding starts to be off by more than half the distance between its last two
-// numbers.
+// The magnitude from which a saturating rounding is off by more than half the distance between its last two numbers.
 std::optional<double> saturates_from(const Rounding& rounding, float max) {
   if (max == std::numeric_limits<float>::max()) return std::nullopt;
   const float last_step_at = first_with(0.0f, max, [&](float value) { return rounded(rounding, value) == max; });
@@ -135,8 +134,7 @@ double share(const Values& values, const Predicate& predicate) {
 
 bool is_zero(float value) { return value == 0.0f; }
 
-// Whether a value is beyond the format's numbers: it became Inf or NaN, or the largest number though that is not the
-// nearest of an endless row.
+// Whether a value is beyond the format's numbers: now Inf or NaN, or the largest, though not nearest of an endless row.
 using Beyond = std::function<bool(double value, float stored)>;
 Beyond beyond(const Rounding& rounding) {
   // Scales follow the values: only a non-finite value is beyond a scaled format's numbers.

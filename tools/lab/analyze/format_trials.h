@@ -1,5 +1,4 @@
-// The cost of storing numbers in a format, found by trying values on the device: range, errors by magnitude, lost
-// gradients.
+// The cost of storing numbers in a format, by trying values on the device: range, errors by magnitude, lost gradients.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +37,7 @@ struct FormatRange {
   double min_positive = 0;  // smallest positive number that comes back
   double epsilon = 0;       // from 1 to the next number
   double underflow_at = 0;  // largest magnitude that becomes 0; 0: no number does
-  // Smallest magnitude that becomes Inf or NaN, or the maximum although another number would be nearer; none: no fp32
-  // number does.
+  // Smallest magnitude that becomes Inf or NaN, or the maximum though another is nearer; none: no fp32 number does.
   std::optional<double> overflow_from{};
 
   double dynamic_range_db() const;  // 20 log10(max / min_positive)

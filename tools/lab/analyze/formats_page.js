@@ -1,4 +1,4 @@
-// The page of `mantissa analyze formats`; formats_verb.h describes its figures.
+// The page of `mantissa analyze formats`; analyze_verbs.h describes its figures.
 
 const unscaled = styled(recordsOf(figures.formats).filter((format) => format.range), (format) => format.name);
 

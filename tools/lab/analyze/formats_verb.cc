@@ -1,4 +1,4 @@
-#include "tools/lab/analyze/formats_verb.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 
 #include <fmt/core.h>
 
@@ -10,22 +10,11 @@
 #include "tools/bench/gemm_rates.h"
 #include "tools/lab/analyze/format_trials.h"
 #include "tools/run/report/output_file.h"
-#include "tools/run/report/report.h"
 
 namespace mantissa {
 
-// Found through argument-dependent lookup, and so not in an anonymous namespace.
-static void to_json(Json& json, const FormatRange& range) {
-  json = {{"max", range.max},
-          {"min_normal", range.min_normal},
-          {"min_positive", range.min_positive},
-          {"epsilon", range.epsilon},
-          {"dynamic_range_db", range.dynamic_range_db()},
-          {"overflow_from", range.overflow_from},
-          {"underflow_at", range.underflow_at}};
-}
-
-// The names of the fields are the keys of the JSON file.
+// Found through argument-dependent lookup, and so not in an anonymous namespace. The names of fields are keys.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FormatRange, max, min_normal, min_positive, epsilon, overflow_from, underflow_at)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ErrorRow, decade, mean, p95, p99, max, zeros, overflows)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UnderflowRow, decade, underflow, subnormal, loss_scale, scaled_underflow,
                                    scaled_overflow)
@@ -44,6 +33,7 @@ Json analyze(const Rounding& rounding, int64_t samples) {
   if (rounding.scaling) return found;
   const FormatRange range = measure_range(rounding);
   found["range"] = range;
+  found["range"]["dynamic_range_db"] = range.dynamic_range_db();
   found["difference"] = difference_from_definition(range, rounding.format);
   found["underflow"] = measure_underflow(rounding, samples);
   return found;
@@ -85,6 +75,10 @@ void add_decades(const Json& figures, const Json& ranges, ReportText& text) {
   }
 }
 
+const std::vector<Column> kProductColumns = {{"size", "size"},
+                                             {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
+                                             {"% of peak", "share_of_peak", in_format("{:.1f}", 100.0)}};
+
 // The fastest product of each format.
 void add_fastest_products(const Json& figures, ReportText& text) {
   Json rows = Json::array();
@@ -96,10 +90,9 @@ void add_fastest_products(const Json& figures, ReportText& text) {
     rows.push_back(std::move(row));
   }
   text.blank_line().line("Fastest product of square matrices").blank_line();
-  text.table(rows, {{"format", "dtype"},
-                    {"size", "size"},
-                    {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
-                    {"% of peak", "share_of_peak", in_format("{:.1f}", 100.0)}});
+  std::vector<Column> columns = kProductColumns;
+  columns.insert(columns.begin(), {"format", "dtype"});
+  text.table(rows, columns);
 }
 
 void add_products(const Json& figures, ReportText& text) {
@@ -108,9 +101,7 @@ void add_products(const Json& figures, ReportText& text) {
     const bool is_known = gemm["peak_flops"].is_number();
     const std::string peak = is_known ? fmt::format("{:.1f} GFLOP/s, ", number_of(gemm["peak_flops"]) * 1e-9) : "";
     text.blank_line().line("  {}: peak {}{}", gemm["dtype"], peak, gemm["peak_source"]);
-    text.table(gemm["products"], {{"size", "size"},
-                                  {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
-                                  {"% of peak", "share_of_peak", in_format("{:.1f}", 100.0)}});
+    text.table(gemm["products"], kProductColumns);
   }
 }
 

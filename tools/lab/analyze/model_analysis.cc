@@ -6,6 +6,7 @@
 #include "amp/grad_scaler.h"
 #include "comm/communicator.h"
 #include "core/backend/registry.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
 #include "tools/config/data_paths.h"
@@ -31,32 +32,26 @@ struct Point {
 
 bool is_run(const std::string& target) { return std::filesystem::is_directory(target); }
 
-std::vector<Point> points_of(const std::string& target) {
-  if (!is_run(target)) return {{"early", "none"}};
-  const std::string newest = find_checkpoint_folder(target);
-  const int64_t last = open_checkpoint(newest).step;
-  const CheckpointStore store(checkpoint_root(target), {.warn = [](const std::string& text) { log_warn("{}", text); }});
-  Point early{"early", "none"};
-  if (const auto steps = store.steps(); !steps.empty() && 2 * steps.back() <= last) {
-    early.checkpoint = store.folder(steps.back());
-    early.step = steps.back();
-  }
-  return {early, {"late", newest, last}};
-}
-
 // The points as rank 0 sees them: a run that is still training adds and removes checkpoints.
-std::vector<Point> agreed_points(const std::string& target, Communicator& communicator) {
+std::vector<Point> points_of(const std::string& target, Communicator& communicator) {
   std::vector<std::string> mine;  // name, checkpoint and step of each point
-  if (communicator.rank() == 0) {
-    for (const Point& point : points_of(target)) {
-      mine.insert(mine.end(), {point.name, point.checkpoint, std::to_string(point.step)});
-    }
+  const auto add = [&mine](const char* name, const std::string& checkpoint, int64_t step) {
+    mine.insert(mine.end(), {name, checkpoint, std::to_string(step)});
+  };
+  if (communicator.rank() == 0 && !is_run(target)) add("early", "none", 0);
+  if (communicator.rank() == 0 && is_run(target)) {
+    const std::string newest = find_checkpoint_folder(target);
+    const int64_t last = open_checkpoint(newest).step;
+    const CheckpointStore store(checkpoint_root(target),
+                                {.warn = [](const std::string& text) { log_warn("{}", text); }});
+    const auto steps = store.steps();
+    const bool has_early = !steps.empty() && 2 * steps.back() <= last;
+    add("early", has_early ? store.folder(steps.back()) : "none", has_early ? steps.back() : 0);
+    add("late", newest, last);
   }
   const std::vector<std::string> chosen = all_gather_text_lists(communicator, mine)[0];
   std::vector<Point> points;
-  for (size_t i = 0; i < chosen.size(); i += 3) {
-    points.push_back({chosen[i], chosen[i + 1], std::stoll(chosen[i + 2])});
-  }
+  for (size_t i = 0; i < chosen.size(); i += 3) points.push_back({chosen[i], chosen[i + 1], std::stoll(chosen[i + 2])});
   return points;
 }
 
@@ -69,11 +64,10 @@ Config config_at(const Config& run, const Point& point) {
 
 Config probed_config(const Config& run, const Point& point) {
   Config config = without_outputs(config_at(run, point));
-  if (config.precision.is_fp64()) {
-    throw ConfigError(
-        "precision.compute: fp64 rounds nothing that could be examined; give the precision in which the model is to be "
-        "examined, such as precision.compute=bf16");
-  }
+  require<ConfigError>(
+      !config.precision.is_fp64(),
+      "precision.compute: fp64 rounds nothing that could be examined; give the precision in which the model is to be "
+      "examined, such as precision.compute=bf16");
   config.probe.enabled = true;
   config.probe.interval = 1;
   config.checkpoint.resume = point.checkpoint;
@@ -87,11 +81,6 @@ Config in_fp32(Config config) {
   config.optimizer.adamw.master = MasterWeights::kF32;
   config.optimizer.adamw.weight_rounding = WeightRounding::kNearest;
   return config;
-}
-
-// Whether any layer's gradients are stored in fp16.
-bool stores_fp16(const Config& config) {
-  return std::ranges::count(ops_of(config), DType::kF16, &PlacedOp::compute) > 0;
 }
 
 struct Trained {
@@ -140,8 +129,7 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
   return trained;
 }
 
-// The settings that a run was saved with. Overrides of the precision replace the precision of the checkpoint and of all
-// later phases.
+// The settings that a run was saved with. Overrides of the precision replace that of the checkpoint and later phases.
 std::string saved_settings(const Checkpoint& checkpoint, const std::string& source,
                            const std::vector<std::string>& overrides) {
   const auto yaml = checkpoint.state.at("config").get<std::string>();
@@ -189,7 +177,7 @@ Config without_outputs(Config config) {
 }
 
 ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, Communicator& communicator) {
-  const std::vector<Point> points = agreed_points(request.target, communicator);
+  const std::vector<Point> points = points_of(request.target, communicator);
   ModelAnalysis analysis{.title = request.target,
                          .config = config_at(config, points.back()),
                          .ranks = communicator.size(),
@@ -198,7 +186,7 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
     const Config as_configured = probed_config(config, point);
     const Trained trained = train(as_configured, request.batches, communicator);
     CheckpointFindings found;
-    if (stores_fp16(as_configured)) {
+    if (std::ranges::count(ops_of(as_configured), DType::kF16, &PlacedOp::compute) > 0) {  // stores gradients in fp16
       Trained exact = train(in_fp32(as_configured), request.batches, communicator, &trained.steps);
       found = findings_of(trained.steps, exact.steps, request.loss_scale);
       take_magnitudes(trained.steps, std::move(exact.steps), found);

@@ -1,4 +1,4 @@
-#include "tools/lab/analyze/model_findings.h"
+#include "tools/lab/analyze/model_analysis.h"
 
 #include <fmt/core.h>
 
@@ -14,26 +14,19 @@
 namespace mantissa {
 namespace {
 
-// Items in the order of their first appearance.
-template <typename T>
-class Ordered {
- public:
-  T& at(const ProbeRow& row) {
-    const auto [place, is_new] = places_.try_emplace({row.role, row.tensor}, items_.size());
-    if (is_new) items_.emplace_back();
-    return items_[place->second];
-  }
-  std::vector<T> take() { return std::move(items_); }
-
- private:
-  std::map<std::pair<std::string, std::string>, size_t> places_;
-  std::vector<T> items_;
-};
-
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
+// The findings about the row's tensor or product, which are in the order of their first rows.
+template <typename Findings>
+Findings& of_row(std::vector<Findings>& all, const ProbeRow& row) {
+  const auto is_same = [&](const ProbeRow& one) { return one.role == row.role && one.tensor == row.tensor; };
+  const auto found = std::ranges::find_if(all, is_same);
+  Findings& findings = found == all.end() ? all.emplace_back() : *found;
+  findings.role = row.role, findings.tensor = row.tensor, findings.format = row.format;
+  return findings;
+}
+
 void add_step(TensorFindings& found, const ProbeRow& row, bool applied) {
-  found.role = row.role, found.tensor = row.tensor, found.format = row.format;
   found.amaxes.push_back(applied ? amax_of(row) : kUnknown);
   if (!applied) {
     found.non_finite_when_skipped += row.losses.non_finite;
@@ -44,12 +37,9 @@ void add_step(TensorFindings& found, const ProbeRow& row, bool applied) {
 }
 
 void add_step(ProductFindings& found, const ProbeRow& row, bool applied) {
-  found.product = row.role, found.tensor = row.tensor, found.formats = row.format;
   found.snr_db.push_back(applied ? snr_db(row) : kUnknown);
   found.cosine.push_back(applied ? cosine_of(row) : kUnknown);
-  if (!applied) return;
-  found.error += row.error;
-  found.batch_noise += row.batch_noise;
+  if (applied) add(found, row);
 }
 
 // The gradients of a step's activations without the loss scale.
@@ -65,28 +55,22 @@ ProbeRow unscaled_gradients(const ProbedStep& step) {
   return all;
 }
 
-double headroom_left(const ExponentHistogram& histogram, int exponent, const StaticScaleOptions& options) {
-  const double scaled = std::ldexp(magnitude_percentile(histogram, options.percentile).at_most, exponent);
-  const double left = info(Format::kF16).max / scaled;
-  return left >= options.headroom && left < 2.0 * options.headroom ? options.headroom : left;
-}
-
 LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps, const StaticScaleOptions& options) {
   std::vector<ProbeRow> by_step;
   ProbeRow all;
   for (const ProbedStep& step : steps) {
     if (step.applied) add(all, by_step.emplace_back(unscaled_gradients(step)));
   }
-  LossScaleFindings found{.curve = LossScaleCurve(all.histogram, Format::kF16), .advice = {}, .options = options};
+  LossScaleFindings found{.curve = loss_scale_curve(all.histogram, Format::kF16), .advice = {}, .options = options};
   found.skipped = static_cast<int64_t>(steps.size() - by_step.size());
-  if (found.curve.losses.front().elements == 0) return found;
+  if (found.curve.front().elements == 0) return found;
   found.advice = advise_scale(all.histogram, Format::kF16, options);
   if (!found.advice.recommended) return found;
   const int exponent = found.advice.recommended->exponent;
-  found.headroom = headroom_left(all.histogram, exponent, options);
-  for (const ProbeRow& step : by_step) {
-    found.by_step.push_back(format_losses(step.histogram, Format::kF16, exponent));
-  }
+  const double largest = magnitude_percentile(all.histogram, options.percentile).at_most;
+  const double left = info(Format::kF16).max / std::ldexp(largest, exponent);
+  found.headroom = left >= options.headroom && left < 2.0 * options.headroom ? options.headroom : left;
+  for (const ProbeRow& step : by_step) found.by_step.push_back(format_losses(step.histogram, Format::kF16, exponent));
   return found;
 }
 
@@ -102,10 +86,12 @@ std::optional<double> ProductFindings::equivalent_batch_loss() const {
   return ratio ? std::make_optional(*ratio / (1.0 + *ratio)) : std::nullopt;
 }
 
-LossScaleCurve::LossScaleCurve(const ExponentHistogram& histogram, Format format) {
-  for (int exponent = kMinExponent; exponent <= kMaxExponent; ++exponent) {
-    losses.push_back(format_losses(histogram, format, exponent));
+LossScaleCurve loss_scale_curve(const ExponentHistogram& histogram, Format format) {
+  LossScaleCurve curve;
+  for (int exponent = kMinCurveExponent; exponent <= kMaxCurveExponent; ++exponent) {
+    curve.push_back(format_losses(histogram, format, exponent));
   }
+  return curve;
 }
 
 // Empty if `best` can be used. `all`: the losses with it, or without a scale if there is none.
@@ -140,8 +126,8 @@ Json to_json(const LossScaleCurve& curve, const ScaleAdvice& advice, const Stati
   const auto underflow = [](const FormatLosses& losses) { return share_of(losses.underflowed, losses.elements); };
   const auto overflow = [](const FormatLosses& losses) { return share_of(losses.overflowed, losses.elements); };
   Json json = {{"exponents", Json::array()}, {"underflow", Json::array()}, {"overflow", Json::array()}};
-  for (const FormatLosses& losses : curve.losses) {
-    json["exponents"].push_back(LossScaleCurve::kMinExponent + static_cast<int>(json["exponents"].size()));
+  for (const FormatLosses& losses : curve) {
+    json["exponents"].push_back(kMinCurveExponent + static_cast<int>(json["exponents"].size()));
     json["underflow"].push_back(underflow(losses));
     json["overflow"].push_back(overflow(losses));
   }
@@ -178,24 +164,20 @@ ExponentHistogram shifted(const ExponentHistogram& histogram, int exponents) {
 CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::vector<ProbedStep>& magnitudes,
                                const StaticScaleOptions& options) {
   CheckpointFindings found;
-  Ordered<TensorFindings> tensors;
-  Ordered<ProductFindings> products;
   for (const ProbedStep& step : steps) {
     found.steps.push_back(step.step + 1);
     if (!step.applied) ++found.skipped;
     for (const ProbeRow& row : step.rows) {
       if (parse_product(row.role)) {
-        add_step(products.at(row), row, step.applied);
+        add_step(of_row(found.products, row), row, step.applied);
       } else {
-        TensorFindings& tensor = tensors.at(row);
+        TensorFindings& tensor = of_row(found.tensors, row);
         tensor.amaxes.resize(found.steps.size() - 1, kUnknown);  // a skipped step has no update
         add_step(tensor, row, step.applied);
       }
     }
   }
-  found.tensors = tensors.take();
   for (TensorFindings& tensor : found.tensors) tensor.amaxes.resize(found.steps.size(), kUnknown);
-  found.products = products.take();
   found.loss_scale = loss_scales(magnitudes, options);
   return found;
 }

@@ -1,4 +1,4 @@
-// The page of `mantissa analyze model`; model_verb.h describes its figures.
+// The page of `mantissa analyze model`; analyze_verbs.h describes its figures.
 
 const formats = recordsOf(figures.formats).filter((format) => numberOf(format.max) !== null);
 const checkpoints = recordsOf(figures.checkpoints).map((one, index) => {
@@ -6,8 +6,7 @@ const checkpoints = recordsOf(figures.checkpoints).map((one, index) => {
   return {...one, index, name: textOf(one.name) || `checkpoint ${index + 1}`, steps};
 });
 
-// Items of one list of all checkpoints: {key, ...identity, at(checkpoint): its record or null}. Records with the same
-// identity are matched in order.
+// Items of one list of all checkpoints: {key, ...identity, at(checkpoint): its record or null}. Equals match in order.
 function matched(list, identify) {
   const items = new Map();
   for (const checkpoint of checkpoints) {

@@ -15,8 +15,7 @@ function spanOf(record) {
   return numberOf(first) === null || used.length === 0 ? null : [used[0], used[used.length - 1] + 1];
 }
 
-// The begins of a format's ranges, in exponents of unscaled values; null if that is not known. Half of the smallest
-// number still becomes 0.
+// The begins of a format's ranges, in exponents of unscaled values, or null. Half of the smallest number becomes 0.
 const kRanges = ['lost', 'subnormal', 'normal', 'beyond'];
 function edgesOf(format, scaleExponent) {
   const {min_subnormal: subnormal, min_normal: normal, max} = format || {};

@@ -1,7 +1,6 @@
 // The table of layers or tensors of `mantissa analyze model`'s page.
 
-// Columns of the table: [title, kind, value(row), show(value)]. Rows are tensors, or layers with the worst of their
-// tensors and products.
+// Columns: [title, kind, value(row), show(value)]. Rows are tensors, or layers with the worst of tensors and products.
 const kLayer = ['Layer', 'layer', (row) => row.layer];
 const kCheckpoint = ['Checkpoint', 'text', (row) => row.checkpoint.name];
 

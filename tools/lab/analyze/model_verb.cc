@@ -1,4 +1,4 @@
-#include "tools/lab/analyze/model_verb.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 
 #include <fmt/core.h>
 
@@ -6,14 +6,12 @@
 #include <limits>
 #include <numeric>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "tools/config/validation.h"
-#include "tools/lab/analyze/model_verdict.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 #include "tools/run/report/output_file.h"
-#include "tools/run/report/report.h"
 #include "tools/train/step/dry_run.h"
 
 namespace mantissa {
@@ -63,9 +61,9 @@ static void to_json(Json& json, const TensorFindings& found) {
 }
 
 static void to_json(Json& json, const ProductFindings& found) {
-  json = {{"product", found.product},
+  json = {{"product", found.role},
           {"layer", found.tensor},
-          {"formats", found.formats},
+          {"formats", found.format},
           {"snr_db", found.snr_db},
           {"snr_db_of_all", signal_to_noise_db(found.error)},
           {"cosine", found.cosine},
@@ -202,33 +200,6 @@ void print_checkpoint(const Json& checkpoint, ReportText& text) {
   }
 }
 
-void validate(const StaticScaleOptions& options) {
-  if (!(options.percentile > 0.0 && options.percentile <= 100.0)) {  // NaN fails, too
-    throw ConfigError(fmt::format("--percentile: expected a number above 0, at most 100, got {}", options.percentile));
-  }
-  constexpr double kLargestHeadroom = 0x1p64;  // no fp32 scale leaves more
-  if (!(options.headroom >= 1.0 / kLargestHeadroom && options.headroom <= kLargestHeadroom)) {
-    throw ConfigError(fmt::format("--headroom: expected a number from 2^-64 to 2^64 ({:.3g} to {:.3g}), got {}",
-                                  1.0 / kLargestHeadroom, kLargestHeadroom, options.headroom));
-  }
-}
-
-void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Config& config,
-             Communicator& communicator) {
-  const bool leads = communicator.rank() == 0;
-  OutputFile html("--html", leads ? outputs.html : ""), json("--json", leads ? outputs.json : "");
-  validate_for_ranks(config, communicator.size());
-  set_up_threads(config, communicator);
-  predict_memory_tables(config, communicator.size(),
-                        expected_path(config, communicator));  // rejects the configurations that the model rejects
-  const ModelAnalysis analysis = analyze_model(request, config, communicator);
-  if (!leads) return;
-  const Json figures = to_json(analysis);
-  print(model_text(figures));
-  json.write(figures);
-  html.write(page_document(kModelPage, figures));
-}
-
 }  // namespace
 
 std::string model_text(const Json& figures) {
@@ -241,16 +212,34 @@ std::string model_text(const Json& figures) {
   return text.text();
 }
 
-int model_verb(const ModelRequest& request, const ModelOutputs& outputs) {
-  return run_job(
-      [&] {
-        validate(request.loss_scale);
-        Config config = configuration_of(request);
-        require_different_files({{"--json", outputs.json}, {"--html", outputs.html}},
-                                files_read(request.target, config));
-        return config;
-      },
-      [&](const Config& config, Communicator& communicator) { analyze(request, outputs, config, communicator); });
+int model_verb(const ModelRequest& request) {
+  const StaticScaleOptions& scale = request.loss_scale;
+  const auto configure = [&] {
+    // NaN fails, too
+    require<ConfigError>(scale.percentile > 0.0 && scale.percentile <= 100.0,
+                         "--percentile: expected a number above 0, at most 100, got {}", scale.percentile);
+    constexpr double kLargestHeadroom = 0x1p64;  // no fp32 scale leaves more
+    require<ConfigError>(scale.headroom >= 1.0 / kLargestHeadroom && scale.headroom <= kLargestHeadroom,
+                         "--headroom: expected a number from 2^-64 to 2^64 ({:.3g} to {:.3g}), got {}",
+                         1.0 / kLargestHeadroom, kLargestHeadroom, scale.headroom);
+    Config config = configuration_of(request);
+    require_different_files({{"--json", request.json}, {"--html", request.html}}, files_read(request.target, config));
+    return config;
+  };
+  return run_job(configure, [&](const Config& config, Communicator& communicator) {
+    const bool leads = communicator.rank() == 0;
+    OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
+    validate_for_ranks(config, communicator.size());
+    set_up_threads(config, communicator);
+    predict_memory_tables(config, communicator.size(),
+                          expected_path(config, communicator));  // rejects the configurations that the model rejects
+    const ModelAnalysis analysis = analyze_model(request, config, communicator);
+    if (!leads) return;
+    const Json figures = to_json(analysis);
+    print(model_text(figures));
+    json.write(figures);
+    html.write(page_document(kModelPage, figures));
+  });
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-#include "tools/lab/analyze/model_verdict.h"
+#include "tools/lab/analyze/model_analysis.h"
 
 #include <fmt/core.h>
 
@@ -196,7 +196,7 @@ class Findings {
     auto& kinds = kinds_[static_cast<size_t>(problem)];
     at.stored_in = stored_in(at.tensor);
     std::string helps = advice(problem, at, config_);
-    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& one) { return one.advice == helps; });
+    auto kind = std::ranges::find(kinds, helps, &Kind::advice);
     if (kind == kinds.end()) kind = kinds.insert(kind, {.advice = std::move(helps)});
     if (kind->count++ == 0 || value > kind->worst_value) {
       kind->worst_value = value;
@@ -254,14 +254,14 @@ class Findings {
   }
 
   void judge(const ProductFindings& found) {
-    const Place at{found.product, found.tensor, found.formats};
+    const Place at{found.role, found.tensor, found.format};
     if (const double snr = signal_to_noise_db(found.error); snr < kLowSnrDb) {
       add(Problem::kNoisyProduct, at, -snr,
-          fmt::format("{} of '{}' ({}): {:.1f} dB", found.product, found.tensor, found.formats, snr));
+          fmt::format("{} of '{}' ({}): {:.1f} dB", found.role, found.tensor, found.format, snr));
     }
     if (const auto loss = found.equivalent_batch_loss(); loss && *loss > kBatchLossShare) {
       add(Problem::kCostlyProduct, at, *loss,
-          fmt::format("'{}' ({}): {:.0f} % of the batch", found.tensor, found.formats, 100.0 * *loss));
+          fmt::format("'{}' ({}): {:.0f} % of the batch", found.tensor, found.format, 100.0 * *loss));
     }
   }
 
@@ -280,10 +280,8 @@ std::string learning_rate_line(const CheckpointFindings& checkpoint) {
 
 // Without an applied step there are no counts, except those of Inf and NaN.
 std::string conclusion(const ModelAnalysis& analysis, VerdictLevel level) {
-  const auto& points = analysis.checkpoints;
-  const bool has_counts = std::any_of(points.begin(), points.end(), [](const CheckpointFindings& one) {
-    return one.steps.empty() || one.applied() > 0;
-  });
+  const auto is_counted = [](const CheckpointFindings& one) { return one.steps.empty() || one.applied() > 0; };
+  const bool has_counts = std::ranges::any_of(analysis.checkpoints, is_counted);
   constexpr const char* kMeasuresHarm = "`analyze sensitivity` and `compare` measure what that does to the loss";
   if (level == VerdictLevel::kGood) return fmt::format("No count or error is above its threshold; {}", kMeasuresHarm);
   if (level == VerdictLevel::kBad) {
@@ -296,18 +294,15 @@ std::string conclusion(const ModelAnalysis& analysis, VerdictLevel level) {
 
 // Empty if there were no gradients.
 std::string no_scale_line(const ModelAnalysis& analysis) {
-  constexpr const char* kNone = "No loss scale for fp16 is recommended, since ";
   int64_t skipped = 0, steps = 0;
+  std::string why;
   for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
     skipped += checkpoint.loss_scale.skipped;
     steps += static_cast<int64_t>(checkpoint.steps.size());
+    if (why.empty()) why = checkpoint.loss_scale.advice.why_none;
   }
-  if (steps > 0 && skipped == steps) return fmt::format("{}every step was skipped", kNone);
-  for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
-    const std::string& why = checkpoint.loss_scale.advice.why_none;
-    if (!why.empty()) return kNone + why;
-  }
-  return "";
+  if (steps > 0 && skipped == steps) why = "every step was skipped";
+  return why.empty() ? "" : "No loss scale for fp16 is recommended, since " + why;
 }
 
 // Recommends the smallest of the checkpoints' scales, since a run has only one.

@@ -1,4 +1,4 @@
-#include "tools/lab/compare/compare_verb.h"
+#include "tools/lab/compare/precision_comparison.h"
 
 #include <fmt/core.h>
 
@@ -6,21 +6,16 @@
 #include <cmath>
 #include <map>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "tools/lab/advise/advice.h"
-#include "tools/lab/analyze/formats_verb.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 #include "tools/lab/analyze/model_analysis.h"
-#include "tools/lab/compare/precision_comparison.h"
-#include "tools/lab/compare/utility.h"
-#include "tools/lab/experiment/candidates.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 #include "tools/run/report/output_file.h"
-#include "tools/run/report/report.h"
 
 namespace mantissa {
-
 namespace {
 
 constexpr int64_t kProbedSteps = 8;          // whose gradients are counted
@@ -46,13 +41,6 @@ std::string scale_text(const Json& scale) {
   const double number = number_of(scale);
   const bool is_power = std::frexp(number, &exponent) == 0.5;
   return is_power && number >= 1024.0 ? fmt::format("2^{}", exponent - 1) : fmt::format("{:g}", scale);
-}
-
-std::string verdict_line(const Json& figures) {
-  const Json& setting = figures["setting"];
-  return fmt::format(
-      "Verdict: final loss against {} with the same seed, nats per token, {:g} % interval; equal within {:.2g} ({})",
-      figures["baseline"], 100.0 * number_of(setting["level"]), number_of(setting["margin"]), setting["margin_text"]);
 }
 
 void print_figures(const Json& figures, ReportText& text) {
@@ -96,10 +84,9 @@ Config configuration_of(const CompareRequest& request) {
   // Wrong ones fail before anything is trained.
   parse_loss_margin(request.margin);
   const Hardware* const hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware);
-  if (weighs_energy(request) && hardware == nullptr) {
-    throw ConfigError(
-        "--utility: energy is known for --hardware only, whose constants predict it: give --hardware, or energy=0");
-  }
+  require<ConfigError>(
+      !weighs_energy(request) || hardware != nullptr,
+      "--utility: energy is known for --hardware only, whose constants predict it: give --hardware, or energy=0");
   std::vector<std::string> overrides = request.overrides;
   if (request.steps > 0) overrides.push_back(fmt::format("train.steps={}", request.steps));
   Config config = load_config(request.config, overrides);
@@ -114,22 +101,18 @@ Config configuration_of(const CompareRequest& request) {
 }
 
 // Trains in fp32, which keeps all magnitudes, from the first weights; counts the gradients of activations in linear
-// layers. Collective.
-Json measure_gradient_underflow(const std::string& title, const Config& config, Communicator& communicator) {
-  const Config exact = chosen_candidates(config, {"fp32"}).front().config;
-  const ModelAnalysis analysis = analyze_model({.target = title, .batches = kProbedSteps}, exact, communicator);
-  ProbeRow all;
-  for (const TensorFindings& tensor : analysis.checkpoints.front().tensors) {
-    if (tensor.role == probe_role::kGradient || tensor.role == probe_role::kInputGradient) add(all, tensor);
-  }
-  return gradient_underflow(all.histogram, kProbedSteps);
-}
-
-// Null if device memory does not suffice for steps in fp32, though it did for the compared runs. With several ranks
-// that is an error, since some may have enough memory and would wait for the others.
+// layers. Null if device memory does not suffice for steps in fp32, though it did for the compared runs. With several
+// ranks that is an error, since some may have enough memory and would wait for the others. Collective.
 Json find_underflow(const CompareRequest& request, const Config& config, Communicator& communicator) {
   try {
-    return measure_gradient_underflow(request.config, config, communicator);
+    const Config exact = chosen_candidates(config, {"fp32"}).front().config;
+    const ModelAnalysis analysis =
+        analyze_model({.target = request.config, .batches = kProbedSteps}, exact, communicator);
+    ProbeRow all;
+    for (const TensorFindings& tensor : analysis.checkpoints.front().tensors) {
+      if (tensor.role == probe_role::kGradient || tensor.role == probe_role::kInputGradient) add(all, tensor);
+    }
+    return gradient_underflow(all.histogram, kProbedSteps);
   } catch (const Error& error) {
     if (communicator.size() > 1 || error.code() != ExitCode::kMemory) throw;
     log_warn("the report leaves out what formats lose of the gradients: {}", error.what());
@@ -142,50 +125,11 @@ std::map<std::string, double> energies_on(const Hardware& hardware, const std::s
                                           const std::vector<Candidate>& candidates, int ranks) {
   std::map<std::string, double> joules;
   for (const EvaluatedPrecision& one : advise(title, config, candidates, ranks, hardware).evaluations) {
-    if (!one.runs()) {
-      throw ConfigError(
-          fmt::format("--hardware {}: the energy of {} is not known: {}", hardware.name, one.name, one.reason));
-    }
+    require<ConfigError>(one.runs(), "--hardware {}: the energy of {} is not known: {}", hardware.name, one.name,
+                         one.reason);
     joules[one.name] = one.prediction.joules;
   }
   return joules;
-}
-
-void compare(const CompareRequest& request, const Config& config, Communicator& communicator) {
-  const bool leads = communicator.rank() == 0;
-  OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
-  if (leads && !is_uniform(config) && std::ranges::count(request.precisions, kConfigured) == 0) {
-    log_warn(
-        "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
-  }
-  set_up_threads(config, communicator);
-  const std::vector<Candidate> candidates = chosen_candidates(config, request.precisions);
-  std::map<std::string, double> joules;
-  if (weighs_energy(request)) {
-    joules = energies_on(find_hardware(request.hardware), request.config, config, candidates, communicator.size());
-  }
-  const PrecisionComparison comparison = compare_precisions({.title = request.config,
-                                                             .seeds = request.seeds,
-                                                             .baseline = request.baseline,
-                                                             .margin = parse_loss_margin(request.margin)},
-                                                            config, candidates, communicator);
-  Json figures;
-  if (leads) {
-    figures = to_json(comparison);
-    if (!request.utility.empty()) {
-      const auto energy = [&](const std::string& name) { return joules.at(name); };
-      figures["utility"] = utility_of(comparison, parse_utility(request.utility), energy);
-    }
-    print(comparison_text(figures));
-  }
-  if (request.html.empty() && request.json.empty()) return;
-  const Json underflow = find_underflow(request, config, communicator);
-  if (!leads) return;
-  if (!underflow.is_null()) figures["gradients"] = underflow;
-  figures["device_formats"] =
-      analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products});
-  json.write(figures);
-  html.write(page_document(kComparisonPage, figures));
 }
 
 }  // namespace
@@ -194,8 +138,8 @@ Json gradient_underflow(const ExponentHistogram& histogram, int64_t steps) {
   Json formats = Json::array();
   int64_t elements = 0;
   for (const Format format : {Format::kF16, Format::kBF16, Format::kE4M3, Format::kE5M2, Format::kE2M1}) {
-    const LossScaleCurve curve(histogram, format);
-    const FormatLosses& unscaled = curve.at(0);
+    const LossScaleCurve curve = loss_scale_curve(histogram, format);
+    const FormatLosses& unscaled = curve.at(-kMinCurveExponent);
     const ScaleAdvice advice = unscaled.underflowed + unscaled.overflowed == 0
                                    ? ScaleAdvice{.recommended = StaticScale{.exponent = 0, .losses = unscaled}}
                                    : advise_scale(histogram, format, kLossScaleOptions);
@@ -211,19 +155,20 @@ std::string comparison_text(const Json& figures) {
   const auto verdict = [&](const Json& precision) -> std::string {
     return precision.contains("summary") ? precision["summary"]["verdict"] : "not trained";
   };
-  const auto difference = [&](const Json& precision) -> std::string {
-    if (!precision.contains("summary") || precision["name"] == figures["baseline"]) return "";
-    return with_error("+")(precision["summary"]["loss_difference"]);
+  const auto has_pairs = [&](const Json& one) { return one.contains("summary") && one["name"] != figures["baseline"]; };
+  const auto difference = [&](const Json& precision) {
+    return has_pairs(precision) ? with_error("+")(precision["summary"]["loss_difference"]) : "";
+  };
+  const auto power = [&](const Json& precision) {
+    const bool is_known = has_pairs(precision) && !precision["summary"]["power"].is_null();
+    return is_known ? per_cent(precision["summary"]["power"]) + " %" : "";
   };
   ReportText text;
-  const auto power = [&](const Json& precision) -> std::string {
-    if (!precision.contains("summary") || precision["name"] == figures["baseline"]) return "";
-    const Json& share = precision["summary"]["power"];
-    return share.is_null() ? "" : per_cent(share) + " %";
-  };
   if (figures.contains("utility")) text.paragraph(figures["utility"]["sentence"].get<std::string>()).blank_line();
-  text.paragraph(verdict_line(figures))
-      .table(precisions,
+  text.line(
+      "Verdict: final loss against {} with the same seed, nats per token, {:g} % interval; equal within {:.2g} ({})",
+      figures["baseline"], 100.0 * number_of(setting["level"]), number_of(setting["margin"]), setting["margin_text"]);
+  text.table(precisions,
              {{"precision", "name"}, {"verdict", "", verdict}, {"difference", "", difference}, {"power", "", power}});
   const std::string seeds = counted(std::ssize(setting["seeds"]), "seed");
   text.line("Power: the chance of {} to find equal precisions equal", seeds);
@@ -243,19 +188,51 @@ std::string comparison_text(const Json& figures) {
     text.blank_line().line(
         "Utility: minus the weighted logarithms of the ratios to the baseline; a loss counts as the share of steps "
         "that would make up for it");
-    text.table(figures["utility"]["precisions"], {{"precision", "name"},
-                                                  {"utility", "utility", with_error("+")},
-                                                  {"loss", "loss", in_format("{:+.3f}")},
-                                                  {"time", "time", in_format("{:+.3f}")},
-                                                  {"memory", "memory", in_format("{:+.3f}")},
-                                                  {"energy", "energy", in_format("{:+.3f}")}});
+    std::vector<Column> columns = {{"precision", "name"}, {"utility", "utility", with_error("+")}};
+    for (const char* term : {"loss", "time", "memory", "energy"}) columns.push_back({term, term, in_format("{:+.3f}")});
+    text.table(figures["utility"]["precisions"], columns);
   }
   return text.text();
 }
 
 int compare_verb(const CompareRequest& request) {
-  return run_job([&] { return configuration_of(request); },
-                 [&](const Config& config, Communicator& communicator) { compare(request, config, communicator); });
+  const auto configure = [&] { return configuration_of(request); };
+  return run_job(configure, [&](const Config& config, Communicator& communicator) {
+    const bool leads = communicator.rank() == 0;
+    OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
+    if (leads && !is_uniform(config) && std::ranges::count(request.precisions, kConfigured) == 0) {
+      log_warn(
+          "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
+    }
+    set_up_threads(config, communicator);
+    const std::vector<Candidate> candidates = chosen_candidates(config, request.precisions);
+    std::map<std::string, double> joules;
+    if (weighs_energy(request)) {
+      joules = energies_on(find_hardware(request.hardware), request.config, config, candidates, communicator.size());
+    }
+    const PrecisionComparison comparison = compare_precisions({.title = request.config,
+                                                               .seeds = request.seeds,
+                                                               .baseline = request.baseline,
+                                                               .margin = parse_loss_margin(request.margin)},
+                                                              config, candidates, communicator);
+    Json figures;
+    if (leads) {
+      figures = to_json(comparison);
+      if (!request.utility.empty()) {
+        const auto energy = [&](const std::string& name) { return joules.at(name); };
+        figures["utility"] = utility_of(comparison, parse_utility(request.utility), energy);
+      }
+      print(comparison_text(figures));
+    }
+    if (request.html.empty() && request.json.empty()) return;
+    const Json underflow = find_underflow(request, config, communicator);
+    if (!leads) return;
+    if (!underflow.is_null()) figures["gradients"] = underflow;
+    figures["device_formats"] =
+        analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products});
+    json.write(figures);
+    html.write(page_document(kComparisonPage, figures));
+  });
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// The page of `mantissa compare`; compare_verb.h describes its figures.
+// The page of `mantissa compare`; precision_comparison.h describes its figures.
 
 // A precision that was not trained has no runs.
 const precisions = styled(recordsOf(figures.precisions), (one) => one.name)
@@ -18,8 +18,7 @@ function spread(values) {
   return {mean, low: smallest(numbers), high: largest(numbers)};
 }
 
-// A series of every run as a line of at most kMostPoints points, each the mean of `every` steps, with its spread over
-// seeds.
+// A series of every run as a line of at most kMostPoints points: means of `every` steps, with their spread over seeds.
 const kMostPoints = 160;
 function curveOf({name, color, dash}, runs) {
   const length = Math.max(0, ...runs.map((run) => run.length));
@@ -44,10 +43,6 @@ const pairedLosses = (precision) => precision.runs.flatMap((run) => {
 // Loss scales are usually powers of two.
 const scaleText = withDefault(
     (scale) => (scale >= 1024 && Number.isInteger(Math.log2(scale)) ? power(Math.log2(scale)) : plain(scale)));
-function rangeText(range, text) {
-  if (!range || numberOf(range.mean) === null) return '–';
-  return `${text(range.mean)} (${text(range.low)} to ${text(range.high)})`;
-}
 
 const rowOf = ({name}, value, text, more) => ({name, value, text: value === null ? '–' : text, ...more});
 
@@ -84,8 +79,7 @@ function drawVerdict(body) {
   const reach = 1.08 * Math.max(1e-9, 1.2 * margin, ...ends.map(Math.abs));
   const textFor = (precision) => withError(differenceOf(precision), '+');
   // The rest of the table's width: names and differences, and what has the same width in every comparison.
-  const texts_px = 1.1 *
-      (widest_px(precisions.map((one) => one.name)) + widest_px(precisions.map(textFor)));
+  const texts_px = 1.1 * (widest_px(precisions.map((one) => one.name)) + widest_px(precisions.map(textFor)));
   const width = Math.max(200, Math.min(720, body.clientWidth - texts_px - 360));
   const x = linearScale(-reach, reach, 8, width - 8, width / 90, (value) => withMinus(figure(value, 2)));
   const interval = (precision, found) => {
@@ -124,7 +118,9 @@ const kColumns = {
   'Skipped': (s) => share(sum(numbersOf([s.overflow_share, s.fault_share]))),
   'Final loss': (s) => withError(s.final_loss),
   'Step': (s) => milliseconds(s.step_seconds && s.step_seconds.mean),
-  'Times baseline': (s) => rangeText(s.time_ratio, (value) => value.toFixed(2)),
+  'Times baseline': ({time_ratio: times}) => !times || numberOf(times.mean) === null ?
+      '–' :
+      `${times.mean.toFixed(2)} (${times.low.toFixed(2)} to ${times.high.toFixed(2)})`,
   'Tokens/s': (s) => count(numberOf(s.tokens_per_second) && Math.round(s.tokens_per_second)),
   'Grad norm': (s) => figure(s.grad_norm),
   'Loss scale: least, last': (s) => `${scaleText(s.smallest_scale)}, ${scaleText(s.last_scale)}`,
@@ -133,10 +129,8 @@ const kColumns = {
   'Sent a step': (s) => (s.sent_bytes === 0 ? '0' : mebibytes(s.sent_bytes)),
 };
 
-function drawFigures(body) {
-  const columns = Object.entries(kColumns).map(([heading, text]) => [heading, ({summary}) => text(summary)]);
-  body.append(figureTable(trained, {'Precision': nameCell, ...Object.fromEntries(columns)}));
-}
+const drawFigures = (body) => body.append(
+    figureTable(trained.map(({name, summary}) => ({...summary, name})), {'Precision': nameCell, ...kColumns}));
 
 function validationOf({name, color, dash, runs}) {
   const all = runs.flatMap((run) => recordsOf(run.validation));

@@ -6,15 +6,14 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
 #include "comm/communicator.h"
 #include "core/backend/registry.h"
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
-#include "tools/lab/experiment/run_length.h"
 #include "tools/model/runtime/model_runtime.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/run/report/report.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
@@ -51,8 +50,7 @@ size_t baseline_of(const std::vector<PrecisionRuns>& precisions, const std::stri
   const auto found = std::ranges::find(precisions, name, &PrecisionRuns::name);
   if (found != precisions.end()) return static_cast<size_t>(found - precisions.begin());
   if (wanted.empty()) return 0;
-  std::vector<std::string> names;
-  for (const PrecisionRuns& one : precisions) names.push_back(one.name);
+  const auto names = precisions | std::views::transform(&PrecisionRuns::name);
   throw ConfigError(
       fmt::format("--baseline: expected one of the precisions {}, got '{}'", fmt::join(names, ","), wanted));
 }
@@ -63,14 +61,6 @@ void announce(const std::string& name, uint64_t seed, const TrainingRecord& run)
            1e3 * run.median_step_seconds(), run.tokens_per_second());
 }
 
-std::vector<double> losses_of(const std::vector<TrainingRecord>& runs, double (TrainingRecord::*loss)() const) {
-  std::vector<double> losses;
-  for (const TrainingRecord& run : runs) {
-    if (run.succeeded()) losses.push_back((run.*loss)());
-  }
-  return losses;
-}
-
 // Over seeds; null without values.
 Json spread_of(const std::vector<double>& values) {
   if (values.empty()) return nullptr;
@@ -79,12 +69,12 @@ Json spread_of(const std::vector<double>& values) {
   return {{"mean", sum / static_cast<double>(values.size())}, {"low", *low}, {"high", *high}};
 }
 
-Json peak_of(const std::vector<TrainingRecord>& runs) {
+Json peak_of(const Runs& runs) {
   const size_t peak = std::ranges::max_element(runs, {}, &TrainingRecord::peak_memory_bytes)->peak_memory_bytes;
   return peak > 0 ? Json(static_cast<double>(peak)) : Json();
 }
 
-void add_times(const std::vector<TrainingRecord>& runs, const std::vector<TrainingRecord>& baseline, Json& found) {
+void add_times(const Runs& runs, const Runs& baseline, Json& found) {
   std::vector<double> seconds, ratios;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
     const double ours = runs[seed].median_step_seconds(), theirs = baseline[seed].median_step_seconds();
@@ -94,13 +84,11 @@ void add_times(const std::vector<TrainingRecord>& runs, const std::vector<Traini
   }
   found["step_seconds"] = spread_of(seconds);
   found["time_ratio"] = spread_of(ratios);
-  found["tokens_per_second"] = nullptr;
-  if (seconds.empty()) return;
-  found["tokens_per_second"] =
-      static_cast<double>(runs.front().tokens_per_step) / found["step_seconds"]["mean"].get<double>();
+  const auto tokens = static_cast<double>(runs.front().tokens_per_step);
+  found["tokens_per_second"] = seconds.empty() ? Json() : Json(tokens / number_of(found["step_seconds"]["mean"]));
 }
 
-void add_steps(const std::vector<TrainingRecord>& runs, Json& found) {
+void add_steps(const Runs& runs, Json& found) {
   std::vector<double> norms;
   std::optional<float> smallest_scale;
   double steps = 0.0, overflows = 0.0, faults = 0.0, changes = 0.0;
@@ -136,14 +124,13 @@ std::string too_few_seeds(const MeanDifference& difference, double margin, doubl
   return "too few seeds to tell: the difference is near the margin";
 }
 
-void add_losses(const PrecisionComparison& comparison, const std::vector<TrainingRecord>& runs,
-                const std::vector<TrainingRecord>& baseline, Json& found) {
+void add_losses(const PrecisionComparison& comparison, const Runs& runs, const Runs& baseline, Json& found) {
   const double level = comparison.options.level;
-  const std::vector<double> losses = losses_of(runs, &TrainingRecord::final_loss);
-  std::vector<double> differences, margins;
+  std::vector<double> losses, differences, margins;
   bool only_ours_failed = false, only_theirs_failed = false;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
     const bool is_ours = runs[seed].succeeded(), is_theirs = baseline[seed].succeeded();
+    if (is_ours) losses.push_back(runs[seed].final_loss());
     only_ours_failed |= !is_ours && is_theirs;
     only_theirs_failed |= is_ours && !is_theirs;
     if (!is_ours || !is_theirs) continue;
@@ -177,8 +164,6 @@ void add_losses(const PrecisionComparison& comparison, const std::vector<Trainin
 
 }  // namespace
 
-size_t precision_in_turn(size_t seed, size_t turn, size_t count) { return (seed + turn) % count; }
-
 PrecisionComparison compare_precisions(const ComparisonOptions& options, const Config& config,
                                        const std::vector<Candidate>& candidates, Communicator& communicator) {
   const DeviceChoice device = choose_device(config.device, communicator.local_rank());
@@ -203,10 +188,8 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
   }
   comparison.baseline = baseline_of(comparison.precisions, options.baseline);
   const PrecisionRuns& baseline = comparison.precisions[comparison.baseline];
-  if (!baseline.refusal.empty()) {
-    throw ConfigError(
-        fmt::format("{}, the baseline of the comparison, cannot be trained: {}", baseline.name, baseline.refusal));
-  }
+  require<ConfigError>(baseline.refusal.empty(), "{}, the baseline of the comparison, cannot be trained: {}",
+                       baseline.name, baseline.refusal);
   const int64_t runs = std::ssize(trained) * std::ssize(comparison.seeds);
   log_info("compare: {} of {}: precisions x seeds = {} x {} (--precisions, --seeds, --steps)", counted(runs, "run"),
            counted(comparison.steps, "step"), trained.size(), comparison.seeds.size());
@@ -239,8 +222,8 @@ double margin_of(const PrecisionComparison& comparison) {
 }
 
 Json summary_of(const PrecisionComparison& comparison, size_t precision) {
-  const std::vector<TrainingRecord>& runs = comparison.precisions[precision].runs;
-  const std::vector<TrainingRecord>& baseline = comparison.precisions[comparison.baseline].runs;
+  const auto& all = comparison.precisions;
+  const Runs &runs = all[precision].runs, &baseline = all[comparison.baseline].runs;
   const auto failed = std::ranges::find_if_not(runs, &TrainingRecord::succeeded);
   const Json peak = peak_of(runs), baseline_peak = peak_of(baseline);
   Json found = {{"runs", runs.size()},

@@ -1,4 +1,4 @@
-#include "tools/lab/compare/utility.h"
+#include "tools/lab/compare/precision_comparison.h"
 
 #include <fmt/ranges.h>
 
@@ -6,11 +6,8 @@
 #include <charconv>
 #include <cmath>
 #include <set>
-#include <vector>
 
 #include "core/base/error.h"
-#include "tools/lab/experiment/run_length.h"
-#include "tools/run/report/report.h"
 
 namespace mantissa {
 
@@ -42,10 +39,10 @@ bool succeeds(const PrecisionRuns& precision) {
 // Minus the slope of a run's losses on ln(step) over its second half.
 double fall(const TrainingRecord& run) {
   const size_t first = run.steps.size() / 2;
-  double count = 0.0, x_mean = 0.0, y_mean = 0.0, xx = 0.0, xy = 0.0;
+  const auto count = static_cast<double>(run.steps.size() - first);
+  double x_mean = 0.0, y_mean = 0.0, xx = 0.0, xy = 0.0;
   const auto x_of = [](size_t step) { return std::log(static_cast<double>(step) + 1.0); };
   for (size_t step = first; step < run.steps.size(); ++step) {
-    count += 1.0;
     x_mean += x_of(step);
     y_mean += run.steps[step].loss;
   }
@@ -58,44 +55,38 @@ double fall(const TrainingRecord& run) {
   return -xy / xx;
 }
 
-struct Rating {
-  const PrecisionComparison& comparison;
-  const UtilityWeights& weights;
-  double efold;  // nats; NaN: not known
-
-  // `log_joules`: of the energy over the baseline's.
-  Rated rate(size_t index, double log_joules) const {
-    const std::vector<TrainingRecord>& runs = comparison.precisions[index].runs;
-    const std::vector<TrainingRecord>& baseline = comparison.precisions[comparison.baseline].runs;
-    const double memory =
-        std::log(static_cast<double>(runs[0].peak_memory_bytes) / static_cast<double>(baseline[0].peak_memory_bytes));
-    Rated rated{.index = index};
-    double loss = 0.0, time = 0.0;
-    const auto seeds = static_cast<double>(runs.size());
-    for (size_t seed = 0; seed < runs.size(); ++seed) {
-      const double own_loss = (runs[seed].final_loss() - baseline[seed].final_loss()) / efold;
-      const double own_time = std::log(runs[seed].median_step_seconds() / baseline[seed].median_step_seconds());
-      loss += own_loss / seeds;
-      time += own_time / seeds;
-      double utility = 0.0;
-      const double terms[] = {own_loss, own_time, memory, log_joules};
-      for (size_t i = 0; i < std::size(kTerms); ++i) {
-        const double weight = weights.*kTerms[i].weight;
-        if (weight > 0.0) utility -= weight * terms[i];  // a weight of 0 leaves out what is not known
-      }
-      rated.utilities.push_back(utility);
+// `efold`: nats; NaN: not known. `log_joules`: of the energy over the baseline's.
+Rated rate(const PrecisionComparison& comparison, const UtilityWeights& weights, double efold, size_t index,
+           double log_joules) {
+  const auto& all = comparison.precisions;
+  const Runs &runs = all[index].runs, &baseline = all[comparison.baseline].runs;
+  const double memory =
+      std::log(static_cast<double>(runs[0].peak_memory_bytes) / static_cast<double>(baseline[0].peak_memory_bytes));
+  Rated rated{.index = index};
+  double loss = 0.0, time = 0.0;
+  const auto seeds = static_cast<double>(runs.size());
+  for (size_t seed = 0; seed < runs.size(); ++seed) {
+    const double own_loss = (runs[seed].final_loss() - baseline[seed].final_loss()) / efold;
+    const double own_time = std::log(runs[seed].median_step_seconds() / baseline[seed].median_step_seconds());
+    loss += own_loss / seeds;
+    time += own_time / seeds;
+    double& utility = rated.utilities.emplace_back(0.0);
+    const double terms[] = {own_loss, own_time, memory, log_joules};
+    for (size_t i = 0; i < std::size(kTerms); ++i) {
+      const double weight = weights.*kTerms[i].weight;
+      if (weight > 0.0) utility -= weight * terms[i];  // a weight of 0 leaves out what is not known
     }
-    const MeanDifference utility = mean_difference(rated.utilities, comparison.options.level);
-    rated.mean = utility.mean;
-    rated.figures = {{"name", comparison.precisions[index].name},
-                     {"utility", {{"mean", utility.mean}, {"interval", utility.interval}}},
-                     {"loss", loss},
-                     {"time", time},
-                     {"memory", memory},
-                     {"energy", weights.energy > 0.0 ? Json(log_joules) : Json()}};
-    return rated;
   }
-};
+  const MeanDifference utility = mean_difference(rated.utilities, comparison.options.level);
+  rated.mean = utility.mean;
+  rated.figures = {{"name", comparison.precisions[index].name},
+                   {"utility", {{"mean", utility.mean}, {"interval", utility.interval}}},
+                   {"loss", loss},
+                   {"time", time},
+                   {"memory", memory},
+                   {"energy", weights.energy > 0.0 ? Json(log_joules) : Json()}};
+  return rated;
+}
 
 std::string less_or_more(double log_ratio, const char* what) {
   const double per_cent = 100.0 * (std::exp(log_ratio) - 1.0);
@@ -109,10 +100,10 @@ std::string evidence(const Rated& rated, const PrecisionComparison& comparison, 
   if (rated.index == comparison.baseline) return "the baseline";
   if (weights.loss > 0.0) {
     const Json summary = summary_of(comparison, rated.index);
-    const std::string verdict = summary["verdict"];
     const double mean = number_of(summary["loss_difference"]["mean"]);
-    parts.push_back(verdict == "equal" ? fmt::format("the loss equal within {:.2g} nats", margin_of(comparison))
-                                       : fmt::format("the loss {:+.4f} nats ({})", mean, verdict));
+    parts.push_back(summary["verdict"] == "equal"
+                        ? fmt::format("the loss equal within {:.2g} nats", margin_of(comparison))
+                        : fmt::format("the loss {:+.4f} nats ({})", mean, summary["verdict"]));
   }
   const auto term = [&](const char* key) { return number_of(rated.figures[key]); };
   if (weights.time > 0.0) parts.push_back(fmt::format("{:.2f} times the time", std::exp(term("time"))));
@@ -182,7 +173,7 @@ std::string describe(const UtilityWeights& weights) {
   return fmt::format("{}", fmt::join(parts, ","));
 }
 
-std::optional<double> nats_per_efold(const std::vector<TrainingRecord>& baseline, double level) {
+std::optional<double> nats_per_efold(const Runs& baseline, double level) {
   std::vector<double> falls;
   for (const TrainingRecord& run : baseline) {
     if (run.succeeded() && run.steps.size() >= 10) falls.push_back(fall(run));
@@ -196,7 +187,6 @@ std::optional<double> nats_per_efold(const std::vector<TrainingRecord>& baseline
 Json utility_of(const PrecisionComparison& comparison, const UtilityWeights& weights, const StepEnergy& energy) {
   const PrecisionRuns& baseline = comparison.precisions[comparison.baseline];
   const std::optional<double> efold = nats_per_efold(baseline.runs, comparison.options.level);
-  const Rating rating{.comparison = comparison, .weights = weights, .efold = efold.value_or(NAN)};
   const double base_joules = weights.energy > 0.0 ? energy(baseline.name) : 0.0;
   Json found = {{"weights", weights}, {"nats_per_efold", efold}, {"winner", nullptr}, {"precisions", Json::array()}};
   std::vector<Rated> all;
@@ -207,7 +197,8 @@ Json utility_of(const PrecisionComparison& comparison, const UtilityWeights& wei
     if (!succeeds(one)) {
       failed.push_back(one.name);
     } else if (succeeds(baseline)) {
-      all.push_back(rating.rate(index, weights.energy > 0.0 ? std::log(energy(one.name) / base_joules) : 0.0));
+      const double log_joules = weights.energy > 0.0 ? std::log(energy(one.name) / base_joules) : 0.0;
+      all.push_back(rate(comparison, weights, efold.value_or(NAN), index, log_joules));
       found["precisions"].push_back(all.back().figures);
     }
   }

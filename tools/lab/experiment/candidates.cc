@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_names.h"
 
@@ -13,8 +13,7 @@ namespace {
 
 constexpr const char* kPatterned = "mxfp8:attention_high";  // an example
 
-// Adapts the settings that depend on a replaced precision: the loss scaler, masters (for fp16 weights), and all
-// roundings of fp64.
+// Adapts the settings that depend on a replaced precision: loss scaler, masters (for fp16 weights), roundings of fp64.
 void settle(Config& config) {
   if (config.precision.is_fp64()) {
     AdamWOptions& optimizer = config.optimizer.adamw;
@@ -47,9 +46,7 @@ Config with_own_blocks(const Config& config, const std::string& name) {
 // `given` with the precision of a file.
 Config from_file(const Config& given, const std::string& path) {
   ConfigNode root = parse_config_file(path);
-  if (root.find("precision") == nullptr) {
-    throw ConfigError(fmt::format("{}: expected a `precision:` section, got none", path));
-  }
+  require<ConfigError>(root.find("precision") != nullptr, "{}: expected a `precision:` section, got none", path);
   Config file = without_precision(given);
   file.precision_fallback = {};
   refuse_unavailable(root);
@@ -74,23 +71,19 @@ Config from_file(const Config& given, const std::string& path) {
 Candidate chosen(const Config& config, const std::string& text) {
   if (const size_t sign = text.find('='); sign != std::string::npos) {
     const std::string name = text.substr(0, sign), path = text.substr(sign + 1);
-    if (name.empty() || path.empty()) {
-      throw ConfigError(
-          fmt::format("--precisions: expected NAME=FILE, as in plan=precision_plan.yaml, got '{}'", text));
-    }
-    if (name == kConfigured || parse_precision(name)) {
-      throw ConfigError(fmt::format(
-          "--precisions: {}: expected another name for a file, as in plan={}, since '{}' stands for a precision", text,
-          path, name));
-    }
+    require<ConfigError>(!name.empty() && !path.empty(),
+                         "--precisions: expected NAME=FILE, as in plan=precision_plan.yaml, got '{}'", text);
+    require<ConfigError>(
+        name != kConfigured && !parse_precision(name),
+        "--precisions: {}: expected another name for a file, as in plan={}, since '{}' stands for a precision", text,
+        path, name);
     return {.name = name, .config = from_file(config, path)};
   }
   if (text == kConfigured) return {.name = text, .config = config, .is_configured = true};
-  if (!parse_precision(text)) {
-    throw ConfigError(fmt::format(
-        "--precisions: expected some of {},fp8,fp4, one of these with a pattern as in {}, {} or NAME=FILE, got '{}'",
-        fmt::join(uniform_precisions(), ","), kPatterned, kConfigured, text));
-  }
+  require<ConfigError>(
+      parse_precision(text).has_value(),
+      "--precisions: expected some of {},fp8,fp4, one of these with a pattern as in {}, {} or NAME=FILE, got '{}'",
+      fmt::join(uniform_precisions(), ","), kPatterned, kConfigured, text);
   Candidate candidate{.name = text, .config = with_own_blocks(config, text)};
   candidate.config.precision_fallback = {};
   return candidate;
@@ -144,10 +137,9 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
   std::vector<std::string> known = uniform_precisions(), wanted;
   for (const std::string& name : pattern_names(config)) known.push_back(name);
   for (const std::string& name : names) {
-    if (!parse_precision(name)) {
-      throw ConfigError(fmt::format("--formats: expected some of {}, or one of these with a pattern as in {}, got '{}'",
-                                    fmt::join(uniform_precisions(), ","), kPatterned, name));
-    }
+    require<ConfigError>(parse_precision(name).has_value(),
+                         "--formats: expected some of {}, or one of these with a pattern as in {}, got '{}'",
+                         fmt::join(uniform_precisions(), ","), kPatterned, name);
     wanted.push_back(without_alias(name));
     if (std::ranges::find(known, wanted.back()) == known.end()) known.push_back(wanted.back());
   }
@@ -162,9 +154,7 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
     const bool is_wanted = wanted.empty() ? !is_slow : std::ranges::find(wanted, name) != wanted.end();
     if (is_wanted || candidate.is_configured) candidates.push_back(std::move(candidate));
   }
-  if (!found) {
-    candidates.insert(candidates.begin(), {.name = kAsConfigured, .config = config, .is_configured = true});
-  }
+  if (!found) candidates.insert(candidates.begin(), {.name = kAsConfigured, .config = config, .is_configured = true});
   return candidates;
 }
 
@@ -172,9 +162,8 @@ std::vector<Candidate> chosen_candidates(const Config& config, const std::vector
   std::vector<Candidate> candidates;
   for (const std::string& name : names) {
     Candidate one = chosen(config, name);
-    if (std::ranges::count(candidates, one.name, &Candidate::name) > 0) {
-      throw ConfigError(fmt::format("--precisions: expected each precision once, got '{}' twice", one.name));
-    }
+    require<ConfigError>(std::ranges::count(candidates, one.name, &Candidate::name) == 0,
+                         "--precisions: expected each precision once, got '{}' twice", one.name);
     candidates.push_back(std::move(one));
   }
   return candidates;

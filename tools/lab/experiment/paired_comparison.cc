@@ -7,9 +7,9 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <ranges>
 
 #include "core/base/check.h"
-#include "core/base/error.h"
 #include "core/base/wrapped_text.h"
 
 namespace mantissa {
@@ -77,12 +77,11 @@ LossMargin parse_loss_margin(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   const std::string unit(rest, end);
   const bool is_share = unit == "%" || unit == " %";
-  if (error != std::errc() || !(unit.empty() || is_share) || !std::isfinite(value) || value <= 0.0) {
-    throw ConfigError(
-        fmt::format("--margin: expected nats above 0, such as 0.01, or per cent of what the baseline learns, such as "
-                    "0.5%, got '{}'",
-                    text));
-  }
+  require<ConfigError>(
+      error == std::errc() && (unit.empty() || is_share) && std::isfinite(value) && value > 0.0,
+      "--margin: expected nats above 0, such as 0.01, or per cent of what the baseline learns, such as "
+      "0.5%, got '{}'",
+      text);
   return {.value = is_share ? value / 100.0 : value, .is_share = is_share};
 }
 
@@ -145,20 +144,10 @@ double equivalence_power(double stddev, double margin, int64_t pairs, double lev
 }
 
 int64_t pairs_for_power(double stddev, double margin, double level, double power) {
-  constexpr int64_t kMost = 10'000;
-  const auto suffices = [&](int64_t pairs) { return equivalence_power(stddev, margin, pairs, level) >= power; };
-  int64_t high = 2;
-  while (high < kMost && !suffices(high)) high = std::min(2 * high, kMost);
-  if (!suffices(high)) return 0;
-  int64_t low = 2;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (suffices(middle))
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
+  const auto is_weak = [&](int pairs) { return !(equivalence_power(stddev, margin, pairs, level) >= power); };
+  const auto all = std::views::iota(2, 10'001);
+  const auto found = std::ranges::partition_point(all, is_weak);
+  return found == all.end() ? 0 : *found;
 }
 
 double unseen_share(int64_t pairs, double level) {

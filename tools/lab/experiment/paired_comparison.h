@@ -56,8 +56,7 @@ struct MeanDifference {
   std::optional<Interval> interval{};  // contains the true mean with probability `level`; empty for one pair
 };
 
-// mean +- t_(n-1) stddev / sqrt(n), level in (0, 1) (Student, "The Probable Error of a Mean", 1908). At least one
-// value.
+// mean +- t_(n-1) stddev / sqrt(n), level in (0, 1) (Student, "The Probable Error of a Mean", 1908). Needs a value.
 MeanDifference mean_difference(std::span<const double> differences, double level);
 
 // The margin of equal losses: nats per token, or a share of what the baseline learns in a run.

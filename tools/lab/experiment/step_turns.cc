@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <deque>
 
 #include "comm/communicator.h"
 #include "core/base/error.h"
@@ -57,26 +57,26 @@ class Contender {
   TrainStep step_;
 };
 
-using Contenders = std::vector<std::unique_ptr<Contender>>;
+using Contenders = std::deque<Contender>;
 
 // Warms up. Returns the steps of a turn.
-int64_t steps_of_turn(const Contenders& contenders, double turn_seconds) {
+int64_t steps_of_turn(Contenders& contenders, double turn_seconds) {
   double longest = 0.0;
-  for (const auto& one : contenders) one->turn(kStepsBeforeTiming);
-  for (const auto& one : contenders) longest = std::fmax(longest, one->turn(1));
+  for (Contender& one : contenders) one.turn(kStepsBeforeTiming);
+  for (Contender& one : contenders) longest = std::fmax(longest, one.turn(1));
   if (longest <= 0.0) return 1;
   return std::max<int64_t>(1, std::llround(std::ceil(std::min(turn_seconds / longest, 1e3))));
 }
 
 // ln(first / other) for each other contender: the median of kRoundsPerPair rounds. In a round each has one turn; they
 // take turns at starting it. NaN if one of the two applied no step.
-std::vector<double> log_ratios(const Contenders& contenders, int64_t pair, int64_t steps) {
+std::vector<double> log_ratios(Contenders& contenders, int64_t pair, int64_t steps) {
   std::vector<std::vector<double>> rounds(contenders.size() - 1);
   for (int64_t round = 0; round < kRoundsPerPair; ++round) {
     std::vector<double> seconds(contenders.size());
     for (size_t turn = 0; turn < contenders.size(); ++turn) {
       const size_t which = (static_cast<size_t>(pair * kRoundsPerPair + round) + turn) % contenders.size();
-      seconds[which] = contenders[which]->turn(steps);
+      seconds[which] = contenders[which].turn(steps);
     }
     for (size_t i = 0; i < rounds.size(); ++i) {
       const double ratio = std::log(seconds[0] / seconds[i + 1]);
@@ -88,7 +88,7 @@ std::vector<double> log_ratios(const Contenders& contenders, int64_t pair, int64
   return medians;
 }
 
-std::vector<StepTimeDifference> compare(const Contenders& contenders, const StepTimeOptions& options) {
+std::vector<StepTimeDifference> compare(Contenders& contenders, const StepTimeOptions& options) {
   const int64_t steps = steps_of_turn(contenders, options.turn_seconds);
   const SequentialComparison start({.level = options.level,
                                     .first_look = options.first_look,
@@ -120,8 +120,8 @@ std::optional<std::vector<StepTimeDifference>> compare_step_times(const Config& 
                                                                   Communicator& communicator) {
   try {
     Contenders contenders;
-    contenders.push_back(std::make_unique<Contender>(candidate, communicator));
-    for (const Config& config : references) contenders.push_back(std::make_unique<Contender>(config, communicator));
+    contenders.emplace_back(candidate, communicator);
+    for (const Config& config : references) contenders.emplace_back(config, communicator);
     return compare(contenders, options);
   } catch (const ConfigError&) {
     throw;

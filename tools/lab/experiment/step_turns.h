@@ -1,6 +1,5 @@
 // Step times of configurations that train in turns in a single process: each for a few steps, then the next. Other load
-// on the machine usually lasts longer than a turn and so affects all alike. It would affect only one of several whole
-// runs.
+// on the machine usually lasts longer than a turn and so affects all alike, but only one of several whole runs.
 #pragma once
 
 #include <cstdint>

@@ -4,10 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/backend/kernel_call.h"
 #include "core/base/progress_bar.h"
+#include "core/kernels/fp8_gemm_support.h"
 #include "tools/config/config.h"
 #include "tools/train/step/dry_run.h"
 
@@ -44,8 +49,7 @@ struct TrainingRecord {
   std::string failure{};                   // why the training did not succeed; empty if it did
   int64_t tokens_per_step = 0;             // positions of the global batch
   MemoryTable memory{};                    // of rank 0, as measured, in the last phase of the precision
-  // The most on any rank and in any phase: the total of the table; on a GPU all memory taken from it. 0 if nothing was
-  // trained.
+  // The most on any rank, in any phase: the table's total; on a GPU all memory taken from it. 0 if nothing was trained.
   size_t peak_memory_bytes = 0;
   double sent_bytes = 0.0;  // in a step, by a rank to others, where no two share memory
 
@@ -54,8 +58,7 @@ struct TrainingRecord {
   // The loss of the first weights: the validation loss before the first step, or without validation text the first
   // step's. NaN if nothing was trained.
   double first_loss() const;
-  // The last validation loss, or without validation text the mean of the last tenth of the steps' losses. NaN if
-  // nothing was trained.
+  // The last validation loss, or without validation text the mean of the last tenth of steps; NaN: nothing was trained.
   double final_loss() const;
   // Over the applied steps after the first two, if there are more: those also allocate memory and create kernels.
   // Skipped steps may be run again to find the reason. NaN if none was applied.
@@ -79,5 +82,45 @@ void require_trainable(const Config& config, const Communicator& communicator);
 // require_trainable(), unreadable data and failing ranks. Collective, with the same configuration on all ranks.
 // `progress`: advances with each step.
 TrainingRecord run_training(const Config& config, Communicator& communicator, ProgressBar* progress = nullptr);
+
+// Whether runs are long enough for their final losses to stand for longer runs. A difference of precisions that is
+// hidden after a hundred steps may be plain after a thousand. Means leave out non-finite losses of skipped steps.
+
+// A run still learns fast if the last quarter of its steps has more than this part of what it has learnt. A loss that
+// falls evenly would have a quarter there.
+inline constexpr double kMostLateLearning = 0.1;
+
+// The last quarter's share of a run's learning: the fall of the training loss from three quarters of the steps to the
+// end, over its fall from the first step to the end. Both late losses are means of a tenth of the steps. Steps after
+// the last with half of the greatest learning rate are left out: a rate that goes down to 0 makes any loss flat, also
+// if the run is far too short. NaN for fewer than 10 steps, and for runs that have learnt nothing.
+double late_learning(const TrainingRecord& run);
+
+// How much the difference candidate - baseline of training losses grew from the third to the last quarter of the runs,
+// each the mean of the quarter's steps, nats per token. NaN for fewer than 10 steps.
+double late_growth(const TrainingRecord& baseline, const TrainingRecord& candidate);
+
+// Why pairs of runs are too short for "equal"; empty if they are not, and for runs of the same losses to the bit:
+//   - the baseline learns fast to the end: late_learning() above kMostLateLearning, in the mean over its runs;
+//   - the difference grows, as the interval of late_growth() shows, and would exceed the margin in runs of twice the
+//     length, if it grew on evenly.
+// As many runs of each, of the same seeds; pairs with a failed run are left out. `margin`: the mean over pairs.
+std::string too_short(std::span<const TrainingRecord> baseline, std::span<const TrainingRecord> candidate,
+                      double margin, double level);
+
+// StepCalls: every kernel call and message of one training step, recorded in a dry run.
+struct StepCalls {
+  std::vector<KernelCall> calls;  // of one rank, in order, with the phases of a profile
+  // Bytes of collectives that a rank sends to others, by phase: gradients ("backward", "reduce"), records ("decide"),
+  // updated weights ("update").
+  std::map<std::string_view, double> sent_bytes;
+
+  double sent() const;
+};
+
+// The calls of one rank of `ranks`, in a step after the first: micro-batches, reduction, decision and update. Ranks
+// share no memory. `support` and `packing`: see DryRunOptions. ConfigError as DryRun.
+StepCalls walk_calls(const Config& config, int ranks, Fp8GemmSupport support = Fp8GemmSupport::kNone,
+                     Backend* packing = nullptr);
 
 }  // namespace mantissa

@@ -1,5 +1,5 @@
 // Evidence of several verbs, on prepared figures.
-#include "tools/lab/analyze/evidence.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // `mantissa analyze formats` as a user runs it.
-#include "tools/lab/analyze/formats_verb.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

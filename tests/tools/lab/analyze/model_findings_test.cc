@@ -1,5 +1,5 @@
 // Findings from prepared rows: the recommended loss scale, against a search that rounds every gradient.
-#include "tools/lab/analyze/model_findings.h"
+#include "tools/lab/analyze/model_analysis.h"
 
 #include <gtest/gtest.h>
 
@@ -170,8 +170,8 @@ TEST(ModelFindings, PredictsEveryStep) {
 TEST(ModelFindings, TheCurveIsWhatRoundingGivesAtEveryScale) {
   const std::vector<float> gradients = prepared_gradients(-14.0, 8.0);
   const LossScaleFindings found = findings_of({step_of(gradients)}, {step_of(gradients)}).loss_scale;
-  for (int exponent = LossScaleCurve::kMinExponent; exponent <= LossScaleCurve::kMaxExponent; exponent += 4) {
-    const FormatLosses& losses = found.curve.at(exponent);
+  for (int exponent = kMinCurveExponent; exponent <= kMaxCurveExponent; exponent += 4) {
+    const FormatLosses& losses = found.curve.at(static_cast<size_t>(exponent - kMinCurveExponent));
     const Counted counted = in_fp16(gradients, exponent);
     EXPECT_EQ(losses.underflowed, counted.zeros) << exponent;
     EXPECT_EQ(losses.overflowed, counted.infinite) << exponent;
@@ -183,7 +183,7 @@ TEST(ModelFindings, TakesTheLossScaleOut) {
   const std::vector<float> gradients = prepared_gradients(-16.0, 4.0);
   const auto once = findings_of({}, {step_of(gradients), step_of(gradients, 1)}).loss_scale;
   const auto scaled = findings_of({}, {step_of(gradients, 0, 1024.0f), step_of(gradients, 1, 0.5f)}).loss_scale;
-  EXPECT_EQ(scaled.curve.losses, once.curve.losses);
+  EXPECT_EQ(scaled.curve, once.curve);
   ASSERT_TRUE(scaled.advice.recommended.has_value());
   EXPECT_EQ(scaled.advice.recommended->exponent, once.advice.recommended->exponent);
 }

@@ -1,5 +1,5 @@
 // The verdict on prepared findings: its contents, and that the advice changes something at the place of the finding.
-#include "tools/lab/analyze/model_verdict.h"
+#include "tools/lab/analyze/model_analysis.h"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "tests/tools/run/unwrapped.h"
-#include "tools/lab/analyze/model_verb.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 
 namespace mantissa {
 namespace {
@@ -26,7 +26,7 @@ TensorFindings tensor_of(const std::string& role, const std::string& format, con
 ProductFindings product_of(const std::string& product, const std::string& formats, const ErrorSums& error,
                            double batch_noise = 0.0) {
   ProductFindings found;
-  found.product = product, found.tensor = "blocks.0.mlp.up", found.formats = formats;
+  found.role = product, found.tensor = "blocks.0.mlp.up", found.format = formats;
   found.error = error, found.batch_noise = batch_noise;
   return found;
 }

@@ -9,8 +9,7 @@
 
 #include "tests/tools/lab/analyze/page_fixtures.h"
 #include "tests/tools/run/page_browser.h"
-#include "tools/lab/analyze/formats_verb.h"
-#include "tools/lab/analyze/model_verb.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 #include "tools/run/report/report.h"
 
 namespace mantissa::testing {

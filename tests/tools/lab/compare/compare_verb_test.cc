@@ -10,7 +10,7 @@
 #include "tests/tools/lab/compare/comparison_panels.h"
 #include "tests/tools/run/page_browser.h"
 #include "tests/tools/run/unwrapped.h"
-#include "tools/lab/compare/compare_verb.h"
+#include "tools/lab/compare/precision_comparison.h"
 
 namespace mantissa::testing {
 namespace {

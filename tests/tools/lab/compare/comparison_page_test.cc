@@ -6,7 +6,7 @@
 
 #include "tests/tools/lab/compare/comparison_panels.h"
 #include "tests/tools/run/page_browser.h"
-#include "tools/lab/compare/compare_verb.h"
+#include "tools/lab/compare/precision_comparison.h"
 #include "tools/run/report/report.h"
 
 namespace mantissa::testing {

@@ -10,7 +10,6 @@
 #include "core/quant/exponent_histogram.h"
 #include "tests/tools/config/minimal.h"
 #include "tests/tools/run/unwrapped.h"
-#include "tools/lab/compare/compare_verb.h"
 #include "tools/run/report/report.h"
 
 namespace mantissa {

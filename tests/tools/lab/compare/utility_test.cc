@@ -1,5 +1,5 @@
 // The utility of made-up runs, by hand.
-#include "tools/lab/compare/utility.h"
+#include "tools/lab/compare/precision_comparison.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Runs with made-up losses that are long enough to judge, or are not.
-#include "tools/lab/experiment/run_length.h"
+#include "tools/lab/experiment/training_run.h"
 
 #include <gtest/gtest.h>
 

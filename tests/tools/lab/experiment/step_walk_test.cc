@@ -1,5 +1,5 @@
 // Calls and messages of a step, against counts worked out by hand.
-#include "tools/lab/experiment/step_walk.h"
+#include "tools/lab/experiment/training_run.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "tools/lab/advise/plan/local_search.h"
-#include "tools/lab/analyze/evidence.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 
 namespace mantissa {
 namespace {

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "tools/lab/advise/plan/plan_advice.h"
-#include "tools/lab/analyze/evidence.h"
+#include "tools/lab/analyze/analyze_verbs.h"
 
 namespace mantissa {
 

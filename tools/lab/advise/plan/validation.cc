@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/base/log.h"
-#include "tools/lab/experiment/run_length.h"
 #include "tools/lab/experiment/training_run.h"
 
 namespace mantissa {

@@ -1,9 +1,11 @@
 #include "tools/lab/analyze/sensitivity/decision_passes.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/kernels/quantize/args.h"
 
 namespace mantissa {
@@ -87,10 +89,10 @@ void DecisionPasses::start_local_scores() {
   local_ = std::make_unique<LocalScores>(decisions, options, session_.config, session_.runtime);
 }
 
-DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
+void DecisionPasses::run_exact(int64_t step) {
   passes.load(step);
   if (!local_) start_local_scores();
-  ExactLoss exact{.before = passes.run(nullptr, 1.0f, local_.get())};
+  losses.push_back(passes.run(nullptr, 1.0f, local_.get()));
   const Shard gradient = gradient_shard(state_);
   if (gradient_.empty()) {
     gradient_ = allocate_like(gradient, state_.backend);
@@ -102,14 +104,12 @@ DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
   for (const ErrorSums& sum : compare(gradient, gradient, state_)) {
     squares.push_back(sum.non_finite > 0 ? kUnknown : sum.squares);
   }
-  if (!passes.update(1.0f)) {
-    throw FaultError(
-        fmt::format("the gradients of step {} are not finite in fp32, so there is nothing to compare lower precision "
-                    "with: run `mantissa train` with the same device and data to find the op",
-                    step + 1));
-  }
+  require<FaultError>(passes.update(1.0f),
+                      "the gradients of step {} are not finite in fp32, so there is nothing to compare lower precision "
+                      "with: run `mantissa train` with the same device and data to find the op",
+                      step + 1);
   copy(master_shard(state_), updated_, state_);
-  exact.after = passes.loss(nullptr);
+  updated_loss_ = passes.loss(nullptr);
   if (!request_.score.empty()) {
     passes.run(nullptr, 1.0f);
     std::vector<double>& step_change = step_squares_.emplace_back();
@@ -118,16 +118,14 @@ DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
     }
   }
   passes.point().restore();
-  return exact;
 }
 
 void DecisionPasses::run(int64_t step, ProgressBar& progress) {
-  const ExactLoss exact = run_exact(step);
-  losses.push_back(exact.before);
+  run_exact(step);
   const std::vector<LocalScore> local = local_scores();
   for (size_t i = 0; i < decisions.size(); ++i) {
     const PrecisionDecision& decision = decisions[i];
-    DecisionPass pass = lower(i, exact);
+    DecisionPass pass = lower(i);
     pass.local = local[i];
     if (!is_backward(decision)) pass.fisher = local[i].seen ? local[i].fisher : kUnknown;
     if (lowers_forward_product(decision)) {
@@ -145,12 +143,12 @@ void DecisionPasses::run(int64_t step, ProgressBar& progress) {
   }
 }
 
-DecisionPass DecisionPasses::lower(size_t index, const ExactLoss& exact) {
+DecisionPass DecisionPasses::lower(size_t index) {
   const Lowered& lowered = lowered_[index];
   DecisionPass pass{.refusal = lowered.refusal,
                     .change_squares = std::vector<double>(static_cast<size_t>(state_.parameters().size()))};
   if (!lowered.policy) return pass;
-  pass.loss = passes.run(lowered.policy.get(), lowered.loss_scale) - exact.before;
+  pass.loss = passes.run(lowered.policy.get(), lowered.loss_scale) - losses.back();
   pass.gradient_change = relative_change(total(compare(gradient_shard(state_), gradient_, state_)), lowered.loss_scale);
   if (!passes.update(lowered.loss_scale)) {
     pass.loss = pass.update_loss = pass.parameter_change = pass.fisher = kUnknown;
@@ -165,7 +163,7 @@ DecisionPass DecisionPasses::lower(size_t index, const ExactLoss& exact) {
   for (size_t i = 0; i < changes.size(); ++i) pass.change_squares[i] = changes[i].error_squares;
   const bool backward = is_backward(decisions[index]);
   if (backward) pass.fisher = fisher_of_update(masters);
-  pass.update_loss = passes.loss(nullptr) - exact.after;
+  pass.update_loss = passes.loss(nullptr) - updated_loss_;
   if (backward) pass.loss = pass.update_loss;
   passes.point().restore();
   return pass;
@@ -240,22 +238,58 @@ std::vector<LayerScore> DecisionPasses::layer_scores(const ScoreWeights& weights
   std::vector<LayerScore> layers;
   for (const PrecisionDecision& decision : decisions) {
     if (decision.op != Op::kLinear || std::ranges::count(layers, decision.layer, &LayerScore::layer) > 0) continue;
-    LayerGradients gradients{.squares = std::vector<double>(step_squares_.size())};
-    gradients.step_squares = gradients.squares;
+    LayerScore& found = layers.emplace_back(LayerScore{.layer = decision.layer});
+    std::vector<double> squares(step_squares_.size()), step_squares = squares;  // by batch
+    double variances = 0.0;
     for (size_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = state_.parameters()[static_cast<int>(i)];
       if (parameter.precision_layer() != decision.layer && parameter.layer() != decision.layer) continue;
-      gradients.elements += parameters[i].elements;
-      gradients.variances += parameters[i].gradient_variance * static_cast<double>(parameters[i].elements);
-      for (size_t batch = 0; batch < step_squares_.size(); ++batch) {
-        gradients.squares[batch] += gradient_squares_[batch][i];
-        gradients.step_squares[batch] += step_squares_[batch][i];
+      found.elements += parameters[i].elements;
+      variances += parameters[i].gradient_variance * static_cast<double>(parameters[i].elements);
+      for (size_t batch = 0; batch < squares.size(); ++batch) {
+        squares[batch] += gradient_squares_[batch][i];
+        step_squares[batch] += step_squares_[batch][i];
       }
     }
-    layers.push_back(score_of(decision.layer, gradients));
+    const auto elements = static_cast<double>(found.elements);
+    const auto mean_root = [&](const std::vector<double>& sums) {
+      double sum = 0.0;
+      for (const double of_batch : sums) sum += std::sqrt(of_batch / elements);
+      return sum / static_cast<double>(sums.size());
+    };
+    found.magnitude = mean_root(squares);
+    found.variance = variances / elements;
+    found.change = mean_root(step_squares);
   }
   rank_layers(weights, layers);
   return layers;
+}
+
+ScoreWeights parse_score_weights(const std::vector<double>& given) {
+  const auto is_weight = [](double weight) { return std::isfinite(weight) && weight >= 0.0; };
+  const bool is_whole = given.size() == 3 && std::ranges::all_of(given, is_weight);
+  if (is_whole && std::ranges::max(given) > 0.0) return {given[0], given[1], given[2]};
+  throw ConfigError(
+      fmt::format("--score: expected three weights from 0 on, of magnitude, variance and change, not all 0, got '{}'",
+                  fmt::join(given, ",")));
+}
+
+void rank_layers(const ScoreWeights& weights, std::vector<LayerScore>& layers) {
+  constexpr double LayerScore::*kFigures[] = {&LayerScore::magnitude, &LayerScore::variance, &LayerScore::change};
+  for (LayerScore& layer : layers) layer.score = 0.0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] == 0.0) continue;
+    double largest = 0.0;
+    for (const LayerScore& layer : layers) {
+      if (std::isfinite(layer.*kFigures[i])) largest = std::max(largest, layer.*kFigures[i]);
+    }
+    for (LayerScore& layer : layers) {
+      const double figure = layer.*kFigures[i];
+      if (!std::isfinite(figure)) layer.score = std::numeric_limits<double>::infinity();
+      if (largest > 0.0) layer.score += weights[i] * (std::isfinite(figure) ? figure / largest : 0.0);
+    }
+  }
+  std::ranges::stable_sort(layers, std::greater(), &LayerScore::score);
 }
 
 }  // namespace mantissa

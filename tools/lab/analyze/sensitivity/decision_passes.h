@@ -49,14 +49,10 @@ class DecisionPasses {
     std::string refusal;
     float loss_scale = 1.0f;
   };
-  // Losses of the exact passes: at the point, and after an update.
-  struct ExactLoss {
-    double before = 0.0, after = 0.0;
-  };
 
   void start_local_scores();
-  ExactLoss run_exact(int64_t step);
-  DecisionPass lower(size_t index, const ExactLoss& exact);
+  void run_exact(int64_t step);
+  DecisionPass lower(size_t index);
   std::vector<LocalScore> local_scores();
   double fisher_of_update(const Shard& masters);
 
@@ -65,6 +61,7 @@ class DecisionPasses {
   const ShardedState& state_;
   std::vector<Lowered> lowered_;
   std::unique_ptr<LocalScores> local_;
+  double updated_loss_ = 0.0;                        // of the batch in hand after an exact update
   Shard gradient_, gradient_sum_, start_, updated_;  // exact: gradient, its sum over batches; masters before and after
   std::vector<std::vector<double>> gradient_squares_;  // of each batch, by parameter
   std::vector<std::vector<double>> step_squares_;      // of their change by a step

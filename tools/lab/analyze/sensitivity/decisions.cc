@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "amp/autocast_policy.h"
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "tools/config/precision_names.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/train/step/dry_run.h"
@@ -16,27 +16,16 @@ namespace {
 
 RuleFormat require_format(const std::string& text) {
   const std::optional<RuleFormat> format = parse_low_format(text);
-  if (!format) {
-    throw ConfigError(fmt::format(
-        "--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
-        "(current:e5m2), got '{}'{}",
-        text, parse_fp32_products(text) ? ": that is not a lower format but a way to multiply fp32 numbers" : ""));
-  }
-  if (const auto* const recipe = std::get_if<Recipe>(&*format); recipe && recipe->scaling == Scaling::kDelayed) {
-    throw ConfigError(fmt::format(
-        "--formats: '{}' takes its scales from earlier steps, but a single step has none: use current", text));
-  }
+  require<ConfigError>(
+      format.has_value(),
+      "--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
+      "(current:e5m2), got '{}'{}",
+      text, parse_fp32_products(text) ? ": that is not a lower format but a way to multiply fp32 numbers" : "");
+  const auto* const recipe = std::get_if<Recipe>(&*format);
+  require<ConfigError>(recipe == nullptr || recipe->scaling != Scaling::kDelayed,
+                       "--formats: '{}' takes its scales from earlier steps, but a single step has none: use current",
+                       text);
   return *format;
-}
-
-void add_decisions(const PlacedOp& op, const std::string& format, std::vector<PrecisionDecision>& decisions) {
-  if (std::holds_alternative<DType>(require_format(format))) {
-    decisions.push_back({.layer = op.layer, .op = op.op, .format = format});
-  } else if (op.op == Op::kLinear) {
-    for (const Product product : kAllProducts) {
-      decisions.push_back({.layer = op.layer, .op = op.op, .product = product, .format = format});
-    }
-  }
 }
 
 }  // namespace
@@ -76,14 +65,19 @@ std::vector<PrecisionDecision> decisions_of(const Config& config, const std::vec
   for (const PlacedOp& op : ops_of(in_exact_precision(config))) {
     if (op.op != Op::kLinear && op.op != Op::kAttention) continue;
     if (!pattern.matches(op.layer) || !met.emplace(op.layer, op.op).second) continue;
-    for (const std::string& format : formats) add_decisions(op, format, decisions);
+    for (const std::string& format : formats) {
+      const PrecisionDecision whole{.layer = op.layer, .op = op.op, .format = format};
+      const bool is_dtype = std::holds_alternative<DType>(require_format(format));
+      if (is_dtype) decisions.push_back(whole);
+      if (is_dtype || op.op != Op::kLinear) continue;
+      for (const Product product : kAllProducts) decisions.emplace_back(whole).product = product;
+    }
   }
-  if (decisions.empty()) {
-    throw ConfigError(fmt::format(
-        "--layers '{}', --formats {}: expected a pattern that matches linear layers, such as 'blocks.*.mlp', or '**' "
-        "for all, got one that leaves nothing to lower (`mantissa config` prints the paths)",
-        layers, fmt::join(formats, ",")));
-  }
+  require<ConfigError>(
+      !decisions.empty(),
+      "--layers '{}', --formats {}: expected a pattern that matches linear layers, such as 'blocks.*.mlp', or '**' "
+      "for all, got one that leaves nothing to lower (`mantissa config` prints the paths)",
+      layers, fmt::join(formats, ","));
   return decisions;
 }
 

@@ -16,6 +16,15 @@ namespace {
 
 constexpr int64_t kLongestBlock = 128;
 
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// By format, for forward products and for whole layers in a dtype.
+constexpr std::pair<std::string_view, RiskThresholds> kMeasured[] = {
+    {"bf16", {0.0051, kNever}},      {"fp16", {0.095, kNever, true}}, {"current", {0.078, 0.29}},
+    {"current:e4m3", {0.078, 0.29}},  // the same formats in forward products
+    {"block", {0.29, 0.29}},         {"mxfp8", {0.18, kNever}},       {"nvfp4", {0.0, 0.5}},
+};
+
 Tensor first_rows(const Tensor& matrix, int64_t rows) {
   return matrix.slice(0, rows * matrix.dim(1)).view({rows, matrix.dim(1)});
 }
@@ -38,22 +47,6 @@ OperandRisk risk_of(const FormatLosses& losses) {
           .underflow = losses.share(losses.underflowed),
           .precision = losses.share(losses.subnormal)};
 }
-
-// fp32: x (R, K), dy (R, N); the weight is (N, K).
-struct LayerOperands {
-  const Parameter& weight;
-  Tensor x{}, dy{};
-  float gradient_scale = 1.0f;  // of dy in a dtype, a power of two: fp16's loss scale
-
-  const Tensor& given(Role role) const {
-    return role == Role::kActivation ? x : role == Role::kGradient ? dy : weight.weight;
-  }
-  Shape result_shape(Product product) const {
-    const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
-    if (product == Product::kForward) return {rows, outputs};
-    return product == Product::kInputGradient ? Shape{rows, inputs} : Shape{outputs, inputs};
-  }
-};
 
 // y (R, N), dx (R, K) or dW (N, K), without bias and earlier contributions.
 struct LoweredProduct {
@@ -94,32 +87,77 @@ double weight_error(Tape& tape, const RoundedMatrix& made, const Tensor& weight)
   return squares;
 }
 
-Tensor exact_product(Tape& tape, const LayerOperands& operands, Product product) {
-  const ProductRoles roles = roles_of(product);
-  const Tensor result = tape.allocate(DType::kF32, operands.result_shape(product), "exact product");
-  tape.backend().run(gemm(product, operands.given(roles.a), operands.given(roles.b), result), tape.stream());
-  return result;
+// A layer's operands on the sampled rows, in fp32: x (R, K), dy (R, N); the weight is (N, K). Its exact products follow
+// once they are needed.
+struct LayerOperands {
+  Tape& tape;
+  const Parameter& weight;
+  Tensor x{}, dy{};
+  float gradient_scale = 1.0f;  // of dy in a dtype, a power of two: fp16's loss scale
+  std::vector<float> exact[std::size(kAllProducts)] = {}, gradient{};  // the latter is dy
+
+  const Tensor& given(Role role) const {
+    return role == Role::kActivation ? x : role == Role::kGradient ? dy : weight.weight;
+  }
+  Tensor result(Product product, DType dtype, const char* name) const {
+    const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
+    const Shape backward = product == Product::kInputGradient ? Shape{rows, inputs} : Shape{outputs, inputs};
+    return tape.allocate(dtype, product == Product::kForward ? Shape{rows, outputs} : backward, name);
+  }
+  const std::vector<float>& exact_product(Product product) {
+    std::vector<float>& values = exact[static_cast<size_t>(product)];
+    if (!values.empty()) return values;
+    const ProductRoles roles = roles_of(product);
+    const Tensor made = result(product, DType::kF32, "exact product");
+    tape.backend().run(gemm(product, given(roles.a), given(roles.b), made), tape.stream());
+    return values = on_host(tape, made);
+  }
+  const std::vector<float>& derivative(Product product) {
+    if (product != Product::kForward) return exact_product(product);
+    if (gradient.empty()) gradient = on_host(tape, dy);
+    return gradient;
+  }
+};
+
+// The losses of an operand in a dtype. Only fp16's gradients have a scale.
+FormatLosses losses_in(DType dtype, const LayerOperands& layer, Role role) {
+  const bool is_scaled = role == Role::kGradient && dtype == DType::kF16;
+  return format_losses(record_of<ExponentHistogram>(layer.tape, ExponentHistogramArgs{.x = layer.given(role)}),
+                       format_of(dtype), is_scaled ? std::ilogb(layer.gradient_scale) : 0);
 }
 
-// The product of a layer that computes in fp32 and whose operands have the recipe's formats. ConfigError if sizes are
-// not whole blocks.
-LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, const Recipe& recipe) {
+// The product of a layer whose operands have the recipe's formats, summed in fp32, or which computes in a dtype and
+// rounds the result to it. ConfigError if sizes are not whole blocks.
+LoweredProduct lowered_product(const LayerOperands& layer, Product product, const std::string& format) {
+  Tape& tape = layer.tape;
+  const auto dtype = parse_float_dtype(format);
   LinearFormats formats;
-  for (const Role role : kAllRoles) formats.set(product, role, format_for(recipe, role));
+  for (const Role role : kAllRoles) {
+    if (!dtype) formats.set(product, role, format_for(*parse_recipe(format), role));
+  }
   const ProductRoles roles = roles_of(product);
   const Role both[] = {roles.a, roles.b};
-  LoweredProduct lowered{.value = tape.allocate(DType::kF32, operands.result_shape(product), "lowered product")};
+  const Tensor result = layer.result(product, dtype.value_or(DType::kF32), "lowered product");
+  LoweredProduct lowered;
   RoundedMatrix made[2];
   for (const int side : {0, 1}) {
+    const bool is_weight = both[side] == Role::kWeight;
+    const Tensor& given = layer.given(both[side]);
+    if (dtype) {
+      lowered.losses[side] = losses_in(*dtype, layer, both[side]);
+      made[side].values = tape.cast(given, *dtype);
+      const CompareArgs args{.x = made[side].values, .reference = given};
+      if (is_weight) lowered.weight_error_squares = record_of<ErrorSums>(tape, args).error_squares;
+      continue;
+    }
     const OperandUse use{.product = product,
                          .role = both[side],
                          .format = formats.at(product, both[side]),
                          .values = values_dtype(tape, formats, product, DType::kF32),
                          .transformed = is_transformed(formats, product)};
-    const Tensor& given = operands.given(both[side]);
-    made[side] = both[side] == Role::kWeight ? round_weight(tape, operands.weight, given, use)
-                                             : round_operand(tape, given, operands.weight, use);
-    if (both[side] == Role::kWeight) lowered.weight_error_squares = weight_error(tape, made[side], given);
+    made[side] =
+        is_weight ? round_weight(tape, layer.weight, given, use) : round_operand(tape, given, layer.weight, use);
+    if (is_weight) lowered.weight_error_squares = weight_error(tape, made[side], given);
     if (!use.format) continue;
     Tensor source = given;
     if (use.transformed) {
@@ -130,60 +168,54 @@ LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Produc
         tape,
         RoundingLossesArgs{.src = source, .format = *use.format, .axis = axis_of(use), .scale = made[side].scale});
   }
-  GemmArgs args = gemm(product, made[0].values, made[1].values, lowered.value);
+  GemmArgs args = gemm(product, made[0].values, made[1].values, result);
   args.a_scale = made[0].scale;
   args.b_scale = made[1].scale;
   tape.backend().run(args, tape.stream());
-  return lowered;
-}
-
-// The product of a layer that computes in `dtype`; the result is rounded to it.
-LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, DType dtype) {
-  const ProductRoles roles = roles_of(product);
-  const Role both[] = {roles.a, roles.b};
-  LoweredProduct lowered;
-  Tensor made[2];
-  for (const int side : {0, 1}) {
-    const Tensor& given = operands.given(both[side]);
-    const bool is_scaled = both[side] == Role::kGradient && dtype == DType::kF16;
-    lowered.losses[side] = format_losses(record_of<ExponentHistogram>(tape, ExponentHistogramArgs{.x = given}),
-                                         format_of(dtype), is_scaled ? std::ilogb(operands.gradient_scale) : 0);
-    made[side] = tape.cast(given, dtype);
-    if (both[side] != Role::kWeight) continue;
-    lowered.weight_error_squares =
-        record_of<ErrorSums>(tape, CompareArgs{.x = made[side], .reference = given}).error_squares;
-  }
-  const Tensor result = tape.allocate(dtype, operands.result_shape(product), "lowered product");
-  tape.backend().run(gemm(product, made[0], made[1], result), tape.stream());
   lowered.value = tape.cast(result, DType::kF32);
   return lowered;
 }
 
-LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, const std::string& format) {
-  if (const auto dtype = parse_float_dtype(format)) return lowered_product(tape, operands, product, *dtype);
-  return lowered_product(tape, operands, product, *parse_recipe(format));
+// `shown_scale`: see LocalScores::Options.
+void try_decision(const PrecisionDecision& decision, double shown_scale, LayerOperands& layer, LocalScore& score) {
+  const Product product = decision.product.value_or(Product::kForward);
+  LoweredProduct lowered;
+  try {
+    lowered = lowered_product(layer, product, decision.format);
+  } catch (const ConfigError&) {
+    return;
+  }
+  score.seen = true;
+  score.rows = layer.x.dim(0);
+  score.weight_error_squares = lowered.weight_error_squares;
+  std::vector<OperandRisk> risks = {risk_of(lowered.losses[0]), risk_of(lowered.losses[1])};
+  if (!decision.product) {  // its gradients have that dtype, too
+    risks.push_back(risk_of(lowered_product(layer, Product::kInputGradient, decision.format).losses[0]));
+  }
+  score.risk = std::ranges::max(risks, {}, &OperandRisk::sum);
+
+  const std::vector<float> values = on_host(layer.tape, lowered.value);
+  const std::vector<float>&exact = layer.exact_product(product), &derivative = layer.derivative(product);
+  // The shown gradients' scale is both in a backward product and in its change.
+  const double scale = product == Product::kForward ? shown_scale : shown_scale * shown_scale;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double change = static_cast<double>(values[i]) - static_cast<double>(exact[i]);
+    const double effect = static_cast<double>(derivative[i]) * change / scale;
+    score.first_order += effect;
+    score.fisher += effect * effect;
+  }
+  constexpr size_t kMostSamples = LocalScores::kMaxSamples;
+  const size_t stride = (values.size() + kMostSamples - 1) / kMostSamples | 1;  // odd: not always the same columns
+  std::vector<float> some_exact, some_lowered;
+  for (size_t i = 0; i < values.size(); i += stride) {
+    some_exact.push_back(exact[i]);
+    some_lowered.push_back(values[i]);
+  }
+  score.entropy = entropy_in_deviations(some_lowered);
+  score.information = mutual_information(some_exact, some_lowered);
 }
 
 }  // namespace
-
-// A layer's operands on the sampled rows, and its exact products once they are needed.
-struct LocalScores::Layer {
-  Tape& tape;
-  LayerOperands operands;
-  std::vector<float> exact[std::size(kAllProducts)];
-  std::vector<float> gradient{};  // dy
-
-  const std::vector<float>& product(Product which) {
-    std::vector<float>& values = exact[static_cast<size_t>(which)];
-    if (values.empty()) values = on_host(tape, exact_product(tape, operands, which));
-    return values;
-  }
-  const std::vector<float>& derivative(Product which) {
-    if (which != Product::kForward) return product(which);
-    if (gradient.empty()) gradient = on_host(tape, operands.dy);
-    return gradient;
-  }
-};
 
 LocalScores::LocalScores(const std::vector<PrecisionDecision>& decisions, const Options& options, const Config& config,
                          ModelRuntime& runtime)
@@ -222,63 +254,40 @@ void LocalScores::on_product(const ObservedProduct& shown) {
                         .step = step_,
                         .first_sample = 0,
                         .samples = std::max<int64_t>(1, rows / context)}});
-  const LayerOperands operands{.weight = shown.weight,
-                               .x = tape.cast(x, DType::kF32),
-                               .dy = tape.cast(dy, DType::kF32),
-                               .gradient_scale = static_cast<float>(options_.loss_scale / options_.shown_scale)};
-  Layer layer{.tape = tape, .operands = operands, .exact = {}};
+  LayerOperands layer{.tape = tape,
+                      .weight = shown.weight,
+                      .x = tape.cast(x, DType::kF32),
+                      .dy = tape.cast(dy, DType::kF32),
+                      .gradient_scale = static_cast<float>(options_.loss_scale / options_.shown_scale)};
   for (const size_t index : found->second) {
-    if (!scores_[index].seen) try_decision(decisions_[index], layer, scores_[index]);
+    if (!scores_[index].seen) try_decision(decisions_[index], options_.shown_scale, layer, scores_[index]);
   }
   runtime_.stream->synchronize();  // before the arena goes
-}
-
-void LocalScores::try_decision(const PrecisionDecision& decision, Layer& layer, LocalScore& score) {
-  const Product product = decision.product.value_or(Product::kForward);
-  LoweredProduct lowered;
-  try {
-    lowered = lowered_product(layer.tape, layer.operands, product, decision.format);
-  } catch (const ConfigError&) {
-    return;
-  }
-  score.seen = true;
-  score.rows = layer.operands.x.dim(0);
-  score.weight_error_squares = lowered.weight_error_squares;
-  score.risk = risk_of(lowered.losses[0]);
-  const auto take_larger = [&score](const OperandRisk& risk) {
-    if (risk.sum() > score.risk.sum()) score.risk = risk;
-  };
-  take_larger(risk_of(lowered.losses[1]));
-  if (!decision.product) {  // its gradients have that dtype, too
-    take_larger(
-        risk_of(lowered_product(layer.tape, layer.operands, Product::kInputGradient, decision.format).losses[0]));
-  }
-
-  const std::vector<float> values = on_host(layer.tape, lowered.value);
-  const std::vector<float>&exact = layer.product(product), &derivative = layer.derivative(product);
-  // The shown gradients' scale is both in a backward product and in its change.
-  const double scale =
-      product == Product::kForward ? options_.shown_scale : options_.shown_scale * options_.shown_scale;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double change = static_cast<double>(values[i]) - static_cast<double>(exact[i]);
-    const double effect = static_cast<double>(derivative[i]) * change / scale;
-    score.first_order += effect;
-    score.fisher += effect * effect;
-  }
-  const size_t stride = (values.size() + kMaxSamples - 1) / kMaxSamples | 1;  // odd: not always the same columns
-  std::vector<float> some_exact, some_lowered;
-  for (size_t i = 0; i < values.size(); i += stride) {
-    some_exact.push_back(exact[i]);
-    some_lowered.push_back(values[i]);
-  }
-  score.entropy = entropy_in_deviations(some_lowered);
-  score.information = mutual_information(some_exact, some_lowered);
 }
 
 std::vector<LocalScore> LocalScores::take() {
   std::vector<LocalScore> taken(decisions_.size());
   std::swap(taken, scores_);
   return taken;
+}
+
+const char* name(PrecisionBand band) {
+  constexpr const char* kNames[] = {"low", "mixed", "fp32", "unrated"};
+  return kNames[static_cast<size_t>(band)];
+}
+
+std::optional<RiskThresholds> measured_thresholds(const PrecisionDecision& decision) {
+  for (const auto& [format, thresholds] : kMeasured) {
+    if (format == decision.format && lowers_forward_product(decision)) return thresholds;
+  }
+  return std::nullopt;
+}
+
+PrecisionBand band_of(const OperandRisk& risk, const std::optional<RiskThresholds>& thresholds) {
+  if (!thresholds) return PrecisionBand::kUnrated;
+  if (thresholds->overflow_harms && risk.overflow > 0.0) return PrecisionBand::kFp32;
+  if (risk.sum() < thresholds->low) return PrecisionBand::kLow;
+  return risk.sum() <= thresholds->high ? PrecisionBand::kMixed : PrecisionBand::kFp32;
 }
 
 }  // namespace mantissa

@@ -1,11 +1,14 @@
 // Passes over a batch from the same point of a training, each in its own precision, and their results on the ranks.
+// From displaced weights, they give the Hessian.
 #pragma once
 
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/quant/probe_records.h"
+#include "tools/lab/analyze/sensitivity/statistics.h"
 #include "tools/train/step/session.h"
 #include "tools/train/step/step_work.h"
 
@@ -19,8 +22,7 @@ struct ShardPart {
 };
 using Shard = std::vector<ShardPart>;
 
-// Views: this rank's part of the summed gradients, after a pass; and of the masters, or of weights that are their own
-// masters.
+// Views: this rank's part of the summed gradients, after a pass; and of masters, or weights that are their own masters.
 Shard gradient_shard(const ShardedState& state);
 Shard master_shard(const ShardedState& state);
 
@@ -34,7 +36,14 @@ std::vector<std::vector<float>> read(const Shard& shard, const ShardedState& sta
 std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, const ShardedState& state);
 ErrorSums total(const std::vector<ErrorSums>& by_parameter);
 // Each element summed over the ranks, in rank order. Collective.
-std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator& communicator);
+template <typename Record = double>
+std::vector<Record> sum_over_ranks(const std::vector<Record>& mine, Communicator& communicator) {
+  std::vector<Record> sums(mine.size());
+  for (const std::vector<Record>& of_rank : all_gather_arrays(communicator, mine)) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += of_rank[i];
+  }
+  return sums;
+}
 
 // A training at a point, to which it can be restored after a trial.
 class TrainingPoint {
@@ -48,27 +57,21 @@ class TrainingPoint {
 
   // Writes elements [begin, begin + out.size()) of a parameter's direction.
   using Direction = std::function<void(int parameter, int64_t begin, std::span<float> out)>;
-  // Sets the working weights, and nothing else, to those of the point plus the direction, the same on every rank.
-  // Collective.
+  // Sets the working weights alone to those of the point plus the direction, the same on every rank. Collective.
   void displace(const Direction& direction);
 
  private:
   struct Kept {
     Tensor live, copy;
-  };
-  // The working weights that this rank writes: its shard if ranks share them, else all.
-  struct Written {
-    Kept weights;
-    std::vector<Segment> segments;
+    std::vector<Segment> segments;  // of working weights
   };
 
-  Kept keep(const Tensor& live);
+  void keep(const Tensor& live, const std::vector<Segment>& segments = {});
   // Waits until no rank reads shared weights any more, or until all have written theirs.
   void wait_for_ranks();
 
   ShardedState& state_;
-  std::vector<Kept> kept_;
-  std::vector<Written> weights_;
+  std::vector<Kept> kept_;  // with the working weights that this rank writes: its shard if ranks share them, else all
 };
 
 class LoweredPasses {
@@ -82,11 +85,10 @@ class LoweredPasses {
   // Loads the batch of this training step for the following passes. Collective.
   void load(int64_t step);
   // Forward and backward passes and the sum over ranks: gradient_shard() then holds the gradients of the mean loss
-  // times `loss_scale`. Needs make_room() for the policy. Returns the mean loss of the global batch in nats.
-  // Collective.
+  // times `loss_scale`. Needs make_room() for the policy. Returns the global batch's mean loss, nats. Collective.
   double run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer = nullptr);
   // The loss alone. Collective.
-  double loss(const PrecisionPolicy* policy);
+  double loss(const PrecisionPolicy* policy) { return mean_over_tokens(work_.loss_again(policy)); }
   // Updates masters, moments and weights with the gradients of run(), as the training would at this point. Returns
   // whether they were finite; if not, nothing is updated. Collective.
   bool update(float loss_scale);
@@ -107,5 +109,53 @@ class LoweredPasses {
   double learning_rate_;
   int64_t step_ = 0, tokens_ = 0;
 };
+
+// The Hessian of a batch's mean loss, by Hutchinson's probes.
+//
+// Products with the Hessian are central differences of gradients:
+//   H D v = (g(w + D v) - g(w - D v)) / 2 + O(|D v|^3)
+// D is diagonal with one value for each parameter: this part of the root mean square of its weights, or of all weights
+// if that is larger. Each v is +-1, drawn by (seed, probe, parameter, element), so that
+//   E[v_i (H D v)_i] = d_i H_ii
+// gives the diagonal and, summed over a parameter, the trace of its block (Hutchinson, "A stochastic estimator of the
+// trace of the influence matrix", 1990; Bekas, Kokiopoulou, Saad, "An estimator for the diagonal of a matrix", 2007).
+// For a small model, smaller steps change only the fourth digit of the traces and cost digits of the difference; ten
+// times this step changes the second digit.
+inline constexpr double kHessianStep = 1e-3;
+
+struct HessianProbes {
+  std::vector<std::vector<double>> traces;    // [probe][parameter]
+  std::vector<std::vector<double>> diagonal;  // [part of this rank's gradient_shard()][element], summed over probes
+};
+
+// How many probes to make. Without a wanted interval: `first`. With one, until every score has it: `first`, then twice
+// as many each time, at most `most`.
+//
+// Probes that end as soon as an interval looks narrow enough end too early in the cases in which chance made it narrow.
+// All possible looks therefore share the error of 5 % equally (Bonferroni), as in SequentialComparison: the interval of
+// the last look misses its mean in at most 5 % of cases, whenever that look was.
+struct HessianGoal {
+  double share = 0.0;  // wanted half width of a score's interval, of the score's magnitude; 0: none is wanted
+  int64_t first = 0, most = 0;
+
+  std::vector<int64_t> looks() const;  // numbers of probes, rising; empty for no probes
+  double level() const;                // of the intervals at a look
+  // Whether the interval is narrow enough. No probe makes a score known that is not finite: it counts as met.
+  bool is_met(const Estimate& score) const;
+};
+
+// The diagonal of D, by parameter. Collective.
+std::vector<double> hessian_steps(const ShardedState& state);
+
+// H D v for a direction D v: this rank's gradient_shard() part by part. Leaves the weights displaced. Collective.
+std::vector<std::vector<float>> hessian_product(LoweredPasses& passes, const TrainingPoint::Direction& direction);
+
+// Adds the probes numbered begin ... end - 1 of the loaded batch. Restores the point. Collective.
+void probe_hessian(LoweredPasses& passes, const std::vector<double>& steps, int begin, int end, HessianProbes& probes);
+
+// The smallest and the largest element of each parameter's diagonal, from the mean over probes. `shard`: the shard of
+// `probes.diagonal`. Both are NaN if there are no probes or an element is NaN. Collective.
+std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probes, const Shard& shard,
+                                                      const ShardedState& state);
 
 }  // namespace mantissa

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "core/base/log.h"
-#include "core/base/wrapped_text.h"
 #include "tools/lab/analyze/sensitivity/decision_passes.h"
 
 namespace mantissa {
@@ -92,32 +91,29 @@ DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<De
 }  // namespace
 
 std::vector<NamedScore> SensitivityAnalysis::scores() const {
-  const auto column = [this](const char* title, auto&& of) {
-    NamedScore score{.name = title, .values = {}};
-    for (const DecisionScores& one : decisions) {
-      if (one.refusal.empty()) score.values.push_back(of(one));
-    }
-    return score;
-  };
+  std::vector<NamedScore> found;
+  for (const char* const name : {"loss", "fisher", "hessian", "gradient", "update", "information lost", "risk"}) {
+    found.push_back({.name = name});
+  }
   // A score that is not finite is worse than all others; an unmeasured score stays NaN.
   const auto worst = [](double value) { return std::isnan(value) ? HUGE_VAL : value; };
-  const auto if_seen = [&](const DecisionScores& one, double value) {
-    return std::isnan(one.risk.overflow) ? kUnknown : worst(value);
-  };
-  const auto hessian = [&](const DecisionScores& one) {
-    if (probes == 0) return kUnknown;
-    const double score = std::abs(one.hessian.mean);
-    return lowers_forward_product(one.decision) ? if_seen(one, score) : worst(score);
-  };
-  return {
-      column("loss", [&](const DecisionScores& one) { return worst(one.loss_magnitude.mean); }),
-      column("fisher", [&](const DecisionScores& one) { return if_seen(one, one.fisher.mean); }),
-      column("hessian", hessian),
-      column("gradient", [&](const DecisionScores& one) { return worst(one.gradient_change.mean); }),
-      column("update", [&](const DecisionScores& one) { return worst(one.parameter_change.mean); }),
-      column("information lost", [&](const DecisionScores& one) { return if_seen(one, -one.information.mean); }),
-      column("risk", [&](const DecisionScores& one) { return if_seen(one, one.risk.sum()); }),
-  };
+  for (const DecisionScores& one : decisions) {
+    if (!one.refusal.empty()) continue;
+    const bool is_seen = !std::isnan(one.risk.overflow), needs_sample = lowers_forward_product(one.decision);
+    const auto if_seen = [&](double value) { return is_seen ? worst(value) : kUnknown; };
+    const double hessian = std::abs(one.hessian.mean);
+    const double values[] = {worst(one.loss_magnitude.mean),
+                             if_seen(one.fisher.mean),
+                             probes == 0    ? kUnknown
+                             : needs_sample ? if_seen(hessian)
+                                            : worst(hessian),
+                             worst(one.gradient_change.mean),
+                             worst(one.parameter_change.mean),
+                             if_seen(-one.information.mean),
+                             if_seen(one.risk.sum())};
+    for (size_t i = 0; i < found.size(); ++i) found[i].values.push_back(values[i]);
+  }
+  return found;
 }
 
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session) {

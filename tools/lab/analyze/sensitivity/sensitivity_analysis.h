@@ -1,15 +1,15 @@
-// SensitivityAnalysis: the effect on training of lowering each product of a model's layers alone.
+// `mantissa analyze sensitivity`: the effect on training of lowering each product of a model's layers alone.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tools/lab/analyze/sensitivity/decisions.h"
-#include "tools/lab/analyze/sensitivity/hessian.h"
-#include "tools/lab/analyze/sensitivity/layer_scores.h"
 #include "tools/lab/analyze/sensitivity/local_scores.h"
-#include "tools/lab/analyze/sensitivity/risk_bands.h"
+#include "tools/lab/analyze/sensitivity/passes.h"
+#include "tools/run/report/report.h"
 #include "tools/train/step/session.h"
 
 namespace mantissa {
@@ -28,6 +28,7 @@ struct SensitivityRequest {
   int64_t top_k = 0;            // layers of this ranking to print; 0: all
   std::optional<double> hessian_interval{};  // HessianGoal::share: adds probes, up to max_probes
   int64_t max_probes = 512;
+  std::string html{}, json{};  // output files; empty: none
 
   HessianGoal hessian_goal() const {
     return {.share = hessian_interval.value_or(0.0), .first = probes, .most = max_probes};
@@ -56,6 +57,27 @@ struct DecisionScores {
   PrecisionBand band = PrecisionBand::kUnrated;
 };
 
+// A cheap ranking of layers, by their gradients alone. Nothing is lowered for it.
+
+// Weights of magnitude, variance and change.
+using ScoreWeights = std::array<double, 3>;
+// "1,0.5,2". ConfigError unless these are three finite numbers from 0 on, not all 0.
+ScoreWeights parse_score_weights(const std::vector<double>& given);
+
+// A linear layer: all of its parameters together, g being the gradient of the mean loss of a batch.
+struct LayerScore {
+  std::string layer;
+  int64_t elements = 0;
+  double magnitude = 0.0;  // root mean square of g, mean over batches
+  double variance = 0.0;   // of an element of g over batches, mean over elements
+  double change = 0.0;     // root mean square of g after a step minus g, on the same batch; mean over batches
+  double score = 0.0;
+};
+
+// S = w1 magnitude + w2 variance + w3 change, each divided by its largest value among the layers, which gives it no
+// unit. Sorts by falling score. A figure that is not finite makes the score infinite: such a layer is the first.
+void rank_layers(const ScoreWeights& weights, std::vector<LayerScore>& layers);
+
 struct ParameterScores {
   std::string name;
   int64_t elements = 0;
@@ -68,7 +90,7 @@ struct ParameterScores {
 // A score for ranking decisions, the largest first. Not finite counts as Inf; NaN is not known.
 struct NamedScore {
   const char* name;
-  std::vector<double> values;  // of each decision that was tried
+  std::vector<double> values{};  // of each decision that was tried
 };
 
 struct SensitivityAnalysis {
@@ -87,8 +109,17 @@ struct SensitivityAnalysis {
   std::vector<NamedScore> scores() const;
 };
 
-// `session` is in in_exact_precision(), at the point to analyse, and is left there. ConfigError for impossible score
-// weights. Collective.
+// `session` is in in_exact_precision(), at the point to analyse, and left there. ConfigError for weights. Collective.
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session);
+
+// Estimates are {mean, half_width}; unknown or non-finite values are null in a file. verdict: sentences.
+// lowered_decisions: by format, how many decisions lowered_throughout() has. is_lowered: whether a decision is one.
+Json to_json(const SensitivityAnalysis& analysis);
+Json sensitivity_verdict(const Json& figures);  // its sentences, from the other figures
+std::string sensitivity_text(const Json& figures);
+extern const std::string_view kSensitivityPage;  // for page_document(); written by page_scripts()
+
+// Runs on one rank or, under mpirun or srun, on several; rank 0 prints the report and writes files. Returns exit codes.
+int sensitivity_verb(const SensitivityRequest& request);
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// The page of `mantissa analyze sensitivity`; sensitivity_verb.h describes its figures.
+// The page of `mantissa analyze sensitivity`; sensitivity_analysis.h describes its figures.
 
 const decisions = recordsOf(figures.decisions);
 const tried = decisions.filter((one) => !one.refusal);

@@ -1,20 +1,18 @@
-#include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
+#include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "tools/config/validation.h"
 #include "tools/lab/analyze/model_analysis.h"
-#include "tools/lab/analyze/sensitivity/verdict_lines.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 #include "tools/run/report/output_file.h"
-#include "tools/run/report/report.h"
-#include "tools/run/state/optional_json.h"
 #include "tools/train/checkpoint.h"
 
 namespace mantissa {
@@ -49,6 +47,127 @@ static void to_json(Json& json, const DecisionScores& one) {
                {"underflow", one.risk.underflow},
                {"precision_loss", one.risk.precision},
                {"band", std::isnan(one.risk.overflow) ? Json() : Json(name(one.band))}});
+}
+
+namespace {
+
+// Names the most harmful decision: the largest rise of the loss beyond its interval. A falling loss is no harm.
+std::string most_sensitive(const Json& order) {
+  const Json* largest = nullptr;        // rise
+  const Json* largest_known = nullptr;  // rise beyond its interval
+  int64_t known = 0, with_interval = 0;
+  const auto rise = [](const Json* one) { return one == nullptr ? 0.0 : number_of((*one)["loss"]["mean"]); };
+  for (const Json& one : order) {
+    const double loss = number_of(one["loss"]["mean"]), half_width = number_of(one["loss"]["half_width"]);
+    if (std::isnan(loss)) return fmt::format("Most sensitive: {}: gradients or loss are not finite.", one["name"]);
+    if (loss > rise(largest)) largest = &one;
+    with_interval += !std::isnan(half_width);
+    if (!(loss > half_width)) continue;
+    ++known;
+    if (loss > rise(largest_known)) largest_known = &one;
+  }
+  if (largest == nullptr) return "Nothing is harmed: no decision raises the loss.";
+  if (with_interval == 0) {
+    return fmt::format("Most sensitive: {}: loss {:+.3g} nats in one batch: inconclusive.", (*largest)["name"],
+                       rise(largest));
+  }
+  if (largest_known == nullptr) {
+    return fmt::format(
+        "Nothing is measurably harmed: no decision raises the loss beyond its 95 % interval. The largest rise, {:+.3g} "
+        "nats ±{:.2g}, is that of {}.",
+        rise(largest), number_of((*largest)["loss"]["half_width"]), (*largest)["name"]);
+  }
+  return fmt::format(
+      "Most sensitive: {}: loss {:+.3g} nats (95 % interval ±{:.2g}). {} of {} {} ({:.2g} would by chance).",
+      (*largest_known)["name"], rise(largest_known), number_of((*largest_known)["loss"]["half_width"]), known,
+      counted(std::ssize(order), "decision"),
+      known == 1 ? "raises the loss beyond its interval" : "raise the loss beyond their intervals",
+      0.025 * static_cast<double>(order.size()));
+}
+
+// How many decisions each band has. `decisions`: tried_by_loss() of the figures.
+std::string bands_line(const Json& figures, const Json& decisions) {
+  std::map<std::string, int> bands;
+  int attentions = 0, too_large = 0;
+  bool has_fp16 = false;
+  for (const Json& one : decisions) {
+    has_fp16 |= one["format"] == "fp16";
+    if (one["band"].is_string()) {
+      ++bands[one["band"].get<std::string>()];
+    } else {
+      ++(one["op"] == name(Op::kAttention) ? attentions : too_large);
+    }
+  }
+  const std::string by = figures["low_risk"].is_null()
+                             ? ", as measured for each format"
+                             : fmt::format(" (below {} low, up to {} mixed, above fp32{})", figures["low_risk"],
+                                           figures["high_risk"], has_fp16 ? ", or any overflow in fp16" : "");
+  std::string text = fmt::format("By the share of elements at risk{}: {} low, {} mixed, {} fp32", by, bands["low"],
+                                 bands["mixed"], bands["fp32"]);
+  if (const int unrated = bands["unrated"]; unrated > 0) {
+    text += fmt::format(
+        ", {} unrated (that share tells no harm in backward products, and in formats that were not measured)", unrated);
+  }
+  if (attentions > 0) text += fmt::format(", {}, without operands to sample", counted(attentions, "attention"));
+  if (too_large > 0) {
+    text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);
+  }
+  return text + ".";
+}
+
+// The tried decisions, the most sensitive first; a non-finite loss comes before all others.
+Json tried_by_loss(const Json& figures) {
+  const auto magnitude = [](const Json& one) {
+    const double mean = number_of(one["loss_magnitude"]["mean"]);
+    return std::isnan(mean) ? HUGE_VAL : mean;
+  };
+  std::vector<Json> order;
+  for (const Json& one : figures["decisions"]) {
+    if (!one.contains("refusal")) order.push_back(one);
+  }
+  std::ranges::stable_sort(order, std::greater(), magnitude);
+  return order;
+}
+
+// How wide the intervals of Hessian scores are, and how to make them narrower. Empty if there are no scores.
+// `decisions`: tried_by_loss() of the figures.
+std::string hessian_line(const Json& figures, const Json& decisions) {
+  constexpr size_t kMostNames = 5;
+  const double wanted = number_of(figures["hessian_interval"]);
+  const HessianGoal goal{.share = wanted > 0.0 ? wanted : 1.0, .first = 0, .most = 0};
+  std::vector<std::string> wide;
+  int64_t known = 0;
+  for (const Json& one : decisions) {
+    const double mean = number_of(one["hessian"]["mean"]), half_width = number_of(one["hessian"]["half_width"]);
+    if (std::isnan(mean) || std::isnan(half_width)) continue;
+    ++known;
+    if (!goal.is_met({.mean = mean, .half_width = half_width})) wide.push_back(one["name"].get<std::string>());
+  }
+  if (known == 0) return "";
+  if (wanted == 0.0) {
+    if (wide.empty()) return "";
+    return fmt::format(
+        "Hessian: the intervals of {} of {} scores include 0. --hessian-interval 50% adds probes until they are "
+        "narrower.",
+        wide.size(), known);
+  }
+  std::string text =
+      fmt::format("Hessian: {} of {} scores are known to ±{:g} % after {}", known - static_cast<int64_t>(wide.size()),
+                  known, 100.0 * wanted, counted(figures["probes"], "probe"));
+  if (wide.empty()) return text + ".";
+  text += fmt::format(
+      ", the most that --max-probes allows. Wider are {}",
+      fmt::join(wide.begin(), wide.begin() + static_cast<std::ptrdiff_t>(std::min(kMostNames, wide.size())), ", "));
+  if (wide.size() > kMostNames) text += fmt::format(" and {} more", wide.size() - kMostNames);
+  return text + ".";
+}
+
+}  // namespace
+
+Json sensitivity_verdict(const Json& figures) {
+  const Json order = tried_by_loss(figures);
+  if (order.empty()) return {"Nothing could be lowered: see below."};
+  return {most_sensitive(order), bands_line(figures, order)};
 }
 
 Json to_json(const SensitivityAnalysis& analysis) {
@@ -125,54 +244,6 @@ void add_layers(const Json& figures, ReportText& text) {
                     {"elements", "elements"}});
 }
 
-Config analysed_config(const SensitivityRequest& request, const ModelOutputs& outputs) {
-  for (const std::string& format : request.formats) {
-    if (std::ranges::count(request.formats, format) == 1) continue;
-    throw ConfigError(fmt::format("--formats: expected each format once, got '{}' twice", format));
-  }
-  if (request.low_risk && !(*request.low_risk >= 0.0 && *request.high_risk >= *request.low_risk)) {
-    throw ConfigError(
-        fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
-                    *request.low_risk, *request.high_risk));
-  }
-  if (request.hessian_interval && !(*request.hessian_interval > 0.0 && *request.hessian_interval <= 10.0)) {
-    throw ConfigError(
-        fmt::format("--hessian-interval: expected a part of the score above 0%, at most 1000%, such as 50%, got {:g}%",
-                    100.0 * *request.hessian_interval));
-  }
-  if (request.hessian_interval && !(request.probes >= 2 && request.probes <= request.max_probes)) {
-    throw ConfigError(fmt::format(
-        "--hessian-interval: expected --probes from 2, which an interval needs, to --max-probes, got {} and {}",
-        request.probes, request.max_probes));
-  }
-  if (!request.score.empty() && parse_score_weights(request.score)[1] > 0.0 && request.batches < 2) {
-    throw ConfigError("--score: expected --batches 2 or more for the weight of the variance over batches, got 1");
-  }
-  const ModelRequest model{.target = request.target, .overrides = request.overrides};
-  Config config = without_outputs(in_exact_precision(configuration_of(model)));
-  require_different_files({{"--json", outputs.json}, {"--html", outputs.html}}, files_read(request.target, config));
-  config.checkpoint.resume = std::filesystem::is_directory(request.target) ? request.target : "none";
-  config.probe = {};
-  config.test = {};
-  return config;
-}
-
-void analyze(const SensitivityRequest& request, const ModelOutputs& outputs, const Config& config,
-             Communicator& communicator) {
-  const bool leads = communicator.rank() == 0;
-  OutputFile html("--html", leads ? outputs.html : ""), json("--json", leads ? outputs.json : "");
-  validate_for_ranks(config, communicator.size());
-  set_up_threads(config, communicator);
-  Session session(config, communicator);
-  if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
-  const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
-  if (!leads) return;
-  const Json figures = to_json(analysis);
-  print(sensitivity_text(figures));
-  json.write(figures);
-  html.write(page_document(kSensitivityPage, figures));
-}
-
 }  // namespace
 
 std::string sensitivity_text(const Json& figures) {
@@ -230,10 +301,49 @@ std::string sensitivity_text(const Json& figures) {
   return text.text();
 }
 
-int sensitivity_verb(const SensitivityRequest& request, const ModelOutputs& outputs) {
-  return run_job(
-      [&] { return analysed_config(request, outputs); },
-      [&](const Config& config, Communicator& communicator) { analyze(request, outputs, config, communicator); });
+int sensitivity_verb(const SensitivityRequest& request) {
+  const auto configure = [&] {
+    for (const std::string& format : request.formats) {
+      if (std::ranges::count(request.formats, format) == 1) continue;
+      throw ConfigError(fmt::format("--formats: expected each format once, got '{}' twice", format));
+    }
+    const double low = request.low_risk.value_or(0.0), high = request.high_risk.value_or(low);
+    require<ConfigError>(low >= 0.0 && high >= low,
+                         "--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}", low,
+                         high);
+    const double interval = request.hessian_interval.value_or(1.0);
+    require<ConfigError>(
+        interval > 0.0 && interval <= 10.0,
+        "--hessian-interval: expected a part of the score above 0%, at most 1000%, such as 50%, got {:g}%",
+        100.0 * interval);
+    require<ConfigError>(
+        !request.hessian_interval || (request.probes >= 2 && request.probes <= request.max_probes),
+        "--hessian-interval: expected --probes from 2, which an interval needs, to --max-probes, got {} and {}",
+        request.probes, request.max_probes);
+    require<ConfigError>(request.score.empty() || parse_score_weights(request.score)[1] == 0.0 || request.batches >= 2,
+                         "--score: expected --batches 2 or more for the weight of the variance over batches, got 1");
+    const ModelRequest model{.target = request.target, .overrides = request.overrides};
+    Config config = without_outputs(in_exact_precision(configuration_of(model)));
+    require_different_files({{"--json", request.json}, {"--html", request.html}}, files_read(request.target, config));
+    config.checkpoint.resume = std::filesystem::is_directory(request.target) ? request.target : "none";
+    config.probe = {};
+    config.test = {};
+    return config;
+  };
+  return run_job(configure, [&](const Config& config, Communicator& communicator) {
+    const bool leads = communicator.rank() == 0;
+    OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
+    validate_for_ranks(config, communicator.size());
+    set_up_threads(config, communicator);
+    Session session(config, communicator);
+    if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
+    const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
+    if (!leads) return;
+    const Json figures = to_json(analysis);
+    print(sensitivity_text(figures));
+    json.write(figures);
+    html.write(page_document(kSensitivityPage, figures));
+  });
 }
 
 }  // namespace mantissa

@@ -15,8 +15,7 @@ namespace {
 constexpr auto kIsFinite = [](auto value) { return std::isfinite(value); };
 constexpr auto kIsNan = [](auto value) { return std::isnan(value); };
 
-// Calls visit(place, begin, end) for each value: values[place] has the ranks begin ... end - 1, which it shares with
-// all equal values.
+// Calls visit(place, begin, end) for each value: values[place] and all equal values have the ranks begin ... end - 1.
 template <typename T, typename Visit>
 void for_equal_values(std::span<const T> values, const Visit& visit) {
   std::vector<size_t> order(values.size());

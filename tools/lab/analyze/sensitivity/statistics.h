@@ -1,5 +1,4 @@
-// Statistics of the sensitivity analysis: means of repeated measurements, rank correlation, mutual information and
-// entropy.
+// Statistics of the sensitivity analysis: means of measurements, rank correlation, mutual information, entropy.
 #pragma once
 
 #include <limits>
@@ -19,8 +18,7 @@ struct Estimate {
 Estimate estimate(std::span<const double> values, double level = kConfidence);
 
 // Spearman's rank correlation, -1 to 1: Pearson's for the ranks, where equal values share their mean rank. Leaves out
-// pairs with a NaN; Inf ranks above all numbers. NaN for fewer than three pairs, and if all values of one variable are
-// equal.
+// pairs with a NaN; Inf ranks above all numbers. NaN for fewer than three pairs, and if a variable is constant.
 double rank_correlation(std::span<const double> x, std::span<const double> y);
 
 // I(x; y) in bits from pairs of samples: the sum of p log2(p / (p_x p_y)) over a histogram of their ranks, with

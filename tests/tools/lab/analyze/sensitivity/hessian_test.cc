@@ -1,6 +1,6 @@
 // Traces and diagonals by Hutchinson's probes, against the whole diagonal of a model of two thousand parameters,
 // element by element.
-#include "tools/lab/analyze/sensitivity/hessian.h"
+#include "tools/lab/analyze/sensitivity/passes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Thresholds of the share of elements at risk.
-#include "tools/lab/analyze/sensitivity/risk_bands.h"
+#include "tools/lab/analyze/sensitivity/local_scores.h"
 
 #include <gtest/gtest.h>
 

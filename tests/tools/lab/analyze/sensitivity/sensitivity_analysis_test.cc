@@ -16,8 +16,6 @@
 #include "tests/tools/lab/analyze/sensitivity/planted_model.h"
 #include "tests/tools/run/unwrapped.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
-#include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
-#include "tools/lab/analyze/sensitivity/verdict_lines.h"
 
 namespace mantissa::testing {
 namespace {

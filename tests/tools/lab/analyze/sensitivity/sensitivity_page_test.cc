@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/run/page_browser.h"
-#include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
+#include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 #include "tools/run/report/report.h"
 
 namespace mantissa::testing {
