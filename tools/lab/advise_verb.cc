@@ -42,13 +42,6 @@ struct AdviseRequest {
   PlanRunRequest run{.validation = {.most_seeds = 6}};
 };
 
-void require_solver(const std::string& name) {
-  std::vector<std::string_view> names = solver_names();
-  names.push_back(kDifferentiable);
-  if (std::ranges::find(names, name) != names.end()) return;
-  throw ConfigError(fmt::format("--solver: expected one of {}, got {}", fmt::join(names, ", "), name));
-}
-
 // 0, or a number in [least, most]: for the help and the parser alike.
 CLI::Validator zero_or(int64_t least, int64_t most) {
   const std::string range = fmt::format("0 or {} to {}", least, most);
@@ -64,7 +57,10 @@ CLI::Validator zero_or(int64_t least, int64_t most) {
 // Returns whether the plan keeps to the budget.
 bool plan(const AdviseRequest& request, const Config& config) {
   PlanRunRequest run = request.run;
-  require_solver(run.plan.solver);
+  std::vector<std::string_view> solvers = solver_names();
+  solvers.push_back(kDifferentiable);
+  require<ConfigError>(std::ranges::count(solvers, run.plan.solver) > 0, "--solver: expected one of {}, got {}",
+                       fmt::join(solvers, ", "), run.plan.solver);
   if (!request.state.empty()) run.state = request.state;
   for (std::vector<std::string>* const given : {&run.plan.recipes, &run.state}) {
     if (*given == std::vector<std::string>{"none"}) given->clear();

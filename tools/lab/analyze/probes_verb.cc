@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "core/autograd/precision.h"
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/quant/exponent_histogram.h"
 
@@ -21,14 +21,6 @@ std::string file_of(const std::string& run) {
   if (std::filesystem::is_regular_file(path)) return path;
   throw DataError(fmt::format("{}: expected a probe file, which a run with probe.enabled=true writes: {}", path,
                               std::filesystem::exists(path) ? "this is no file" : "it does not exist"));
-}
-
-// A known role without rows, such as `wire` on one rank, is no error.
-void require_role(const std::string& role) {
-  std::vector<std::string> known(std::begin(probe_role::kAll), std::end(probe_role::kAll));
-  for (const Product product : kAllProducts) known.emplace_back(name(product));
-  if (role.empty() || std::ranges::count(known, role) > 0) return;
-  throw ConfigError(fmt::format("--role: expected one of {}, got '{}'", fmt::join(known, ", "), role));
 }
 
 std::optional<Format> parse_format(const std::string& text) {
@@ -76,8 +68,7 @@ void print_query(const Database& probes, const std::string& sql) {
     throw ConfigError(
         fmt::format("--sql: {}; the table is probes, its columns are {}", error.what(), fmt::join(columns, ", ")));
   }
-  if (!query->is_query())
-    throw ConfigError(fmt::format("--sql: expected a query, which changes nothing, got '{}'", sql));
+  require<ConfigError>(query->is_query(), "--sql: expected a query, which changes nothing, got '{}'", sql);
   const std::vector<std::string> names = query->columns();
   print_line(names);
   while (query->step()) {
@@ -130,7 +121,11 @@ void print_rows(const Database& probes, const ProbesRequest& request) {
 
 int probes_verb(const ProbesRequest& request) {
   return run_reported([&] {
-    require_role(request.role);
+    std::vector<std::string> roles(std::begin(probe_role::kAll), std::end(probe_role::kAll));
+    for (const Product product : kAllProducts) roles.emplace_back(name(product));
+    // A known role without rows, such as `wire` on one rank, is no error.
+    require<ConfigError>(request.role.empty() || std::ranges::count(roles, request.role) > 0,
+                         "--role: expected one of {}, got '{}'", fmt::join(roles, ", "), request.role);
     const Database probes = open_probes(file_of(request.run));
     if (!request.sql.empty()) return print_query(probes, request.sql);
     print_rows(probes, request);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/backend/decorators.h"
+#include "core/backend/kernel_call.h"
 #include "core/base/progress_bar.h"
 #include "core/kernels/fp8_gemm_support.h"
 #include "tools/config/config.h"
