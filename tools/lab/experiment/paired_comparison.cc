@@ -144,32 +144,10 @@ double equivalence_power(double stddev, double margin, int64_t pairs, double lev
 }
 
 int64_t pairs_for_power(double stddev, double margin, double level, double power) {
-<<<<<<< ours
-  const auto is_weak = [&](int pairs) { return equivalence_power(stddev, margin, pairs, level) < power; };
-  const auto all = std::views::iota(2, 10'001);
-  const auto found = std::ranges::partition_point(all, is_weak);
-  return found == all.end() ? 0 : *found;
-||||||| base
-  constexpr int64_t kMost = 10'000;
-  const auto suffices = [&](int64_t pairs) { return equivalence_power(stddev, margin, pairs, level) >= power; };
-  int64_t high = 2;
-  while (high < kMost && !suffices(high)) high = std::min(2 * high, kMost);
-  if (!suffices(high)) return 0;
-  int64_t low = 2;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (suffices(middle))
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-=======
   const auto is_weak = [&](int pairs) { return !(equivalence_power(stddev, margin, pairs, level) >= power); };
   const auto all = std::views::iota(2, 10'001);
   const auto found = std::ranges::partition_point(all, is_weak);
   return found == all.end() ? 0 : *found;
->>>>>>> theirs
 }
 
 double unseen_share(int64_t pairs, double level) {

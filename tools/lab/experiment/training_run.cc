@@ -13,10 +13,9 @@
 
 #include "comm/communicator.h"
 #include "core/backend/decorators.h"
-#include "core/backend/recording_backend.h"
 #include "core/base/error.h"
-#include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
+#include "tools/config/config.h"
 #include "tools/lab/experiment/paired_comparison.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"
@@ -213,7 +212,6 @@ void require_trainable(const Config& config, const Communicator& communicator) {
   predict_memory_tables(config, communicator.size(), expected_path(config, communicator));
 }
 
-<<<<<<< ours
 TrainingRecord run_training(const Config& given, Communicator& communicator, ProgressBar* progress) {
   require_trainable(given, communicator);
   const bool rolls_back = adapts(given) && given.precision_adaptive.options.rollback;
@@ -317,115 +315,6 @@ StepCalls walk_calls(const Config& config, int ranks, Fp8GemmSupport support, Ba
     if (sends) found.sent_bytes[row.phase] += row.work.bytes;
   }
   return found;
-||||||| base
-TrainingRecord run_training(const Config& config, Communicator& communicator, ProgressBar* progress) {
-  require_trainable(config, communicator);
-  return Run(config, communicator, progress).run();
-=======
-TrainingRecord run_training(const Config& given, Communicator& communicator, ProgressBar* progress) {
-  require_trainable(given, communicator);
-  const bool rolls_back = adapts(given) && given.precision_adaptive.options.rollback;
-  const auto kept = rolls_back ? std::make_unique<KeptFolder>(given.train.run_dir, communicator) : nullptr;
-  const Config config = in_memory(given, kept.get());
-  TrainingRecord record;
-  record.tokens_per_step = given.train.global_batch * given.model.context;
-  const auto begin = [&](Session& session, RunState&, const Start& start, TrainObservers& observers) {
-    if (start.rollback) {  // these steps are trained again
-      record.steps.resize(static_cast<size_t>(session.next_step));
-      std::erase_if(record.validation, [&](const ValidationLoss& one) { return one.step > session.next_step; });
-    }
-    if (kept) observers.push_back(std::make_shared<Keeper>(session, config));
-    observers.push_back(std::make_shared<Recorder>(record, progress));
-    if (config.probe.enabled) {
-      observers.push_back(std::make_shared<ProbeRecorder>(session.config, session.sharded, "", std::nullopt));
-    }
-  };
-  try {
-    train_run(config, std::nullopt, {.begin = begin}, communicator);
-    record.failure = failure_of(record, config.train.last_step());
-  } catch (const ConfigError&) {
-    throw;
-  } catch (const FaultError& error) {
-    record.failure = error.what();
-  } catch (const Error& error) {
-    // It does not fit into device memory. Other ranks may have had enough, and wait for this one.
-    if (communicator.size() > 1 || error.code() != ExitCode::kMemory) throw;
-    record.failure = error.what();
-  }
-  agree(record, communicator);  // from now on nobody reads a checkpoint
-  return record;
-}
-
-double late_learning(const TrainingRecord& run) {
-  const Steps steps = at_high_rate(run);
-  if (steps.size() < kFewestSteps) return kUnknown;
-  const double end = mean_loss(steps, 0.9, 1.0), learnt = steps.front().loss - end;
-  // The centres of the two tenths are a quarter of the steps apart.
-  return learnt > 0.0 ? (mean_loss(steps, 0.65, 0.75) - end) / learnt : kUnknown;
-}
-
-double late_growth(const TrainingRecord& baseline, const TrainingRecord& candidate) {
-  if (std::min(baseline.steps.size(), candidate.steps.size()) < kFewestSteps) return kUnknown;
-  const double before = mean_loss(candidate.steps, 0.5, 0.75) - mean_loss(baseline.steps, 0.5, 0.75);
-  const double growth = mean_loss(candidate.steps, 0.75, 1.0) - mean_loss(baseline.steps, 0.75, 1.0) - before;
-  return std::isfinite(growth) ? growth : kUnknown;
-}
-
-std::string too_short(std::span<const TrainingRecord> baseline, std::span<const TrainingRecord> candidate,
-                      double margin, double level) {
-  std::vector<double> learnings, differences, growths;
-  bool is_same = true;  // to the bit, so far; nothing shows that a longer run would differ
-  for (size_t pair = 0; pair < baseline.size(); ++pair) {
-    if (!baseline[pair].succeeded() || !candidate[pair].succeeded()) continue;
-    learnings.push_back(late_learning(baseline[pair]));
-    differences.push_back(candidate[pair].final_loss() - baseline[pair].final_loss());
-    growths.push_back(late_growth(baseline[pair], candidate[pair]));
-    is_same = is_same && std::ranges::equal(baseline[pair].steps, candidate[pair].steps, {}, &TrainedStep::loss,
-                                            &TrainedStep::loss);
-  }
-  if (is_same) return "";
-  const double learning = mean_difference(learnings, level).mean;
-  if (std::isnan(learning)) return "too few steps to tell: give more steps";
-  if (learning > kMostLateLearning) {
-    return fmt::format(
-        "too few steps to tell: {:.0f} % of what the baseline learnt came in the last quarter of its steps at half the "
-        "peak learning rate or more; give more steps",
-        100.0 * learning);
-  }
-  const MeanDifference growth = mean_difference(growths, level);
-  const double of_twice_the_length = mean_difference(differences, level).mean + 4.0 * growth.mean;  // 4 more quarters
-  if (growth.interval && growth.interval->low > 0.0 && of_twice_the_length > margin) {
-    return fmt::format(
-        "too few steps to tell: the difference grows by {:.2g} nats a quarter of the run; give more steps",
-        growth.mean);
-  }
-  return "";
-}
-
-double StepCalls::sent() const {
-  double sum = 0.0;
-  for (const auto& [phase, bytes] : sent_bytes) sum += bytes;
-  return sum;
-}
-
-StepCalls walk_calls(const Config& config, int ranks, Fp8GemmSupport support, Backend* packing) {
-  StepCalls found;
-  auto owned = std::make_unique<StepProfiler>(ProfilerOptions{.warm_up_steps = 1, .traced_steps = 0});
-  StepProfiler& profiler = *owned;
-  auto backend = std::make_unique<RecordingBackend>(
-      [&](KernelCall call) { found.calls.push_back(std::move(call)); },
-      [&]() -> std::string_view { return profiler.recording() ? profiler.phase() : ""; }, packing, support);
-  DryRun dry(config, ranks, std::move(backend), std::move(owned));
-  TrainStep step(dry.session());
-  step.calibrate();
-  step.run();  // creates what later steps reuse: copies of weights, packed operands
-  step.run();
-  for (const OpTime& row : profiler.finish().rows()) {
-    const bool sends = row.work.bytes > 0.0 && (row.op == "all_to_all" || row.op == "all_gather");
-    if (sends) found.sent_bytes[row.phase] += row.work.bytes;
-  }
-  return found;
->>>>>>> theirs
 }
 
 }  // namespace mantissa

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/backend/decorators.h"
-#include "core/backend/kernel_call.h"
 #include "core/base/progress_bar.h"
 #include "core/kernels/fp8_gemm_support.h"
 #include "tools/config/config.h"
