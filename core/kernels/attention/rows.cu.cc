@@ -181,11 +181,9 @@ AttentionRowTerms attention_row_terms(const AttentionBackwardArgs& args, CudaStr
     constexpr int kWidth = kVectorWidth<T>;
     const RowOperands<T> operands{args.out.data<T>(), args.d_out.data<T>(), args.lse.data<float>()};
     const LaunchShape launch_shape{.grid = blocks_for(rows, kRowsPerBlock, stream), .block = kThreads};
-    if (all_aligned(operands.out, operands.d_out) && shape.head_dim % kWidth == 0) {
-      launch(row_terms_kernel<kWidth, T>, launch_shape, stream.handle(), operands, terms, shape);
-    } else {
-      launch(row_terms_kernel<1, T>, launch_shape, stream.handle(), operands, terms, shape);
-    }
+    if (all_aligned(operands.out, operands.d_out) && shape.head_dim % kWidth == 0)
+      return launch(row_terms_kernel<kWidth, T>, launch_shape, stream.handle(), operands, terms, shape);
+    launch(row_terms_kernel<1, T>, launch_shape, stream.handle(), operands, terms, shape);
   });
   return terms;
 }

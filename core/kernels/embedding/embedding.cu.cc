@@ -252,11 +252,9 @@ void run(const RopeArgs& args, CudaStream& stream) {
                            .copied_columns = in_place ? 0u : static_cast<unsigned>(rows.columns - rotated_columns),
                            .rows_at_once = 1,
                            .sign = args.rotation == Rotation::kForward ? 1.0f : -1.0f};
-    if (args.head_dim / 2 % kWidth == 0 && all_aligned(operands.x, operands.y)) {
-      run<kWidth>(operands, frequencies, stream);
-    } else {
-      run<1>(operands, frequencies, stream);
-    }
+    if (args.head_dim / 2 % kWidth == 0 && all_aligned(operands.x, operands.y))
+      return run<kWidth>(operands, frequencies, stream);
+    run<1>(operands, frequencies, stream);
   });
 }
 

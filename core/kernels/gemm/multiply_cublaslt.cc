@@ -88,11 +88,7 @@ GemmVectors place_vectors(const GemmArgs& args, std::byte* workspace, CudaStream
   GemmVectors vectors{.bias = place_bias(args, workspace, stream)};
   if (!has_scales(args)) return vectors;
   auto* const scalars = reinterpret_cast<float*>(workspace + converted_bias_bytes(args));
-  if (args.a.dtype() == DType::kU8) {
-    write_inverse_scales(args, scalars, stream);
-  } else {
-    write_scalars(args, scalars, stream);
-  }
+  (args.a.dtype() == DType::kU8 ? write_inverse_scales : write_scalars)(args, scalars, stream);
   vectors.scalars = scalars;
   return vectors;
 }

@@ -7,7 +7,7 @@
 
 #include "core/base/round_up.h"
 #include "core/cpu/memory.h"
-#include "core/kernels/activation/activation_cpu.h"
+#include "core/kernels/activation/args.h"
 #include "core/kernels/gemm/args.h"
 #include "core/kernels/gemm/micro_cpu.h"
 

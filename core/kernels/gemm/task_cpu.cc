@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/cpu/memory.h"
-#include "core/kernels/activation/activation_cpu.h"
+#include "core/kernels/activation/args.h"
 #include "core/kernels/gemm/packed_cpu.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,7 +1,7 @@
 // Codes of e4m3 and e5m2 in 8 bits, as they lie and transposed, in one pass over the source, and values of codes.
 #include "core/cuda/device/elementwise.h"
 #include "core/cuda/device/float8.h"
-#include "core/kernels/quantize/code_tile_cuda.h"
+#include "core/kernels/quantize/tile_cuda.h"
 #include "core/quant/narrow_format.h"
 
 namespace mantissa::cuda {
