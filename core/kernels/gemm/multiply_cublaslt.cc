@@ -25,7 +25,6 @@ namespace {
 // Every piece of the workspace has the alignment of the workspace itself.
 constexpr size_t kPieceAlignmentBytes = 256;
 size_t piece_bytes(size_t bytes) { return round_up(bytes, kPieceAlignmentBytes); }
-
 bool has_scales(const GemmArgs& args) { return args.a_scale.defined() || args.b_scale.defined(); }
 
 bool is_usable_in_place(const Tensor& bias, DType c_dtype) {

@@ -67,7 +67,6 @@ void check_args(const DigestArgs& args) {
 }
 
 KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) + result_bytes(args.out, args.mode)); }
-
 KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
 
 KernelWork work_of(const SumContributionsArgs& args) {
