@@ -192,12 +192,8 @@ void run(const AttentionAppendArgs& args, CudaStream& stream) {
   const int64_t rows = check_args(args), elements = rows * 2 * args.shape.num_kv_heads * args.shape.head_dim;
   dispatch(args.qkv.dtype(), [&]<typename T>() {
     launch(append_kernel<T>, {.grid = blocks_for(elements, kThreads, stream), .block = kThreads}, stream.handle(),
-           Append<T>{.qkv = args.qkv.data<T>(),
-                     .sequences = args.sequences.data<int32_t>(),
-                     .positions = args.positions.data<int32_t>(),
-                     .cache = args.cache.data<T>(),
-                     .shape = args.shape,
-                     .elements = elements});
+           Append<T>{args.qkv.data<T>(), args.sequences.data<int32_t>(), args.positions.data<int32_t>(),
+                     args.cache.data<T>(), args.shape, elements});
   });
 }
 
@@ -209,12 +205,8 @@ void run(const AttentionDecodeArgs& args, CudaStream& stream) {
     launch(decode_kernel<T>,
            {.grid = static_cast<unsigned>(rows * args.shape.num_heads), .block = kThreads, .shared_bytes = shared},
            stream.handle(),
-           Decode<T>{.qkv = args.qkv.data<T>(),
-                     .sequences = args.sequences.data<int32_t>(),
-                     .positions = args.positions.data<int32_t>(),
-                     .cache = args.cache.data<T>(),
-                     .out = args.out.data<T>(),
-                     .shape = args.shape});
+           Decode<T>{args.qkv.data<T>(), args.sequences.data<int32_t>(), args.positions.data<int32_t>(),
+                     args.cache.data<T>(), args.out.data<T>(), args.shape});
   });
 }
 

@@ -110,13 +110,10 @@ void set_elements(const Tensor& tensor, const ElementRow& elements, float value,
     copy_async(source->data(), host.get(), bytes, CopyKind::kHostToDevice, stream.handle());
     for (int64_t done = 0; done < elements.count; done += most) {
       const int64_t first = elements.first + done * elements.stride;
-      copy_rows_async({.dst = tensor.raw() + static_cast<size_t>(first) * sizeof(T),
-                       .dst_stride_bytes = static_cast<size_t>(elements.stride) * sizeof(T),
-                       .src = source->data(),
-                       .src_stride_bytes = sizeof(T),
-                       .row_bytes = sizeof(T),
-                       .rows = static_cast<size_t>(std::min(most, elements.count - done))},
-                      stream.handle());
+      copy_rows_async(
+          {tensor.raw() + static_cast<size_t>(first) * sizeof(T), static_cast<size_t>(elements.stride) * sizeof(T),
+           source->data(), sizeof(T), sizeof(T), static_cast<size_t>(std::min(most, elements.count - done))},
+          stream.handle());
     }
     stream.synchronize();
   });

@@ -81,9 +81,7 @@ void embedding_backward_kernel(const EmbeddingBackwardArgs& args) {
   });
 }
 
-// ---- RoPE: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * frequency:
-//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative rotates back (sin negated).
-// Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
+// ---- RoPE: each pair (a, b) becomes (a cos - b sin, b cos + a sin), in fp32 with one rounding on store.
 
 template <typename T>
 void rotate_head(const T* x, T* y, const float* cosine, const float* sine, float sign, int64_t half) {

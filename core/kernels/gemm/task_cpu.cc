@@ -193,10 +193,7 @@ void run_gemm_task(const GemmJob& job, const GemmBlock& block, const MatrixPart&
     pack_rows(job, block, part, stretch, panels, row_sums);
     if (adds_rows) add_bias_gradient(job, block, part, stretch, row_sums);
     for (int64_t j = 0; j < column_tiles.count(); ++j) {
-      const MatrixPart column{.row = part.row,
-                              .rows = part.rows,
-                              .column = part.column + column_tiles.begin(j),
-                              .columns = column_tiles.size(j)};
+      const MatrixPart column{part.row, part.rows, part.column + column_tiles.begin(j), column_tiles.size(j)};
       const uint32_t* b = own_panel;
       PackArgs next{};
       if (job.own_columns) {

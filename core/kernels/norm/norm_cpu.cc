@@ -1,7 +1,5 @@
-// Layer norm and RMS norm over the last axis, in fp32 with one rounding on store:
-//   layer:  xhat = (x - mean) rstd,  y = xhat weight + bias,  rstd = 1 / sqrt(var + epsilon), var = mean((x - mean)^2)
-//   RMS:    xhat = x rstd,           y = xhat weight,         rstd = 1 / sqrt(mean(x^2) + epsilon)
-// Two passes, mean first: the one-pass form E[x^2] - mean^2 cancels when |mean| >> deviation.
+// Layer norm and RMS norm over the last axis, in fp32 with one rounding on store; formulas in args.h. Two passes, mean
+// first: the one-pass form E[x^2] - mean^2 cancels when |mean| >> deviation.
 //
 // Backward, with g = weight dy; RMS norm lacks mean(g):
 //   dx = rstd (g - mean(g) - xhat mean(g xhat)),  d_weight = sum dy xhat,  d_bias = sum dy over rows,
