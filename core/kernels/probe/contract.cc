@@ -18,8 +18,7 @@ void check_args(const UpdateStagnationArgs& args) {
                  args.delta.defined() ? "both" : "neither");
   const Tensor& other = args.delta.defined() ? args.delta : args.updated;
   const char* const what = args.delta.defined() ? "delta" : "updated";
-  check_dtype(kOp, what, other, DType::kF32);
-  check_shape(kOp, what, "weight's", other, args.weight.shape());
+  check_tensor(kOp, what, other, DType::kF32, "weight's", args.weight.shape());
   check_record<UpdateStagnation>(kOp, "record", args.record);
 }
 

@@ -9,8 +9,7 @@ namespace mantissa {
 
 Rows check_args(const ColumnSumArgs& args) {
   const Rows rows = rows_of("column_sum", "x", args.x);
-  check_dtype("column_sum", "out", args.out, wide_of(args.x.dtype()));
-  check_shape("column_sum", "out", "(C)", args.out, {rows.columns});
+  check_tensor("column_sum", "out", args.out, wide_of(args.x.dtype()), "(C)", {rows.columns});
   return rows;
 }
 
