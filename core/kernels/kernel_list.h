@@ -3,7 +3,6 @@
 // <family>/contract.cc, and run() for each device and for fp64 (core/kernels/fp64).
 #pragma once
 
-
 namespace mantissa {
 
 template <typename... Args>

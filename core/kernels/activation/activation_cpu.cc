@@ -112,7 +112,7 @@ void gelu_backward_kernel(const GeluBackwardArgs& args) { backward_kernel(args);
 void relu_squared_forward_kernel(const ReluSquaredForwardArgs& args) { forward_kernel(args); }
 void relu_squared_backward_kernel(const ReluSquaredBackwardArgs& args) { backward_kernel(args); }
 
-// Calls body(begin) for the rows of the part, which begin at that element.
+// Calls body(begin) for each row of the part: the index of its first element.
 template <typename Body>
 void for_each_row(const Tensor& x, const MatrixPart& part, const Body& body) {
   for (int64_t row = part.row; row < part.row + part.rows; ++row) body(row * x.shape().last() + part.column);
