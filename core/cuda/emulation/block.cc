@@ -79,11 +79,7 @@ void AsyncCopies::wait(size_t pending) {
   for (auto size = group_sizes_.begin(); size != groups_end; ++size) landing += *size;
   for (size_t i = 0; i < landing; ++i) {
     const Copy& copy = copies_[i];
-    if (copy.from == nullptr) {
-      std::memset(copy.to, 0, copy.bytes);
-    } else {
-      std::memcpy(copy.to, copy.from, copy.bytes);
-    }
+    copy.from == nullptr ? std::memset(copy.to, 0, copy.bytes) : std::memcpy(copy.to, copy.from, copy.bytes);
   }
   copies_.erase(copies_.begin(), copies_.begin() + static_cast<ptrdiff_t>(landing));
   group_sizes_.erase(group_sizes_.begin(), groups_end);

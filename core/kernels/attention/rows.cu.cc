@@ -48,9 +48,7 @@ __global__ void row_terms_kernel(RowOperands<T> operands, AttentionRowTerms term
       }
     }
 #pragma unroll
-    for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, distance);
-    }
+    for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
     if (lane != 0 || row >= rows) continue;
     const int64_t to = terms.offset(shape, b, head, t);
     terms.deltas[to] = sum;

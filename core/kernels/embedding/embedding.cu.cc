@@ -81,7 +81,6 @@ struct PositionGradient {
 // for all heads, then rotate the heads. Angles are computed in double, because an fp32 angle is wrong by 4e-3 at
 // position 1e5. These 30 or so operations for each row and pair are hidden by the memory traffic: x is read once and y
 // written once.
-// Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
 
 constexpr unsigned kThreads = 256;
 constexpr int64_t kMostPairs = 256;  // of a head

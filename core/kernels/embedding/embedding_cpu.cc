@@ -150,9 +150,7 @@ struct RopeTable {
 // table, since every layer of a step uses the same one. It has at least `positions`.
 const RopeTable& rope_table(int64_t positions, int64_t head_dim, const RopeFrequencies& frequencies) {
   thread_local RopeTable table;
-  if (table.positions >= positions && table.head_dim == head_dim && table.frequencies == frequencies) {
-    return table;
-  }
+  if (table.positions >= positions && table.head_dim == head_dim && table.frequencies == frequencies) return table;
   const int64_t half = head_dim / 2;
   table.cosine.resize(static_cast<size_t>(positions * half));
   table.sine.resize(static_cast<size_t>(positions * half));

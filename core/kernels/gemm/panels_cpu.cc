@@ -44,9 +44,7 @@ HWY_INLINE void transpose_lines(const uint32_t* const* lines, int64_t width, int
     }
   }
   for (; k < words; ++k) {
-    for (int64_t line = 0; line < width; ++line) {
-      std::memcpy(dst + k * width + line, lines[line] + k, sizeof(uint32_t));
-    }
+    for (int64_t line = 0; line < width; ++line) std::memcpy(dst + k * width + line, lines[line] + k, sizeof(uint32_t));
   }
 }
 

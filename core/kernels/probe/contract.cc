@@ -29,9 +29,7 @@ Rows check_args(const RoundingLossesArgs& args) {
   const bool needs_scale = has_tensor_scale(args.format.scaling);
   MANTISSA_CHECK(args.scale.defined() == needs_scale, "[rounding_losses] {} scaling {} a tensor's scale, got {}",
                  name(args.format.scaling), needs_scale ? "needs" : "has not", needs_scale ? "none" : "one");
-  if (needs_scale) {
-    check_tensor(kOp, "scale", args.scale, DType::kF32, 1);
-  }
+  if (needs_scale) check_tensor(kOp, "scale", args.scale, DType::kF32, 1);
   check_record<FormatLosses>(kOp, "record", args.record);
   return extents;
 }

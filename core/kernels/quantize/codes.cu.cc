@@ -200,11 +200,7 @@ __device__ __forceinline__ void factors_of_columns(const Tile& tile, TensorForma
 #pragma unroll
   for (int k = 0; k < kLaneColumns; ++k) amaxes[k] = tile.amax_of_column(k);
   const int warps = static_cast<int>(block_length(format.scaling)) / kRowsOfWarp;  // of a block's height
-  if (warps == kTileWarps) {
-    max_over_warps(amaxes, scratch);
-  } else {
-    max_over_warps<2>(amaxes, scratch);
-  }
+  warps == kTileWarps ? max_over_warps(amaxes, scratch) : max_over_warps<2>(amaxes, scratch);
 #pragma unroll
   for (int k = 0; k < kLaneColumns; ++k) {
     const BlockFactors factors = block_factors(format, amaxes[k], 1.0f);
