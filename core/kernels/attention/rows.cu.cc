@@ -20,8 +20,7 @@ constexpr int kLanesPerRow = 8, kRowsPerBlock = kThreads / kLanesPerRow;
 
 template <typename T>
 struct RowOperands {
-  const T* out;
-  const T* d_out;
+  const T *out, *d_out;
   const float* lse;
 };
 
@@ -72,8 +71,7 @@ constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 template <typename T>
 struct Append {
   const T* qkv;
-  const int32_t* sequences;
-  const int32_t* positions;
+  const int32_t *sequences, *positions;
   T* cache;
   AttentionShape shape;
   int64_t elements;  // of keys and values, in all rows
@@ -97,8 +95,7 @@ __global__ void append_kernel(Append<T> append) {
 template <typename T>
 struct Decode {
   const T* qkv;
-  const int32_t* sequences;
-  const int32_t* positions;
+  const int32_t *sequences, *positions;
   const T* cache;
   T* out;
   AttentionShape shape;

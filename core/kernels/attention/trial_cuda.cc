@@ -19,7 +19,6 @@ namespace {
 // All but scratch_like() and the bounds wait for the stream.
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
 // Pinned memory for a piece on its way to or from the device: `bytes`, but at most kPieceBytes.

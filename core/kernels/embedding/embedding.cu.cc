@@ -74,8 +74,7 @@ struct PositionGradient {
   }
 };
 
-// ---- RoPE: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * frequency:
-//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative rotates back (sin negated).
+// ---- RoPE: each pair (a, b) becomes (a cos - b sin, b cos + a sin), in fp32 with one rounding on store.
 //
 // A block processes a few rows at a time. Its threads first compute the D/2 angles of each row into shared memory, once
 // for all heads, then rotate the heads. Angles are computed in double, because an fp32 angle is wrong by 4e-3 at

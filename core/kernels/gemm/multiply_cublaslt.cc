@@ -5,9 +5,8 @@
 // The library adds only a bias of c's dtype at a multiple of 16 bytes, and no preference changes that. Any other bias
 // is converted or copied first, as GemmArgs says.
 //
-// Scales of a and b make alpha, known only to the device: a kernel of one thread writes it to the workspace, with beta,
-// and the library reads both there. The bias is added after the multiplication by alpha. For codes, the library takes a
-// factor for each operand instead: the inverses of the scales. It reads block scales from their own tensors.
+// Scales of a and b make alpha: the library reads it in the workspace (write_scalars()), or a factor for each operand
+// of codes. The bias is added after the multiplication by alpha.
 //
 // Operands are used where they are. If the library has no algorithm for their addresses or strides (they need only be
 // aligned to an element), they are copied into aligned rows, for which an algorithm always exists.

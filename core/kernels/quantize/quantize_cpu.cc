@@ -214,10 +214,8 @@ class Quantizer {
   TensorFormat format_;
   const T* src_;
   BFloat16* dst_;
-  uint8_t* codes_;
-  uint8_t* transposed_codes_;
-  std::byte* code_scales_;
-  std::byte* transposed_code_scales_;
+  uint8_t *codes_, *transposed_codes_;
+  std::byte *code_scales_, *transposed_code_scales_;
   BlockScaleLayout scale_layout_;
   int64_t columns_, rows_;
   float tensor_;
