@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "core/kernels/fp8_gemm_support.h"
-#include "core/kernels/gemm/args.h"
+#include "core/kernels/gemm/operand_cache.h"
 #include "core/kernels/kernel_list.h"
 #include "core/tensor/device_options.h"
 #include "core/tensor/stream.h"

@@ -5,13 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <system_error>
 
 #include "core/base/error.h"
 #include "core/base/host_memory.h"
-#include "core/base/round_up.h"
 
 namespace mantissa::cpu {
 namespace {

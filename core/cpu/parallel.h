@@ -41,9 +41,7 @@ struct RowBlocks {
   int64_t begin(int64_t block) const { return block * rows_per_block; }
   int64_t end(int64_t block) const { return std::min(rows, (block + 1) * rows_per_block); }
 
-  int64_t rows;
-  int64_t rows_per_block;
-  int64_t count;
+  int64_t rows, rows_per_block, count;
 };
 
 }  // namespace mantissa::cpu

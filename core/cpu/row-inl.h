@@ -47,8 +47,7 @@ class RowReader {
   }
 
   const std::byte* base_;
-  int64_t columns_;
-  int64_t stride_bytes_;
+  int64_t columns_, stride_bytes_;
   Convert convert_;
 };
 
@@ -86,8 +85,7 @@ class RowWriter {
   }
 
   std::byte* base_;
-  int64_t columns_;
-  int64_t stride_bytes_;
+  int64_t columns_, stride_bytes_;
   bool direct_;
   Convert convert_;
 };

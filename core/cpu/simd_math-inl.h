@@ -41,8 +41,7 @@ HWY_INLINE FloatVec exp(FloatVec x) {
 // sigmoid(x) = 1 / (1 + e^-x) and its complement sigmoid(-x) = 1 - sigmoid(x), both to 4 ulp even where they are tiny:
 // e^-|x| never overflows.
 struct SigmoidPair {
-  FloatVec value;
-  FloatVec complement;
+  FloatVec value, complement;
 };
 
 HWY_INLINE SigmoidPair sigmoid(FloatVec x) {
@@ -56,8 +55,7 @@ HWY_INLINE SigmoidPair sigmoid(FloatVec x) {
 
 // tanh(x) to 3 ulp, and its derivative 1 - tanh(x)^2 to 8 ulp even where it is tiny.
 struct TanhPair {
-  FloatVec value;
-  FloatVec slope;
+  FloatVec value, slope;
 };
 
 // For small |x|, where 1 - e^-2|x| cancels, x + x^3 P(x^2): Moshier's Cephes, tanhf.
@@ -84,8 +82,7 @@ HWY_INLINE TanhPair tanh(FloatVec x) {
 // fp32). The lower tail thus keeps its relative accuracy where 1 + erf would cancel. The relative error is at most (4 +
 // x^2 / 2) epsilon in both functions; x^2 / 2 epsilon comes from rounding x^2 in the exponent.
 struct Normal {
-  FloatVec cdf;
-  FloatVec density;
+  FloatVec cdf, density;
 };
 
 HWY_INLINE Normal normal(FloatVec x) {

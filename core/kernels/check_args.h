@@ -41,6 +41,12 @@ inline void check_tensor(const char* op, const char* what, const Tensor& tensor,
   check_numel(op, what, tensor, numel);
 }
 
+inline void check_tensor(const char* op, const char* what, const Tensor& tensor, DType dtype, const char* dimensions,
+                         const Shape& shape) {
+  check_dtype(op, what, tensor, dtype);
+  check_shape(op, what, dimensions, tensor, shape);
+}
+
 inline Rows rows_of(const char* op, const char* what, const Tensor& tensor) {
   check_float(op, what, tensor);
   MANTISSA_CHECK(tensor.shape().rank() >= 1 && tensor.shape().last() > 0,

@@ -47,11 +47,9 @@ void run_elementwise(const Operation& operation, int64_t numel, Alignment alignm
   if (numel == 0) return;
   const int width = alignment == Alignment::kVectors ? Width : 1;
   const LaunchShape shape{.grid = blocks_for(numel, int64_t{kThreads} * width, stream), .block = kThreads};
-  if (alignment == Alignment::kVectors) {
-    launch(elementwise_kernel<Width, Operation>, shape, stream.handle(), operation, numel);
-  } else {
-    launch(elementwise_kernel<1, Operation>, shape, stream.handle(), operation, numel);
-  }
+  if (alignment == Alignment::kVectors)
+    return launch(elementwise_kernel<Width, Operation>, shape, stream.handle(), operation, numel);
+  launch(elementwise_kernel<1, Operation>, shape, stream.handle(), operation, numel);
 }
 
 template <typename... T>
@@ -91,11 +89,8 @@ void run_rowwise(const Operation& operation, const RowwiseExtents& extents, Cuda
   const int64_t grid_x = std::min((extents.rows + block_y - 1) / block_y, (enough + grid_y - 1) / grid_y);
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y)),
                           .block = dim3(static_cast<unsigned>(block_x), static_cast<unsigned>(block_y))};
-  if (vectors) {
-    launch(rowwise_kernel<Width, Operation>, shape, stream.handle(), operation, extents.rows, across);
-  } else {
-    launch(rowwise_kernel<1, Operation>, shape, stream.handle(), operation, extents.rows, across);
-  }
+  if (vectors) return launch(rowwise_kernel<Width, Operation>, shape, stream.handle(), operation, extents.rows, across);
+  launch(rowwise_kernel<1, Operation>, shape, stream.handle(), operation, extents.rows, across);
 }
 
 }  // namespace mantissa::cuda

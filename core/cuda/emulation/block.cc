@@ -79,11 +79,7 @@ void AsyncCopies::wait(size_t pending) {
   for (auto size = group_sizes_.begin(); size != groups_end; ++size) landing += *size;
   for (size_t i = 0; i < landing; ++i) {
     const Copy& copy = copies_[i];
-    if (copy.from == nullptr) {
-      std::memset(copy.to, 0, copy.bytes);
-    } else {
-      std::memcpy(copy.to, copy.from, copy.bytes);
-    }
+    copy.from == nullptr ? std::memset(copy.to, 0, copy.bytes) : std::memcpy(copy.to, copy.from, copy.bytes);
   }
   copies_.erase(copies_.begin(), copies_.begin() + static_cast<ptrdiff_t>(landing));
   group_sizes_.erase(group_sizes_.begin(), groups_end);
@@ -240,19 +236,18 @@ const WarpSlots& Block::exchange(unsigned mask, const void* value, size_t bytes,
   MANTISSA_CHECK(bytes <= kSlotBytes, "[emulation] a lane can hand over {} bytes, got {}", kSlotBytes, bytes);
   MANTISSA_CHECK(mask >> lane & 1u, "[emulation] lane {} is not in its own mask {:#x} at {}", lane, mask, site.text());
   WarpGroup& group = group_of(warp, mask);
-  if (faults().skipped_wait == site) {  // takes what the others have handed in so far
+  const auto hand_in = [&]() -> WarpSlots& {
     WarpSlots& slots = group.slots[group.turn % 2];
     if (bytes > 0) std::memcpy(slots[static_cast<size_t>(lane)].data(), value, bytes);
     return slots;
-  }
+  };
+  if (faults().skipped_wait == site) return hand_in();  // takes what the others have handed in so far
   if (group.arrived != 0 && !(group.site == site)) {
     throw Error(ExitCode::kInternal, fmt::format("[emulation] lanes of one warp meet at different places: {} and {}",
                                                  group.site.text(), site.text()));
   }
   group.site = site;
-  const unsigned turn = group.turn;
-  WarpSlots& slots = group.slots[turn % 2];
-  if (bytes > 0) std::memcpy(slots[static_cast<size_t>(lane)].data(), value, bytes);
+  WarpSlots& slots = hand_in();
   group.arrived |= 1u << lane;
   self.mask = mask;
   if (group.arrived == mask) {

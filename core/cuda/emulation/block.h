@@ -38,8 +38,7 @@ class SharedMemory {
 
   const size_t bytes_;
   size_t mapped_bytes_;
-  std::byte* region_;
-  std::byte* data_;
+  std::byte *region_, *data_;
   std::byte* guard_;  // a page that cannot be accessed
 };
 

@@ -91,10 +91,8 @@ std::string Site::text() const {
 
 void set_seed(uint64_t seed) { current_seed = seed; }
 uint64_t seed() { return current_seed; }
-
 void set_faults(const Faults& faults) { current_faults = faults; }
 const Faults& faults() { return current_faults; }
-
 std::vector<Site> take_wait_sites() { return std::exchange(wait_sites, {}); }
 
 void note_wait_site(const Site& site) {

@@ -213,7 +213,6 @@ StreamHandle create_stream() {
 void destroy_stream(StreamHandle stream) noexcept { cudaStreamDestroy(stream); }
 void synchronize(StreamHandle stream) { check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 void synchronize_device() { check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
-
 EventHandle create_event() { return make_event(cudaEventDisableTiming); }
 EventHandle create_timing_event() { return make_event(cudaEventDefault); }
 void destroy_event(EventHandle event) noexcept { cudaEventDestroy(event); }

@@ -10,7 +10,7 @@
 //   y = silu(gate) up,  silu(g) = g s,  s = sigmoid(g);  d_up = dy silu(g),  d_gate = dy up (s + g s (1 - s))
 //
 // Sources: Hendrycks & Gimpel, "Gaussian Error Linear Units", 2016; Shazeer, "GLU Variants Improve Transformer", 2020.
-#include "core/kernels/activation/activation_cpu.h"
+#include "core/kernels/activation/args.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/activation/activation_cpu.cc"
@@ -112,56 +112,38 @@ void gelu_backward_kernel(const GeluBackwardArgs& args) { backward_kernel(args);
 void relu_squared_forward_kernel(const ReluSquaredForwardArgs& args) { forward_kernel(args); }
 void relu_squared_backward_kernel(const ReluSquaredBackwardArgs& args) { backward_kernel(args); }
 
+// Calls body(begin) for each row of the part: the index of its first element.
+template <typename Body>
+void for_each_row(const Tensor& x, const MatrixPart& part, const Body& body) {
+  for (int64_t row = part.row; row < part.row + part.rows; ++row) body(row * x.shape().last() + part.column);
+}
+
 void gelu_forward_rows(const GeluForwardArgs& args, const MatrixPart& part) {
   dispatch_function(args, [&]<class Function, typename T>() {
-    const int64_t stride = args.x.shape().last();
-    for (int64_t row = part.row; row < part.row + part.rows; ++row) {
-      const int64_t begin = row * stride + part.column;
-      forward_block<Function>(args.x.data<T>() + begin, args.y.data<T>() + begin, part.columns);
-    }
+    for_each_row(args.x, part, [&](int64_t at) {
+      forward_block<Function>(args.x.data<T>() + at, args.y.data<T>() + at, part.columns);
+    });
   });
 }
 
 void gelu_backward_rows(const GeluBackwardArgs& args, const MatrixPart& part) {
   dispatch_function(args, [&]<class Function, typename T>() {
-    const int64_t stride = args.x.shape().last();
-    for (int64_t row = part.row; row < part.row + part.rows; ++row) {
-      const int64_t begin = row * stride + part.column;
-      backward_block<Function>(args.x.data<T>() + begin, args.dy.data<T>() + begin, args.dx.data<T>() + begin,
-                               part.columns);
-    }
-  });
-}
-
-template <typename T>
-void swiglu_forward_row(const T* gate, const T* up, T* y, int64_t n) {
-  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-    const auto g = load(gate + i, count);
-    store(hn::Mul(hn::Mul(g, sigmoid(g).value), load(up + i, count)), y + i, count);
-  });
-}
-
-template <typename T>
-void swiglu_backward_row(const T* gate, const T* up, const T* dy, T* d_gate, T* d_up, int64_t n) {
-  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-    const auto g = load(gate + i, count);
-    const auto u = load(up + i, count);
-    const auto d = load(dy + i, count);
-    const auto s = sigmoid(g);
-    const auto silu = hn::Mul(g, s.value);
-    store(hn::Mul(d, silu), d_up + i, count);
-    store(hn::Mul(hn::Mul(d, u), hn::MulAdd(silu, s.complement, s.value)), d_gate + i, count);
+    for_each_row(args.x, part, [&](int64_t at) {
+      backward_block<Function>(args.x.data<T>() + at, args.dy.data<T>() + at, args.dx.data<T>() + at, part.columns);
+    });
   });
 }
 
 void swiglu_forward_kernel(const SwigluForwardArgs& args) {
   const int64_t features = args.y.shape().last();
   dispatch(args.x.dtype(), [&]<typename T>() {
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
     parallel_rows(args.y.numel() / features, features, [&](int64_t row) {
-      const T* gate = x + row * 2 * features;
-      swiglu_forward_row(gate, gate + features, y + row * features, features);
+      const T *gate = args.x.data<T>() + row * 2 * features, *up = gate + features;
+      T* y = args.y.data<T>() + row * features;
+      for_each_vector(features, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        const auto g = load(gate + i, count);
+        store(hn::Mul(hn::Mul(g, sigmoid(g).value), load(up + i, count)), y + i, count);
+      });
     });
   });
 }
@@ -169,13 +151,17 @@ void swiglu_forward_kernel(const SwigluForwardArgs& args) {
 void swiglu_backward_kernel(const SwigluBackwardArgs& args) {
   const int64_t features = args.dy.shape().last();
   dispatch(args.x.dtype(), [&]<typename T>() {
-    const T* x = args.x.data<T>();
-    const T* dy = args.dy.data<T>();
-    T* dx = args.dx.data<T>();
     parallel_rows(args.dy.numel() / features, features, [&](int64_t row) {
-      const T* gate = x + row * 2 * features;
-      T* d_gate = dx + row * 2 * features;
-      swiglu_backward_row(gate, gate + features, dy + row * features, d_gate, d_gate + features, features);
+      const T *gate = args.x.data<T>() + row * 2 * features, *up = gate + features;
+      const T* dy = args.dy.data<T>() + row * features;
+      T *d_gate = args.dx.data<T>() + row * 2 * features, *d_up = d_gate + features;
+      for_each_vector(features, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        const auto g = load(gate + i, count), u = load(up + i, count), d = load(dy + i, count);
+        const auto s = sigmoid(g);
+        const auto silu = hn::Mul(g, s.value);
+        store(hn::Mul(d, silu), d_up + i, count);
+        store(hn::Mul(hn::Mul(d, u), hn::MulAdd(silu, s.complement, s.value)), d_gate + i, count);
+      });
     });
   });
 }

@@ -68,4 +68,16 @@ MANTISSA_DECLARE_KERNEL(ReluSquaredBackwardArgs, void)
 inline std::string variant_of(const GeluForwardArgs& a) { return a.form == GeluForm::kErf ? "erf" : ""; }
 inline std::string variant_of(const GeluBackwardArgs& a) { return a.form == GeluForm::kErf ? "erf" : ""; }
 
+namespace cpu {
+// A rectangular part of a matrix (R, C).
+struct MatrixPart {
+  int64_t row, rows, column, columns;
+};
+
+// run() for a part of the matrices that a kernel has just computed, on the calling thread. The arguments must have
+// passed check_args().
+void gelu_forward_part(const GeluForwardArgs& args, const MatrixPart& part);
+void gelu_backward_part(const GeluBackwardArgs& args, const MatrixPart& part);
+}  // namespace cpu
+
 }  // namespace mantissa

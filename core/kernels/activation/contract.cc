@@ -34,13 +34,9 @@ void check_pointwise_backward(const char* op, const auto& args) {
 }  // namespace
 
 void check_args(const GeluForwardArgs& args) { check_pointwise_forward("gelu", args); }
-
 void check_args(const GeluBackwardArgs& args) { check_pointwise_backward("gelu backward", args); }
-
 void check_args(const ReluSquaredForwardArgs& args) { check_pointwise_forward("relu_squared", args); }
-
 void check_args(const ReluSquaredBackwardArgs& args) { check_pointwise_backward("relu_squared backward", args); }
-
 Rows check_args(const SwigluForwardArgs& args) { return check_halves("swiglu", args.x, "y", args.y); }
 
 Rows check_args(const SwigluBackwardArgs& args) {

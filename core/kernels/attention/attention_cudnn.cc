@@ -1,4 +1,4 @@
-#include "core/kernels/attention/attention_cudnn.h"
+#include "core/kernels/attention/graph_cudnn.h"
 
 #include <fmt/core.h>
 

@@ -29,10 +29,9 @@ void check_attention(const char* op, const auto& args) {
   check_float(op, "qkv", args.qkv);
   check_shape(op, "qkv", "(B*T, (H+2*KV)*D)", args.qkv, {rows, shape.qkv_row()});
   check_starts(op, args.starts, rows, shape.sequence_length);
-  check_dtype(op, "out", args.out, args.qkv.dtype());
-  check_shape(op, "out", "(B*T, H*D)", args.out, {rows, shape.out_row()});
-  check_dtype(op, "lse", args.lse, wide_of(args.qkv.dtype()));
-  check_shape(op, "lse", "(B, H, T)", args.lse, {shape.batch, shape.num_heads, shape.sequence_length});
+  check_tensor(op, "out", args.out, args.qkv.dtype(), "(B*T, H*D)", {rows, shape.out_row()});
+  check_tensor(op, "lse", args.lse, wide_of(args.qkv.dtype()), "(B, H, T)",
+               {shape.batch, shape.num_heads, shape.sequence_length});
 }
 
 int64_t check_cached(const char* op, const auto& args) {
@@ -44,9 +43,8 @@ int64_t check_cached(const char* op, const auto& args) {
                  "[{}] qkv must have shape (R, (H+2*KV)*D)=(R, {}), got {}", op, shape.qkv_row(), args.qkv.shape());
   check_tensor(op, "sequences", args.sequences, DType::kI32, args.qkv.dim(0));
   check_tensor(op, "positions", args.positions, DType::kI32, args.qkv.dim(0));
-  check_dtype(op, "cache", args.cache, args.qkv.dtype());
-  check_shape(op, "cache", "(S, 2*KV, T, D)", args.cache,
-              {shape.batch, 2 * shape.num_kv_heads, shape.sequence_length, shape.head_dim});
+  check_tensor(op, "cache", args.cache, args.qkv.dtype(), "(S, 2*KV, T, D)",
+               {shape.batch, 2 * shape.num_kv_heads, shape.sequence_length, shape.head_dim});
   return args.qkv.dim(0);
 }
 
@@ -78,10 +76,8 @@ void check_args(const AttentionForwardArgs& args) { check_attention("attention_f
 void check_args(const AttentionBackwardArgs& args) {
   constexpr const char* kOp = "attention_backward";
   check_attention(kOp, args);
-  check_dtype(kOp, "d_out", args.d_out, args.qkv.dtype());
-  check_shape(kOp, "d_out", "(B*T, H*D)", args.d_out, args.out.shape());
-  check_dtype(kOp, "d_qkv", args.d_qkv, args.qkv.dtype());
-  check_shape(kOp, "d_qkv", "(B*T, (H+2*KV)*D)", args.d_qkv, args.qkv.shape());
+  check_tensor(kOp, "d_out", args.d_out, args.qkv.dtype(), "(B*T, H*D)", args.out.shape());
+  check_tensor(kOp, "d_qkv", args.d_qkv, args.qkv.dtype(), "(B*T, (H+2*KV)*D)", args.qkv.shape());
 }
 
 int64_t check_args(const AttentionAppendArgs& args) { return check_cached("attention_append", args); }
@@ -89,8 +85,7 @@ int64_t check_args(const AttentionAppendArgs& args) { return check_cached("atten
 int64_t check_args(const AttentionDecodeArgs& args) {
   constexpr const char* kOp = "attention_decode";
   const int64_t rows = check_cached(kOp, args);
-  check_dtype(kOp, "out", args.out, args.qkv.dtype());
-  check_shape(kOp, "out", "(R, H*D)", args.out, {rows, args.shape.out_row()});
+  check_tensor(kOp, "out", args.out, args.qkv.dtype(), "(R, H*D)", {rows, args.shape.out_row()});
   return rows;
 }
 

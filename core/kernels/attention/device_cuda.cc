@@ -96,10 +96,8 @@ template <typename Args>
 bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, CudaStream& stream) {
   const AttentionChoice choice = stream.attention_choice();
   if (choice == AttentionChoice::kOwn) return false;
-  const AttentionKey key{.pass = pass,
-                         .dtype = args.qkv.dtype(),
-                         .shape = args.shape,
-                         .documents = args.starts.defined() ? Documents::kGiven : Documents::kNone};
+  const AttentionKey key{pass, args.qkv.dtype(), args.shape,
+                         args.starts.defined() ? Documents::kGiven : Documents::kNone};
   // The library's plans need operands that fit tensor cores, and at least two positions.
   if (!fits_tensor_cores(args) || args.shape.sequence_length < 2) {
     if (choice == AttentionChoice::kAuto) return false;

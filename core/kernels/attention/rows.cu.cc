@@ -20,8 +20,7 @@ constexpr int kLanesPerRow = 8, kRowsPerBlock = kThreads / kLanesPerRow;
 
 template <typename T>
 struct RowOperands {
-  const T* out;
-  const T* d_out;
+  const T *out, *d_out;
   const float* lse;
 };
 
@@ -48,9 +47,7 @@ __global__ void row_terms_kernel(RowOperands<T> operands, AttentionRowTerms term
       }
     }
 #pragma unroll
-    for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, distance);
-    }
+    for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
     if (lane != 0 || row >= rows) continue;
     const int64_t to = terms.offset(shape, b, head, t);
     terms.deltas[to] = sum;
@@ -74,8 +71,7 @@ constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 template <typename T>
 struct Append {
   const T* qkv;
-  const int32_t* sequences;
-  const int32_t* positions;
+  const int32_t *sequences, *positions;
   T* cache;
   AttentionShape shape;
   int64_t elements;  // of keys and values, in all rows
@@ -99,8 +95,7 @@ __global__ void append_kernel(Append<T> append) {
 template <typename T>
 struct Decode {
   const T* qkv;
-  const int32_t* sequences;
-  const int32_t* positions;
+  const int32_t *sequences, *positions;
   const T* cache;
   T* out;
   AttentionShape shape;
@@ -181,11 +176,9 @@ AttentionRowTerms attention_row_terms(const AttentionBackwardArgs& args, CudaStr
     constexpr int kWidth = kVectorWidth<T>;
     const RowOperands<T> operands{args.out.data<T>(), args.d_out.data<T>(), args.lse.data<float>()};
     const LaunchShape launch_shape{.grid = blocks_for(rows, kRowsPerBlock, stream), .block = kThreads};
-    if (all_aligned(operands.out, operands.d_out) && shape.head_dim % kWidth == 0) {
-      launch(row_terms_kernel<kWidth, T>, launch_shape, stream.handle(), operands, terms, shape);
-    } else {
-      launch(row_terms_kernel<1, T>, launch_shape, stream.handle(), operands, terms, shape);
-    }
+    if (all_aligned(operands.out, operands.d_out) && shape.head_dim % kWidth == 0)
+      return launch(row_terms_kernel<kWidth, T>, launch_shape, stream.handle(), operands, terms, shape);
+    launch(row_terms_kernel<1, T>, launch_shape, stream.handle(), operands, terms, shape);
   });
   return terms;
 }
@@ -194,12 +187,8 @@ void run(const AttentionAppendArgs& args, CudaStream& stream) {
   const int64_t rows = check_args(args), elements = rows * 2 * args.shape.num_kv_heads * args.shape.head_dim;
   dispatch(args.qkv.dtype(), [&]<typename T>() {
     launch(append_kernel<T>, {.grid = blocks_for(elements, kThreads, stream), .block = kThreads}, stream.handle(),
-           Append<T>{.qkv = args.qkv.data<T>(),
-                     .sequences = args.sequences.data<int32_t>(),
-                     .positions = args.positions.data<int32_t>(),
-                     .cache = args.cache.data<T>(),
-                     .shape = args.shape,
-                     .elements = elements});
+           Append<T>{args.qkv.data<T>(), args.sequences.data<int32_t>(), args.positions.data<int32_t>(),
+                     args.cache.data<T>(), args.shape, elements});
   });
 }
 
@@ -211,12 +200,8 @@ void run(const AttentionDecodeArgs& args, CudaStream& stream) {
     launch(decode_kernel<T>,
            {.grid = static_cast<unsigned>(rows * args.shape.num_heads), .block = kThreads, .shared_bytes = shared},
            stream.handle(),
-           Decode<T>{.qkv = args.qkv.data<T>(),
-                     .sequences = args.sequences.data<int32_t>(),
-                     .positions = args.positions.data<int32_t>(),
-                     .cache = args.cache.data<T>(),
-                     .out = args.out.data<T>(),
-                     .shape = args.shape});
+           Decode<T>{args.qkv.data<T>(), args.sequences.data<int32_t>(), args.positions.data<int32_t>(),
+                     args.cache.data<T>(), args.out.data<T>(), args.shape});
   });
 }
 

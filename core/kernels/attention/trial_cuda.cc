@@ -19,7 +19,6 @@ namespace {
 // All but scratch_like() and the bounds wait for the stream.
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
 // Pinned memory for a piece on its way to or from the device: `bytes`, but at most kPieceBytes.
@@ -110,13 +109,10 @@ void set_elements(const Tensor& tensor, const ElementRow& elements, float value,
     copy_async(source->data(), host.get(), bytes, CopyKind::kHostToDevice, stream.handle());
     for (int64_t done = 0; done < elements.count; done += most) {
       const int64_t first = elements.first + done * elements.stride;
-      copy_rows_async({.dst = tensor.raw() + static_cast<size_t>(first) * sizeof(T),
-                       .dst_stride_bytes = static_cast<size_t>(elements.stride) * sizeof(T),
-                       .src = source->data(),
-                       .src_stride_bytes = sizeof(T),
-                       .row_bytes = sizeof(T),
-                       .rows = static_cast<size_t>(std::min(most, elements.count - done))},
-                      stream.handle());
+      copy_rows_async(
+          {tensor.raw() + static_cast<size_t>(first) * sizeof(T), static_cast<size_t>(elements.stride) * sizeof(T),
+           source->data(), sizeof(T), sizeof(T), static_cast<size_t>(std::min(most, elements.count - done))},
+          stream.handle());
     }
     stream.synchronize();
   });

@@ -67,9 +67,7 @@ __device__ __forceinline__ bool is_finite(float value) { return (float_bits(valu
 template <int Parts>
 struct Split {
   const float* x;
-  BFloat16* first;
-  BFloat16* second;
-  BFloat16* third;
+  BFloat16 *first, *second, *third;
 
   template <int Width>
   __device__ void apply(int64_t i) const {

@@ -74,14 +74,12 @@ struct PositionGradient {
   }
 };
 
-// ---- RoPE: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * frequency:
-//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative rotates back (sin negated).
+// ---- RoPE: each pair (a, b) becomes (a cos - b sin, b cos + a sin), in fp32 with one rounding on store.
 //
 // A block processes a few rows at a time. Its threads first compute the D/2 angles of each row into shared memory, once
 // for all heads, then rotate the heads. Angles are computed in double, because an fp32 angle is wrong by 4e-3 at
 // position 1e5. These 30 or so operations for each row and pair are hidden by the memory traffic: x is read once and y
 // written once.
-// Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
 
 constexpr unsigned kThreads = 256;
 constexpr int64_t kMostPairs = 256;  // of a head
@@ -252,11 +250,9 @@ void run(const RopeArgs& args, CudaStream& stream) {
                            .copied_columns = in_place ? 0u : static_cast<unsigned>(rows.columns - rotated_columns),
                            .rows_at_once = 1,
                            .sign = args.rotation == Rotation::kForward ? 1.0f : -1.0f};
-    if (args.head_dim / 2 % kWidth == 0 && all_aligned(operands.x, operands.y)) {
-      run<kWidth>(operands, frequencies, stream);
-    } else {
-      run<1>(operands, frequencies, stream);
-    }
+    if (args.head_dim / 2 % kWidth == 0 && all_aligned(operands.x, operands.y))
+      return run<kWidth>(operands, frequencies, stream);
+    run<1>(operands, frequencies, stream);
   });
 }
 

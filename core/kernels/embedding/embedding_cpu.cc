@@ -81,9 +81,7 @@ void embedding_backward_kernel(const EmbeddingBackwardArgs& args) {
   });
 }
 
-// ---- RoPE: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * frequency:
-//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative rotates back (sin negated).
-// Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
+// ---- RoPE: each pair (a, b) becomes (a cos - b sin, b cos + a sin), in fp32 with one rounding on store.
 
 template <typename T>
 void rotate_head(const T* x, T* y, const float* cosine, const float* sine, float sign, int64_t half) {
@@ -152,9 +150,7 @@ struct RopeTable {
 // table, since every layer of a step uses the same one. It has at least `positions`.
 const RopeTable& rope_table(int64_t positions, int64_t head_dim, const RopeFrequencies& frequencies) {
   thread_local RopeTable table;
-  if (table.positions >= positions && table.head_dim == head_dim && table.frequencies == frequencies) {
-    return table;
-  }
+  if (table.positions >= positions && table.head_dim == head_dim && table.frequencies == frequencies) return table;
   const int64_t half = head_dim / 2;
   table.cosine.resize(static_cast<size_t>(positions * half));
   table.sine.resize(static_cast<size_t>(positions * half));

@@ -369,11 +369,9 @@ void add_token_gradient(const EmbeddingBackwardArgs& args, const Rows& rows, Cud
                                   .chunks = chunks,
                                   .mode = args.token_mode};
   constexpr int kWidth = kVectorWidth<T>;
-  if (rows.columns % kWidth == 0 && all_aligned(gradient.dy, gradient.d_token)) {
-    run_token_gradient<kWidth>(gradient, stream);
-  } else {
-    run_token_gradient<1>(gradient, stream);
-  }
+  if (rows.columns % kWidth == 0 && all_aligned(gradient.dy, gradient.d_token))
+    return run_token_gradient<kWidth>(gradient, stream);
+  run_token_gradient<1>(gradient, stream);
 }
 
 }  // namespace

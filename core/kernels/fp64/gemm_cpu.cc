@@ -84,17 +84,13 @@ void fp64_gemm_kernel(const GemmArgs& args, const GemmExtents& e) {
   multiply_all(args, e, [&](int64_t row, int64_t column, double sum) {
     const int64_t at = row * e.n + column;
     if (bias != nullptr) sum += bias[column];
-    switch (args.activation) {
-      case GemmActivation::kNone:
-        c[at] = accumulates ? c[at] + sum : sum;
-        break;
-      case GemmActivation::kGelu:
-        aux[at] = sum;
-        c[at] = fp64::gelu_of(sum, args.form);
-        break;
-      case GemmActivation::kGeluGradient:
-        c[at] = sum * fp64::gelu_slope(aux[at], args.form);
-        break;
+    if (args.activation == GemmActivation::kNone) {
+      c[at] = accumulates ? c[at] + sum : sum;
+    } else if (args.activation == GemmActivation::kGelu) {
+      aux[at] = sum;
+      c[at] = fp64::gelu_of(sum, args.form);
+    } else {
+      c[at] = sum * fp64::gelu_slope(aux[at], args.form);
     }
   });
 }

@@ -6,7 +6,6 @@
 #include "core/tensor/philox.h"
 
 namespace mantissa::cpu::fp64 {
-
 namespace {
 
 // to[i] = function(from[i]...), all fp64.

@@ -4,27 +4,13 @@
 #include <string>
 
 #include "core/kernels/activation/records.h"
+#include "core/kernels/gemm/operand_cache.h"
 #include "core/kernels/kernel_args.h"
 #include "core/quant/tensor_format.h"
 #include "core/tensor/device_options.h"
 #include "core/tensor/format.h"
 
 namespace mantissa {
-
-struct GemmArgs;
-
-// Keeps a matrix in the form that a device multiplies by, for the next products with it.
-class OperandCache {
- public:
-  virtual ~OperandCache() = default;
-
-  // The matrix has changed. Memory is kept for its next form.
-  virtual void forget() = 0;
-  // Reserves what Backend::run(args) would keep here, and computes nothing.
-  virtual void plan(const GemmArgs& args) = 0;
-  // Everything that is kept or planned.
-  virtual size_t size_bytes() const = 0;
-};
 
 enum class Transpose : uint8_t { kNo, kYes };
 

@@ -12,8 +12,7 @@ void check_activation(const GemmArgs& args) {
     MANTISSA_CHECK(!args.aux.defined(), "[gemm] aux belongs to an activation, and there is none");
     return;
   }
-  check_dtype("gemm", "aux", args.aux, args.c.dtype());
-  check_shape("gemm", "aux", "(M, N)", args.aux, args.c.shape());
+  check_tensor("gemm", "aux", args.aux, args.c.dtype(), "(M, N)", args.c.shape());
   MANTISSA_CHECK(args.aux.raw() != args.c.raw(), "[gemm] aux must not be c");
   MANTISSA_CHECK(args.mode == GradientMode::kWrite, "[gemm] a product with an activation cannot be accumulated");
   MANTISSA_CHECK(args.activation == GemmActivation::kGelu || !args.bias.defined(),
@@ -22,8 +21,7 @@ void check_activation(const GemmArgs& args) {
 
 void check_bias_gradient(const GemmArgs& args, int64_t m) {
   if (!args.bias_gradient.defined()) return;
-  check_dtype("gemm", "bias_gradient", args.bias_gradient, wide_of(args.a.dtype()));
-  check_shape("gemm", "bias_gradient", "(M)", args.bias_gradient, Shape{m});
+  check_tensor("gemm", "bias_gradient", args.bias_gradient, wide_of(args.a.dtype()), "(M)", Shape{m});
   MANTISSA_CHECK(args.trans_a == Transpose::kYes && args.activation == GemmActivation::kNone,
                  "[gemm] bias_gradient needs a transposed a, and no activation");
   MANTISSA_CHECK(!args.a_scale.defined() && !args.b_scale.defined(),
@@ -39,9 +37,8 @@ void check_scale(const GemmArgs& args, const char* what, const Tensor& scale) {
 }
 
 void check_block_scales(const char* what, const Tensor& scales, BlockScaleLayout layout, const Tensor& codes) {
-  check_dtype("gemm", what, scales, layout == BlockScaleLayout::kMicroTiles ? DType::kU8 : DType::kF32);
-  check_shape("gemm", what, "(block_scale_count)", scales,
-              Shape{block_scale_count(layout, codes.dim(0), codes.dim(1))});
+  check_tensor("gemm", what, scales, layout == BlockScaleLayout::kMicroTiles ? DType::kU8 : DType::kF32,
+               "(block_scale_count)", Shape{block_scale_count(layout, codes.dim(0), codes.dim(1))});
   constexpr uintptr_t kAlignmentBytes = 16;
   MANTISSA_CHECK(reinterpret_cast<uintptr_t>(scales.raw()) % kAlignmentBytes == 0,
                  "[gemm] {} must be aligned to {} bytes", what, kAlignmentBytes);

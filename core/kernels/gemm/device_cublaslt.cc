@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <memory>
 
 #include "core/base/check.h"
 #include "core/base/log.h"
@@ -186,12 +185,8 @@ void GemmDescriptors::set_factors(const void* of_a, const void* of_b) {
 }
 
 void GemmDescriptors::set_addresses(const GemmOperands& operands) {
-  if (uses_bias(key_.epilogue)) {
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias, "BIAS_POINTER");
-  }
-  if (uses_aux(key_.epilogue)) {
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux, "EPILOGUE_AUX_POINTER");
-  }
+  if (uses_bias(key_.epilogue)) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias, "BIAS_POINTER");
+  if (uses_aux(key_.epilogue)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux, "EPILOGUE_AUX_POINTER");
   if (!is_of_codes(key_)) return;
   if (key_.a_blocks && key_.b_blocks) {
     set_factors(operands.a_block_scales, operands.b_block_scales);

@@ -92,12 +92,7 @@ class PackedGemm {
   int64_t blocks() const { return columns_.count() * depth_.count(); }
   GemmBlock block(int64_t index) const {
     const int64_t j = index / depth_.count(), d = index % depth_.count();
-    return {.column = columns_.begin(j),
-            .columns = columns_.size(j),
-            .word = depth_.begin(d),
-            .words = depth_.size(d),
-            .first = d == 0,
-            .last = d + 1 == depth_.count()};
+    return {columns_.begin(j), columns_.size(j), depth_.begin(d), depth_.size(d), d == 0, d + 1 == depth_.count()};
   }
   // Takes memory for all blocks. Returns whether blocks of b are to be packed: not if tasks do it, or a cache has them.
   bool take_memory() {
@@ -126,12 +121,8 @@ class PackedGemm {
   }
   GemmTasks tasks_of(const GemmBlock& block) const {
     if (takes_panels_) return {{job_.extents.m, job_.extents.m}, {block.columns, job_.kernel.columns()}};
-    return plan_tasks({.m = job_.extents.m,
-                       .n = block.columns,
-                       .tile_rows = job_.kernel.rows,
-                       .tile_columns = job_.kernel.columns(),
-                       .threads = threads_,
-                       .packs_rows = job_.packs_rows});
+    return plan_tasks(
+        {job_.extents.m, block.columns, job_.kernel.rows, job_.kernel.columns(), threads_, job_.packs_rows});
   }
 
   // Runs tasks on all threads, or on the calling thread.
@@ -184,11 +175,9 @@ void gemm_packed(const GemmArgs& args, const MicroKernel& kernel) {
     gemm.run(tasks.count(), [&](int64_t task) {
       const int64_t i = rows_outermost ? task / tasks.columns.count() : task % tasks.rows.count();
       const int64_t j = rows_outermost ? task % tasks.columns.count() : task / tasks.rows.count();
-      run_gemm_task(gemm.job(), block,
-                    {.row = tasks.rows.begin(i),
-                     .rows = tasks.rows.size(i),
-                     .column = block.column + tasks.columns.begin(j),
-                     .columns = tasks.columns.size(j)});
+      run_gemm_task(
+          gemm.job(), block,
+          {tasks.rows.begin(i), tasks.rows.size(i), block.column + tasks.columns.begin(j), tasks.columns.size(j)});
     });
   }
 }

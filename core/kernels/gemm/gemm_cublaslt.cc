@@ -16,11 +16,8 @@ std::string cache_path(const DeviceProperties& properties) {
   const std::string folder = cache_folder();
   if (folder.empty()) return "";
   return folder + "/" +
-         cache_file_name({.gpu = properties.name,
-                          .major = properties.major,
-                          .minor = properties.minor,
-                          .multiprocessors = properties.multiprocessors,
-                          .library_version = cublaslt().version()});
+         cache_file_name(
+             {properties.name, properties.major, properties.minor, properties.multiprocessors, cublaslt().version()});
 }
 
 // Measurements by the authors of llm.c and SGLang: the library's products with gelu are faster than separate kernels on

@@ -102,11 +102,8 @@ void run(const GemmArgs& args, CudaStream& stream) {
 }
 
 std::string gemm_unusable_reason() { return ""; }
-
 std::string describe_gemm() { return "GEMM on the host"; }
-
 Fp8GemmSupport fp8_gemm_support(const DeviceProperties&) { return Fp8GemmSupport::kAll; }
-
 std::string describe_fp8_gemm_support(const DeviceProperties&) { return describe_gemm(); }
 
 }  // namespace mantissa::cuda

@@ -5,9 +5,8 @@
 // The library adds only a bias of c's dtype at a multiple of 16 bytes, and no preference changes that. Any other bias
 // is converted or copied first, as GemmArgs says.
 //
-// Scales of a and b make alpha, known only to the device: a kernel of one thread writes it to the workspace, with beta,
-// and the library reads both there. The bias is added after the multiplication by alpha. For codes, the library takes a
-// factor for each operand instead: the inverses of the scales. It reads block scales from their own tensors.
+// Scales of a and b make alpha: the library reads it in the workspace (write_scalars()), or a factor for each operand
+// of codes. The bias is added after the multiplication by alpha.
 //
 // Operands are used where they are. If the library has no algorithm for their addresses or strides (they need only be
 // aligned to an element), they are copied into aligned rows, for which an algorithm always exists.
@@ -25,7 +24,6 @@ namespace {
 // Every piece of the workspace has the alignment of the workspace itself.
 constexpr size_t kPieceAlignmentBytes = 256;
 size_t piece_bytes(size_t bytes) { return round_up(bytes, kPieceAlignmentBytes); }
-
 bool has_scales(const GemmArgs& args) { return args.a_scale.defined() || args.b_scale.defined(); }
 
 bool is_usable_in_place(const Tensor& bias, DType c_dtype) {
@@ -88,11 +86,7 @@ GemmVectors place_vectors(const GemmArgs& args, std::byte* workspace, CudaStream
   GemmVectors vectors{.bias = place_bias(args, workspace, stream)};
   if (!has_scales(args)) return vectors;
   auto* const scalars = reinterpret_cast<float*>(workspace + converted_bias_bytes(args));
-  if (args.a.dtype() == DType::kU8) {
-    write_inverse_scales(args, scalars, stream);
-  } else {
-    write_scalars(args, scalars, stream);
-  }
+  (args.a.dtype() == DType::kU8 ? write_inverse_scales : write_scalars)(args, scalars, stream);
   vectors.scalars = scalars;
   return vectors;
 }

@@ -7,7 +7,7 @@
 
 #include "core/base/round_up.h"
 #include "core/cpu/memory.h"
-#include "core/kernels/activation/activation_cpu.h"
+#include "core/kernels/activation/args.h"
 #include "core/kernels/gemm/args.h"
 #include "core/kernels/gemm/micro_cpu.h"
 
@@ -124,20 +124,6 @@ struct GemmBlock {
 
 // Words of K that a task processes at a time. A panel of b (48 columns) then takes 192 KiB.
 constexpr int64_t kStretchWords = 1024;
-
-// How a task stores an fp32 tile that the micro-kernel did not store itself:
-// dst = round(t + bias), or dst += t with kAccumulate (dst is then fp32). t is the tile times factors[0], then times
-// factors[1]. Rows of dst are `stride` elements apart.
-struct StoreTileArgs {
-  const float* tile;  // (rows, columns), rows at distance tile_stride
-  int64_t tile_stride;
-  const float* bias;  // (columns), or null for none
-  int64_t rows, columns, stride;
-  DType to;
-  GradientMode mode;
-  float factors[2];
-  std::byte* dst;
-};
 
 // Adds the products of a block of the operands to a part of c (whole tiles of the micro-kernel), on the calling thread.
 // After the last block of K the part of c is final, with bias and activation. With job.own_columns the block is all of

@@ -44,9 +44,7 @@ HWY_INLINE void transpose_lines(const uint32_t* const* lines, int64_t width, int
     }
   }
   for (; k < words; ++k) {
-    for (int64_t line = 0; line < width; ++line) {
-      std::memcpy(dst + k * width + line, lines[line] + k, sizeof(uint32_t));
-    }
+    for (int64_t line = 0; line < width; ++line) std::memcpy(dst + k * width + line, lines[line] + k, sizeof(uint32_t));
   }
 }
 
@@ -123,8 +121,7 @@ HWY_INLINE WordVec words_of(const uint16_t* p, int64_t count) {
 template <int kPiece>
 struct Scatter {
   uint32_t* first;
-  int64_t panel_stride;
-  int64_t pieces;
+  int64_t panel_stride, pieces;
 
   HWY_INLINE void operator()(WordVec v, int64_t word_offset) const {
     const WordTag d;

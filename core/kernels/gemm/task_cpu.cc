@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/cpu/memory.h"
-#include "core/kernels/activation/activation_cpu.h"
+#include "core/kernels/activation/args.h"
 #include "core/kernels/gemm/packed_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -17,41 +17,43 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-HWY_INLINE FloatVec load_scaled(const StoreTileArgs& args, const float* tile, int64_t count) {
+// A tile t that the micro-kernel did not store itself: c = round(t + bias), or c += t with kAccumulate (c is then
+// fp32). t is the tile of fp32 sums times factors[0], then times factors[1]. Its rows are `stride` elements apart.
+HWY_INLINE FloatVec load_scaled(const GemmJob& job, const float* tile, int64_t count) {
   const FloatTag df;
-  return hn::Mul(hn::Mul(load(tile, count), hn::Set(df, args.factors[0])), hn::Set(df, args.factors[1]));
+  return hn::Mul(hn::Mul(load(tile, count), hn::Set(df, job.factors[0])), hn::Set(df, job.factors[1]));
 }
 
 template <typename T>
-void round_tile(const StoreTileArgs& args) {
-  T* dst = reinterpret_cast<T*>(args.dst);
-  const float* tile = args.tile;
-  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.tile_stride) {
-    if (args.bias != nullptr) {
-      for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-        store(hn::Add(load_scaled(args, tile + i, count), load(args.bias + i, count)), dst + i, count);
+void round_tile(const GemmJob& job, const float* tile, int64_t stride, const MatrixPart& part, T* dst) {
+  const float* const bias = job.bias != nullptr ? job.bias + part.column : nullptr;
+  for (int64_t r = 0; r < part.rows; ++r, dst += job.extents.n, tile += stride) {
+    if (bias != nullptr) {
+      for_each_vector(part.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        store(hn::Add(load_scaled(job, tile + i, count), load(bias + i, count)), dst + i, count);
       });
     } else {
-      for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-        store(load_scaled(args, tile + i, count), dst + i, count);
+      for_each_vector(part.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        store(load_scaled(job, tile + i, count), dst + i, count);
       });
     }
   }
 }
 
-void add_tile(const StoreTileArgs& args) {
-  float* dst = reinterpret_cast<float*>(args.dst);
-  const float* tile = args.tile;
-  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.tile_stride) {
-    for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-      store(hn::Add(load(dst + i, count), load_scaled(args, tile + i, count)), dst + i, count);
+void add_tile(const GemmJob& job, const float* tile, int64_t stride, const MatrixPart& part, float* dst) {
+  for (int64_t r = 0; r < part.rows; ++r, dst += job.extents.n, tile += stride) {
+    for_each_vector(part.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      store(hn::Add(load(dst + i, count), load_scaled(job, tile + i, count)), dst + i, count);
     });
   }
 }
 
-void store_tile(const StoreTileArgs& args) {
-  if (args.mode == GradientMode::kAccumulate) return add_tile(args);
-  dispatch(args.to, [&]<typename T>() { round_tile<T>(args); });
+void store_tile(const GemmJob& job, const float* tile, int64_t stride, const MatrixPart& part) {
+  std::byte* const dst = job.product.raw() + (part.row * job.extents.n + part.column) * job.c_element_bytes;
+  if (job.args.mode == GradientMode::kAccumulate) {
+    return add_tile(job, tile, stride, part, reinterpret_cast<float*>(dst));
+  }
+  dispatch(job.product.dtype(), [&]<typename T>() { round_tile(job, tile, stride, part, reinterpret_cast<T*>(dst)); });
 }
 
 }  // namespace mantissa::cpu::HWY_NAMESPACE
@@ -103,20 +105,6 @@ PackArgs next_own_panel(const GemmJob& job, int64_t column, const Cut& stretches
   return job.panel_of_b(column, stretches.begin(next), stretches.size(next), nullptr);
 }
 
-void store_part(const GemmJob& job, const float* tile, int64_t tile_stride, const MatrixPart& part) {
-  HWY_DYNAMIC_DISPATCH(store_tile)
-  ({.tile = tile,
-    .tile_stride = tile_stride,
-    .bias = job.bias != nullptr ? job.bias + part.column : nullptr,
-    .rows = part.rows,
-    .columns = part.columns,
-    .stride = job.extents.n,
-    .to = job.product.dtype(),
-    .mode = job.args.mode,
-    .factors = {job.factors[0], job.factors[1]},
-    .dst = job.product.raw() + (part.row * job.extents.n + part.column) * job.c_element_bytes});
-}
-
 // Computes a column of tiles. `sums` holds the tiles' partial sums, each (rows, vectors of columns), and receives sums
 // that are not final; null if tiles are finished at once. Meanwhile prefetches the panel of b that is packed next.
 void run_column(const GemmJob& job, const GemmBlock& block, const MatrixPart& part, const Stretch& stretch,
@@ -155,7 +143,9 @@ void run_column(const GemmJob& job, const GemmBlock& block, const MatrixPart& pa
       run_panel(tile);
       panel += job.kernel.rows * stretch.words;
     }
-    if (tile.c == buffer) store_part(job, buffer, width, {row, rows, part.column, columns});
+    if (tile.c == buffer) {
+      HWY_DYNAMIC_DISPATCH(store_tile)(job, buffer, width, {row, rows, part.column, columns});
+    }
     if (sums != nullptr) sums += job.kernel.rows * job.kernel.columns();
     a += job.kernel.rows * tile.a_stride;
     c += job.kernel.rows * c_bytes;
@@ -203,10 +193,7 @@ void run_gemm_task(const GemmJob& job, const GemmBlock& block, const MatrixPart&
     pack_rows(job, block, part, stretch, panels, row_sums);
     if (adds_rows) add_bias_gradient(job, block, part, stretch, row_sums);
     for (int64_t j = 0; j < column_tiles.count(); ++j) {
-      const MatrixPart column{.row = part.row,
-                              .rows = part.rows,
-                              .column = part.column + column_tiles.begin(j),
-                              .columns = column_tiles.size(j)};
+      const MatrixPart column{part.row, part.rows, part.column + column_tiles.begin(j), column_tiles.size(j)};
       const uint32_t* b = own_panel;
       PackArgs next{};
       if (job.own_columns) {

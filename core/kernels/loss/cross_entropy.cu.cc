@@ -175,21 +175,13 @@ __global__ void cross_entropy_backward_kernel(Gradient<T> g, Capped<kSoftcap> ca
     const int64_t target = g.targets[row];
     const float lse = g.lse[row];
     const bool ignored = target == g.ignore_index;
-    for (int64_t i = thread; i < vectors; i += threads) {
-      const int64_t column = head + i * kWidth;
-      if (ignored) {
-        clear<kWidth>(logits + column);
-      } else {
-        differentiate<kWidth>(logits, column, target, lse, scale, capped);
-      }
-    }
+    const auto put = [&]<int Width>(int64_t column) {
+      if (ignored) return clear<Width>(logits + column);
+      differentiate<Width>(logits, column, target, lse, scale, capped);
+    };
+    for (int64_t i = thread; i < vectors; i += threads) put.template operator()<kWidth>(head + i * kWidth);
     for (int64_t i = thread; i < head + g.columns - tail; i += threads) {
-      const int64_t column = i < head ? i : tail + i - head;
-      if (ignored) {
-        clear<1>(logits + column);
-      } else {
-        differentiate<1>(logits, column, target, lse, scale, capped);
-      }
+      put.template operator()<1>(i < head ? i : tail + i - head);
     }
   }
 }

@@ -19,8 +19,7 @@ void check_weight(const char* op, const char* what, const Tensor& weight, const 
 }
 
 void check_weight_gradient(const char* op, const char* what, const Tensor& gradient, DType wide, const Rows& rows) {
-  check_dtype(op, what, gradient, wide);
-  check_shape(op, what, "(C)", gradient, {rows.columns});
+  check_tensor(op, what, gradient, wide, "(C)", {rows.columns});
 }
 
 // One wide number for each row.

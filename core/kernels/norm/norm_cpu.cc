@@ -1,7 +1,5 @@
-// Layer norm and RMS norm over the last axis, in fp32 with one rounding on store:
-//   layer:  xhat = (x - mean) rstd,  y = xhat weight + bias,  rstd = 1 / sqrt(var + epsilon), var = mean((x - mean)^2)
-//   RMS:    xhat = x rstd,           y = xhat weight,         rstd = 1 / sqrt(mean(x^2) + epsilon)
-// Two passes, mean first: the one-pass form E[x^2] - mean^2 cancels when |mean| >> deviation.
+// Layer norm and RMS norm over the last axis, in fp32 with one rounding on store; formulas in args.h. Two passes, mean
+// first: the one-pass form E[x^2] - mean^2 cancels when |mean| >> deviation.
 //
 // Backward, with g = weight dy; RMS norm lacks mean(g):
 //   dx = rstd (g - mean(g) - xhat mean(g xhat)),  d_weight = sum dy xhat,  d_bias = sum dy over rows,
@@ -72,8 +70,9 @@ HWY_INLINE RowStatistics<kNorm> forward_row(const float* x, const float* weight,
 }
 
 template <Norm kNorm>
-void forward_kernel(const LayerNormForwardArgs& args, const RowScratch& scratch) {
+void forward(const LayerNormForwardArgs& args) {
   const int64_t columns = args.x.shape().last();
+  const RowScratch scratch(columns, 2, 3, 0);
   const float* weight = RowReader(args.weight, columns).read(0, scratch.shared(0));
   const float* bias = scratch.shared(1);
   if (args.bias.defined()) {
@@ -122,14 +121,11 @@ HWY_INLINE void backward_row(const float* x, const float* dy, const float* weigh
   });
 }
 
-RowBlocks backward_blocks(const LayerNormBackwardArgs& args) {
-  return RowBlocks(args.heads.rows_of(args.x.numel() / args.x.shape().last()));
-}
-
 template <Norm kNorm>
-void backward_kernel(const LayerNormBackwardArgs& args, const RowScratch& scratch) {
+void backward(const LayerNormBackwardArgs& args) {
   const int64_t columns = args.x.shape().last();
-  const RowBlocks blocks = backward_blocks(args);
+  const RowBlocks blocks(args.heads.rows_of(args.x.numel() / columns));
+  const RowScratch scratch(columns, 1, 3, kNorm == Norm::kLayer ? 2 * blocks.count : blocks.count);
   const float* weight = RowReader(args.weight, columns).read(0, scratch.shared(0));
   const RowReader x_reader(args.x, columns), dy_reader(args.dy, columns);
   const RowWriter writer(args.dx, columns, args.mode);
@@ -158,16 +154,10 @@ void backward_kernel(const LayerNormBackwardArgs& args, const RowScratch& scratc
   }
 }
 
-void forward(Norm norm, const LayerNormForwardArgs& args) {
-  const RowScratch scratch(args.x.shape().last(), 2, 3, 0);
-  norm == Norm::kLayer ? forward_kernel<Norm::kLayer>(args, scratch) : forward_kernel<Norm::kRms>(args, scratch);
-}
-
-void backward(Norm norm, const LayerNormBackwardArgs& args) {
-  const int64_t columns = args.x.shape().last(), blocks = backward_blocks(args).count;
-  const RowScratch scratch(columns, 1, 3, norm == Norm::kLayer ? 2 * blocks : blocks);
-  norm == Norm::kLayer ? backward_kernel<Norm::kLayer>(args, scratch) : backward_kernel<Norm::kRms>(args, scratch);
-}
+void layer_norm_forward(const LayerNormForwardArgs& args) { forward<Norm::kLayer>(args); }
+void layer_norm_backward(const LayerNormBackwardArgs& args) { backward<Norm::kLayer>(args); }
+void rms_norm_forward(const RmsNormForwardArgs& args) { forward<Norm::kRms>(args.as_layer_norm()); }
+void rms_norm_backward(const RmsNormBackwardArgs& args) { backward<Norm::kRms>(args.as_layer_norm()); }
 
 }  // namespace mantissa::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -175,28 +165,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace mantissa::cpu {
 
-HWY_EXPORT(forward);
-HWY_EXPORT(backward);
-
-void run(const LayerNormForwardArgs& args) {
-  check_args(args);
-  HWY_DYNAMIC_DISPATCH(forward)(Norm::kLayer, args);
-}
-
-void run(const LayerNormBackwardArgs& args) {
-  check_args(args);
-  HWY_DYNAMIC_DISPATCH(backward)(Norm::kLayer, args);
-}
-
-void run(const RmsNormForwardArgs& args) {
-  check_args(args);
-  HWY_DYNAMIC_DISPATCH(forward)(Norm::kRms, args.as_layer_norm());
-}
-
-void run(const RmsNormBackwardArgs& args) {
-  check_args(args);
-  HWY_DYNAMIC_DISPATCH(backward)(Norm::kRms, args.as_layer_norm());
-}
+MANTISSA_RUN_KERNEL(LayerNormForwardArgs, layer_norm_forward)
+MANTISSA_RUN_KERNEL(LayerNormBackwardArgs, layer_norm_backward)
+MANTISSA_RUN_KERNEL(RmsNormForwardArgs, rms_norm_forward)
+MANTISSA_RUN_KERNEL(RmsNormBackwardArgs, rms_norm_backward)
 
 }  // namespace mantissa::cpu
 #endif  // HWY_ONCE

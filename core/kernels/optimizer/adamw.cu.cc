@@ -125,9 +125,7 @@ __global__ void adamw_kernel(Operation a, Rounding rounding, int64_t numel) {
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t whole = numel / Width;
   for (int64_t i = thread; i < whole; i += threads) apply<Width>(a, rounding, factors, control.update, i * Width);
-  for (int64_t i = whole * Width + thread; i < numel; i += threads) {
-    apply<1>(a, rounding, factors, control.update, i);
-  }
+  for (int64_t i = whole * Width + thread; i < numel; i += threads) apply<1>(a, rounding, factors, control.update, i);
 }
 
 template <int Width, typename Operation, typename Rounding>

@@ -196,11 +196,9 @@ struct Weights {
   template <typename T>
   __device__ __forceinline__ void write_rounded(const Lane& lane, uint32_t update, const Values& w,
                                                 const Rounding& random) const {
-    if (rounding == WeightRounding::kStochastic) {
-      random.write(lane, random.weight_key, update, w, static_cast<T*>(weight));
-    } else {
-      write_nearest(lane, w, static_cast<T*>(weight));
-    }
+    if (rounding == WeightRounding::kStochastic)
+      return random.write(lane, random.weight_key, update, w, static_cast<T*>(weight));
+    write_nearest(lane, w, static_cast<T*>(weight));
   }
 
   __device__ __forceinline__ void write(const Lane& lane, uint32_t update, const Values& w, const Values& c,

@@ -136,11 +136,8 @@ void adamw_block(const AdamWArgs& args, const AdamWFactors& factors, int64_t beg
     keep_largest(m, count, largest);
     keep_largest(v, count, largest);
   };
-  if (of_block == nullptr) {
-    for_each_vector(n, update);
-  } else {
-    update_digested(master, m_data, v_data, begin, n, *of_block, update);
-  }
+  of_block == nullptr ? for_each_vector(n, update)
+                      : update_digested(master, m_data, v_data, begin, n, *of_block, update);
   report_largest(largest, args.faults);
 }
 
@@ -337,11 +334,7 @@ void adamw_blocks_kernel(const AdamWArgs& args, const UpdateControl& control, St
       read_moment(block, args.m, args.m_absmax, DynamicMap::kSigned, b.codes, b.m);
       read_moment(block, args.v, args.v_absmax, DynamicMap::kUnsigned, b.codes, b.v);
       read_weights(block, b);
-      if (args.compensation.defined()) {
-        update_compensated(block, factors, b);
-      } else {
-        update(block, factors, b);
-      }
+      args.compensation.defined() ? update_compensated(block, factors, b) : update(block, factors, b);
       report_faults(block, b);
       write_weights(block, control.update, b);
       write_moments(block, control.update, b);
@@ -366,11 +359,9 @@ void run(const AdamWArgs& args) {
   StateDigests digests;
   if (args.digests.defined()) digests = read_record<StateDigests>(args.digests);
   StateDigests* const wanted = args.digests.defined() ? &digests : nullptr;
-  if (args.is_wide()) {
-    HWY_DYNAMIC_DISPATCH(adamw_kernel)(args, control, wanted);
-  } else {
-    HWY_DYNAMIC_DISPATCH(adamw_blocks_kernel)(args, control, wanted);
-  }
+  const auto run_kernel =
+      args.is_wide() ? HWY_DYNAMIC_DISPATCH(adamw_kernel) : HWY_DYNAMIC_DISPATCH(adamw_blocks_kernel);
+  run_kernel(args, control, wanted);
   if (wanted != nullptr) write_record(digests, args.digests);
 }
 

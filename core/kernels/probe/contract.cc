@@ -18,8 +18,7 @@ void check_args(const UpdateStagnationArgs& args) {
                  args.delta.defined() ? "both" : "neither");
   const Tensor& other = args.delta.defined() ? args.delta : args.updated;
   const char* const what = args.delta.defined() ? "delta" : "updated";
-  check_dtype(kOp, what, other, DType::kF32);
-  check_shape(kOp, what, "weight's", other, args.weight.shape());
+  check_tensor(kOp, what, other, DType::kF32, "weight's", args.weight.shape());
   check_record<UpdateStagnation>(kOp, "record", args.record);
 }
 
@@ -30,9 +29,7 @@ Rows check_args(const RoundingLossesArgs& args) {
   const bool needs_scale = has_tensor_scale(args.format.scaling);
   MANTISSA_CHECK(args.scale.defined() == needs_scale, "[rounding_losses] {} scaling {} a tensor's scale, got {}",
                  name(args.format.scaling), needs_scale ? "needs" : "has not", needs_scale ? "none" : "one");
-  if (needs_scale) {
-    check_tensor(kOp, "scale", args.scale, DType::kF32, 1);
-  }
+  if (needs_scale) check_tensor(kOp, "scale", args.scale, DType::kF32, 1);
   check_record<FormatLosses>(kOp, "record", args.record);
   return extents;
 }

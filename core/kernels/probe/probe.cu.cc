@@ -148,8 +148,7 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kZero = 0, kNonFinite = 1, kStagnant = 2, kCounts = kStagnant + kStagnationFormatCount;
 
 struct Updates {
-  const float* weight;
-  const float* other;
+  const float *weight, *other;
   bool is_delta;  // other: the updates, or the weights after them
 };
 

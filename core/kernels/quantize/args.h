@@ -123,8 +123,7 @@ struct DelayedScalesArgs {
 };
 
 struct DelayedScalesExtents {
-  int64_t ranks;
-  int64_t tensors;
+  int64_t ranks, tensors;
 };
 MANTISSA_DECLARE_KERNEL(AmaxArgs, void)
 MANTISSA_DECLARE_KERNEL(TensorScaleArgs, void)

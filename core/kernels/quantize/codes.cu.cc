@@ -1,7 +1,7 @@
 // Codes of e4m3 and e5m2 in 8 bits, as they lie and transposed, in one pass over the source, and values of codes.
 #include "core/cuda/device/elementwise.h"
 #include "core/cuda/device/float8.h"
-#include "core/kernels/quantize/code_tile_cuda.h"
+#include "core/kernels/quantize/tile_cuda.h"
 #include "core/quant/narrow_format.h"
 
 namespace mantissa::cuda {
@@ -200,11 +200,7 @@ __device__ __forceinline__ void factors_of_columns(const Tile& tile, TensorForma
 #pragma unroll
   for (int k = 0; k < kLaneColumns; ++k) amaxes[k] = tile.amax_of_column(k);
   const int warps = static_cast<int>(block_length(format.scaling)) / kRowsOfWarp;  // of a block's height
-  if (warps == kTileWarps) {
-    max_over_warps(amaxes, scratch);
-  } else {
-    max_over_warps<2>(amaxes, scratch);
-  }
+  warps == kTileWarps ? max_over_warps(amaxes, scratch) : max_over_warps<2>(amaxes, scratch);
 #pragma unroll
   for (int k = 0; k < kLaneColumns; ++k) {
     const BlockFactors factors = block_factors(format, amaxes[k], 1.0f);

@@ -33,8 +33,7 @@ void check_stochastic(const StochasticArgs& args, Rows extents) {
 
 void check_codes(const char* what, const char* dimensions, const Tensor& codes, const Shape& shape) {
   if (!codes.defined()) return;
-  check_dtype("quantize", what, codes, DType::kU8);
-  check_shape("quantize", what, dimensions, codes, shape);
+  check_tensor("quantize", what, codes, DType::kU8, dimensions, shape);
 }
 
 // extents: those of the matrix of codes.
@@ -74,8 +73,7 @@ void check_results(const QuantizeArgs& args, Rows extents) {
     check_blocks_of_codes(args);
     MANTISSA_CHECK(args.stochastic.elements_per_sample == 0, "[quantize] codes are rounded to nearest");
   } else {
-    check_dtype("quantize", "dst", args.dst, DType::kBF16);
-    check_shape("quantize", "dst", "(R, C)", args.dst, args.src.shape());
+    check_tensor("quantize", "dst", args.dst, DType::kBF16, "(R, C)", args.src.shape());
   }
   check_code_scales("code_scales", args.code_scales, args.codes, args, extents);
   check_code_scales("transposed_code_scales", args.transposed_code_scales, args.transposed_codes, args, transposed);
@@ -137,8 +135,7 @@ DelayedScalesExtents check_args(const DelayedScalesArgs& args) {
   check_tensor(kOp, "total", args.total, DType::kU8, tensors * kBytes);
   MANTISSA_CHECK(args.options.history > 0, "[delayed_scales] a history has at least one entry, got {}",
                  args.options.history);
-  check_dtype(kOp, "history", args.history, DType::kI32);
-  check_shape(kOp, "history", "(S, history)", args.history, Shape{tensors, args.options.history});
+  check_tensor(kOp, "history", args.history, DType::kI32, "(S, history)", Shape{tensors, args.options.history});
   check_tensor(kOp, "maxima", args.maxima, DType::kF32, tensors);
   check_tensor(kOp, "entries", args.entries, DType::kI32, 1);
   if (args.decision.defined()) check_record<UpdateDecision>(kOp, "decision", args.decision);

@@ -240,8 +240,7 @@ __global__ void tensor_scale_kernel(const QuantizeRecord* record, float max, flo
 
 struct DelayedScales {
   const QuantizeRecord* records;  // (ranks, tensors)
-  QuantizeRecord* mine;
-  QuantizeRecord* total;
+  QuantizeRecord *mine, *total;
   uint32_t* history;
   float* scales;
   const float* maxima;

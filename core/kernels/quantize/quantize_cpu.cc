@@ -214,10 +214,8 @@ class Quantizer {
   TensorFormat format_;
   const T* src_;
   BFloat16* dst_;
-  uint8_t* codes_;
-  uint8_t* transposed_codes_;
-  std::byte* code_scales_;
-  std::byte* transposed_code_scales_;
+  uint8_t *codes_, *transposed_codes_;
+  std::byte *code_scales_, *transposed_code_scales_;
   BlockScaleLayout scale_layout_;
   int64_t columns_, rows_;
   float tensor_;
@@ -236,12 +234,11 @@ void quantize_kernel(const QuantizeArgs& args, Rows extents) {
   dispatch(args.src.dtype(), [&]<typename T>() {
     const Quantizer<T> quantizer(args);
     const int64_t length = block_length(args.format.scaling);
-    if (length == 0 && args.makes_codes()) {
-      parallel_blocks(args.src.numel(),
-                      [&](int64_t begin, int64_t count) { quantizer.template run<true>(begin, count); });
-    } else if (length == 0) {
-      parallel_blocks(args.src.numel(),
-                      [&](int64_t begin, int64_t count) { quantizer.template run<false>(begin, count); });
+    if (length == 0) {
+      parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) {
+        if (args.makes_codes()) return quantizer.template run<true>(begin, count);
+        quantizer.template run<false>(begin, count);
+      });
     } else if (args.axis == BlockAxis::kRows) {
       parallel_bands(extents, length, [&](const Part& part) { quantizer.run_columns(part); });
     } else {

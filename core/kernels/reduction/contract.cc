@@ -9,8 +9,7 @@ namespace mantissa {
 
 Rows check_args(const ColumnSumArgs& args) {
   const Rows rows = rows_of("column_sum", "x", args.x);
-  check_dtype("column_sum", "out", args.out, wide_of(args.x.dtype()));
-  check_shape("column_sum", "out", "(C)", args.out, {rows.columns});
+  check_tensor("column_sum", "out", args.out, wide_of(args.x.dtype()), "(C)", {rows.columns});
   return rows;
 }
 
@@ -67,7 +66,6 @@ void check_args(const DigestArgs& args) {
 }
 
 KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) + result_bytes(args.out, args.mode)); }
-
 KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
 
 KernelWork work_of(const SumContributionsArgs& args) {

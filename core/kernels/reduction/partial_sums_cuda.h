@@ -12,8 +12,7 @@
 namespace mantissa::cuda {
 
 struct RowChunks {
-  int64_t rows_per_chunk;
-  int64_t count;
+  int64_t rows_per_chunk, count;
 };
 
 // Fewer than min_rows in a chunk cost more traffic for partial sums than they gain; max_chunks fill a large device.

@@ -153,11 +153,8 @@ void sum_as(const SumContributionsArgs& args, CudaStream& stream) {
 template <typename Added, typename T>
 void sum_rows(const SumContributionsArgs& args, CudaStream& stream) {
   dispatch(args.out.dtype(), [&]<typename Out>() {
-    if (args.accumulate == DType::kF32) {
-      sum_as<Rounding::kOnce, T, Added, Out>(args, stream);
-    } else {
-      sum_as<Rounding::kEveryAddition, T, Added, Out>(args, stream);
-    }
+    if (args.accumulate == DType::kF32) return sum_as<Rounding::kOnce, T, Added, Out>(args, stream);
+    sum_as<Rounding::kEveryAddition, T, Added, Out>(args, stream);
   });
 }
 
@@ -317,11 +314,9 @@ void run(const ColumnSumArgs& args, CudaStream& stream) {
   dispatch(args.x.dtype(), [&]<typename T>() {
     const ColumnSum<T> p{args.x.data<T>(), partials, rows.rows, rows.columns, chunks.rows_per_chunk};
     if (chunks.count == 0) return;
-    if (all_aligned(p.x) && rows.columns % kVectorWidth<T> == 0) {
-      launch_column_sum<kVectorWidth<T>>(p, chunks.count, stream);
-    } else {
-      launch_column_sum<1>(p, chunks.count, stream);
-    }
+    if (all_aligned(p.x) && rows.columns % kVectorWidth<T> == 0)
+      return launch_column_sum<kVectorWidth<T>>(p, chunks.count, stream);
+    launch_column_sum<1>(p, chunks.count, stream);
   });
   add_partial_sums({partials, chunks.count, rows.columns}, {args.out.data<float>(), args.mode}, {}, stream);
 }

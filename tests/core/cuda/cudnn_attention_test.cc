@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "core/kernels/attention/attention_cudnn.h"
 #include "core/kernels/attention/graph_cudnn.h"
 #include "tests/testing/error_of.h"
 
