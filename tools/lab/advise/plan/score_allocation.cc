@@ -75,7 +75,6 @@ SearchResult allocate(const std::string& solver, const PlanProblem& problem, con
   }
   SearchResult result = solve(solver, scored, goal, {.seed = seed});
   result.totals = evaluate(problem, result.plan);
-  result.gap = std::nullopt;  // it was the score's
   return result;
 }
 
