@@ -1,5 +1,3 @@
-#include "tools/lab/advise/measured_costs.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "core/base/round_up.h"
 #include "core/kernels/optimizer/args.h"
 #include "core/tensor/philox.h"
+#include "tools/lab/advise/prediction.h"
 #include "tools/run/metrics/run_statistics.h"
 
 namespace mantissa {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "tools/config/precision_phases.h"
 #include "tools/lab/experiment/candidates.h"
@@ -16,8 +16,9 @@ Json comparison_in(const std::string& path) {
   const std::string writer = "`mantissa compare CONFIG`";
   Json found = read_figures(path, writer);
   const auto has = [&](const char* key) { return found.is_object() && found.contains(key); };
-  if (has("setting") && has("baseline") && has("precisions")) return found;
-  throw ConfigError(fmt::format("{}: expected a file that {} wrote with --json, got another", path, writer));
+  require<ConfigError>(has("setting") && has("baseline") && has("precisions"),
+                       "{}: expected a file that {} wrote with --json, got another", path, writer);
+  return found;
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -37,11 +38,10 @@ void judge_damage(MeasuredPrecision& found) {
 }
 
 void require_same_task(const std::string& path, const ModelConfig& measured, const ModelConfig& wanted) {
-  if (measured.name == wanted.name && measured.context == wanted.context) return;
-  throw ConfigError(
-      fmt::format("--measured {}: expected a comparison of a {} with model.context={}, as the configuration has it, "
-                  "got a {} with {}: damage depends on both",
-                  path, wanted.name, wanted.context, measured.name, measured.context));
+  require<ConfigError>(measured.name == wanted.name && measured.context == wanted.context,
+                       "--measured {}: expected a comparison of a {} with model.context={}, as the configuration has "
+                       "it, got a {} with {}: damage depends on both",
+                       path, wanted.name, wanted.context, measured.name, measured.context);
 }
 
 // The configuration in a uniform precision, so that only other settings differ.
@@ -81,10 +81,10 @@ void require_precise_baseline(const Measurement& found, int64_t model_blocks) {
   const auto coarse = [&](const MeasuredPrecision& one) { return coarseness(one.precision, model_blocks); };
   const MeasuredPrecision* const baseline = found.find(found.baseline);
   for (const MeasuredPrecision& one : found.precisions) {
-    if (baseline == nullptr || coarse(one) >= coarse(*baseline)) continue;
-    throw ConfigError(fmt::format(
-        "--measured {}: expected the most precise one as baseline, got {} beside {}: compare with --baseline {}",
-        found.file, found.baseline, one.name, one.name));
+    require<ConfigError>(
+        baseline == nullptr || coarse(one) >= coarse(*baseline),
+        "--measured {0}: expected the most precise one as baseline, got {1} beside {2}: compare with --baseline {2}",
+        found.file, found.baseline, one.name);
   }
 }
 
@@ -103,10 +103,9 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
   };
   const auto baseline =
       std::ranges::find(entries, comparison.at("baseline"), [](const Json& entry) { return entry.at("name"); });
-  if (baseline == entries.end() || !baseline->contains("summary")) {
-    throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
-                                  found.baseline));
-  }
+  require<ConfigError>(baseline != entries.end() && baseline->contains("summary"),
+                       "--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
+                       found.baseline);
   const Config reference = config_of(*baseline);
   require_same_task(path, reference.model, config.model);
   found.parameters = predict_memory_table(in_fp32(reference), DryRunOptions{}).parameters;

@@ -1,12 +1,10 @@
-#include "tools/lab/advise/present_device.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
 
 #include "core/base/error.h"
 #include "core/base/wrapped_text.h"
-#include "tools/lab/advise/measured_costs.h"
+#include "tools/lab/advise/advice.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 #include "tools/run/metrics/run_statistics.h"

@@ -33,6 +33,8 @@ struct SharedDamage {
 std::optional<std::vector<SharedDamage>> try_shared(const Config& config, DType low,
                                                     const std::vector<PlannedPlace>& places, const HeldState& point,
                                                     const SharedTrials& trials, Communicator& communicator);
+// The number of these options.
+int64_t options_to_try(const std::vector<PlannedPlace>& places);
 // Each rank of a trial has a model of its own.
 inline constexpr int kMostTrialRanks = 8;
 // Ranks of the trials for a training on so many: the smallest factor of `ranks` above 1, or 1 without a choice of a
@@ -51,6 +53,9 @@ double rest_damage(const Config& config, DType low, const std::vector<PlannedPla
 
 // Runs training steps of the session. Returns whether all were applied. Collective.
 bool train_steps(Session& session, int64_t steps);
+
+// The analysis's findings about a decision of its own.
+const DecisionScores& scores_of(const SensitivityAnalysis& analysis, const PrecisionDecision& decision);
 
 // The known damages of all places.
 struct KnownDamages {

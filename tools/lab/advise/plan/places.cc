@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "tools/config/config_binding.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/train/step/dry_run.h"
@@ -18,21 +18,19 @@ namespace names = config_names;
 void require_once(const char* option, const std::vector<std::string>& values) {
   std::set<std::string> met;
   for (const std::string& value : values) {
-    if (!met.insert(value).second) {
-      throw ConfigError(fmt::format("{}: '{}' is there twice: give each once", option, value));
-    }
+    require<ConfigError>(met.insert(value).second, "{}: '{}' is there twice: give each once", option, value);
   }
 }
 
 Recipe require_recipe(const std::string& text) {
   const std::optional<Recipe> recipe = parse_recipe(text);
-  if (recipe && recipe->scaling != Scaling::kDelayed) return *recipe;
-  throw ConfigError(fmt::format("--recipes: expected some of current, block, mxfp8, nvfp4, got '{}'{}", text,
-                                recipe ? ": delayed scaling has no scales in the few steps that damage is measured in; "
-                                         "its formats are those of current"
-                                : parse_fp32_products(text)
-                                    ? ": that is not a lower format but a way to multiply fp32 numbers"
-                                    : ""));
+  require<ConfigError>(recipe && recipe->scaling != Scaling::kDelayed,
+                       "--recipes: expected some of current, block, mxfp8, nvfp4, got '{}'{}", text,
+                       recipe ? ": delayed scaling has no scales in the few steps that damage is measured in; "
+                                "its formats are those of current"
+                       : parse_fp32_products(text) ? ": that is not a lower format but a way to multiply fp32 numbers"
+                                                   : "");
+  return *recipe;
 }
 
 // ---- From options to settings.
@@ -128,10 +126,8 @@ void require_recipes(const std::vector<std::string>& recipes) {
 
 void require_kinds(const std::vector<std::string>& kinds) {
   for (const std::string& kind : kinds) {
-    if (kind != kMoments && kind != kMasters && kind != kWire) {
-      throw ConfigError(
-          fmt::format("--state: expected some of {}, {}, {}, or none, got '{}'", kMoments, kMasters, kWire, kind));
-    }
+    require<ConfigError>(kind == kMoments || kind == kMasters || kind == kWire,
+                         "--state: expected some of {}, {}, {}, or none, got '{}'", kMoments, kMasters, kWire, kind);
   }
   require_once("--state", kinds);
 }

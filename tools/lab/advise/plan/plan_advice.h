@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tools/lab/advise/plan/damages.h"
+#include "tools/lab/advise/plan/local_search.h"
 #include "tools/lab/advise/plan/validation.h"
 #include "tools/lab/advise/prediction.h"
 #include "tools/lab/advise/search/solver.h"
@@ -27,9 +28,10 @@ StepCost step_cost(const Config& config, const Target& target, int ranks);
 using PlanSearch = std::function<SearchResult(const PlanProblem& problem, const PlanGoal& goal,
                                               const std::vector<PlannedPlace>& places)>;
 
-// The measure by which layers get precision: the measured loss, or a score (score_allocation.h).
+// The measure by which layers get precision: the measured loss, or a score of the sensitivity analysis.
 enum class DamageScore : uint8_t { kLoss, kFisher, kHessian, kInformation, kEntropy };
-std::string_view name(DamageScore score);
+std::string_view name(DamageScore score);                 // "loss", "fisher", "hessian", "mi", "entropy"
+DamageScore parse_damage_score(const std::string& text);  // ConfigError lists them
 
 struct PlanRequest {
   BudgetText budget;
@@ -44,6 +46,9 @@ struct PlanRequest {
   // Unless it is the loss, own_search allocates by it, and its plan is taken as it is: others would be chosen by loss.
   // They are where no allocation meets the budget as a whole.
   DamageScore damage = DamageScore::kLoss;
+
+  // Probes for the sensitivity analysis.
+  int64_t hessian_probes() const { return damage == DamageScore::kHessian ? SensitivityRequest().probes : 0; }
 };
 
 // A plan priced as a whole.
@@ -135,12 +140,22 @@ List thinned(const List& list, size_t most) {
   return kept;
 }
 
-// ---- From a configuration to a plan (plan_run.cc).
+// ---- Allocation by a score, instead of the loss that the analysis measures (plan_run.cc).
 
-// Probes for the sensitivity analysis.
-inline int64_t hessian_probes(const PlanRequest& plan) {
-  return plan.damage == DamageScore::kHessian ? SensitivityRequest().probes : 0;
-}
+// The harm of each option by the score, by place and option: the sum over its decisions, 0 for fp32.
+//   fisher, hessian   the analysis's score; the Hessian's magnitude
+//   mi                log2(bins) minus the mutual information of the exact and the lowered product, in bits
+//   entropy           bits of the lowered product's histogram times the share of 32 bits that the format saves: a
+//                     product with more information needs more bits
+// An unknown score (attention, products too large to sample) is replaced by the largest of the same format. `places`
+// are layers.
+OptionValues score_damages(DamageScore score, const SensitivityAnalysis& analysis, DType low,
+                           const std::vector<PlannedPlace>& places);
+// Solves the problem with these harms in place of its damages, by the solver. The result's totals are the problem's.
+SearchResult allocate(const std::string& solver, const PlanProblem& problem, const PlanGoal& goal,
+                      const OptionValues& harms, uint64_t seed);
+
+// ---- From a configuration to a plan (plan_run.cc).
 
 struct PlanRunRequest {
   PlanRequest plan{};
@@ -151,12 +166,46 @@ struct PlanRunRequest {
   int64_t batches = 4;
   std::vector<std::string> state = {kMoments, kMasters, kWire};  // shared formats to decide about
   ValidationOptions validation{};
-  bool accepts_much = false;  // goes on however long it takes, and however much memory (plan_effort.h)
+  bool accepts_much = false;  // goes on however long it takes, and however much memory
 };
 
 // On the configuration's device, alone. Writes nothing. Says what it will take before it begins. ConfigError as for a
-// training, and as plan_effort.h has it.
+// training, and as require_time_for().
 PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, const Config& config);
+
+// ---- The work of finding and validating a plan, known before it begins (plan_effort.cc).
+
+// Counted in training steps of the configuration; a loss alone counts as a third of one.
+struct PlanEffort {
+  int64_t decisions = 0;  // of the sensitivity analysis
+  double warm_up_steps = 0;
+  double layer_steps = 0;       // damages of layers
+  double state_steps = 0;       // damages of formats that layers share
+  double search_steps = 0;      // of the differentiable solver
+  double validation_steps = 0;  // runs of the plan and beside it
+  double turns = 0;             // of timing these side by side, each of a step and kTurnSeconds at least
+  double bytes = 0;             // of this process, at its most
+
+  double steps() const { return warm_up_steps + layer_steps + state_steps + search_steps + validation_steps + turns; }
+  // At this time of a step; the timing of kernels comes on top, mostly less than a minute.
+  double seconds(double of_step) const;
+};
+
+// `places`: as find_plan() has them. ConfigError as predict_memory_table().
+PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places);
+// "about 412 steps of 0.21 s, 40 MiB of memory, 0:01:27 (h:mm:ss)".
+std::string to_text(const PlanEffort& effort, double seconds_of_step);
+
+// The errors name the largest costs and the options to reduce them. MemoryError if this machine computes and its
+// memory, `total_bytes`, is too small. ConfigError beyond an hour.
+void require_memory_for(const PlanEffort& effort, double total_bytes);
+void require_time_for(const PlanEffort& effort, double seconds_of_step);
+
+// Seconds of a training step from the session's point, by a forward and a backward pass. The session stays as it is.
+// Collective.
+double time_of_step(Session& session);
+
+// ---- Views of a plan (plan_report.cc).
 
 Json to_json(const PlanAdvice& advice);
 ReportText to_text(const PlanAdvice& advice);

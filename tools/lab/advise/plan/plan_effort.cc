@@ -1,12 +1,11 @@
-#include "tools/lab/advise/plan/plan_effort.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "tools/lab/advise/plan/differentiable.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/train/step/dry_run.h"
@@ -17,26 +16,24 @@ namespace {
 constexpr double kLossPass = 1.0 / 3.0;             // a forward pass, of a step's three
 constexpr double kDecisionSteps = 1.0 + kLossPass;  // a step, and the loss after its update
 
+constexpr double kMostPlanSeconds = 3600.0;
+
 struct Part {
   const char* what;
-  double steps;
+  double PlanEffort::*steps;
   const char* options;  // that make it smaller
 };
-
-std::vector<Part> parts_of(const PlanEffort& effort) {
-  return {{"warm-up", effort.warm_up_steps, "--warm-up"},
-          {"damages of layers", effort.layer_steps, "--batches, --recipes none"},
-          {"damages of optimizer state and wire", effort.state_steps, "--batches, --state none"},
-          {"the differentiable search", effort.search_steps, "--solver knapsack"},
-          {"validation", effort.validation_steps, "--seeds, --steps; --seeds 0 leaves it out"},
-          {"step times side by side", static_cast<double>(effort.turns), "--time-pairs"}};
-}
+constexpr Part kParts[] = {{"warm-up", &PlanEffort::warm_up_steps, "--warm-up"},
+                           {"damages of layers", &PlanEffort::layer_steps, "--batches, --recipes none"},
+                           {"damages of optimizer state and wire", &PlanEffort::state_steps, "--batches, --state none"},
+                           {"the differentiable search", &PlanEffort::search_steps, "--solver knapsack"},
+                           {"validation", &PlanEffort::validation_steps, "--seeds, --steps; --seeds 0 leaves it out"},
+                           {"step times side by side", &PlanEffort::turns, "--time-pairs"}};
 
 }  // namespace
 
 double PlanEffort::seconds(double of_step) const {
-  const double turn = std::max(of_step, StepTimeOptions().turn_seconds);
-  return (steps() - static_cast<double>(turns)) * of_step + static_cast<double>(turns) * turn;
+  return (steps() - turns) * of_step + turns * std::max(of_step, StepTimeOptions().turn_seconds);
 }
 
 PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places) {
@@ -48,15 +45,11 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
   effort.warm_up_steps = static_cast<double>(request.warm_up);
   // Each decision and the exact pass; then the rest's damage by two losses.
   effort.layer_steps = batches * (static_cast<double>(effort.decisions + 1) * kDecisionSteps + 2.0 * kLossPass) +
-                       2.0 * static_cast<double>(hessian_probes(request.plan));
+                       2.0 * static_cast<double>(request.plan.hessian_probes());
   const SharedTrials trials;
-  int64_t options = 0, shared = 0;
-  for (const PlannedPlace& place : places) {
-    if (place.is_layer()) continue;
-    ++shared;
-    options += std::ssize(place.options) - 1;
-  }
-  if (shared > 0) {
+  const int64_t options = options_to_try(places);
+  const bool has_shared = !std::ranges::all_of(places, &PlannedPlace::is_layer);
+  if (has_shared) {
     effort.state_steps = static_cast<double>(options + 1) * batches *
                          (static_cast<double>(trials.steps) + kLossPass * static_cast<double>(trials.evaluations));
   }
@@ -70,14 +63,14 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
   const auto models = static_cast<double>(against.size() + 1);
   const bool takes_times = runs.most_seeds > 0 && request.hardware == nullptr;
   effort.validation_steps = models * static_cast<double>(runs.most_seeds * std::min(runs.steps, config.train.steps));
-  if (takes_times) effort.turns = static_cast<int64_t>(models) * kRoundsPerPair * runs.time_pairs;
+  if (takes_times) effort.turns = models * static_cast<double>(kRoundsPerPair * runs.time_pairs);
 
   // The analysis keeps copies of the state, and four more of the parameters in fp32. Ranks of trials, and models whose
   // times are compared, are in memory at once; the plan's is no larger than the largest of the others.
   const MemoryTable exact = predict_memory_table(tried(in_exact_precision(config)), 1);
   effort.bytes = static_cast<double>(exact.total() + exact.state.weights + exact.state.masters + exact.state.moments) +
                  4.0 * static_cast<double>(exact.parameters) * static_cast<double>(sizeof(float));
-  if (const int ranks = ranks_of_trials(places, request.ranks); shared > 0 && ranks <= kMostTrialRanks) {
+  if (const int ranks = ranks_of_trials(places, request.ranks); has_shared && ranks <= kMostTrialRanks) {
     effort.bytes = std::max(effort.bytes, static_cast<double>(ranks) * static_cast<double>(exact.total()));
   }
   double sum = 0.0, largest = 0.0;
@@ -97,27 +90,26 @@ std::string to_text(const PlanEffort& effort, double seconds_of_step) {
 }
 
 void require_memory_for(const PlanEffort& effort, double total_bytes) {
-  if (effort.bytes <= total_bytes) return;
-  throw MemoryError(
-      fmt::format("advise --budget: about {} of memory are needed, and this machine has {}: give --time-pairs 0, for "
-                  "which fewer models are in memory at once, a smaller train.micro_batch, train.recompute=full or a "
-                  "smaller model; or go on with --yes",
-                  to_text(PlanQuantity::kBytes, effort.bytes), to_text(PlanQuantity::kBytes, total_bytes)));
+  require<MemoryError>(
+      effort.bytes <= total_bytes,
+      "advise --budget: about {} of memory are needed, and this machine has {}: give --time-pairs 0, for which fewer "
+      "models are in memory at once, a smaller train.micro_batch, train.recompute=full or a smaller model; or go on "
+      "with --yes",
+      to_text(PlanQuantity::kBytes, effort.bytes), to_text(PlanQuantity::kBytes, total_bytes));
 }
 
 void require_time_for(const PlanEffort& effort, double seconds_of_step) {
-  if (effort.seconds(seconds_of_step) <= kMostPlanSeconds) return;
-  std::vector<Part> parts = parts_of(effort);
-  std::ranges::stable_sort(parts, std::greater(), &Part::steps);
+  std::vector<Part> parts(std::begin(kParts), std::end(kParts));
+  std::ranges::stable_sort(parts, std::greater(), [&](const Part& part) { return effort.*part.steps; });
   std::string text;
-  for (const Part& part : parts) {
-    const double share = part.steps / effort.steps();
-    if (share >= 0.1) text += fmt::format("\n  {:.0f} % for {}: {}", 100.0 * share, part.what, part.options);
+  for (const auto& [what, steps, options] : parts) {
+    const double share = effort.*steps / effort.steps();
+    if (share >= 0.1) text += fmt::format("\n  {:.0f} % for {}: {}", 100.0 * share, what, options);
   }
-  throw ConfigError(
-      fmt::format("advise --budget: {}: more than an hour.\n"
-                  "Go on with --yes, give a smaller model or train.global_batch, or reduce one of these:{}",
-                  to_text(effort, seconds_of_step), text));
+  require<ConfigError>(effort.seconds(seconds_of_step) <= kMostPlanSeconds,
+                       "advise --budget: {}: more than an hour.\n"
+                       "Go on with --yes, give a smaller model or train.global_batch, or reduce one of these:{}",
+                       to_text(effort, seconds_of_step), text);
 }
 
 double time_of_step(Session& session) {

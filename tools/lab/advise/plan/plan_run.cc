@@ -1,15 +1,18 @@
 // Trains a little, measures damages, prices the options, searches, and validates the plan against uniform precisions.
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
 #include <utility>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
-#include "tools/lab/advise/measured_costs.h"
+#include "tools/lab/advise/prediction.h"
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_advice.h"
-#include "tools/lab/advise/plan/plan_effort.h"
-#include "tools/lab/advise/plan/score_allocation.h"
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 #include "tools/train/step/dry_run.h"
@@ -18,69 +21,69 @@
 namespace mantissa {
 namespace {
 
-void require_enumerable(const std::vector<PlannedPlace>& places) {
-  double plans = 1.0;
-  for (const PlannedPlace& place : places) plans *= static_cast<double>(place.options.size());
-  if (plans <= static_cast<double>(SearchSettings().most_plans)) return;
-  throw ConfigError(
-      fmt::format("--solver enumeration: {:.2g} plans are more than the {} that it tries; give knapsack, which finds "
-                  "the best of them as well",
-                  plans, SearchSettings().most_plans));
+constexpr std::string_view kScoreNames[] = {"loss", "fisher", "hessian", "mi", "entropy"};
+
+double bits_of(const std::string& format) {
+  if (format == "bf16" || format == "fp16") return 16.0;
+  return format.starts_with("nvfp4") ? 4.0 : 8.0;
 }
 
-// Products are in `low` unless a plan chooses something else.
-void require_units(const Hardware& hardware, DType low) {
-  const ProductFormat format = low == DType::kF16 ? ProductFormat::kF16 : ProductFormat::kBF16;
-  if (units_for(hardware, format)) return;
-  throw ConfigError(fmt::format(
-      "--hardware {}: expected units for {}, which plans with precision.compute={} are made of, but {} has none, or "
-      "none whose rate is published: give precision.compute={}, or --hardware with one of {}",
-      hardware.name, name(format), name(low), hardware.title, name(low == DType::kF16 ? DType::kBF16 : DType::kF16),
-      hardware_names(format)));
-}
-
-// Scores only compare layers with each other.
-void require_allocation(const PlanRequest& plan) {
-  if (plan.damage == DamageScore::kLoss) return;
-  if (plan.budget.kind == Budget::kLoss) {
-    throw ConfigError(
-        fmt::format("--damage {}: expected a budget of time, memory or energy, got one of loss, which limits the loss "
-                    "that is measured",
-                    name(plan.damage)));
-  }
-  if (plan.solver == kDifferentiable) {
-    throw ConfigError(
-        fmt::format("--damage {}: expected a solver of sums, got {}, which goes by the loss: give knapsack",
-                    name(plan.damage), plan.solver));
-  }
-}
-
-// The 16-bit weights alone: no plan is below them.
-void require_possible(const BudgetText& budget, const Config& config) {
-  if (budget.kind != Budget::kMemory || budget.is_relative) return;
-  const int64_t parameters = predict_memory_table(tried(in_exact_precision(config)), 1).parameters;
-  const double least = static_cast<double>(parameters) * static_cast<double>(sizeof(uint16_t));
-  if (budget.value >= least) return;
-  throw ConfigError(
-      fmt::format("--budget: {:.0f} bytes of memory are less than the {:.0f} of the weights alone in 16 bits: expected "
-                  "more; numbers without a unit are bytes, others memory=1.5GiB or memory=90%",
-                  budget.value, least));
+// NaN if it is not known.
+double harm_of(DamageScore score, const DecisionScores& one) {
+  if (score == DamageScore::kLoss) return one.loss.mean;
+  if (score == DamageScore::kFisher) return one.fisher.mean;
+  if (score == DamageScore::kHessian) return std::abs(one.hessian.mean);
+  if (score == DamageScore::kInformation) return std::log2(kInformationBins) - one.information.mean;
+  return (one.entropy.mean + std::log2(kBinsPerDeviation)) * (1.0 - bits_of(one.decision.format) / 32.0);
 }
 
 // Impossible requests fail before anything is trained.
 void require_possible(const PlanRunRequest& request, const Config& config) {
-  require_recipes(request.plan.recipes);
+  const PlanRequest& plan = request.plan;
+  require_recipes(plan.recipes);
   require_kinds(request.state);
-  require_allocation(request.plan);
-  if (request.hardware != nullptr) {
-    require_units(*request.hardware, low_of(config));
-  } else if (request.plan.budget.kind == Budget::kEnergy) {
-    throw ConfigError(
-        fmt::format("--budget energy: expected a device whose power is known, got that of this machine, where only "
-                    "times are measured: give --hardware with one of {}, or a budget of time",
-                    hardware_names()));
+  // Scores only compare layers with each other.
+  const bool goes_by_loss = plan.damage == DamageScore::kLoss;
+  require<ConfigError>(goes_by_loss || plan.budget.kind != Budget::kLoss,
+                       "--damage {}: expected a budget of time, memory or energy, got one of loss, which limits the "
+                       "loss that is measured",
+                       name(plan.damage));
+  require<ConfigError>(goes_by_loss || plan.solver != kDifferentiable,
+                       "--damage {}: expected a solver of sums, got {}, which goes by the loss: give knapsack",
+                       name(plan.damage), plan.solver);
+  require<ConfigError>(request.hardware != nullptr || plan.budget.kind != Budget::kEnergy,
+                       "--budget energy: expected a device whose power is known, got that of this machine, where only "
+                       "times are measured: give --hardware with one of {}, or a budget of time",
+                       hardware_names());
+  if (const Hardware* const hardware = request.hardware) {
+    // Products are in `low` unless a plan chooses something else.
+    const bool is_fp16 = low_of(config) == DType::kF16;
+    const ProductFormat format = is_fp16 ? ProductFormat::kF16 : ProductFormat::kBF16;
+    require<ConfigError>(
+        units_for(*hardware, format).has_value(),
+        "--hardware {}: expected units for {}, which plans with precision.compute={} are made of, but {} has none, or "
+        "none whose rate is published: give precision.compute={}, or --hardware with one of {}",
+        hardware->name, name(format), name(low_of(config)), hardware->title, name(is_fp16 ? DType::kBF16 : DType::kF16),
+        hardware_names(format));
   }
-  require_possible(request.plan.budget, config);
+  if (plan.budget.kind != Budget::kMemory || plan.budget.is_relative) return;
+  // The 16-bit weights alone: no plan is below them.
+  const int64_t parameters = predict_memory_table(tried(in_exact_precision(config)), 1).parameters;
+  const double least = static_cast<double>(parameters) * static_cast<double>(sizeof(uint16_t));
+  require<ConfigError>(plan.budget.value >= least,
+                       "--budget: {:.0f} bytes of memory are less than the {:.0f} of the weights alone in 16 bits: "
+                       "expected more; numbers without a unit are bytes, others memory=1.5GiB or memory=90%",
+                       plan.budget.value, least);
+}
+
+void require_enumerable(const std::vector<PlannedPlace>& places) {
+  const auto most = SearchSettings().most_plans;
+  double plans = 1.0;
+  for (const PlannedPlace& place : places) plans *= static_cast<double>(place.options.size());
+  require<ConfigError>(plans <= static_cast<double>(most),
+                       "--solver enumeration: {:.2g} plans are more than the {} that it tries; give knapsack, which "
+                       "finds the best of them as well",
+                       plans, most);
 }
 
 // Most calls of any plan also occur in a uniform plan. Times each in several rounds, since other work may slow the
@@ -145,6 +148,53 @@ void validate(const PlanRunRequest& request, const Config& config, Communicator&
 
 }  // namespace
 
+std::string_view name(DamageScore score) { return kScoreNames[static_cast<size_t>(score)]; }
+
+DamageScore parse_damage_score(const std::string& text) {
+  const auto found = std::ranges::find(kScoreNames, text);
+  require<ConfigError>(found != std::end(kScoreNames), "--damage: expected one of {}, got '{}'",
+                       fmt::join(kScoreNames, ", "), text);
+  return static_cast<DamageScore>(found - std::begin(kScoreNames));
+}
+
+OptionValues score_damages(DamageScore score, const SensitivityAnalysis& analysis, DType low,
+                           const std::vector<PlannedPlace>& places) {
+  std::map<std::string, double> largest;  // by format
+  for (const DecisionScores& one : analysis.decisions) {
+    if (const double harm = harm_of(score, one); one.refusal.empty() && std::isfinite(harm)) {
+      double& most = largest[one.decision.format];
+      most = std::max(most, harm);
+    }
+  }
+  OptionValues harms;
+  for (const PlannedPlace& place : places) {
+    MANTISSA_CHECK(place.is_layer(), "[advise] {} has no scores", place.name());
+    std::vector<double>& of_options = harms.emplace_back();
+    for (const PlaceOption& option : place.options) {
+      double sum = 0.0;
+      for (const PrecisionDecision& decision : decisions_of(place, option, low)) {
+        const double harm = harm_of(score, scores_of(analysis, decision));
+        sum += std::max(0.0, std::isfinite(harm) ? harm : largest[decision.format]);
+      }
+      of_options.push_back(sum);
+    }
+  }
+  return harms;
+}
+
+SearchResult allocate(const std::string& solver, const PlanProblem& problem, const PlanGoal& goal,
+                      const OptionValues& harms, uint64_t seed) {
+  PlanProblem scored = problem;
+  for (size_t i = 0; i < scored.size(); ++i) {
+    for (size_t option = 0; option < scored[i].options.size(); ++option) {
+      scored[i].options[option].damage = harms[i][option];
+    }
+  }
+  SearchResult result = solve(solver, scored, goal, {.seed = seed});
+  result.totals = evaluate(problem, result.plan);
+  return result;
+}
+
 PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, const Config& config) {
   require_possible(request, config);
   const DType low = low_of(config);
@@ -170,7 +220,7 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   const SensitivityAnalysis sensitivity = analyze_sensitivity({.target = title,
                                                                .formats = {names.begin() + 1, names.end()},
                                                                .batches = request.batches,
-                                                               .probes = hessian_probes(request.plan)},
+                                                               .probes = request.plan.hessian_probes()},
                                                               *session);
   places = layers;
   keep_known(places, {.low = low, .layers = sensitivity, .shared = {}});

@@ -10,7 +10,7 @@
 #include <ranges>
 #include <tuple>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 
 namespace mantissa {
 namespace {
@@ -137,10 +137,8 @@ std::vector<std::string_view> solver_names() {
 SearchResult solve(std::string_view solver, const PlanProblem& problem, const PlanGoal& goal,
                    const SearchSettings& settings) {
   const auto entry = std::ranges::find(kSolvers, solver, [](const auto& one) { return one.first; });
-  if (entry == std::end(kSolvers)) {
-    throw ConfigError(
-        fmt::format("[plan] a solver must be one of {}, got {}", fmt::join(solver_names(), ", "), solver));
-  }
+  require<ConfigError>(entry != std::end(kSolvers), "[plan] a solver must be one of {}, got {}",
+                       fmt::join(solver_names(), ", "), solver);
   check_problem(problem);
   check_goal(goal);
   std::vector<size_t> order(problem.size());
@@ -202,11 +200,10 @@ Plan enumerate(const PlanProblem& problem, const PlanGoal& goal, const SearchSet
   int64_t plans = 1;
   for (const PlanDecision& decision : problem) {
     plans *= std::ssize(decision.options);
-    if (plans > settings.most_plans) {
-      throw ConfigError(fmt::format(
-          "[plan] {} decisions have more than {} plans together, too many to try them all; use the knapsack",
-          problem.size(), settings.most_plans));
-    }
+    require<ConfigError>(
+        plans <= settings.most_plans,
+        "[plan] {} decisions have more than {} plans together, too many to try them all; use the knapsack",
+        problem.size(), settings.most_plans);
   }
   Plan plan(problem.size(), 0), best = plan;
   PlanRank best_rank = rank(goal, evaluate(problem, best));
