@@ -6,7 +6,7 @@
 #include "amp/autocast_policy.h"
 #include "amp/precision_fallback.h"
 #include "core/base/wrapped_text.h"
-#include "tools/probe/parameter_probes.h"
+#include "tools/probe/probe_log.h"
 #include "tools/train/step/dry_run.h"
 
 namespace mantissa {

@@ -118,6 +118,20 @@ EvaluatedPrecision evaluate(const Candidate& candidate, int ranks, const Target&
   return found;
 }
 
+// The best that operations of these steps reach: for a device whose rates are not known.
+Rates rates_reached(const std::vector<const Prediction*>& steps) {
+  Rates rates;
+  for (const Prediction* const step : steps) {
+    for (const OpCost& cost : step->ops) {
+      if (cost.seconds <= 0.0) continue;
+      double& flops = rates.flops[static_cast<size_t>(cost.format)];
+      flops = std::max(flops, cost.flops / cost.seconds);
+      rates.bytes = std::max(rates.bytes, cost.bytes / cost.seconds);
+    }
+  }
+  return rates;
+}
+
 // A roofline gives the least time of a step, timed kernels its time.
 std::string with_speedup(const EvaluatedPrecision& found, const Advice& advice) {
   std::string text = fmt::format("{}{} ms a step", advice.hardware != nullptr ? "at least " : "",
@@ -280,14 +294,9 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
     const std::vector<Candidate> plain = candidates_of(config, {"fp32"});
     fp32 = evaluate(*std::ranges::find(plain, "fp32", &Candidate::name), ranks, target);
   }
-  Rates rates;
-  if (const std::optional<Rates> known = target.costs->rates()) {
-    rates = *known;
-  } else {
-    std::vector<const Prediction*> steps = {&fp32.prediction};
-    for (const EvaluatedPrecision& found : all) steps.push_back(&found.prediction);
-    rates = rates_reached(steps);
-  }
+  std::vector<const Prediction*> steps = {&fp32.prediction};
+  for (const EvaluatedPrecision& found : all) steps.push_back(&found.prediction);
+  const Rates rates = target.costs->rates().value_or(rates_reached(steps));
   for (EvaluatedPrecision& found : all) {
     advice.parameters = std::max(advice.parameters, found.memory.parameters);
     if (!found.runs() || !fp32.runs()) continue;

@@ -1,4 +1,4 @@
-#include "tools/lab/advise/hardware.h"
+#include "tools/lab/advise/prediction.h"
 
 #include <fmt/ranges.h>
 

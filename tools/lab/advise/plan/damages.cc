@@ -1,4 +1,4 @@
-#include "tools/lab/advise/plan/damages.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 
 #include <algorithm>
 #include <cmath>
@@ -120,8 +120,7 @@ int64_t options_to_try(const std::vector<PlannedPlace>& places) {
 }
 
 int ranks_of_trials(const std::vector<PlannedPlace>& places, int ranks) {
-  const auto is_wire = [](const PlannedPlace& place) { return place.is(SharedFormat::kWire); };
-  if (std::ranges::none_of(places, is_wire)) return 1;
+  if (std::ranges::none_of(places, &PlannedPlace::is_wire)) return 1;
   int factor = 2;  // divides the global batch as `ranks` does
   while (ranks % factor != 0) ++factor;
   return factor;
@@ -134,8 +133,8 @@ std::vector<SharedDamage> shared_damages(const Config& config, DType low, Shared
   trials.ranks = ranks_of_trials(places, trials.ranks);
   if (trials.ranks > kMostTrialRanks) {
     for (PlannedPlace& place : places) {
-      if (!place.is(SharedFormat::kWire)) continue;
-      leave_as_configured(place, fmt::format("trials of {} ranks would need as many models at once", trials.ranks));
+      if (place.is_wire())
+        leave_as_configured(place, fmt::format("trials of {} ranks would need as many models at once", trials.ranks));
     }
     trials.ranks = 1;
   }

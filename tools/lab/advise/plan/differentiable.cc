@@ -168,10 +168,10 @@ OptionValues SoftChoice::values_of(PlanQuantity what, const OptionValues& damage
 void SoftChoice::learn(const OptionValues& damages, double beyond) {
   MANTISSA_CHECK(damages.size() == logits_.size(), "[soft_choice] damages of {} decisions, expected {}", damages.size(),
                  logits_.size());
-  const auto losses = values_of(goal_.quantities()[1], damages), limited = values_of(goal_.quantities()[0], damages);
+  const auto losses = values_of(goal_.quantities()[1], damages), limited = values_of(goal_.budget, damages);
   // Squares of quotients by a tiny limit must stay finite.
   const double size = spread(losses), limit = std::max(goal_.limit, kLeastLimit * spread(limited));
-  double expected = goal_.budget == Budget::kLoss ? beyond : 0.0;
+  double expected = goal_.budget == PlanQuantity::kDamage ? beyond : 0.0;
   for (size_t i = 0; i < logits_.size(); ++i) {
     std::vector<double> costs;
     double mean = 0.0;
@@ -199,7 +199,7 @@ void SoftChoice::learn(const OptionValues& damages, double beyond) {
 }
 
 Plan SoftChoice::settle() const {
-  const PlanQuantity limited = goal_.quantities()[0], least = goal_.quantities()[1];
+  const PlanQuantity limited = goal_.budget, least = goal_.quantities()[1];
   const OptionValues amounts = predicted(limited);
   Plan plan;
   for (const std::vector<double>& options : probabilities_) {
@@ -242,7 +242,7 @@ SearchResult search_differentiably(const Config& config, DType low, const std::v
   LocalScores local(decisions.decisions, {.rows = options.rows, .loss_scale = options.fp16_scale, .shown_scale = scale},
                     session.config, session.runtime);
   const auto all_rows = static_cast<double>(session.config.train.global_batch * session.config.model.context);
-  const bool limits_damage = goal.budget == Budget::kLoss;
+  const bool limits_damage = goal.budget == PlanQuantity::kDamage;
   double loss = 0.0;
   for (int64_t step = 0; step < options.steps; ++step) {
     const Plan drawn = soft.draw();

@@ -1,14 +1,182 @@
 // PlanAdvice: the precision of each layer, and of the formats that layers share, under a budget.
 #pragma once
 
-#include "tools/lab/advise/plan/damages.h"
-#include "tools/lab/advise/plan/local_search.h"
-#include "tools/lab/advise/plan/validation.h"
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/lab/advise/plan/places.h"
 #include "tools/lab/advise/prediction.h"
+#include "tools/lab/advise/search/problem.h"
 #include "tools/lab/advise/search/solver.h"
+#include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
+#include "tools/lab/experiment/candidates.h"
+#include "tools/lab/experiment/paired_comparison.h"
+#include "tools/lab/experiment/step_turns.h"
 #include "tools/run/report/report.h"
+#include "tools/run/state/run_state.h"
+#include "tools/train/held_state.h"
 
 namespace mantissa {
+
+// ---- Damages: the effects of options on the loss, measured from one point of a training (damages.cc).
+//
+// A sensitivity analysis measures layers. A pass does not show the formats that layers share: 8-bit moments or missing
+// masters affect the updates, and add up from step to step. Short trainings from the point measure these, with one
+// format lowered at a time.
+
+struct SharedTrials {
+  int64_t windows = 4;      // each starts from the point with its own data; at least 2
+  int64_t steps = 10;       // in a window
+  int64_t evaluations = 2;  // batches after a window, over which its loss is averaged
+  int ranks = 1;            // as threads of this process, if there are several
+  double fp16_scale = 1.0;  // loss scale if `low` is fp16: a power of two
+};
+
+// The loss of an option, in nats, relative to the same training with the most exact option of every place; a mean over
+// windows. NaN if a step was not applied or a loss was not finite.
+struct SharedDamage {
+  std::string place, option;
+  Estimate loss;
+};
+
+// Tries all options but the most exact of the shared formats among the places. Layers compute in `low`, or in fp32 if
+// they have no such option, at the peak learning rate, where formats matter most. Trainings run one after the other,
+// each with its own model. Returns nothing if the baseline training fails. `communicator`: of this process alone.
+std::optional<std::vector<SharedDamage>> try_shared(const Config& config, DType low,
+                                                    const std::vector<PlannedPlace>& places, const HeldState& point,
+                                                    const SharedTrials& trials, Communicator& communicator);
+// The number of these options.
+int64_t options_to_try(const std::vector<PlannedPlace>& places);
+// Each rank of a trial has a model of its own.
+inline constexpr int kMostTrialRanks = 8;
+// Ranks of the trials for a training on so many: the smallest factor of `ranks` above 1, or 1 without a choice of a
+// wire.
+int ranks_of_trials(const std::vector<PlannedPlace>& places, int ranks);
+// try_shared() from the session's point, for a training on trials.ranks. Frees the session's model meanwhile to make
+// room. Places that cannot be tried stay as configured.
+std::vector<SharedDamage> shared_damages(const Config& config, DType low, SharedTrials trials,
+                                         std::vector<PlannedPlace>& places, std::optional<Session>& session,
+                                         Communicator& communicator);
+
+// The damage, in 16 bits, of everything that no plan decides: mean over batches plus a standard error. `session` is in
+// in_exact_precision(). ConfigError if the damage is not finite.
+double rest_damage(const Config& config, DType low, const std::vector<PlannedPlace>& layers, int64_t batches,
+                   Session& session);
+
+// Runs training steps of the session. Returns whether all were applied. Collective.
+bool train_steps(Session& session, int64_t steps);
+
+// The analysis's findings about a decision of its own.
+const DecisionScores& scores_of(const SensitivityAnalysis& analysis, const PrecisionDecision& decision);
+
+// The known damages of all places.
+struct KnownDamages {
+  DType low = DType::kBF16;
+  const SensitivityAnalysis& layers;
+  const std::vector<SharedDamage>& shared;
+
+  // `sum`: the mean plus its standard error, so that poorly known damages do not count as harmless. `error`: the
+  // standard error. A falling loss counts as 0: it is noise, or luck. Nothing if the option overflows or could not be
+  // tried.
+  struct Damage {
+    double sum = 0.0, error = 0.0;
+  };
+  std::optional<Damage> of(const PlannedPlace& place, const PlaceOption& option) const;
+};
+// Removes the options without a known damage.
+void keep_known(std::vector<PlannedPlace>& places, const KnownDamages& damages);
+
+// ---- Local searches: among plans priced as wholes, among sums with several limits, and from a plan back to less
+// damage (local_search.cc).
+
+// Sums of option costs ignore the casts shared by neighbours, and that only memory at the step's peak counts. The
+// optimum of the sums is near the optimum of the wholes, so this search starts there.
+struct WholeSearch {
+  std::vector<int> options{};  // their number for each decision
+  PlanGoal goal{};
+  // Unless the budget is one of loss: plans within this of the least damage count as equal, and the fastest is taken.
+  double tolerance = 0.0;
+  double most_bytes = std::numeric_limits<double>::infinity();  // device memory, in addition to the budget
+  std::vector<Plan> starts{};                                   // at least one
+  std::function<PlanTotals(const Plan&)> price{};               // price of a whole plan
+  int64_t most_plans = 1 << 9;                                  // to price, besides the starts
+};
+
+struct FoundWhole {
+  Plan plan{};
+  PlanTotals totals{};
+  int64_t plans_priced = 0;
+  bool is_optimum = false;  // every plan was priced
+};
+
+// The best of all plans, if no more than most_plans exist. Otherwise goes from the best start to better plans, changing
+// a decision at a time and then pairs, until none is better or enough plans were priced. With a tolerance, searches
+// first for the least damage, then among equally good plans, each with half of the plans. Plans that need more than
+// most_bytes rank last.
+FoundWhole search_wholes(const WholeSearch& search);
+
+using OptionValues = std::vector<std::vector<double>>;  // by decision and option
+
+// The options of a plan may sum up to this.
+struct SumLimit {
+  OptionValues amounts;
+  double limit;
+};
+
+double sum_of(const OptionValues& values, const Plan& plan);
+
+// Lowers the sum of `costs` by changing one or two decisions at a time, the best change first, within all limits.
+// Returns a plan that exceeds a limit unchanged.
+Plan exchanged(Plan plan, const OptionValues& costs, const std::vector<SumLimit>& limits);
+
+// Promotion: changes decisions to less damaging options until at most half of the plan's predicted damage is left. Each
+// change wins the most predicted loss for its seconds. Nothing if the plan has no damage to reduce.
+std::optional<Plan> promoted(const PlanProblem& problem, const Plan& plan);
+
+// ---- Validation: trains a plan along with 16 bits and fp32 throughout, from the same seeds, until it is known whether
+// the plan is as good (validation.cc).
+
+struct ValidationOptions {
+  int64_t steps = 100;                                // most steps of each run
+  int64_t most_seeds = 8;                             // at least kFirstLook; 0: no validation
+  LossMargin margin{};                                // of equal losses
+  int64_t time_pairs = StepTimeOptions().most_pairs;  // most pairs of step times; 0: losses only
+  double time_margin = 0.02;                          // between equal step times, relative
+  double level = 0.95;
+};
+inline constexpr int64_t kFirstLook = 3;  // pairs
+
+// The plan against a reference.
+struct ReferenceResult {
+  std::string name;
+  double margin = 0.0;  // nats; the mean over pairs
+  std::string why{};    // losses that are equal in the mean are not called so: stands_apart(), too_short()
+  std::optional<MeanDifference> loss{};  // final losses, plan - reference; nothing if no pair of runs succeeded
+  ComparisonVerdict loss_verdict = ComparisonVerdict::kInconclusive;
+  std::optional<MeanDifference> log_time{};  // step times, ln(plan / reference)
+  ComparisonVerdict time_verdict = ComparisonVerdict::kInconclusive;
+};
+
+struct PlanValidation {
+  int64_t seeds = 0;      // that were run
+  int64_t steps = 0;      // in each run
+  std::string failure{};  // why a run of the plan failed; then references that succeed with its seed are better
+  // The source of step times: compare_step_times(), or else the medians of the runs, if memory does not hold all models
+  // at once.
+  bool has_turns = true;
+  std::vector<ReferenceResult> against{};
+};
+
+// The references of plans: `low` with shared formats as configured, then fp32 with the most exact ones.
+std::vector<Candidate> references(const Config& config, DType low, const std::vector<PlannedPlace>& places);
+
+// Trains the plan and the references seed by seed, in turns so that each begins equally often, until all losses are
+// decided or no seeds are left; then times their steps. A reference that fails is inconclusive. Collective.
+PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& references,
+                             const ValidationOptions& options, Communicator& communicator);
 
 struct StepCost {
   double seconds = 0.0;
@@ -99,7 +267,7 @@ struct PlanAdvice {
   bool knows_energy() const { return common.joules > 0.0; }
   PlanGoal whole_goal() const { return {.budget = goal.budget, .limit = limit}; }
   // The limited quantity of a whole step.
-  double limited(const WholePlan& one) const { return quantity(one.totals(), goal.quantities()[0]); }
+  double limited(const WholePlan& one) const { return quantity(one.totals(), goal.budget); }
   WholePlan priced(const std::string& name, const Plan& choice) const;
   // Makes this the plan.
   void take(const Plan& choice);

@@ -43,8 +43,7 @@ struct Episode {
 
 class PlanPolicy {
  public:
-  PlanPolicy(const PlanProblem& problem, const PlanGoal& goal)
-      : problem_(problem), goal_(goal), limited_(goal.quantities()[0]) {
+  PlanPolicy(const PlanProblem& problem, const PlanGoal& goal) : problem_(problem), goal_(goal), limited_(goal.budget) {
     least_of_rest_ = least_of_rest(problem, [&](const PlanOption& one) { return quantity(one.totals(), limited_); });
     for (const PlanDecision& decision : problem) logits_.emplace_back(decision.options.size(), 0.0);
   }
@@ -138,7 +137,7 @@ void repair_budget(const PlanProblem& problem, const PlanGoal& goal, Plan& plan,
   for (size_t left = order.size(); left > 0 && !goal.is_met(evaluate(problem, plan)); --left) {
     std::swap(order[draws.below(left)], order[left - 1]);
     const size_t decision = order[left - 1];
-    plan[decision] = least_option(problem[decision], goal.quantities()[0]);
+    plan[decision] = least_option(problem[decision], goal.budget);
   }
 }
 

@@ -76,8 +76,7 @@ class Reasons {
     }
     const std::string kept = "kept " + options[plan_[decision]].name;
     if (best < 0) {
-      return fmt::format("{}: nothing here saves {}", kept,
-                         name(goal_.budget == Budget::kLoss ? Budget::kTime : goal_.budget));
+      return fmt::format("{}: nothing here saves {}", kept, name(goal_.cost()));
     }
     return fmt::format("{}: {} would cost {} for {}", kept, options[best].name,
                        damage_change(options[plan_[decision]], options[best]), to_text(goal_.cost(), best_saved));
@@ -107,7 +106,7 @@ class Reasons {
       if (option != plan_[decision] && rank_of(option) < rank_of(best)) best = option;
     }
     const PlanTotals other = with(decision, best);
-    const PlanQuantity limited = goal_.quantities()[0];
+    const PlanQuantity limited = goal_.budget;
     if (goal_.is_met(totals_) && !goal_.is_met(other)) {
       return fmt::format("{} instead would exceed the budget by {}", options[best].name,
                          to_text(limited, quantity(other, limited) - goal_.limit));
@@ -254,7 +253,7 @@ Plan top_k(const PlanProblem& problem, const PlanGoal& goal, const SearchSetting
 // the least cost in this quantity for its saving of the limited quantity; savings beyond the need do not count. Then it
 // makes moves within the budget, the most efficient first, until none is left.
 Plan greedy(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings&) {
-  const PlanQuantity limited = goal.quantities()[0], least = goal.quantities()[1];
+  const PlanQuantity limited = goal.budget, least = goal.quantities()[1];
   Plan plan = least_plan(problem, least), met;
   PlanTotals totals = evaluate(problem, plan);
   const auto score_of = [&](const PlanTotals& after) {

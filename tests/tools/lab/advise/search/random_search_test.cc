@@ -52,7 +52,7 @@ TEST(Bayesian, FindsTheBestOfHalfAMillionPlansByTryingAFewHundred) {
       decision.options.push_back({.name = fmt::format("f{}", o), .damage = o == i * 7 % 3 ? 0.0 : 1.0});
     }
   }
-  const PlanGoal goal{.budget = Budget::kTime, .limit = 1};
+  const PlanGoal goal{.budget = PlanQuantity::kSeconds, .limit = 1};
   EXPECT_EQ(solve("bayesian", problem, goal, {.seed = 3, .evaluations = 400}).totals.damage, 0);
   // As many random plans reach 3 at best, mostly 4; the first 40 are random.
   EXPECT_GT(solve("bayesian", problem, goal, {.seed = 3, .evaluations = 40}).totals.damage, 1);
