@@ -24,7 +24,7 @@ class ProductProbe final : public ProductObserver {
     int64_t context = 1;         // rows of a sample
     int max_layers = 0;          // in the passes
     bool counts_weights = true;  // on one rank, since all have the same weights
-    // Of products; kF64 on a CPU only, several times as slow: also shows fp32's own rounding.
+    // The products' reference; kF64 on a CPU only, several times as slow: also shows fp32's own rounding.
     DType reference = DType::kF32;
   };
   // Larger products are not compared: it would take as much memory as a large model's head.

@@ -118,20 +118,6 @@ EvaluatedPrecision evaluate(const Candidate& candidate, int ranks, const Target&
   return found;
 }
 
-// The best that operations of these steps reach: for a device whose rates are not known.
-Rates rates_reached(const std::vector<const Prediction*>& steps) {
-  Rates rates;
-  for (const Prediction* const step : steps) {
-    for (const OpCost& cost : step->ops) {
-      if (cost.seconds <= 0.0) continue;
-      double& flops = rates.flops[static_cast<size_t>(cost.format)];
-      flops = std::max(flops, cost.flops / cost.seconds);
-      rates.bytes = std::max(rates.bytes, cost.bytes / cost.seconds);
-    }
-  }
-  return rates;
-}
-
 // A roofline gives the least time of a step, timed kernels its time.
 std::string with_speedup(const EvaluatedPrecision& found, const Advice& advice) {
   std::string text = fmt::format("{}{} ms a step", advice.hardware != nullptr ? "at least " : "",

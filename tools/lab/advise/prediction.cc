@@ -109,6 +109,19 @@ Prediction predict(const StepCalls& step, CostModel& model) {
 
 double Prediction::sent_seconds() const { return sum_of(link_seconds); }
 
+Rates rates_reached(const std::vector<const Prediction*>& steps) {
+  Rates rates;
+  for (const Prediction* const step : steps) {
+    for (const OpCost& cost : step->ops) {
+      if (cost.seconds <= 0.0) continue;
+      double& flops = rates.flops[static_cast<size_t>(cost.format)];
+      flops = std::max(flops, cost.flops / cost.seconds);
+      rates.bytes = std::max(rates.bytes, cost.bytes / cost.seconds);
+    }
+  }
+  return rates;
+}
+
 double speedup_bound(const Prediction& fp32, const Prediction& other, const Rates& rates) {
   PhaseSeconds products, memory;
   for (const OpCost& cost : other.ops) {

@@ -96,6 +96,8 @@ struct Rates {
   std::array<double, std::size(kAllProductFormats)> flops{};  // by ProductFormat, FLOP/s; 0: none
   double bytes = 0;                                           // of memory, bytes/s
 };
+// The best that operations of these steps reach: for a device whose rates are not known.
+Rates rates_reached(const std::vector<const Prediction*>& steps);
 
 // How long calls take.
 class CostModel {
@@ -133,7 +135,7 @@ class Roofline final : public CostModel {
   const Hardware& hardware_;
 };
 
-// ---- Costs of calls on the present device. Each distinct call is timed separately (measured_costs.cc).
+// ---- Costs of calls on the present device. Each distinct call is timed separately (present_device.cc).
 
 // By call and operand: whether the operand must come from memory, because more bytes than the cache holds were touched
 // since its last use. Counts in pages; an operand is cold if most of its pages are. Before the first call, the previous

@@ -341,7 +341,7 @@ struct PlanRunRequest {
 // training, and as require_time_for().
 PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, const Config& config);
 
-// ---- The work of finding and validating a plan, known before it begins (plan_effort.cc).
+// ---- The work of finding and validating a plan, known before it begins (plan_run.cc).
 
 // Counted in training steps of the configuration; a loss alone counts as a third of one.
 struct PlanEffort {

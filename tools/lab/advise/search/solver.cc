@@ -128,9 +128,8 @@ class Reasons {
 }  // namespace
 
 std::vector<std::string_view> solver_names() {
-  std::vector<std::string_view> names;
-  for (const auto& [name, solver] : kSolvers) names.push_back(name);
-  return names;
+  const auto names = kSolvers | std::views::keys;
+  return {names.begin(), names.end()};
 }
 
 SearchResult solve(std::string_view solver, const PlanProblem& problem, const PlanGoal& goal,

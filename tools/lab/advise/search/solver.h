@@ -60,7 +60,7 @@ Solver enumerate, knapsack, greedy, top_k, evolution, bayesian, reinforcement;  
 // The first of the options with the least of a quantity, for one decision and for all.
 int least_option(const PlanDecision& decision, PlanQuantity what);
 Plan least_plan(const PlanProblem& problem, PlanQuantity what);
-// For each place in the longest list of options: this one for every decision, or its last one.
+// For each place in the longest list of options: the option there for every decision, or its last.
 std::vector<Plan> uniform_plans(const PlanProblem& problem);
 // The plan with the least of the limited quantity; of those the best.
 Plan nearest_plan(const PlanProblem& problem, const PlanGoal& goal);
