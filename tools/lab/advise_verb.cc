@@ -10,11 +10,10 @@
 #include "core/base/log.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
+#include "tools/lab/advise/advice.h"
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_advice.h"
-#include "tools/lab/advise/plan/score_allocation.h"
-#include "tools/lab/advise/present_device.h"
-#include "tools/lab/advise/recommendation_report.h"
+#include "tools/lab/advise/recommendation.h"
 #include "tools/run/job/job.h"
 #include "tools/run/report/report.h"
 

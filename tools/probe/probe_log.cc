@@ -1,16 +1,22 @@
 #include "tools/probe/probe_log.h"
 
+#include <fmt/core.h>
+#include <sqlite3.h>
+
 #include <bit>
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <system_error>
+#include <utility>
 
 #include "core/base/check.h"
 #include "core/base/log.h"
-#include "core/quant/exponent_histogram.h"
 
 namespace mantissa {
 namespace {
+
+constexpr int kBusyTimeoutMs = 5000;  // how long to wait for another process that has locked the file
 
 namespace fs = std::filesystem;
 
@@ -24,24 +30,17 @@ std::vector<DatabaseValue> values_of(const ProbedStep& step, const ProbeRow& row
     return is_known ? DatabaseValue(value) : DatabaseValue();
   };
   const auto real = [](double value) -> DatabaseValue { return static_cast<double>(static_cast<float>(value)); };
-  std::vector<DatabaseValue> values = {step.step + 1,
-                                       row.role,
-                                       row.tensor,
-                                       row.format,
-                                       real(is_tensor ? static_cast<double>(row.scale) : kNone),
-                                       real(step.loss_scale),
-                                       count(is_tensor, row.losses.elements),
-                                       count(is_tensor, row.losses.zeros),
-                                       count(is_tensor, row.losses.underflowed),
-                                       count(is_tensor, row.losses.subnormal),
-                                       count(is_tensor, row.losses.overflowed),
-                                       count(is_tensor, row.losses.non_finite),
-                                       real(amax_of(row)),
-                                       real(drift),
-                                       is_tensor ? DatabaseValue(encode_histogram(row.histogram)) : DatabaseValue(),
-                                       real(snr_db(row)),
-                                       real(cosine_of(row)),
-                                       real(noise_ratio(row))};
+  const FormatLosses& losses = row.losses;
+  std::vector<DatabaseValue> values = {
+      step.step + 1,        row.role, row.tensor, row.format, real(is_tensor ? static_cast<double>(row.scale) : kNone),
+      real(step.loss_scale)};
+  for (const int64_t number :
+       {losses.elements, losses.zeros, losses.underflowed, losses.subnormal, losses.overflowed, losses.non_finite}) {
+    values.push_back(count(is_tensor, number));
+  }
+  values.insert(values.end(), {real(amax_of(row)), real(drift),
+                               is_tensor ? DatabaseValue(encode_histogram(row.histogram)) : DatabaseValue(),
+                               real(snr_db(row)), real(cosine_of(row)), real(noise_ratio(row))});
   for (const int64_t stagnant : row.stagnation.stagnant) values.push_back(count(row.stagnation.elements > 0, stagnant));
   return values;
 }
@@ -89,6 +88,101 @@ std::unique_ptr<Database> create_file(const std::string& path) {
 }
 
 }  // namespace
+
+void Database::fail() const { throw DataError(fmt::format("{}: {}", path_, sqlite3_errmsg(connection_.get()))); }
+
+Database::Database(const std::string& path, Mode mode) : path_(path), connection_(nullptr, sqlite3_close_v2) {
+  const int flags = mode == Mode::kRead ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+  // Not SQLITE_OPEN_NOFOLLOW, which refuses links to folders on the way, too.
+  std::error_code ignored;
+  require<DataError>(mode == Mode::kRead || !std::filesystem::is_symlink(path, ignored),
+                     "{}: it is a symbolic link, which is not followed to write", path);
+  sqlite3* connection = nullptr;
+  const int status = sqlite3_open_v2(path.c_str(), &connection, flags, nullptr);
+  connection_.reset(connection);  // made even if the file cannot be opened
+  if (status != SQLITE_OK) fail();
+  sqlite3_busy_timeout(connection, kBusyTimeoutMs);
+  // VACUUM INTO and ATTACH would create other files.
+  if (mode == Mode::kRead) sqlite3_limit(connection, SQLITE_LIMIT_ATTACHED, 0);
+}
+
+void Database::run(const std::string& sql) const {
+  if (sqlite3_exec(connection_.get(), sql.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK) fail();
+}
+
+DatabaseValue Database::value(std::string_view sql) const {
+  Statement statement = prepare(sql);
+  MANTISSA_CHECK(statement.step(), "[database] {} returned no row", sql);
+  return statement.at(0);
+}
+
+Database::Statement::Statement(const Database& database, std::string_view sql)
+    : database_(database), statement_(nullptr, sqlite3_finalize) {
+  sqlite3_stmt* statement = nullptr;
+  const char* rest = nullptr;
+  const int status =
+      sqlite3_prepare_v2(database.connection_.get(), sql.data(), static_cast<int>(sql.size()), &statement, &rest);
+  if (status != SQLITE_OK) database.fail();
+  statement_.reset(statement);
+  const std::string_view more(rest, static_cast<size_t>(sql.data() + sql.size() - rest));
+  require<DataError>(statement != nullptr && more.find_first_not_of("; \t\n\r") == std::string_view::npos,
+                     "{}: expected one SQL statement, got '{}'", database.path_, sql);
+}
+
+void Database::Statement::bind(const std::vector<DatabaseValue>& values) {
+  sqlite3_stmt* const statement = statement_.get();
+  sqlite3_reset(statement);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int place = static_cast<int>(i) + 1;
+    const auto bind_value = [&]<typename T>(const T& value) {
+      if constexpr (std::is_same_v<T, int64_t>) return sqlite3_bind_int64(statement, place, value);
+      if constexpr (std::is_same_v<T, double>) return sqlite3_bind_double(statement, place, value);
+      if constexpr (std::is_same_v<T, std::string>)
+        return sqlite3_bind_text64(statement, place, value.data(), value.size(), SQLITE_TRANSIENT, SQLITE_UTF8);
+      if constexpr (std::is_same_v<T, std::vector<std::byte>>)
+        return sqlite3_bind_blob64(statement, place, value.data(), value.size(), SQLITE_TRANSIENT);
+      return sqlite3_bind_null(statement, place);
+    };
+    const int status = std::visit(bind_value, values[i]);
+    if (status != SQLITE_OK) database_.fail();
+  }
+}
+
+bool Database::Statement::step() {
+  const int status = sqlite3_step(statement_.get());
+  if (status != SQLITE_ROW && status != SQLITE_DONE) database_.fail();
+  return status == SQLITE_ROW;
+}
+
+std::vector<std::string> Database::Statement::columns() const {
+  std::vector<std::string> names;
+  for (int i = 0; i < sqlite3_column_count(statement_.get()); ++i) {
+    names.emplace_back(sqlite3_column_name(statement_.get(), i));
+  }
+  return names;
+}
+
+bool Database::Statement::is_query() const {
+  return sqlite3_column_count(statement_.get()) > 0 && sqlite3_stmt_readonly(statement_.get()) != 0;
+}
+
+DatabaseValue Database::Statement::at(int column) const {
+  sqlite3_stmt* const statement = statement_.get();
+  switch (sqlite3_column_type(statement, column)) {
+    case SQLITE_INTEGER:
+      return sqlite3_column_int64(statement, column);
+    case SQLITE_FLOAT:
+      return sqlite3_column_double(statement, column);
+    case SQLITE_TEXT:
+      return std::string(reinterpret_cast<const char*>(sqlite3_column_text(statement, column)));
+    case SQLITE_BLOB: {
+      const auto* const data = static_cast<const std::byte*>(sqlite3_column_blob(statement, column));
+      return std::vector<std::byte>(data, data + sqlite3_column_bytes(statement, column));
+    }
+    default:
+      return std::monostate();
+  }
+}
 
 double snr_db(const ProbeRow& row) { return row.error.elements > 0 ? signal_to_noise_db(row.error) : kNone; }
 
@@ -154,10 +248,7 @@ void ProbeLog::append(const ProbedStep& step) {
     double drift = kNone;
     if (!std::isnan(amax)) {
       const auto [before, is_new] = amaxes_.try_emplace({row.role, row.tensor}, amax);
-      if (!is_new) {
-        drift = std::log2(amax / before->second);
-        before->second = amax;
-      }
+      if (!is_new) drift = std::log2(amax / std::exchange(before->second, amax));
     }
     insert_->bind(values_of(step, row, drift));
     insert_->step();

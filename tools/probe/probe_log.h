@@ -1,61 +1,101 @@
 // ProbeLog: the file of a run's probes, an SQLite database with the table `probes`: a row for each tensor or product of
 // a probed step. Any SQL client can read it, also while the run goes on.
-//
-// Columns; NULL where a row has no such figure:
-// clang-format off
-//   step                    counted from 1, as in log lines
-//   role, tensor, format    see ProbeRow
-//   scale                   of the format
-//   loss_scale              of this step; gradients are multiplied by it, and by a factor for their exchange
-//   elements, zeros, underflowed, subnormal, overflowed, non_finite
-//                           FormatLosses of the format in use
-//   amax                    the largest magnitude
-//   drift                   log2 of its ratio to that of the previous probed step, without loss scales
-//   histogram               bytes, see encode_histogram()
-//   snr_db, cosine          of a product against fp32, or of a sum over the ranks
-//   noise_ratio             of a weight gradient: squared rounding error / squared noise from the choice of samples
-//   stagnant_fp32, stagnant_bf16, stagnant_fp16
-//                           updates below half an ulp of the weight in that format
-// clang-format on
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
-#include "tools/probe/database.h"
 #include "tools/probe/probe_row.h"
 
+struct sqlite3;
+struct sqlite3_stmt;
+
 namespace mantissa {
+
+// ---- Database: an SQLite file, and statements on it. Errors are DataError; they name the file and give SQLite's
+// reason.
+
+// NULL, an integer, a real number, a text or bytes. SQLite stores NaN as NULL.
+using DatabaseValue = std::variant<std::monostate, int64_t, double, std::string, std::vector<std::byte>>;
+
+class Database {
+ public:
+  enum class Mode : uint8_t {
+    kRead,   // writes nothing; works while another process writes
+    kWrite,  // creates the file if it does not exist
+  };
+  Database(const std::string& path, Mode mode);
+
+  // A statement; its rows are read one at a time.
+  class Statement {
+   public:
+    // Sets parameters ?1, ?2, ... and begins again.
+    void bind(const std::vector<DatabaseValue>& values);
+    // Moves to the next row; false if there is none.
+    bool step();
+    std::vector<std::string> columns() const;
+    // Whether it has columns and writes nothing.
+    bool is_query() const;
+    DatabaseValue at(int column) const;  // of the present row
+
+   private:
+    friend class Database;
+    Statement(const Database& database, std::string_view sql);
+
+    const Database& database_;
+    std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)> statement_;
+  };
+
+  // `sql`: exactly one statement. The database must outlive the result and stay where it is.
+  Statement prepare(std::string_view sql) const { return Statement(*this, sql); }
+  // Runs statements without parameters and ignores their rows.
+  void run(const std::string& sql) const;
+  // The single value that a query returns.
+  DatabaseValue value(std::string_view sql) const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  [[noreturn]] void fail() const;
+
+  std::string path_;
+  std::unique_ptr<sqlite3, int (*)(sqlite3*)> connection_;
+};
 
 struct ProbeColumn {
   const char* name;
   const char* type;  // in SQL
 };
-inline constexpr ProbeColumn kProbeColumns[] = {{"step", "INTEGER"},
-                                                {"role", "TEXT"},
-                                                {"tensor", "TEXT"},
-                                                {"format", "TEXT"},
-                                                {"scale", "REAL"},
-                                                {"loss_scale", "REAL"},
-                                                {"elements", "INTEGER"},
-                                                {"zeros", "INTEGER"},
-                                                {"underflowed", "INTEGER"},
-                                                {"subnormal", "INTEGER"},
-                                                {"overflowed", "INTEGER"},
-                                                {"non_finite", "INTEGER"},
-                                                {"amax", "REAL"},
-                                                {"drift", "REAL"},
-                                                {"histogram", "BLOB"},
-                                                {"snr_db", "REAL"},
-                                                {"cosine", "REAL"},
-                                                {"noise_ratio", "REAL"},
-                                                {"stagnant_fp32", "INTEGER"},
-                                                {"stagnant_bf16", "INTEGER"},
-                                                {"stagnant_fp16", "INTEGER"}};
+// NULL where a row has no such figure.
+inline constexpr ProbeColumn kProbeColumns[] = {
+    {"step", "INTEGER"},  // counted from 1, as in log lines
+    {"role", "TEXT"},     // role, tensor, format: see ProbeRow
+    {"tensor", "TEXT"},
+    {"format", "TEXT"},
+    {"scale", "REAL"},        // of the format
+    {"loss_scale", "REAL"},   // of this step; gradients are multiplied by it, and by a factor for their exchange
+    {"elements", "INTEGER"},  // from here to non_finite: FormatLosses of the format in use
+    {"zeros", "INTEGER"},
+    {"underflowed", "INTEGER"},
+    {"subnormal", "INTEGER"},
+    {"overflowed", "INTEGER"},
+    {"non_finite", "INTEGER"},
+    {"amax", "REAL"},       // the largest magnitude
+    {"drift", "REAL"},      // log2 of its ratio to that of the previous probed step, without loss scales
+    {"histogram", "BLOB"},  // bytes, see encode_histogram()
+    {"snr_db", "REAL"},     // snr_db, cosine: of a product against fp32, or of a sum over the ranks
+    {"cosine", "REAL"},
+    {"noise_ratio", "REAL"},  // of a weight gradient: squared rounding error / squared noise from the choice of samples
+    {"stagnant_fp32", "INTEGER"},  // updates below half an ulp of the weight in that format
+    {"stagnant_bf16", "INTEGER"},
+    {"stagnant_fp16", "INTEGER"}};
 
 // The rows of one probed step, of all ranks.
 struct ProbedStep {

@@ -1,5 +1,3 @@
-#include "tools/probe/product_probe.h"
-
 #include <algorithm>
 
 #include "core/kernels/elementwise/args.h"
@@ -8,6 +6,7 @@
 #include "core/ops/fp32_product.h"
 #include "core/ops/rounded_operand.h"
 #include "core/quant/narrow_format.h"
+#include "tools/probe/run_probe.h"
 
 namespace mantissa {
 namespace {
@@ -34,16 +33,13 @@ ProductProbe::ProductProbe(const Options& options, Backend& backend, Stream& str
 
 void ProductProbe::begin() {
   layers_.clear();
-  histograms_.clear(backend_, stream_);
-  losses_.clear(backend_, stream_);
-  errors_.clear(backend_, stream_);
-  halves_.clear(backend_, stream_);
+  const auto clear = [&](const auto&... records) { (records.clear(backend_, stream_), ...); };
+  clear(histograms_, losses_, errors_, halves_);
   backend_.fill(scales_, 1.0f, stream_);
 }
 
 ProductProbe::Layer& ProductProbe::layer_of(const Parameter& weight) {
-  const auto found =
-      std::find_if(layers_.begin(), layers_.end(), [&](const Layer& layer) { return layer.weight == &weight; });
+  const auto found = std::ranges::find(layers_, &weight, &Layer::weight);
   if (found != layers_.end()) return *found;
   const auto index = static_cast<int64_t>(layers_.size());
   MANTISSA_CHECK(index < options_.max_layers, "[product_probe] '{}' is layer {} of a pass with an announced {}",
@@ -74,15 +70,11 @@ void ProductProbe::add_rows(const Layer& layer, const ObservedProduct& shown) {
   const auto count = [&](int tensor, const Tensor& values) {
     backend_.run(ExponentHistogramArgs{.x = values, .record = histograms_[layer.index * kTensors + tensor]}, stream_);
   };
-  switch (shown.product) {
-    case Product::kForward:
-      count(static_cast<int>(Role::kActivation), shown.a.given);
-      return count(kOutput, shown.result);
-    case Product::kInputGradient:
-      return count(kInputGradient, input_gradient(shown));
-    case Product::kWeightGradient:
-      return count(static_cast<int>(Role::kGradient), shown.a.given);
-  }
+  const bool makes_dx = shown.product == Product::kInputGradient;
+  // x of the first product, dy of the last.
+  if (!makes_dx) count(static_cast<int>(roles_of(shown.product).a), shown.a.given);
+  if (makes_dx) count(kInputGradient, input_gradient(shown));
+  if (shown.product == Product::kForward) count(kOutput, shown.result);
 }
 
 Tensor ProductProbe::input_gradient(const ObservedProduct& shown) {

@@ -1,4 +1,4 @@
-#include "tools/probe/database.h"
+#include "tools/probe/probe_log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,8 +10,8 @@
 #include "comm/local/local_communicator.h"
 #include "core/kernels/check_args.h"
 #include "tests/comm/training_rank.h"
-#include "tools/probe/parameter_probes.h"
 #include "tools/probe/probe_row.h"
+#include "tools/probe/run_probe.h"
 
 namespace mantissa {
 namespace {

@@ -1,5 +1,5 @@
 // Probe results of a linear layer, against counts and products of the values themselves.
-#include "tools/probe/product_probe.h"
+#include "tools/probe/run_probe.h"
 
 #include <gtest/gtest.h>
 

@@ -49,11 +49,25 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
 Advice advise(const std::string& model, const Config& config, const std::vector<Candidate>& candidates, int ranks,
               const Hardware& hardware);
 
+struct PresentAdvice {
+  Advice advice;
+  // The configured step as predicted and as measured, by phase and operation.
+  Json comparison;
+};
+
+// For the present device (present_device.cc): times kernels of the configured step and the step itself by turns in
+// `rounds` rounds, so that other work on the machine affects both; kernels of other candidates once. One rank, alone.
+// ConfigError as for a training.
+PresentAdvice advise_present_device(const std::string& model, const Config& config,
+                                    const std::vector<Candidate>& candidates, int rounds);
+
 // A predicted figure by in_three_digits(), after multiplication by `unit`.
 CellText predicted(double unit = 1.0);
 
 Json to_json(const Advice& advice);
 ReportText to_text(const Advice& advice);
+// A line, and a table of what takes time, of PresentAdvice::comparison.
+void add_comparison(const Json& comparison, ReportText& text);
 // For page_document(), with the figures of an Advice or a PlanAdvice; written by page_scripts().
 extern const std::string_view kAdvicePage;
 

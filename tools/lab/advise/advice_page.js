@@ -1,5 +1,5 @@
-// The page of `mantissa advise`: precisions by speed, or with a budget a plan. advice_report.cc and plan_report.cc
-// write its figures.
+// The page of `mantissa advise`: precisions by speed, or with a budget a plan. advice.cc and plan_report.cc write its
+// figures.
 
 const joules = withDefault((energy) => `${figure(energy)} J`);
 const nats = (value) => withMinus(figure(value));

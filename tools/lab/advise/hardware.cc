@@ -1,4 +1,4 @@
-#include "tools/lab/advise/hardware.h"
+#include "tools/lab/advise/prediction.h"
 
 #include <fmt/ranges.h>
 
@@ -8,7 +8,6 @@
 
 #include "core/autograd/precision.h"
 #include "core/base/check.h"
-#include "core/base/error.h"
 #include "core/cuda/device_models.h"
 #include "tools/config/config_reader.h"
 
@@ -41,15 +40,25 @@ Peaks peaks(const Peaks& teraflops) {
 
 Fp8GemmSupport nvidia_fp8(int major, int minor) { return cublaslt_fp8_gemm_support(major, minor, 130000); }
 
+std::string plain(std::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c))) text += static_cast<char>(std::tolower(c));
+  }
+  return text;
+}
+
+}  // namespace
+
 // Makers give GPU links as the sum of both directions; the table has half of that.
 //
 // Idle power is nvidia-smi's value for a GPU that holds a CUDA context and has nothing to do (state P0). A context adds
 // 26 to 50 W to an empty A100 or H100, however much memory it takes (Vadari, "The Model Parking Tax", arXiv 2605.23918,
 // 2026). The table adds 26 W to some 60 W of an empty A100, and 50 W to some 70 W of an empty H100.
-const std::vector<Hardware>& table() {
+std::span<const Hardware> all_hardware() {
   constexpr std::string_view kContext =
       "nvidia-smi for an empty GPU, and the context's share of Vadari, arXiv 2605.23918";
-  static const std::vector<Hardware> kTable = {
+  static const Hardware kTable[] = {
       // Name, title, peaks; memory bytes, memory bandwidth, link bandwidth, watts, idle watts, joules a byte, FP8
       // products; source; source of the idle power.
       {"t4", "NVIDIA T4", peaks({8.1, 0, 0, 65, 0, 0, 0}),  // link: PCIe 3.0 x16
@@ -84,21 +93,9 @@ const std::vector<Hardware>& table() {
   return kTable;
 }
 
-std::string plain(std::string_view name) {
-  std::string text;
-  for (const char c : name) {
-    if (std::isalnum(static_cast<unsigned char>(c))) text += static_cast<char>(std::tolower(c));
-  }
-  return text;
-}
-
-}  // namespace
-
-std::span<const Hardware> all_hardware() { return table(); }
-
 std::string hardware_names(std::optional<ProductFormat> format) {
   std::vector<std::string_view> names;
-  for (const Hardware& hardware : table()) {
+  for (const Hardware& hardware : all_hardware()) {
     if (!format || units_for(hardware, *format)) names.push_back(hardware.name);
   }
   return fmt::format("{}", fmt::join(names, ", "));
@@ -108,11 +105,11 @@ const Hardware& find_hardware(std::string_view name) {
   const auto distance = [wanted = plain(name)](const Hardware& hardware) {
     return edit_distance(wanted, plain(hardware.name));
   };
-  const Hardware& nearest = *std::ranges::min_element(table(), {}, distance);
-  if (distance(nearest) == 0) return nearest;
+  const Hardware& nearest = *std::ranges::min_element(all_hardware(), {}, distance);
   const bool is_near = distance(nearest) <= nearest.name.size() / 2;
-  throw ConfigError(fmt::format("--hardware: expected one of {}, got '{}'{}", hardware_names(), name,
-                                is_near ? fmt::format("; did you mean '{}'?", nearest.name) : ""));
+  require<ConfigError>(distance(nearest) == 0, "--hardware: expected one of {}, got '{}'{}", hardware_names(), name,
+                       is_near ? fmt::format("; did you mean '{}'?", nearest.name) : "");
+  return nearest;
 }
 
 std::optional<ProductUnits> units_for(const Hardware& hardware, ProductFormat wanted) {

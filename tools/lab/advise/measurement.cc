@@ -1,8 +1,8 @@
-#include "tools/lab/advise/measurement.h"
+#include "tools/lab/advise/recommendation.h"
 
 #include <algorithm>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "tools/config/precision_phases.h"
 #include "tools/lab/experiment/candidates.h"
@@ -11,14 +11,6 @@
 
 namespace mantissa {
 namespace {
-
-Json comparison_in(const std::string& path) {
-  const std::string writer = "`mantissa compare CONFIG`";
-  Json found = read_figures(path, writer);
-  const auto has = [&](const char* key) { return found.is_object() && found.contains(key); };
-  if (has("setting") && has("baseline") && has("precisions")) return found;
-  throw ConfigError(fmt::format("{}: expected a file that {} wrote with --json, got another", path, writer));
-}
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -34,14 +26,6 @@ void judge_damage(MeasuredPrecision& found) {
   } else if (found.verdict == "baseline" || found.verdict == "equal" || found.verdict == "better") {
     found.damage = Damage::kNone;
   }
-}
-
-void require_same_task(const std::string& path, const ModelConfig& measured, const ModelConfig& wanted) {
-  if (measured.name == wanted.name && measured.context == wanted.context) return;
-  throw ConfigError(
-      fmt::format("--measured {}: expected a comparison of a {} with model.context={}, as the configuration has it, "
-                  "got a {} with {}: damage depends on both",
-                  path, wanted.name, wanted.context, measured.name, measured.context));
 }
 
 // The configuration in a uniform precision, so that only other settings differ.
@@ -76,18 +60,6 @@ std::string why_left_out(const Config& trained, const Config& config, const std:
   return "";
 }
 
-// A baseline that is damaged itself would show no damage of others, nor its own.
-void require_precise_baseline(const Measurement& found, int64_t model_blocks) {
-  const auto coarse = [&](const MeasuredPrecision& one) { return coarseness(one.precision, model_blocks); };
-  const MeasuredPrecision* const baseline = found.find(found.baseline);
-  for (const MeasuredPrecision& one : found.precisions) {
-    if (baseline == nullptr || coarse(one) >= coarse(*baseline)) continue;
-    throw ConfigError(fmt::format(
-        "--measured {}: expected the most precise one as baseline, got {} beside {}: compare with --baseline {}",
-        found.file, found.baseline, one.name, one.name));
-  }
-}
-
 Measurement measurement_of(const Json& comparison, const std::string& path, const Config& config) {
   const Json& setting = comparison.at("setting");
   Measurement found{.file = path,
@@ -103,12 +75,15 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
   };
   const auto baseline =
       std::ranges::find(entries, comparison.at("baseline"), [](const Json& entry) { return entry.at("name"); });
-  if (baseline == entries.end() || !baseline->contains("summary")) {
-    throw ConfigError(fmt::format("--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
-                                  found.baseline));
-  }
+  require<ConfigError>(baseline != entries.end() && baseline->contains("summary"),
+                       "--measured {}: its baseline {} was not trained, so it tells nothing of damage", path,
+                       found.baseline);
   const Config reference = config_of(*baseline);
-  require_same_task(path, reference.model, config.model);
+  const ModelConfig &measured = reference.model, &wanted = config.model;
+  require<ConfigError>(measured.name == wanted.name && measured.context == wanted.context,
+                       "--measured {}: expected a comparison of a {} with model.context={}, as the configuration has "
+                       "it, got a {} with {}: damage depends on both",
+                       path, wanted.name, wanted.context, measured.name, measured.context);
   found.parameters = predict_memory_table(in_fp32(reference), DryRunOptions{}).parameters;
   found.tokens_per_step = reference.train.global_batch * reference.model.context;
   found.differences = training_differences(in_fp32(reference), in_fp32(config));
@@ -125,7 +100,14 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
                                 .runs = entry.at("runs")});
     judge_damage(found.precisions.back());
   }
-  require_precise_baseline(found, config.model.layers);
+  // A baseline that is damaged itself would show no damage of others, nor its own.
+  const MeasuredPrecision* const precise = found.find(found.baseline);
+  for (const MeasuredPrecision& one : found.precisions) {
+    require<ConfigError>(
+        precise == nullptr || coarseness(one.precision, wanted.layers) >= coarseness(precise->precision, wanted.layers),
+        "--measured {0}: expected the most precise one as baseline, got {1} beside {2}: compare with --baseline {2}",
+        path, found.baseline, one.name);
+  }
   return found;
 }
 
@@ -137,7 +119,12 @@ const MeasuredPrecision* Measurement::find(const std::string& name) const {
 }
 
 Measurement read_measurement(const std::string& path, const Config& config) {
-  const Json comparison = comparison_in(path);
+  const std::string writer = "`mantissa compare CONFIG`";
+  const Json comparison = read_figures(path, writer);
+  for (const char* const key : {"setting", "baseline", "precisions"}) {
+    require<ConfigError>(comparison.is_object() && comparison.contains(key),
+                         "{}: expected a file that {} wrote with --json, got another", path, writer);
+  }
   try {
     return measurement_of(comparison, path, config);
   } catch (const Json::exception& error) {

@@ -1,4 +1,4 @@
-#include "tools/lab/advise/production_guide.h"
+#include "tools/lab/advise/recommendation.h"
 
 #include <algorithm>
 #include <cmath>
@@ -46,8 +46,8 @@ Config production_config(const Config& given, const MeasuredPrecision& chosen, c
   config.probe.enabled = true;
   look_often(config.probe.interval, steps, ProbeConfig().interval);
   const bool is_narrow = rounds_operands(config.precision, config.model.layers);
-  const bool is_low = is_narrow || config.precision.uses_fp16();
-  if (is_low && config.precision_fallback.overflows == 0) config.precision_fallback.overflows = 2;
+  if ((is_narrow || config.precision.uses_fp16()) && config.precision_fallback.overflows == 0)
+    config.precision_fallback.overflows = 2;
   FloorPolicy& floor = config.scaler.scaler.floor_policy;
   if (config.precision.uses_fp16() && floor == FloorPolicy::kFault) floor = FloorPolicy::kLift;
   if (above == nullptr) return config;
@@ -119,22 +119,17 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
 }
 
 // Settings of a configuration, with the reason for each.
-class SettingList {
- public:
-  explicit SettingList(const Config& config) : settings_(flatten(config)) {}
+struct SettingList {
+  const std::map<std::string, std::string> settings;
+  Json list = Json::array();
 
   void add(const char* setting, const std::string& why) {
-    list_.push_back({{"setting", setting}, {"value", settings_.at(setting)}, {"why", why}});
+    list.push_back({{"setting", setting}, {"value", settings.at(setting)}, {"why", why}});
   }
-  const Json& list() const { return list_; }
-
- private:
-  const std::map<std::string, std::string> settings_;
-  Json list_ = Json::array();
 };
 
 Json practices_of(const Config& config, bool has_ladder) {
-  SettingList practices(config);
+  SettingList practices{flatten(config)};
   practices.add("optimizer.master", "most updates are below half a step of 16 bits; fp32 masters add them up");
   practices.add("comm.wire_dtype", "rounds each rank's gradient once; sums are fp32 (comm.accumulate)");
   if (config.precision.recipe) {
@@ -165,12 +160,12 @@ Json practices_of(const Config& config, bool has_ladder) {
   practices.add("checkpoint.keep_last", has_ladder ? "beside these, the one to which a rollback returns stays"
                                                    : "older ones are removed; 0 keeps all");
   practices.add("checkpoint.resume", "the same command continues an interrupted run, to the same bits");
-  return practices.list();
+  return practices.list;
 }
 
 Json fallbacks_of(const Config& config, const MeasuredPrecision& chosen, const MeasuredPrecision* above,
                   const SignalThresholds& thresholds) {
-  SettingList fallbacks(config);
+  SettingList fallbacks{flatten(config)};
   if (above != nullptr) {
     fallbacks.add("precision.adaptive.start",
                   fmt::format("level 1 is {}; a bad signal goes up to level 0, {}", chosen.name, above->name));
@@ -189,7 +184,7 @@ Json fallbacks_of(const Config& config, const MeasuredPrecision& chosen, const M
   }
   fallbacks.add("stop_rules.action", "the answer to spikes of single batches; `rollback` leaves these batches out");
   fallbacks.add("faults.max_consecutive", "faults end the run; `mantissa postmortem` names the first cause");
-  return fallbacks.list();
+  return fallbacks.list;
 }
 
 }  // namespace

@@ -1,13 +1,90 @@
 // Recommendation: the fastest precision on a device, by prediction, among precisions that were measured as harmless.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tools/config/config.h"
 #include "tools/lab/advise/advice.h"
-#include "tools/lab/advise/measurement.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
+
+// ---- Measurement: a comparison of precisions as `mantissa compare --json` wrote it, to choose a precision by
+// (measurement.cc).
+
+enum class Damage : uint8_t {
+  kNone,     // the baseline, or found equal or better
+  kUnclear,  // inconclusive
+  kSome,     // worse, or a run failed
+};
+
+struct MeasuredPrecision {
+  std::string name{};  // in the comparison
+  PrecisionConfig precision{};
+  Damage damage = Damage::kSome;
+  std::string verdict{};      // "baseline", "equal", "worse", …
+  std::string why{};          // one line: why the damage is unclear, or how a run failed; else empty
+  Json summary{};             // summary_of() in tools/lab/compare/precision_comparison.h
+  Json runs = Json::array();  // with their steps
+};
+
+struct Measurement {
+  std::string file{};
+  std::string baseline{};
+  std::string model{};  // in words
+  int64_t steps = 0, seeds = 0;
+  double level = 0.0, margin = 0.0;  // of the intervals, and in nats
+  int64_t parameters = 0;            // of the measured model
+  int64_t tokens_per_step = 0;
+  std::vector<MeasuredPrecision> precisions{};
+  // Settings, besides precision, in which the configuration's training differs: "model.width: 128 -> 768".
+  std::vector<std::string> differences{};
+
+  const MeasuredPrecision* find(const std::string& name) const;  // nullptr: not measured
+};
+
+// Leaves out untrained precisions, and precisions that change during a run: their steps have several speeds. Also
+// leaves out plans whose training differs from the baseline's in more than precision. ConfigError for a file without
+// such a comparison, or of another model family or sequence length than the configuration's.
+Measurement read_measurement(const std::string& path, const Config& config);
+
+// By the lowest precision of any layer; more is less precise. fp16 is below bf16, as for precision.fallback. Formats of
+// 8 bits are alike. With rules or a pattern that keeps layers high, a precision is above its uniform form.
+int coarseness(const PrecisionConfig& precision, int64_t model_blocks);
+
+// ---- ProductionGuide: a training in a recommended precision, with signals to watch, practices and fallbacks
+// (production_guide.cc).
+
+struct ProductionGuide {
+  Config config{};  // trains in the precision, with probes, evaluation and checkpoints, and a ladder to the one above
+  // precision, above (may be null), measured_thresholds (false: too few steps or infinite norms, so no thresholds);
+  //   monitor: fields, watch. "step.loss" is of metrics.jsonl, "mantissa_loss" of metrics.prom, "probes.amax" of
+  //   probes.mtp
+  //   practices, fallbacks: setting, value in `config`, why
+  Json figures{};
+};
+
+// `above`: the level to which the ladder goes up; nullptr: no ladder. ConfigError as for a training, where the
+// configuration's own settings do not go with these.
+ProductionGuide production_guide(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
+                                 const MeasuredPrecision* above);
+
+// Thresholds of precision.adaptive at which no step of the healthy runs was even uneasy, at least 1 nat and 4 times: a
+// loss that still falls hides its random rises. Only steps after a full window of AdaptiveOptions count. 0 means no
+// threshold: fewer steps than kFewestCompared, or a norm infinitely many times the others.
+struct SignalThresholds {
+  double loss_rise = 0.0, norm_factor = 0.0;
+  int64_t compared = 0;  // steps
+  bool has_infinite = false;
+
+  bool is_known() const { return loss_rise > 0.0; }
+};
+inline constexpr int64_t kFewestCompared = 900;  // 3 seeds of 400 steps
+SignalThresholds thresholds_of(const Json& runs);
+
+void add_guide(const Json& figures, ReportText& text);
 
 // A lower precision is worth it if it is predicted to be so many times as fast. Predicted steps were within 7 % of
 // measured ones (docs/results/performance_model.md).
@@ -32,5 +109,30 @@ std::vector<Candidate> candidates_of(const Config& config, const Measurement& me
 // faster. fp64 is never `above`: no run can change to it. fp16 is `above` only a precision with fp16, since it has less
 // range than others.
 Recommendation recommend(Advice advice, const Measurement& measurement, int64_t model_blocks);
+
+// ---- The report: figures, text, and the configuration for production.
+
+struct RecommendationReport {
+  std::string title{};  // the configuration's name
+  int64_t steps = 0;    // that it trains
+  Measurement measurement{};
+  std::vector<Recommendation> devices{};
+  std::optional<ProductionGuide> guide{};  // for a single device, where something is recommended
+};
+
+RecommendationReport report_recommendations(const std::string& title, const Config& config, Measurement measurement,
+                                            std::vector<Advice> devices);
+
+//   model, parameters, steps, ranks, least_gain
+//   measured: file, model, parameters, tokens_per_step, steps, seeds, baseline, margin, level, differences
+//   devices: hardware (null: the present one), title, verdict (sentences); names of precisions: chosen, above, fastest,
+//     unclear, damaged, unmeasured, emulated
+//     precisions: name, verdict (null: not measured), difference, why, runs, fits, step_seconds, speedup, reason
+//   guide: ProductionGuide::figures, or null
+Json to_json(const RecommendationReport& report);
+ReportText to_text(const RecommendationReport& report);
+// For `mantissa train`, and for one device: the guide's configuration, with the report's sentences as comments.
+// ConfigError if nothing is recommended.
+std::string to_production_yaml(const RecommendationReport& report);
 
 }  // namespace mantissa

@@ -1,5 +1,5 @@
 // Cold operands, worked out by hand, and timing of single kernels.
-#include "tools/lab/advise/measured_costs.h"
+#include "tools/lab/advise/prediction.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/tools/config/minimal.h"
-#include "tools/lab/advise/measurement.h"
+#include "tools/lab/advise/recommendation.h"
 
 namespace mantissa::testing {
 

@@ -1,5 +1,5 @@
 // Guides to production: thresholds by hand, and configurations that keep the given settings.
-#include "tools/lab/advise/production_guide.h"
+#include "tools/lab/advise/recommendation.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

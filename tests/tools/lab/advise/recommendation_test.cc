@@ -1,6 +1,6 @@
 // Recommendations from prepared comparisons and step times: small numbers by hand, and all cases against the rule
 // written in another way.
-#include "tools/lab/advise/recommendation_report.h"
+#include "tools/lab/advise/recommendation.h"
 
 #include <gtest/gtest.h>
 

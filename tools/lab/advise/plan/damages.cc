@@ -1,4 +1,4 @@
-#include "tools/lab/advise/plan/damages.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 
 #include <algorithm>
 #include <cmath>
@@ -95,9 +95,7 @@ std::optional<std::vector<SharedDamage>> try_shared(const Config& config, DType 
   }
   const std::vector<double> exact_losses = losses(exact);
   if (!std::ranges::all_of(exact_losses, [](double loss) { return std::isfinite(loss); })) return std::nullopt;
-  int64_t options = 0;
-  for (const PlannedPlace& place : places) options += place.is_layer() ? 0 : std::ssize(place.options) - 1;
-  ProgressBar progress("plan: formats", options);
+  ProgressBar progress("plan: formats", options_to_try(places));
   std::vector<SharedDamage> found;
   for (size_t place = 0; place < places.size(); ++place) {
     if (places[place].is_layer()) continue;
@@ -115,9 +113,14 @@ std::optional<std::vector<SharedDamage>> try_shared(const Config& config, DType 
   return found;
 }
 
+int64_t options_to_try(const std::vector<PlannedPlace>& places) {
+  int64_t options = 0;
+  for (const PlannedPlace& place : places) options += place.is_layer() ? 0 : std::ssize(place.options) - 1;
+  return options;
+}
+
 int ranks_of_trials(const std::vector<PlannedPlace>& places, int ranks) {
-  const auto is_wire = [](const PlannedPlace& place) { return place.is(SharedFormat::kWire); };
-  if (std::ranges::none_of(places, is_wire)) return 1;
+  if (std::ranges::none_of(places, &PlannedPlace::is_wire)) return 1;
   int factor = 2;  // divides the global batch as `ranks` does
   while (ranks % factor != 0) ++factor;
   return factor;
@@ -130,8 +133,8 @@ std::vector<SharedDamage> shared_damages(const Config& config, DType low, Shared
   trials.ranks = ranks_of_trials(places, trials.ranks);
   if (trials.ranks > kMostTrialRanks) {
     for (PlannedPlace& place : places) {
-      if (!place.is(SharedFormat::kWire)) continue;
-      leave_as_configured(place, fmt::format("trials of {} ranks would need as many models at once", trials.ranks));
+      if (place.is_wire())
+        leave_as_configured(place, fmt::format("trials of {} ranks would need as many models at once", trials.ranks));
     }
     trials.ranks = 1;
   }
@@ -162,20 +165,26 @@ double rest_damage(const Config& config, DType low, const std::vector<PlannedPla
     const double exact = passes.loss(nullptr);
     changes.push_back(passes.loss(&policy) - exact);
   }
-  if (const auto damage = damage_of(estimate(changes))) return damage->sum;
-  throw ConfigError(
-      fmt::format("no plan: with linear layers and attention in fp32 and all else in {} the loss is not finite: give "
-                  "precision.compute=bf16 for plans, or a model that trains in {} at all",
-                  name(low), name(low)));
+  const auto damage = damage_of(estimate(changes));
+  require<ConfigError>(damage.has_value(),
+                       "no plan: with linear layers and attention in fp32 and all else in {0} the loss is not finite: "
+                       "give precision.compute=bf16 for plans, or a model that trains in {0} at all",
+                       name(low));
+  return damage->sum;
+}
+
+const DecisionScores& scores_of(const SensitivityAnalysis& analysis, const PrecisionDecision& decision) {
+  const auto found = std::ranges::find(analysis.decisions, decision, &DecisionScores::decision);
+  MANTISSA_CHECK(found != analysis.decisions.end(), "[advise] '{}' was not analysed", name(decision));
+  return *found;
 }
 
 std::optional<KnownDamages::Damage> KnownDamages::of(const PlannedPlace& place, const PlaceOption& option) const {
   if (place.is_layer()) {
     Damage sum;
     for (const PrecisionDecision& decision : decisions_of(place, option, low)) {
-      const auto found = std::ranges::find(layers.decisions, decision, &DecisionScores::decision);
-      MANTISSA_CHECK(found != layers.decisions.end(), "[advise] '{}' was not analysed", name(decision));
-      const auto damage = found->refusal.empty() ? damage_of(found->loss) : std::nullopt;
+      const DecisionScores& found = scores_of(layers, decision);
+      const auto damage = found.refusal.empty() ? damage_of(found.loss) : std::nullopt;
       if (!damage) return std::nullopt;
       sum.sum += damage->sum;
       sum.error = std::hypot(sum.error, damage->error);

@@ -13,8 +13,8 @@
 // shows, count as the analysis predicted. The final plan must also meet the budget by the predictions.
 #pragma once
 
-#include "tools/lab/advise/plan/local_search.h"
 #include "tools/lab/advise/plan/places.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/advise/search/solver.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
 

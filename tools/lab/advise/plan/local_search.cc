@@ -1,4 +1,4 @@
-#include "tools/lab/advise/plan/local_search.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 
 #include <algorithm>
 #include <array>
@@ -22,7 +22,7 @@ class Search {
     for (const int options : search_.options) plans *= options;
     const bool is_optimum = plans <= static_cast<double>(search_.most_plans);
     if (is_optimum) price_all();
-    const bool has_tolerance = search_.goal.budget != Budget::kLoss;
+    const bool has_tolerance = search_.goal.budget != PlanQuantity::kDamage;
     improve(has_tolerance ? search_.most_plans / 2 : search_.most_plans);
     if (has_tolerance) {
       harmless_ = best().second.damage + search_.tolerance;

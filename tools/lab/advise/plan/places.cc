@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "tools/config/config_binding.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/train/step/dry_run.h"
@@ -18,21 +18,19 @@ namespace names = config_names;
 void require_once(const char* option, const std::vector<std::string>& values) {
   std::set<std::string> met;
   for (const std::string& value : values) {
-    if (!met.insert(value).second) {
-      throw ConfigError(fmt::format("{}: '{}' is there twice: give each once", option, value));
-    }
+    require<ConfigError>(met.insert(value).second, "{}: '{}' is there twice: give each once", option, value);
   }
 }
 
 Recipe require_recipe(const std::string& text) {
   const std::optional<Recipe> recipe = parse_recipe(text);
-  if (recipe && recipe->scaling != Scaling::kDelayed) return *recipe;
-  throw ConfigError(fmt::format("--recipes: expected some of current, block, mxfp8, nvfp4, got '{}'{}", text,
-                                recipe ? ": delayed scaling has no scales in the few steps that damage is measured in; "
-                                         "its formats are those of current"
-                                : parse_fp32_products(text)
-                                    ? ": that is not a lower format but a way to multiply fp32 numbers"
-                                    : ""));
+  require<ConfigError>(recipe && recipe->scaling != Scaling::kDelayed,
+                       "--recipes: expected some of current, block, mxfp8, nvfp4, got '{}'{}", text,
+                       recipe ? ": delayed scaling has no scales in the few steps that damage is measured in; "
+                                "its formats are those of current"
+                       : parse_fp32_products(text) ? ": that is not a lower format but a way to multiply fp32 numbers"
+                                                   : "");
+  return *recipe;
 }
 
 // ---- From options to settings.
@@ -47,16 +45,6 @@ void apply(const PlannedPlace& layer, const PlaceOption& option, std::vector<Pre
       rules.push_back({.match = layer.layer, .op = layer.op, .product = product, .format = *option.recipe});
     }
   }
-}
-
-void apply(SharedFormat format, const PlaceOption& option, Config& config) {
-  AdamWOptions& optimizer = config.optimizer.adamw;
-  if (format == SharedFormat::kFirstMoment) optimizer.first_moment = std::get<MomentFormat>(option.value);
-  if (format == SharedFormat::kSecondMoment) optimizer.second_moment = std::get<MomentFormat>(option.value);
-  if (format == SharedFormat::kWire) config.comm.reducer.wire = std::get<DType>(option.value);
-  if (format != SharedFormat::kMaster) return;
-  optimizer.master = std::get<MasterWeights>(option.value);
-  if (optimizer.master != MasterWeights::kF32) optimizer.weight_rounding = WeightRounding::kNearest;
 }
 
 // ---- Options.
@@ -92,33 +80,25 @@ std::string refusal(const Config& config, DType low, const PlannedPlace& layer, 
   }
 }
 
-template <typename T, size_t kCount>
-PlannedPlace shared_place(SharedFormat shared, const names::Name<T> (&words)[kCount], const std::vector<T>& values,
-                          T configured) {
-  PlannedPlace place{.shared = shared};
+template <typename T, size_t kCount, typename Field>
+PlannedPlace shared_place(const char* setting, const names::Name<T> (&words)[kCount], const std::vector<T>& values,
+                          const Config& config, Field field) {
+  PlannedPlace place{.setting = setting};
   for (const T value : values) {
     const std::string word(std::ranges::find(words, value, &names::Name<T>::second)->first);
-    place.options.push_back({.name = word, .value = value});
-    if (value == configured) place.configured = word;
+    if (value == field(config)) place.configured = word;
+    place.options.push_back({.name = word, .set = [=](Config& to) { field(to) = value; }});
   }
   return place;
 }
 
 }  // namespace
 
-std::string PlannedPlace::name() const {
-  constexpr const char* kSettings[] = {"optimizer.first_moment", "optimizer.second_moment", "optimizer.master",
-                                       "comm.wire_dtype"};
-  if (!is_layer()) return kSettings[static_cast<size_t>(shared)];
-  return op == Op::kAttention ? layer + " attention" : layer;
-}
-
 DType low_of(const Config& config) { return config.precision.compute == DType::kF16 ? DType::kF16 : DType::kBF16; }
 
-std::vector<std::string> uniform_names(DType low, const std::vector<std::string>& recipes) {
-  std::vector<std::string> found = {std::string(name(DType::kF32)), std::string(name(low))};
-  found.insert(found.end(), recipes.begin(), recipes.end());
-  return found;
+std::vector<std::string> uniform_names(DType low, std::vector<std::string> recipes) {
+  recipes.insert(recipes.begin(), {std::string(name(DType::kF32)), std::string(name(low))});
+  return recipes;
 }
 
 void require_recipes(const std::vector<std::string>& recipes) {
@@ -128,10 +108,8 @@ void require_recipes(const std::vector<std::string>& recipes) {
 
 void require_kinds(const std::vector<std::string>& kinds) {
   for (const std::string& kind : kinds) {
-    if (kind != kMoments && kind != kMasters && kind != kWire) {
-      throw ConfigError(
-          fmt::format("--state: expected some of {}, {}, {}, or none, got '{}'", kMoments, kMasters, kWire, kind));
-    }
+    require<ConfigError>(kind == kMoments || kind == kMasters || kind == kWire,
+                         "--state: expected some of {}, {}, {}, or none, got '{}'", kMoments, kMasters, kWire, kind);
   }
   require_once("--state", kinds);
 }
@@ -163,19 +141,21 @@ std::vector<PlannedPlace> planned_shared(const Config& config, DType low, const 
                                          int ranks) {
   using Moment = MomentFormat;
   using Master = MasterWeights;
-  const AdamWOptions& optimizer = config.optimizer.adamw;
   const auto decides = [&](const char* kind) { return std::ranges::find(kinds, kind) != kinds.end(); };
   std::vector<PlannedPlace> places;
   if (decides(kMoments)) {
-    places.push_back(shared_place(SharedFormat::kFirstMoment, names::kFirstMoment,
-                                  {Moment::kF32, Moment::kBF16, Moment::kBlockwise8Bit}, optimizer.first_moment));
-    places.push_back(shared_place(SharedFormat::kSecondMoment, names::kSecondMoment,
-                                  {Moment::kF32, Moment::kBF16Stochastic, Moment::kBlockwise8Bit},
-                                  optimizer.second_moment));
+    places.push_back(shared_place(
+        "optimizer.first_moment", names::kFirstMoment, {Moment::kF32, Moment::kBF16, Moment::kBlockwise8Bit}, config,
+        [](auto& of) -> auto& { return of.optimizer.adamw.first_moment; }));
+    places.push_back(shared_place(
+        "optimizer.second_moment", names::kSecondMoment,
+        {Moment::kF32, Moment::kBF16Stochastic, Moment::kBlockwise8Bit}, config,
+        [](auto& of) -> auto& { return of.optimizer.adamw.second_moment; }));
   }
   if (decides(kMasters) && low == DType::kBF16) {
-    places.push_back(shared_place(SharedFormat::kMaster, names::kMaster,
-                                  {Master::kF32, Master::kKahan, Master::kNoneStochastic}, optimizer.master));
+    places.push_back(shared_place(
+        "optimizer.master", names::kMaster, {Master::kF32, Master::kKahan, Master::kNoneStochastic}, config,
+        [](auto& of) -> auto& { return of.optimizer.adamw.master; }));
   }
   if (decides(kWire) && ranks > 1) {
     const DType wire = config.comm.reducer.wire;
@@ -183,7 +163,8 @@ std::vector<PlannedPlace> planned_shared(const Config& config, DType low, const 
     for (const DType dtype : {DType::kF16, DType::kBF16}) {  // fp16 has the finer steps
       if (dtype == low || dtype == wire) dtypes.push_back(dtype);
     }
-    places.push_back(shared_place(SharedFormat::kWire, names::kFloat, dtypes, wire));
+    places.push_back(shared_place(
+        "comm.wire_dtype", names::kFloat, dtypes, config, [](auto& of) -> auto& { return of.comm.reducer.wire; }));
   }
   return places;
 }
@@ -195,9 +176,7 @@ void leave_as_configured(PlannedPlace& place, const std::string& why) {
 
 Config with_plan(const Config& config, DType low, const std::vector<PlannedPlace>& places, const Plan& plan,
                  WorkingWeights weights) {
-  PrecisionConfig precision;
-  precision.compute = low;
-  precision.weights = weights;
+  PrecisionConfig precision{.compute = low, .weights = weights};
   for (size_t i = 0; i < places.size(); ++i) {
     if (places[i].is_layer()) apply(places[i], places[i].options[plan[i]], precision.rules);
   }
@@ -206,7 +185,11 @@ Config with_plan(const Config& config, DType low, const std::vector<PlannedPlace
 
 Config with_shared(Config config, const std::vector<PlannedPlace>& places, const Plan& plan) {
   for (size_t i = 0; i < places.size(); ++i) {
-    if (!places[i].is_layer()) apply(places[i].shared, places[i].options[plan[i]], config);
+    if (places[i].is_layer()) continue;
+    places[i].options[plan[i]].set(config);
+    AdamWOptions& optimizer = config.optimizer.adamw;
+    const bool has_no_masters = places[i].setting == "optimizer.master" && optimizer.master != MasterWeights::kF32;
+    if (has_no_masters) optimizer.weight_rounding = WeightRounding::kNearest;
   }
   return config;
 }

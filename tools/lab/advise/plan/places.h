@@ -1,9 +1,9 @@
 // Places: where a plan chooses a precision, the options there, and the configuration that a choice makes.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "tools/lab/advise/search/problem.h"
@@ -11,9 +11,8 @@
 
 namespace mantissa {
 
-// Formats that all layers share: of the optimizer's state, and of gradients between ranks.
-enum class SharedFormat : uint8_t { kFirstMoment, kSecondMoment, kMaster, kWire };
-// Kinds of them, as --state names them.
+// Kinds of formats that all layers share, of the optimizer's state and of gradients between ranks, as --state names
+// them.
 inline constexpr const char* kMoments = "moments";
 inline constexpr const char* kMasters = "masters";
 inline constexpr const char* kWire = "wire";
@@ -24,29 +23,29 @@ struct PlaceOption {
   std::optional<DType> compute{};  // fp32; nothing: the plan's 16-bit dtype
   std::optional<Recipe> recipe{};  // for these products
   std::vector<Product> products{};
-  // Shared formats.
-  std::variant<std::monostate, MomentFormat, MasterWeights, DType> value{};
+  std::function<void(Config&)> set{};  // shared formats
 };
 
 // A linear layer, an attention, or a shared format.
 struct PlannedPlace {
   std::string layer{};  // empty: a shared format
   Op op = Op::kLinear;
-  SharedFormat shared = SharedFormat::kFirstMoment;
+  std::string setting{};                // shared formats: "optimizer.master", "comm.wire_dtype"
   std::string configured{};             // shared formats: the option that the configuration has
   std::vector<PlaceOption> options{};   // the most exact first
   std::vector<std::string> refusals{};  // options that were left out, and why
 
   bool is_layer() const { return !layer.empty(); }
-  bool is(SharedFormat format) const { return !is_layer() && shared == format; }
-  std::string name() const;  // "blocks.0.attention attention", "optimizer.master", "comm.wire_dtype"
+  bool is_wire() const { return setting == "comm.wire_dtype"; }
+  // "blocks.0.attention attention", "optimizer.master".
+  std::string name() const { return !is_layer() ? setting : op == Op::kAttention ? layer + " attention" : layer; }
 };
 
 // The 16-bit dtype of plans for the configuration: fp16 if it computes in that, else bf16.
 DType low_of(const Config& config);
 // Names of uniform plans, 16 bits second: "fp32", `low`, recipes. All but the first are for a sensitivity analysis to
 // try.
-std::vector<std::string> uniform_names(DType low, const std::vector<std::string>& recipes);
+std::vector<std::string> uniform_names(DType low, std::vector<std::string> recipes);
 
 // ConfigError for a recipe that plans cannot use, an unknown kind, and a duplicate of either.
 void require_recipes(const std::vector<std::string>& recipes);

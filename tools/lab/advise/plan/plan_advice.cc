@@ -6,7 +6,6 @@
 
 #include "core/base/check.h"
 #include "core/base/log.h"
-#include "tools/lab/advise/plan/local_search.h"
 #include "tools/lab/analyze/analyze_verbs.h"
 
 namespace mantissa {
@@ -96,7 +95,7 @@ SearchResult search_parts(PlanAdvice& advice, const PlanRequest& request) {
 std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest& request) {
   constexpr int kMostSearches = 4;
   constexpr double kClose = 1e-3;  // share of the limit
-  const PlanQuantity limited = advice.goal.quantities()[0];
+  const PlanQuantity limited = advice.goal.budget;
   const WholePlan common{.name = "common", .choice = {}, .cost = advice.common, .damage = advice.rest_damage};
   const double in_common = quantity(common.totals(), limited);
   std::vector<Plan> plans;
@@ -121,7 +120,8 @@ void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::ve
   if (advice.target.memory_bytes > 0.0) search.most_bytes = advice.target.memory_bytes;
   for (const PlannedPlace& place : advice.places) search.options.push_back(static_cast<int>(place.options.size()));
   const double damage = evaluate(advice.problem, starts.back()).damage;
-  starts.push_back(solve("knapsack", advice.problem, {.budget = Budget::kLoss, .limit = damage + kHarmNats}).plan);
+  starts.push_back(
+      solve("knapsack", advice.problem, {.budget = PlanQuantity::kDamage, .limit = damage + kHarmNats}).plan);
   for (const WholePlan& uniform : advice.uniform) starts.push_back(uniform.choice);
   for (const Plan& plan : thinned(advice.front.plans, kMostFrontPlans)) starts.push_back(plan);
   search.starts = std::move(starts);
@@ -132,13 +132,6 @@ void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::ve
   advice.take(found.plan);
 }
 
-// The newest allocated plan that meets the budget as a whole. Sums of parts may find none although other plans meet it.
-std::optional<Plan> allocated(const PlanAdvice& advice, const std::vector<Plan>& found) {
-  const auto meets = [&](const Plan& plan) { return advice.whole_goal().is_met(advice.priced("plan", plan).totals()); };
-  const auto newest = std::find_if(found.rbegin(), found.rend(), meets);
-  return newest == found.rend() ? std::nullopt : std::optional(*newest);
-}
-
 // The plan to fall back to if the present one breaks its promise. It fits into device memory if the present one does.
 std::optional<Plan> given_back(const PlanAdvice& advice) {
   const ReferenceResult &low = advice.validation->against[0], &exact = advice.validation->against[1];
@@ -146,15 +139,15 @@ std::optional<Plan> given_back(const PlanAdvice& advice) {
   const bool fails = !advice.validation->failure.empty() && (succeeds(low) || succeeds(exact));
   if (advice.promotions == kMostPromotions || !(fails || advice.breaks_promise(exact))) return std::nullopt;
   const std::optional<Plan> plan = promoted(advice.problem, advice.plan.choice);
-  if (!plan || !advice.plan.cost.fits() || advice.priced("plan", *plan).cost.fits()) return plan;
-  return std::nullopt;
+  const bool fits = !plan || !advice.plan.cost.fits() || advice.priced("plan", *plan).cost.fits();
+  return fits ? plan : std::nullopt;
 }
 
 bool gives_way(const PlanAdvice& advice) {
   const ReferenceResult& low = advice.validation->against[0];
   const WholePlan& uniform = advice.uniform[1];
   if (advice.gave_way || !uniform.cost.fits() || !advice.whole_goal().is_met(uniform.totals())) return false;
-  const bool is_worse = advice.goal.budget != Budget::kLoss && low.loss_verdict == ComparisonVerdict::kWorse;
+  const bool is_worse = advice.goal.budget != PlanQuantity::kDamage && low.loss_verdict == ComparisonVerdict::kWorse;
   return is_worse || advice.exceeds_measured(low);
 }
 
@@ -186,27 +179,28 @@ void PlanAdvice::take(const Plan& choice) {
   // The sum of the parts may miss a budget that the whole meets, and vice versa. The options' reasons follow the whole:
   // if it misses the budget, no option is within a limit below 0.
   PlanGoal parts = goal;
-  parts.limit = meets_budget ? std::max(goal.limit, quantity(evaluate(problem, choice), goal.quantities()[0])) : -1.0;
+  parts.limit = meets_budget ? std::max(goal.limit, quantity(evaluate(problem, choice), goal.budget)) : -1.0;
   reasons = plan_reasons(problem, parts, choice);
   config = with_plan(base, low, places, choice);
 }
 
 bool PlanAdvice::exceeds_measured(const ReferenceResult& low) const {
-  if (goal.budget == Budget::kMemory || goal.budget == Budget::kEnergy || !low.log_time ||
+  if (goal.budget == PlanQuantity::kBytes || goal.budget == PlanQuantity::kJoules || !low.log_time ||
       low.time_verdict != ComparisonVerdict::kWorse)
     return false;
-  return goal.budget == Budget::kLoss || uniform[1].cost.seconds * std::exp(low.log_time->interval->low) > limit;
+  return goal.budget == PlanQuantity::kDamage ||
+         uniform[1].cost.seconds * std::exp(low.log_time->interval->low) > limit;
 }
 
 bool PlanAdvice::misses_budget() const {
   if (!meets_budget) return true;
-  return goal.budget == Budget::kTime && validation && exceeds_measured(validation->against[0]);
+  return goal.budget == PlanQuantity::kSeconds && validation && exceeds_measured(validation->against[0]);
 }
 
 bool PlanAdvice::meets_surely() const {
   if (!meets_budget || target.hardware == nullptr) return meets_budget;
-  if (goal.budget == Budget::kEnergy) return plan.cost.most_joules <= whole_goal().tolerated();
-  return goal.budget != Budget::kTime;
+  if (goal.budget == PlanQuantity::kJoules) return plan.cost.most_joules <= whole_goal().tolerated();
+  return goal.budget != PlanQuantity::kSeconds;
 }
 
 bool PlanAdvice::lacks_memory() const {
@@ -218,7 +212,7 @@ bool PlanAdvice::lacks_memory() const {
 double PlanAdvice::promised_to_runs() const {
   double damage = plan.damage;
   for (size_t i = 0; i < places.size(); ++i) {
-    if (places[i].is(SharedFormat::kWire)) damage -= problem[i].options[plan.choice[i]].damage;
+    if (places[i].is_wire()) damage -= problem[i].options[plan.choice[i]].damage;
   }
   return damage;
 }
@@ -247,9 +241,12 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   }
   std::vector<Plan> starts = search_with_corrections(advice, request);
   advice.front = pareto_front(advice.problem);
-  const bool is_allocation = request.damage != DamageScore::kLoss;
-  if (const auto plan = is_allocation ? allocated(advice, starts) : std::nullopt) {
-    advice.take(*plan);
+  // The newest allocated plan that meets the budget as a whole. Sums of parts may find none although other plans do.
+  const auto newest = std::find_if(starts.rbegin(), starts.rend(), [&](const Plan& plan) {
+    return request.damage != DamageScore::kLoss && advice.whole_goal().is_met(advice.priced("plan", plan).totals());
+  });
+  if (newest != starts.rend()) {
+    advice.take(*newest);
   } else {
     search_among_wholes(advice, request, std::move(starts));
   }

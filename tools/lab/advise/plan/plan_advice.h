@@ -1,13 +1,182 @@
 // PlanAdvice: the precision of each layer, and of the formats that layers share, under a budget.
 #pragma once
 
-#include "tools/lab/advise/plan/damages.h"
-#include "tools/lab/advise/plan/validation.h"
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/lab/advise/plan/places.h"
 #include "tools/lab/advise/prediction.h"
+#include "tools/lab/advise/search/problem.h"
 #include "tools/lab/advise/search/solver.h"
+#include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
+#include "tools/lab/experiment/candidates.h"
+#include "tools/lab/experiment/paired_comparison.h"
+#include "tools/lab/experiment/step_turns.h"
 #include "tools/run/report/report.h"
+#include "tools/run/state/run_state.h"
+#include "tools/train/held_state.h"
 
 namespace mantissa {
+
+// ---- Damages: the effects of options on the loss, measured from one point of a training (damages.cc).
+//
+// A sensitivity analysis measures layers. A pass does not show the formats that layers share: 8-bit moments or missing
+// masters affect the updates, and add up from step to step. Short trainings from the point measure these, with one
+// format lowered at a time.
+
+struct SharedTrials {
+  int64_t windows = 4;      // each starts from the point with its own data; at least 2
+  int64_t steps = 10;       // in a window
+  int64_t evaluations = 2;  // batches after a window, over which its loss is averaged
+  int ranks = 1;            // as threads of this process, if there are several
+  double fp16_scale = 1.0;  // loss scale if `low` is fp16: a power of two
+};
+
+// The loss of an option, in nats, relative to the same training with the most exact option of every place; a mean over
+// windows. NaN if a step was not applied or a loss was not finite.
+struct SharedDamage {
+  std::string place, option;
+  Estimate loss;
+};
+
+// Tries all options but the most exact of the shared formats among the places. Layers compute in `low`, or in fp32 if
+// they have no such option, at the peak learning rate, where formats matter most. Trainings run one after the other,
+// each with its own model. Returns nothing if the baseline training fails. `communicator`: of this process alone.
+std::optional<std::vector<SharedDamage>> try_shared(const Config& config, DType low,
+                                                    const std::vector<PlannedPlace>& places, const HeldState& point,
+                                                    const SharedTrials& trials, Communicator& communicator);
+// The number of these options.
+int64_t options_to_try(const std::vector<PlannedPlace>& places);
+// Each rank of a trial has a model of its own.
+inline constexpr int kMostTrialRanks = 8;
+// Ranks of the trials for a training on so many: the smallest factor of `ranks` above 1, or 1 without a choice of a
+// wire.
+int ranks_of_trials(const std::vector<PlannedPlace>& places, int ranks);
+// try_shared() from the session's point, for a training on trials.ranks. Frees the session's model meanwhile to make
+// room. Places that cannot be tried stay as configured.
+std::vector<SharedDamage> shared_damages(const Config& config, DType low, SharedTrials trials,
+                                         std::vector<PlannedPlace>& places, std::optional<Session>& session,
+                                         Communicator& communicator);
+
+// The damage, in 16 bits, of everything that no plan decides: mean over batches plus a standard error. `session` is in
+// in_exact_precision(). ConfigError if the damage is not finite.
+double rest_damage(const Config& config, DType low, const std::vector<PlannedPlace>& layers, int64_t batches,
+                   Session& session);
+
+// Runs training steps of the session. Returns whether all were applied. Collective.
+bool train_steps(Session& session, int64_t steps);
+
+// The analysis's findings about a decision of its own.
+const DecisionScores& scores_of(const SensitivityAnalysis& analysis, const PrecisionDecision& decision);
+
+// The known damages of all places.
+struct KnownDamages {
+  DType low = DType::kBF16;
+  const SensitivityAnalysis& layers;
+  const std::vector<SharedDamage>& shared;
+
+  // `sum`: the mean plus its standard error, so that poorly known damages do not count as harmless. `error`: the
+  // standard error. A falling loss counts as 0: it is noise, or luck. Nothing if the option overflows or could not be
+  // tried.
+  struct Damage {
+    double sum = 0.0, error = 0.0;
+  };
+  std::optional<Damage> of(const PlannedPlace& place, const PlaceOption& option) const;
+};
+// Removes the options without a known damage.
+void keep_known(std::vector<PlannedPlace>& places, const KnownDamages& damages);
+
+// ---- Local searches: among plans priced as wholes, among sums with several limits, and from a plan back to less
+// damage (local_search.cc).
+
+// Sums of option costs ignore the casts shared by neighbours, and that only memory at the step's peak counts. The
+// optimum of the sums is near the optimum of the wholes, so this search starts there.
+struct WholeSearch {
+  std::vector<int> options{};  // their number for each decision
+  PlanGoal goal{};
+  // Unless the budget is one of loss: plans within this of the least damage count as equal, and the fastest is taken.
+  double tolerance = 0.0;
+  double most_bytes = std::numeric_limits<double>::infinity();  // device memory, in addition to the budget
+  std::vector<Plan> starts{};                                   // at least one
+  std::function<PlanTotals(const Plan&)> price{};               // price of a whole plan
+  int64_t most_plans = 1 << 9;                                  // to price, besides the starts
+};
+
+struct FoundWhole {
+  Plan plan{};
+  PlanTotals totals{};
+  int64_t plans_priced = 0;
+  bool is_optimum = false;  // every plan was priced
+};
+
+// The best of all plans, if no more than most_plans exist. Otherwise goes from the best start to better plans, changing
+// a decision at a time and then pairs, until none is better or enough plans were priced. With a tolerance, searches
+// first for the least damage, then among equally good plans, each with half of the plans. Plans that need more than
+// most_bytes rank last.
+FoundWhole search_wholes(const WholeSearch& search);
+
+using OptionValues = std::vector<std::vector<double>>;  // by decision and option
+
+// The options of a plan may sum up to this.
+struct SumLimit {
+  OptionValues amounts;
+  double limit;
+};
+
+double sum_of(const OptionValues& values, const Plan& plan);
+
+// Lowers the sum of `costs` by changing one or two decisions at a time, the best change first, within all limits.
+// Returns a plan that exceeds a limit unchanged.
+Plan exchanged(Plan plan, const OptionValues& costs, const std::vector<SumLimit>& limits);
+
+// Promotion: changes decisions to less damaging options until at most half of the plan's predicted damage is left. Each
+// change wins the most predicted loss for its seconds. Nothing if the plan has no damage to reduce.
+std::optional<Plan> promoted(const PlanProblem& problem, const Plan& plan);
+
+// ---- Validation: trains a plan along with 16 bits and fp32 throughout, from the same seeds, until it is known whether
+// the plan is as good (validation.cc).
+
+struct ValidationOptions {
+  int64_t steps = 100;                                // most steps of each run
+  int64_t most_seeds = 8;                             // at least kFirstLook; 0: no validation
+  LossMargin margin{};                                // of equal losses
+  int64_t time_pairs = StepTimeOptions().most_pairs;  // most pairs of step times; 0: losses only
+  double time_margin = 0.02;                          // between equal step times, relative
+  double level = 0.95;
+};
+inline constexpr int64_t kFirstLook = 3;  // pairs
+
+// The plan against a reference.
+struct ReferenceResult {
+  std::string name;
+  double margin = 0.0;  // nats; the mean over pairs
+  std::string why{};    // losses that are equal in the mean are not called so: stands_apart(), too_short()
+  std::optional<MeanDifference> loss{};  // final losses, plan - reference; nothing if no pair of runs succeeded
+  ComparisonVerdict loss_verdict = ComparisonVerdict::kInconclusive;
+  std::optional<MeanDifference> log_time{};  // step times, ln(plan / reference)
+  ComparisonVerdict time_verdict = ComparisonVerdict::kInconclusive;
+};
+
+struct PlanValidation {
+  int64_t seeds = 0;      // that were run
+  int64_t steps = 0;      // in each run
+  std::string failure{};  // why a run of the plan failed; then references that succeed with its seed are better
+  // The source of step times: compare_step_times(), or else the medians of the runs, if memory does not hold all models
+  // at once.
+  bool has_turns = true;
+  std::vector<ReferenceResult> against{};
+};
+
+// The references of plans: `low` with shared formats as configured, then fp32 with the most exact ones.
+std::vector<Candidate> references(const Config& config, DType low, const std::vector<PlannedPlace>& places);
+
+// Trains the plan and the references seed by seed, in turns so that each begins equally often, until all losses are
+// decided or no seeds are left; then times their steps. A reference that fails is inconclusive. Collective.
+PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& references,
+                             const ValidationOptions& options, Communicator& communicator);
 
 struct StepCost {
   double seconds = 0.0;
@@ -27,9 +196,10 @@ StepCost step_cost(const Config& config, const Target& target, int ranks);
 using PlanSearch = std::function<SearchResult(const PlanProblem& problem, const PlanGoal& goal,
                                               const std::vector<PlannedPlace>& places)>;
 
-// The measure by which layers get precision: the measured loss, or a score (score_allocation.h).
+// The measure by which layers get precision: the measured loss, or a score of the sensitivity analysis.
 enum class DamageScore : uint8_t { kLoss, kFisher, kHessian, kInformation, kEntropy };
-std::string_view name(DamageScore score);
+std::string_view name(DamageScore score);                 // "loss", "fisher", "hessian", "mi", "entropy"
+DamageScore parse_damage_score(const std::string& text);  // ConfigError lists them
 
 struct PlanRequest {
   BudgetText budget;
@@ -44,6 +214,9 @@ struct PlanRequest {
   // Unless it is the loss, own_search allocates by it, and its plan is taken as it is: others would be chosen by loss.
   // They are where no allocation meets the budget as a whole.
   DamageScore damage = DamageScore::kLoss;
+
+  // Probes for the sensitivity analysis.
+  int64_t hessian_probes() const { return damage == DamageScore::kHessian ? SensitivityRequest().probes : 0; }
 };
 
 // A plan priced as a whole.
@@ -94,7 +267,7 @@ struct PlanAdvice {
   bool knows_energy() const { return common.joules > 0.0; }
   PlanGoal whole_goal() const { return {.budget = goal.budget, .limit = limit}; }
   // The limited quantity of a whole step.
-  double limited(const WholePlan& one) const { return quantity(one.totals(), goal.quantities()[0]); }
+  double limited(const WholePlan& one) const { return quantity(one.totals(), goal.budget); }
   WholePlan priced(const std::string& name, const Plan& choice) const;
   // Makes this the plan.
   void take(const Plan& choice);
@@ -135,12 +308,22 @@ List thinned(const List& list, size_t most) {
   return kept;
 }
 
-// ---- From a configuration to a plan (plan_run.cc).
+// ---- Allocation by a score, instead of the loss that the analysis measures (plan_run.cc).
 
-// Probes for the sensitivity analysis.
-inline int64_t hessian_probes(const PlanRequest& plan) {
-  return plan.damage == DamageScore::kHessian ? SensitivityRequest().probes : 0;
-}
+// The harm of each option by the score, by place and option: the sum over its decisions, 0 for fp32.
+//   fisher, hessian   the analysis's score; the Hessian's magnitude
+//   mi                log2(bins) minus the mutual information of the exact and the lowered product, in bits
+//   entropy           bits of the lowered product's histogram times the share of 32 bits that the format saves: a
+//                     product with more information needs more bits
+// An unknown score (attention, products too large to sample) is replaced by the largest of the same format. `places`
+// are layers.
+OptionValues score_damages(DamageScore score, const SensitivityAnalysis& analysis, DType low,
+                           const std::vector<PlannedPlace>& places);
+// Solves the problem with these harms in place of its damages, by the solver. The result's totals are the problem's.
+SearchResult allocate(const std::string& solver, const PlanProblem& problem, const PlanGoal& goal,
+                      const OptionValues& harms, uint64_t seed);
+
+// ---- From a configuration to a plan (plan_run.cc).
 
 struct PlanRunRequest {
   PlanRequest plan{};
@@ -151,12 +334,46 @@ struct PlanRunRequest {
   int64_t batches = 4;
   std::vector<std::string> state = {kMoments, kMasters, kWire};  // shared formats to decide about
   ValidationOptions validation{};
-  bool accepts_much = false;  // goes on however long it takes, and however much memory (plan_effort.h)
+  bool accepts_much = false;  // goes on however long it takes, and however much memory
 };
 
 // On the configuration's device, alone. Writes nothing. Says what it will take before it begins. ConfigError as for a
-// training, and as plan_effort.h has it.
+// training, and as require_time_for().
 PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, const Config& config);
+
+// ---- The work of finding and validating a plan, known before it begins (plan_run.cc).
+
+// Counted in training steps of the configuration; a loss alone counts as a third of one.
+struct PlanEffort {
+  int64_t decisions = 0;  // of the sensitivity analysis
+  double warm_up_steps = 0;
+  double layer_steps = 0;       // damages of layers
+  double state_steps = 0;       // damages of formats that layers share
+  double search_steps = 0;      // of the differentiable solver
+  double validation_steps = 0;  // runs of the plan and beside it
+  double turns = 0;             // of timing these side by side, each of a step and kTurnSeconds at least
+  double bytes = 0;             // of this process, at its most
+
+  double steps() const { return warm_up_steps + layer_steps + state_steps + search_steps + validation_steps + turns; }
+  // At this time of a step; the timing of kernels comes on top, mostly less than a minute.
+  double seconds(double of_step) const;
+};
+
+// `places`: as find_plan() has them. ConfigError as predict_memory_table().
+PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places);
+// "about 412 steps of 0.21 s, 40 MiB of memory, 0:01:27 (h:mm:ss)".
+std::string to_text(const PlanEffort& effort, double seconds_of_step);
+
+// The errors name the largest costs and the options to reduce them. MemoryError if this machine computes and its
+// memory, `total_bytes`, is too small. ConfigError beyond an hour.
+void require_memory_for(const PlanEffort& effort, double total_bytes);
+void require_time_for(const PlanEffort& effort, double seconds_of_step);
+
+// Seconds of a training step from the session's point, by a forward and a backward pass. The session stays as it is.
+// Collective.
+double time_of_step(Session& session);
+
+// ---- Views of a plan (plan_report.cc).
 
 Json to_json(const PlanAdvice& advice);
 ReportText to_text(const PlanAdvice& advice);

@@ -11,6 +11,7 @@
 namespace mantissa {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanOption, name, seconds, bytes, damage, damage_error, joules)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MeanDifference, pairs, mean, interval)
 
 namespace {
 
@@ -32,24 +33,15 @@ Json figures(const WholePlan& plan) {
           {"damage_error", plan.damage_error}};
 }
 
-Json figures(const std::optional<MeanDifference>& difference) {
-  if (!difference) return {};
-  return {{"pairs", difference->pairs}, {"mean", difference->mean}, {"interval", difference->interval}};
-}
-
 Json figures(const ReferenceResult& one) {
-  return {{"margin", one.margin},
-          {"why", one.why},
-          {"loss", figures(one.loss)},
-          {"loss_verdict", name(one.loss_verdict)},
-          {"log_time", figures(one.log_time)},
-          {"time_verdict", name(one.time_verdict)}};
+  return {{"margin", one.margin},     {"why", one.why},
+          {"loss", one.loss},         {"loss_verdict", name(one.loss_verdict)},
+          {"log_time", one.log_time}, {"time_verdict", name(one.time_verdict)}};
 }
 
 Json figures(const PlanValidation& validation) {
-  Json json = {{"seeds", validation.seeds},
-               {"steps", validation.steps},
-               {"times_of", validation.times == TimesOf::kTurns ? "turns" : "runs"}};
+  Json json = {
+      {"seeds", validation.seeds}, {"steps", validation.steps}, {"times_of", validation.has_turns ? "turns" : "runs"}};
   if (!validation.failure.empty()) json["failure"] = validation.failure;
   for (const ReferenceResult& one : validation.against) json["against"][one.name] = figures(one);
   return json;
@@ -74,7 +66,7 @@ Json figures(const PlanAdvice& advice, const SearchResult& result) {
 // ---- Sentences, which the YAML file also contains.
 
 std::string verdict(const PlanAdvice& advice) {
-  const PlanQuantity what = advice.goal.quantities()[0];
+  const PlanQuantity what = advice.goal.budget;
   const StepCost& cost = advice.plan.cost;
   if (!advice.meets_budget) {
     const auto [limit, found] = told_apart(what, advice.limit, advice.limited(advice.plan));
@@ -110,16 +102,8 @@ std::string verdict(const PlanAdvice& advice) {
       to_text(kBytes, cost.bytes), advice.plan.damage, budget);
 }
 
-std::string memory_warning(const StepCost& cost) {
-  if (cost.fits()) return "";
-  return fmt::format(
-      "It does not fit: it takes {} of memory, and the hardware has {}. Use more ranks, a smaller train.micro_batch or "
-      "train.recompute.\n",
-      to_text(kBytes, cost.bytes), to_text(kBytes, cost.device_bytes));
-}
-
 std::string loss_text(const std::optional<MeanDifference>& loss) {
-  return loss ? with_error("+")(figures(loss)) + " nats" : "not known";
+  return loss ? with_error("+")(*loss) + " nats" : "not known";
 }
 
 std::string time_text(const MeanDifference& log_time) {
@@ -138,8 +122,8 @@ std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
                                    : "no margin: some of its runs did not get below their first loss, or to their end");
   if (!one.why.empty()) text += "; " + one.why;
   if (one.log_time) {
-    text += fmt::format("; step time{} {}: {}", validation.times == TimesOf::kRuns ? " of whole runs" : "",
-                        time_text(*one.log_time), name(one.time_verdict));
+    text += fmt::format("; step time{} {}: {}", validation.has_turns ? "" : " of whole runs", time_text(*one.log_time),
+                        name(one.time_verdict));
   }
   if (&one == &validation.against.back()) {
     text += fmt::format("; promised {:.2g} nats: {}", advice.promised_to_runs(),
@@ -177,6 +161,18 @@ std::string validation_lines(const PlanAdvice& advice) {
                         succeeded ? "succeeded" : "failed as well", name(one.loss_verdict));
   }
   return text;
+}
+
+std::string sentences(const PlanAdvice& advice) {
+  const StepCost& cost = advice.plan.cost;
+  std::string memory;
+  if (!cost.fits()) {
+    memory = fmt::format(
+        "It does not fit: it takes {} of memory, and the hardware has {}. Use more ranks, a smaller train.micro_batch "
+        "or train.recompute.\n",
+        to_text(kBytes, cost.bytes), to_text(kBytes, cost.device_bytes));
+  }
+  return verdict(advice) + memory + validation_lines(advice);
 }
 
 // ---- Tables.
@@ -251,7 +247,7 @@ std::string search_line(const PlanAdvice& advice) {
                                   name(advice.damage))
                     : "";
   std::string taken;
-  if (advice.goal.budget != Budget::kLoss) {
+  if (advice.goal.budget != kDamage) {
     taken = fmt::format(" The fastest of those within {} nats of the best is taken.", kHarmNats);
   }
   return fmt::format("{}{} plans were priced as wholes, {}.{}", why, advice.plans_priced,
@@ -261,13 +257,13 @@ std::string search_line(const PlanAdvice& advice) {
 }  // namespace
 
 Json to_json(const PlanAdvice& advice) {
-  Json json = {{"verdict", verdict(advice) + memory_warning(advice.plan.cost) + validation_lines(advice)},
+  Json json = {{"verdict", sentences(advice)},
                {"device", advice.target.title},
                {"ranks", advice.ranks},
                {"budget",
                 {{"kind", name(advice.goal.budget)},
                  {"limit", advice.limit},
-                 {"text", to_text(advice.goal.quantities()[0], advice.limit)}}},
+                 {"text", to_text(advice.goal.budget, advice.limit)}}},
                {"meets_budget", advice.meets_budget},
                {"meets_surely", advice.meets_surely()},
                {"misses_budget", advice.misses_budget()},
@@ -301,7 +297,7 @@ Json to_json(const PlanAdvice& advice) {
 ReportText to_text(const PlanAdvice& advice) {
   const Json json = to_json(advice);
   ReportText text;
-  text.paragraph(verdict(advice) + memory_warning(advice.plan.cost) + validation_lines(advice));
+  text.paragraph(sentences(advice));
   Json plans = json["uniform"];
   plans.push_back(json["plan"]);
   const WholePlan& low = advice.uniform[1];
@@ -336,7 +332,7 @@ ReportText to_text(const PlanAdvice& advice) {
 }
 
 std::string to_plan_yaml(const PlanAdvice& advice, const std::string& source) {
-  std::string text = verdict(advice) + memory_warning(advice.plan.cost) + validation_lines(advice) + "\n";
+  std::string text = sentences(advice) + "\n";
   for (size_t i = 0; i < advice.problem.size(); ++i) {
     text += fmt::format("  {}: {}\n", advice.problem[i].name, advice.reasons[i]);
   }

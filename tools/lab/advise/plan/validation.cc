@@ -1,4 +1,4 @@
-#include "tools/lab/advise/plan/validation.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 
 #include <algorithm>
 #include <cmath>
@@ -123,7 +123,7 @@ PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& r
       short_plan, others, {.margin = options.time_margin, .level = options.level, .most_pairs = options.time_pairs},
       communicator);
   if (!by_turns) log_info("plan: {} models do not fit in memory at once: step times are those of whole runs", runs);
-  validation.times = by_turns ? TimesOf::kTurns : TimesOf::kRuns;
+  validation.has_turns = by_turns.has_value();
   for (size_t i = 0; i < pairs.size(); ++i) {
     if (pairs[i].has_failed()) continue;
     const StepTimeDifference times = by_turns ? (*by_turns)[i] : pairs[i].times();

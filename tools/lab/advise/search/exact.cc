@@ -48,12 +48,7 @@ class LagrangeBound {
       }
     }
     lambda_ = high < 1e60 ? high : 0;  // every lambda is valid
-    rest_.assign(problem.size() + 1, 0);
-    for (size_t i = problem.size(); i-- > 0;) {
-      double least = kUnbounded;
-      for (const PlanOption& option : problem[i].options) least = std::min(least, value(option, lambda_));
-      rest_[i] = rest_[i + 1] + least;
-    }
+    rest_ = least_of_rest(problem, [&](const PlanOption& option) { return value(option, lambda_); });
   }
 
   // A lower bound of the minimized quantity for all plans that begin with these sums, continue at decision `next` and
@@ -209,11 +204,8 @@ std::array<double, kPlanQuantities - 1> thin(std::vector<Label>& labels, int cri
 
 LabelList undominated_plans(const PlanProblem& problem, const LabelSearch& search) {
   LabelList list;
-  std::vector<double> rest(problem.size() + 1, 0);  // the least of the first sum from a decision on
-  for (size_t i = problem.size(); i-- > 0;) {
-    const PlanOption& least = problem[i].options[static_cast<size_t>(least_option(problem[i], search.order[0]))];
-    rest[i] = rest[i + 1] + quantity(least.totals(), search.order[0]);
-  }
+  const auto first = [&](const PlanOption& option) { return quantity(option.totals(), search.order[0]); };
+  const std::vector<double> rest = least_of_rest(problem, first);
   const auto can_be_best = [&](const Label& label, size_t next) {
     // Sums in another order may differ in their last bits.
     if ((label.sums[0] + rest[next]) * (1 - 1e-13) > search.limit) return false;
@@ -254,25 +246,21 @@ LabelList undominated_plans(const PlanProblem& problem, const LabelSearch& searc
 
 }  // namespace
 
-// The optimum, or with thinned lists a plan within the gap.
-FoundPlan knapsack(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings) {
+// The optimum, unless lists were thinned.
+Plan knapsack(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings) {
   const auto rank_of = [&](const Plan& plan) { return rank(goal, evaluate(problem, plan)); };
-  const PlanQuantity least = goal.quantities()[1];
   const LagrangeBound bound(problem, goal);
-  Plan best = nearest_plan(problem, goal);
-  for (const Plan& plan : {greedy(problem, goal, settings).plan, bound.plan()}) {
-    if (!plan.empty() && rank_of(plan) < rank_of(best)) best = plan;
-  }
+  std::vector<Plan> seen = {nearest_plan(problem, goal), greedy(problem, goal, settings)};
+  if (!bound.plan().empty()) seen.push_back(bound.plan());
+  const Plan best = std::ranges::min(seen, {}, rank_of);
   LabelList list = undominated_plans(problem, {.order = goal.quantities(),
                                                .most_labels = settings.most_labels,
                                                .bound = &bound,
                                                .limit = goal.tolerated(),
-                                               .incumbent = quantity(evaluate(problem, best), least)});
+                                               .incumbent = quantity(evaluate(problem, best), goal.quantities()[1])});
   // Thinned lists may have lost every plan as good as `best`. The list's plans come first among equals.
   list.plans.push_back(best);
-  best = std::ranges::min(list.plans, {}, rank_of);
-  const double above_bound = std::max(0.0, quantity(evaluate(problem, best), least) - bound.least(0, 0, 0));
-  return {.plan = best, .gap = list.gaps[0] == 0 ? 0.0 : std::min(list.gaps[0], above_bound)};
+  return std::ranges::min(list.plans, {}, rank_of);
 }
 
 ParetoFront pareto_front(const PlanProblem& problem, int64_t most_labels) {

@@ -13,6 +13,8 @@
 namespace mantissa {
 namespace {
 
+using enum PlanQuantity;
+
 constexpr double kKibi = 1024.0, kMebi = kKibi * kKibi;
 
 template <typename... Values>
@@ -38,14 +40,14 @@ void check_decision(const PlanDecision& decision) {
 
 // Units and their factors to seconds, bytes, nats or joules; for per cent to a share.
 struct BudgetKind {
-  Budget budget;
+  PlanQuantity budget;
   std::map<std::string_view, double> units;
 };
 const std::map<std::string_view, BudgetKind> kBudgetKinds = {
-    {"time", {Budget::kTime, {{"", 1.0}, {"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"%", 1e-2}}}},
-    {"memory", {Budget::kMemory, {{"", 1.0}, {"KiB", kKibi}, {"MiB", kMebi}, {"GiB", kKibi* kMebi}, {"%", 1e-2}}}},
-    {"loss", {Budget::kLoss, {{"", 1.0}, {"nats", 1.0}}}},
-    {"energy", {Budget::kEnergy, {{"", 1.0}, {"J", 1.0}, {"kJ", 1e3}, {"mJ", 1e-3}, {"%", 1e-2}}}}};
+    {"time", {kSeconds, {{"", 1.0}, {"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"%", 1e-2}}}},
+    {"memory", {kBytes, {{"", 1.0}, {"KiB", kKibi}, {"MiB", kMebi}, {"GiB", kKibi* kMebi}, {"%", 1e-2}}}},
+    {"loss", {kDamage, {{"", 1.0}, {"nats", 1.0}}}},
+    {"energy", {kJoules, {{"", 1.0}, {"J", 1.0}, {"kJ", 1e3}, {"mJ", 1e-3}, {"%", 1e-2}}}}};
 
 // in_units() uses the first unit that the value reaches, or else the last.
 struct Unit {
@@ -86,9 +88,9 @@ PlanTotals evaluate(const PlanProblem& problem, const Plan& plan) {
 }
 
 std::string to_text(PlanQuantity what, double value, int digits) {
-  if (what == PlanQuantity::kSeconds) return in_units(value, digits, {{1.0, "s"}, {1e-3, "ms"}});
-  if (what == PlanQuantity::kBytes) return in_units(value, digits, {{kKibi * kMebi, "GiB"}, {kMebi, "MiB"}});
-  if (what == PlanQuantity::kJoules) return in_units(value, digits, {{1e3, "kJ"}, {1.0, "J"}, {1e-3, "mJ"}});
+  if (what == kSeconds) return in_units(value, digits, {{1.0, "s"}, {1e-3, "ms"}});
+  if (what == kBytes) return in_units(value, digits, {{kKibi * kMebi, "GiB"}, {kMebi, "MiB"}});
+  if (what == kJoules) return in_units(value, digits, {{1e3, "kJ"}, {1.0, "J"}, {1e-3, "mJ"}});
   return fmt::format("{:.{}g} nats", value, digits - 1);
 }
 
@@ -99,9 +101,9 @@ std::pair<std::string, std::string> told_apart(PlanQuantity what, double a, doub
   return {to_text(what, a, digits), to_text(what, b, digits)};
 }
 
-std::string_view name(Budget budget) {
+std::string_view name(PlanQuantity what) {
   constexpr std::string_view kNames[] = {"time", "memory", "loss", "energy"};
-  return kNames[static_cast<size_t>(budget)];
+  return kNames[static_cast<size_t>(what)];
 }
 
 void check_goal(const PlanGoal& goal) {
@@ -116,9 +118,7 @@ PlanRank rank(const PlanGoal& goal, const PlanTotals& totals) {
           quantity(totals, fourth)};
 }
 
-double BudgetText::limit(const PlanTotals& low) const {
-  return is_relative ? value * quantity(low, PlanGoal{.budget = kind}.quantities()[0]) : value;
-}
+double BudgetText::limit(const PlanTotals& low) const { return is_relative ? value * quantity(low, kind) : value; }
 
 BudgetText parse_budget(const std::string& text) {
   constexpr double kMost = 1e30;  // keeps sums and products with it finite

@@ -58,32 +58,28 @@ inline double quantity(const PlanTotals& totals, PlanQuantity what) {
                                                              &PlanTotals::damage, &PlanTotals::joules};
   return totals.*kMembers[static_cast<size_t>(what)];
 }
+std::string_view name(PlanQuantity what);  // "time", "memory", "loss", "energy"
 // At most so many digits, one less of nats, and the unit: "1.2 ms", "340 MiB", "0.0004 nats", "12 mJ".
 std::string to_text(PlanQuantity what, double value, int digits = 3);
 // Both, with enough digits to differ.
 std::pair<std::string, std::string> told_apart(PlanQuantity what, double a, double b);
 
-enum class Budget : uint8_t { kTime, kMemory, kLoss, kEnergy };
-std::string_view name(Budget budget);  // "time", "memory", "loss", "energy"
-
 // Limits one quantity and minimizes another: time under a budget of loss, damage under the others.
 struct PlanGoal {
-  Budget budget = Budget::kTime;
+  PlanQuantity budget = PlanQuantity::kSeconds;
   double limit = 0;  // seconds, bytes, nats or joules
 
   // The limited quantity, the minimized one, the others.
   std::array<PlanQuantity, kPlanQuantities> quantities() const {
     using enum PlanQuantity;
-    if (budget == Budget::kTime) return {kSeconds, kDamage, kBytes, kJoules};
-    if (budget == Budget::kMemory) return {kBytes, kDamage, kSeconds, kJoules};
-    if (budget == Budget::kEnergy) return {kJoules, kDamage, kSeconds, kBytes};
-    return {kDamage, kSeconds, kBytes, kJoules};
+    if (budget == kDamage) return {kDamage, kSeconds, kBytes, kJoules};
+    return {budget, kDamage, budget == kSeconds ? kBytes : kSeconds, budget == kJoules ? kBytes : kJoules};
   }
   // The cost that options save: the budget's quantity; time under a budget of loss.
-  PlanQuantity cost() const { return budget == Budget::kLoss ? PlanQuantity::kSeconds : quantities()[0]; }
+  PlanQuantity cost() const { return budget == PlanQuantity::kDamage ? PlanQuantity::kSeconds : budget; }
   // The limit, and 1e-12 of it for the rounding of sums.
   double tolerated() const { return limit * (1.0 + 1e-12); }
-  bool is_met(const PlanTotals& totals) const { return quantity(totals, quantities()[0]) <= tolerated(); }
+  bool is_met(const PlanTotals& totals) const { return quantity(totals, budget) <= tolerated(); }
 };
 
 // ConfigError for a limit that is negative or not finite.
@@ -97,7 +93,7 @@ PlanRank rank(const PlanGoal& goal, const PlanTotals& totals);
 // A budget as users write it: time in s, ms, us or %; memory of a rank in bytes, KiB, MiB, GiB or %; loss in nats a
 // token above fp32; energy of a rank in a step in J, kJ, mJ or %. Per cent are of a step in 16 bits throughout.
 struct BudgetText {
-  Budget kind = Budget::kTime;
+  PlanQuantity kind = PlanQuantity::kSeconds;
   double value = 0;          // seconds, bytes, nats or joules; or a share of the 16-bit step
   bool is_relative = false;  // given in per cent
 

@@ -1,10 +1,10 @@
-// Solvers: from a PlanProblem and a budget to a plan. Each solver is a file of its own with a line in the table of
-// solver.cc.
+// Solvers: from a PlanProblem and a budget to a plan. Each has a line in the table of solver.cc.
 #pragma once
 
-#include <optional>
+#include <functional>
 #include <string_view>
 
+#include "core/tensor/philox.h"
 #include "tools/lab/advise/search/problem.h"
 
 namespace mantissa {
@@ -23,8 +23,6 @@ struct SearchResult {
   PlanTotals totals{};
   // If no plan meets the budget, `plan` is the best of the plans with the least excess.
   bool meets_budget = true;
-  // The optimum of the minimized quantity is at most this much lower: 0 for a known optimum, nothing if unknown.
-  std::optional<double> gap{};
 };
 
 // "enumeration", "knapsack", "greedy", "top_k", "evolution", "bayesian", "reinforcement".
@@ -56,19 +54,38 @@ std::vector<std::string> plan_reasons(const PlanProblem& problem, const PlanGoal
 // ---- For solvers. The problem is valid, its decisions are sorted by name, and some plan meets the budget. A found
 // plan that does not is replaced by nearest_plan().
 
-struct FoundPlan {
-  Plan plan{};
-  std::optional<double> gap{};
-};
-using Solver = FoundPlan(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
+using Solver = Plan(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
 Solver enumerate, knapsack, greedy, top_k, evolution, bayesian, reinforcement;  // functions
 
-// The first of the options with the least of a quantity.
+// The first of the options with the least of a quantity, for one decision and for all.
 int least_option(const PlanDecision& decision, PlanQuantity what);
+Plan least_plan(const PlanProblem& problem, PlanQuantity what);
+// For each place in the longest list of options: the option there for every decision, or its last.
+std::vector<Plan> uniform_plans(const PlanProblem& problem);
 // The plan with the least of the limited quantity; of those the best.
 Plan nearest_plan(const PlanProblem& problem, const PlanGoal& goal);
-// Option `option` for every decision, or its last one.
-Plan same_option(const PlanProblem& problem, int option);
-int most_options(const PlanProblem& problem);
+// The least of a sum over the decisions from each one on: 0 after the last.
+std::vector<double> least_of_rest(const PlanProblem& problem, const std::function<double(const PlanOption&)>& part);
+
+// Random numbers: the same for the same seed on every machine.
+class Draws {
+ public:
+  explicit Draws(uint64_t seed) : seed_(seed) {}
+
+  uint32_t word();
+  double uniform() { return word() * 0x1p-32; }  // [0, 1)
+  // 0, ..., count - 1.
+  int below(size_t count) { return static_cast<int>((uint64_t{word()} * static_cast<uint32_t>(count)) >> 32); }
+  // An option by these probabilities, with the sum 1; never an impossible one.
+  int option(const std::vector<double>& probabilities);
+
+ private:
+  uint64_t seed_ = 0, drawn_ = 0;
+  PhiloxCounter words_{};
+};
+
+Plan random_plan(const PlanProblem& problem, Draws& draws);
+// Decisions in random order take the option that needs least of the budget, until it is met or all decisions have.
+void repair_budget(const PlanProblem& problem, const PlanGoal& goal, Plan& plan, Draws& draws);
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-#include "tools/lab/advise/plan/damages.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 
 #include <gtest/gtest.h>
 

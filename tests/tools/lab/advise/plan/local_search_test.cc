@@ -1,5 +1,5 @@
 // Local searches against results worked out by hand and against all plans.
-#include "tools/lab/advise/plan/local_search.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ TEST(WholeSearch, FindsTheOptimumOfWholesWhereAllCanBePriced) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const Wholes wholes(6, 3, seed);
     for (const double limit : {10.0, 14.0, 18.0}) {
-      const PlanGoal goal{.budget = Budget::kTime, .limit = limit};
+      const PlanGoal goal{.budget = PlanQuantity::kSeconds, .limit = limit};
       WholeSearch search = wholes.search(goal);
       search.most_plans = 1000;
       const FoundWhole found = search_wholes(search);
@@ -81,7 +81,7 @@ TEST(WholeSearch, FindsTheOptimumOfWholesWhereAllCanBePriced) {
 TEST(WholeSearch, OfPlansThatAreAsGoodTheFastestIsTaken) {
   const Wholes wholes(5, 3, 3);
   constexpr double kTolerance = 0.3;
-  const PlanGoal goal{.budget = Budget::kMemory, .limit = 100.0};  // all plans meet it
+  const PlanGoal goal{.budget = PlanQuantity::kBytes, .limit = 100.0};  // all plans meet it
   const FoundWhole exact = search_wholes(wholes.search(goal)), fast = search_wholes(wholes.search(goal, kTolerance));
   EXPECT_EQ(exact.totals.damage, 0.0);
   EXPECT_LE(fast.totals.damage, kTolerance);
@@ -95,7 +95,7 @@ TEST(WholeSearch, OfPlansThatAreAsGoodTheFastestIsTaken) {
 
 TEST(WholeSearch, LeavesPlansToPriceForTheFastestOfThoseThatAreAsGood) {
   const Wholes wholes(12, 4, 5);
-  WholeSearch search = wholes.search({.budget = Budget::kMemory, .limit = 100.0});
+  WholeSearch search = wholes.search({.budget = PlanQuantity::kBytes, .limit = 100.0});
   search.starts = {Plan(12, 3)};  // many steps away from the least damage
   search.most_plans = 120;
   const FoundWhole exact = search_wholes(search);
@@ -107,7 +107,7 @@ TEST(WholeSearch, LeavesPlansToPriceForTheFastestOfThoseThatAreAsGood) {
 
 TEST(WholeSearch, LeavesNoBetterPlanOneDecisionAwayWhereThereAreTooMany) {
   const Wholes wholes(12, 4, 5);
-  const PlanGoal goal{.budget = Budget::kTime, .limit = 30.0};
+  const PlanGoal goal{.budget = PlanQuantity::kSeconds, .limit = 30.0};
   WholeSearch search = wholes.search(goal);
   search.most_plans = 20000;
   const FoundWhole found = search_wholes(search);
@@ -124,7 +124,7 @@ TEST(WholeSearch, LeavesNoBetterPlanOneDecisionAwayWhereThereAreTooMany) {
 
 TEST(WholeSearch, TakesNoMoreBytesThanThereAreWhereAPlanDoesWithThem) {
   const Wholes wholes(6, 3, 11);
-  WholeSearch search = wholes.search({.budget = Budget::kTime, .limit = 16.0});
+  WholeSearch search = wholes.search({.budget = PlanQuantity::kSeconds, .limit = 16.0});
   search.most_plans = 1000;
   const FoundWhole anything = search_wholes(search);
   double least = std::numeric_limits<double>::infinity();
@@ -140,7 +140,7 @@ TEST(WholeSearch, TakesNoMoreBytesThanThereAreWhereAPlanDoesWithThem) {
 
 TEST(WholeSearch, PricesNoMoreThanItMay) {
   const Wholes wholes(12, 4, 7);
-  WholeSearch search = wholes.search({.budget = Budget::kLoss, .limit = 5.0});
+  WholeSearch search = wholes.search({.budget = PlanQuantity::kDamage, .limit = 5.0});
   search.most_plans = 50;
   EXPECT_LE(search_wholes(search).plans_priced, 51);
 }

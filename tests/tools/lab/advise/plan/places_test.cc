@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "tests/program/program.h"
-#include "tools/lab/advise/plan/validation.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/train/step/dry_run.h"
 
 namespace mantissa::testing {

@@ -1,5 +1,5 @@
 // The work of a plan, counted by hand.
-#include "tools/lab/advise/plan/plan_effort.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Allocations by scores against all plans there are, with harms taken from the analysis by hand.
-#include "tools/lab/advise/plan/score_allocation.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 
 #include <gtest/gtest.h>
 

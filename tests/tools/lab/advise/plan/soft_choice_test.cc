@@ -33,7 +33,7 @@ std::vector<std::vector<double>> damages(const PlanProblem& problem) {
 }
 
 SoftChoice learnt(const PlanProblem& problem, double limit, uint64_t seed = 1) {
-  SoftChoice soft(problem, {.budget = Budget::kTime, .limit = limit}, kSteps, seed);
+  SoftChoice soft(problem, {.budget = PlanQuantity::kSeconds, .limit = limit}, kSteps, seed);
   for (int64_t step = 0; step < kSteps; ++step) soft.learn(damages(problem));
   return soft;
 }
@@ -47,7 +47,7 @@ TEST(SoftChoice, MeetsBudgetsAndIsNotFarFromTheBest) {
   const PlanProblem numbers = problem();
   double largest = 0.0;
   for (double limit = 4.0; limit <= 16.0; limit += 0.5) {
-    const PlanGoal goal{.budget = Budget::kTime, .limit = limit};
+    const PlanGoal goal{.budget = PlanQuantity::kSeconds, .limit = limit};
     const PlanTotals found = evaluate(numbers, learnt(numbers, limit).settle());
     const SearchResult best = solve("enumeration", numbers, goal);
     EXPECT_TRUE(goal.is_met(found)) << limit;
@@ -104,7 +104,7 @@ TEST(SoftChoice, IsNotFurtherFromTheOptimumThanItsBound) {
 
 TEST(SoftChoice, LearnsWhatItIsToldAndNotWhatTheProblemPredicted) {
   const PlanProblem numbers = problem();
-  SoftChoice soft(numbers, {.budget = Budget::kTime, .limit = 100.0}, kSteps, 1);
+  SoftChoice soft(numbers, {.budget = PlanQuantity::kSeconds, .limit = 100.0}, kSteps, 1);
   for (int64_t step = 0; step < kSteps; ++step) {
     auto losses = damages(numbers);
     losses[1] = {0.5, 0.25, 0.0};  // b is better in 8 bits
@@ -116,7 +116,7 @@ TEST(SoftChoice, LearnsWhatItIsToldAndNotWhatTheProblemPredicted) {
 // The budget limits measured losses. Predictions only matter at the end, when the plan must meet them, too.
 TEST(SoftChoice, ALossBudgetLimitsWhatIsMeasured) {
   const PlanProblem numbers = problem();
-  const PlanGoal goal{.budget = Budget::kLoss, .limit = 0.5};
+  const PlanGoal goal{.budget = PlanQuantity::kDamage, .limit = 0.5};
   const auto settled = [&](double damage_of_b, double beyond) {
     SoftChoice soft(numbers, goal, kSteps, 1);
     auto measured = damages(numbers);
@@ -133,15 +133,15 @@ TEST(SoftChoice, ALossBudgetLimitsWhatIsMeasured) {
 }
 
 TEST(SoftChoice, ALossBudgetOfNothingTakesWhatDoesNothing) {
-  SoftChoice soft(problem(), {.budget = Budget::kLoss, .limit = 0.0}, kSteps, 1);
+  SoftChoice soft(problem(), {.budget = PlanQuantity::kDamage, .limit = 0.0}, kSteps, 1);
   for (int64_t step = 0; step < kSteps; ++step) soft.learn(damages(problem()));
   for (const std::vector<double>& options : soft.probabilities()) EXPECT_GT(options[0], 0.9);
 }
 
 TEST(SoftChoice, DrawsByItsProbabilitiesAndTheSameInEveryRun) {
   const PlanProblem numbers = problem();
-  SoftChoice soft(numbers, {.budget = Budget::kTime, .limit = 100.0}, 1000, 5);
-  SoftChoice again(numbers, {.budget = Budget::kTime, .limit = 100.0}, 1000, 5);
+  SoftChoice soft(numbers, {.budget = PlanQuantity::kSeconds, .limit = 100.0}, 1000, 5);
+  SoftChoice again(numbers, {.budget = PlanQuantity::kSeconds, .limit = 100.0}, 1000, 5);
   const std::vector<std::vector<double>> nothing(4, std::vector<double>(3, 0.0));
   int counts[3] = {};
   for (int step = 0; step < 900; ++step) {

@@ -42,16 +42,16 @@ TEST(PlanProblem, AddsUp) {
 
 TEST(PlanProblem, RanksByExcessThenByWhatIsToBeLeast) {
   const PlanTotals totals{.seconds = 2, .bytes = 3, .damage = 5, .joules = 11};
-  EXPECT_EQ(rank({.budget = Budget::kTime, .limit = 2}, totals), (PlanRank{0, 5, 2, 3, 11}));
-  EXPECT_EQ(rank({.budget = Budget::kTime, .limit = 1.5}, totals), (PlanRank{0.5, 5, 2, 3, 11}));
-  EXPECT_EQ(rank({.budget = Budget::kMemory, .limit = 4}, totals), (PlanRank{0, 5, 3, 2, 11}));
-  EXPECT_EQ(rank({.budget = Budget::kLoss, .limit = 4}, totals), (PlanRank{1, 2, 5, 3, 11}));
-  EXPECT_EQ(rank({.budget = Budget::kEnergy, .limit = 10.5}, totals), (PlanRank{0.5, 5, 11, 2, 3}));
+  EXPECT_EQ(rank({.budget = PlanQuantity::kSeconds, .limit = 2}, totals), (PlanRank{0, 5, 2, 3, 11}));
+  EXPECT_EQ(rank({.budget = PlanQuantity::kSeconds, .limit = 1.5}, totals), (PlanRank{0.5, 5, 2, 3, 11}));
+  EXPECT_EQ(rank({.budget = PlanQuantity::kBytes, .limit = 4}, totals), (PlanRank{0, 5, 3, 2, 11}));
+  EXPECT_EQ(rank({.budget = PlanQuantity::kDamage, .limit = 4}, totals), (PlanRank{1, 2, 5, 3, 11}));
+  EXPECT_EQ(rank({.budget = PlanQuantity::kJoules, .limit = 10.5}, totals), (PlanRank{0.5, 5, 11, 2, 3}));
 }
 
 // A budget made by adding the same numbers in another order is met.
 TEST(PlanProblem, ToleratesTheRoundingOfSums) {
-  const PlanGoal goal{.budget = Budget::kTime, .limit = 0.3};
+  const PlanGoal goal{.budget = PlanQuantity::kSeconds, .limit = 0.3};
   EXPECT_TRUE(goal.is_met({.seconds = 0.1 + 0.2}));
   EXPECT_FALSE(goal.is_met({.seconds = 0.3 + 1e-11}));
 }
@@ -126,8 +126,8 @@ TEST(BudgetText, TakesUnits) {
   EXPECT_DOUBLE_EQ(parse_budget("memory=1.5GiB").limit(kLow), 1.5 * 1024 * 1024 * 1024);
   EXPECT_DOUBLE_EQ(parse_budget("memory=2e6").limit(kLow), 2e6);
   EXPECT_DOUBLE_EQ(parse_budget("loss=0.01").limit(kLow), 0.01);
-  EXPECT_EQ(parse_budget("loss=0.01nats").kind, Budget::kLoss);
-  EXPECT_EQ(parse_budget("energy=12J").kind, Budget::kEnergy);
+  EXPECT_EQ(parse_budget("loss=0.01nats").kind, PlanQuantity::kDamage);
+  EXPECT_EQ(parse_budget("energy=12J").kind, PlanQuantity::kJoules);
   EXPECT_DOUBLE_EQ(parse_budget("energy=12J").limit(kLow), 12.0);
   EXPECT_DOUBLE_EQ(parse_budget("energy=2.5").limit(kLow), 2.5);
   EXPECT_DOUBLE_EQ(parse_budget("energy=1.5kJ").limit(kLow), 1500.0);
@@ -162,13 +162,13 @@ TEST(PlanReasons, SayWhatAnOptionSavesAndCostsAndWhatWouldComeNext) {
                               {.name = "fp8", .seconds = 5e-3, .damage = 0.5}}},
                             {"norm", {{.name = "fp32", .seconds = 1e-3}}}};
   const Plan plan{2, 0, 0};
-  EXPECT_EQ(plan_reasons(problem, {.budget = Budget::kTime, .limit = 14e-3}, plan),
+  EXPECT_EQ(plan_reasons(problem, {.budget = PlanQuantity::kSeconds, .limit = 14e-3}, plan),
             (std::vector<std::string>{
                 "fp8: saves 6 ms (35.3 %) against fp32, costs 0.0004 nats; bf16 instead: +2 ms, -0.0003 nats",
                 "kept fp32: bf16 would cost 0.02 nats for 2 ms", "kept fp32: nothing here saves time"}));
-  EXPECT_EQ(plan_reasons(problem, {.budget = Budget::kTime, .limit = 12e-3}, plan)[0],
+  EXPECT_EQ(plan_reasons(problem, {.budget = PlanQuantity::kSeconds, .limit = 12e-3}, plan)[0],
             "fp8: saves 6 ms (35.3 %) against fp32, costs 0.0004 nats; bf16 instead would exceed the budget by 1 ms");
-  EXPECT_EQ(plan_reasons(problem, {.budget = Budget::kMemory, .limit = 0}, plan)[1],
+  EXPECT_EQ(plan_reasons(problem, {.budget = PlanQuantity::kBytes, .limit = 0}, plan)[1],
             "kept fp32: nothing here saves memory");
 }
 
@@ -181,7 +181,7 @@ TEST(PlanReasons, SpeakOfEnergyUnderABudgetOfEnergy) {
                               {.name = "fp8", .seconds = 5e-3, .damage = 0.5, .joules = 2e-3}}},
                             {"norm", {{.name = "fp32", .seconds = 1e-3, .joules = 6e-3}}}};
   EXPECT_EQ(
-      plan_reasons(problem, {.budget = Budget::kEnergy, .limit = 11e-3}, {1, 0, 0}),
+      plan_reasons(problem, {.budget = PlanQuantity::kJoules, .limit = 11e-3}, {1, 0, 0}),
       (std::vector<std::string>{
           "fp8: saves 1.2 mJ (10.0 %) against bf16, costs 0.0004 nats; bf16 instead would exceed the budget by 1 mJ",
           "kept bf16: fp8 would cost 0.5 nats for 1 mJ", "kept fp32: nothing here saves energy"}));
@@ -191,7 +191,7 @@ TEST(PlanReasons, NameErrorsOfDamagesAndWhatAnOptionAdds) {
   const PlanProblem problem{{"q",
                              {{.name = "bf16", .seconds = 1e-3, .damage_error = 3e-5},
                               {.name = "fp8", .seconds = 3e-3, .damage = 0.25, .damage_error = 4e-5}}}};
-  EXPECT_EQ(plan_reasons(problem, {.budget = Budget::kTime, .limit = 5e-3}, {1})[0],
+  EXPECT_EQ(plan_reasons(problem, {.budget = PlanQuantity::kSeconds, .limit = 5e-3}, {1})[0],
             "fp8: adds 2 ms (200.0 %) against bf16, costs 0.25 nats (+-5e-05); bf16 instead: -2 ms, -0.25 nats");
 }
 

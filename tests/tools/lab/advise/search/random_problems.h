@@ -53,9 +53,10 @@ inline PlanProblem random_problem(uint64_t seed, int decisions) {
 inline std::vector<PlanGoal> budgets_of(const PlanProblem& problem, uint64_t seed) {
   Numbers numbers(seed);
   std::vector<PlanGoal> goals;
-  for (const Budget budget : {Budget::kTime, Budget::kMemory, Budget::kLoss, Budget::kEnergy}) {
+  for (const PlanQuantity budget :
+       {PlanQuantity::kSeconds, PlanQuantity::kBytes, PlanQuantity::kDamage, PlanQuantity::kJoules}) {
     PlanGoal goal{.budget = budget};
-    const PlanQuantity limited = goal.quantities()[0];
+    const PlanQuantity limited = goal.budget;
     double least = 0, most = 0;
     for (const PlanDecision& decision : problem) {
       const auto amount = [&](const PlanOption& option) { return quantity(option.totals(), limited); };

@@ -1,10 +1,7 @@
-// Random plans and the Parzen search.
-#include "tools/lab/advise/search/random_search.h"
+// Random plans and the Bayesian search.
+#include "tools/lab/advise/search/solver.h"
 
 #include <gtest/gtest.h>
-
-#include <limits>
-#include <set>
 
 #include "tests/tools/lab/advise/search/random_problems.h"
 
@@ -43,56 +40,22 @@ TEST(RandomPlans, DrawEveryOptionEquallyOftenAndTheSameForTheSameSeed) {
   for (const int count : counts) EXPECT_NEAR(count, 1000, 4 * 26);
 }
 
-// ---- The Parzen search.
+// ---- The Bayesian search.
 
-PlanProblem problem_of(int decisions, int options) {
+// Damage is the distance from a target, one of 3^12 plans.
+TEST(Bayesian, FindsTheBestOfHalfAMillionPlansByTryingAFewHundred) {
   PlanProblem problem;
-  for (int i = 0; i < decisions; ++i) {
+  for (int i = 0; i < 12; ++i) {
     PlanDecision& decision = problem.emplace_back();
     decision.name = fmt::format("d{:02}", i);
-    for (int o = 0; o < options; ++o) decision.options.push_back({.name = fmt::format("f{}", o)});
+    for (int o = 0; o < 3; ++o) {
+      decision.options.push_back({.name = fmt::format("f{}", o), .damage = o == i * 7 % 3 ? 0.0 : 1.0});
+    }
   }
-  return problem;
-}
-
-// Distance from the target, one of 3^12 plans. The search sees only this value.
-double distance(const Plan& plan) {
-  double sum = 0;
-  for (size_t i = 0; i < plan.size(); ++i) sum += plan[i] != static_cast<int>(i * 7 % 3);
-  return sum;
-}
-
-TEST(ParzenSearch, FindsTheBestOfHalfAMillionPlansByTryingAFewHundred) {
-  const PlanProblem problem = problem_of(12, 3);
-  std::set<Plan> tried;
-  const auto objective = [&](const Plan& plan) {
-    EXPECT_TRUE(tried.insert(plan).second) << "tried twice";
-    return distance(plan);
-  };
-  const ParzenResult result = parzen_search(problem, objective, {.seed = 3, .evaluations = 400});
-  EXPECT_EQ(result.value, 0);
-  EXPECT_EQ(distance(result.plan), 0);
-  EXPECT_EQ(result.evaluations, static_cast<int64_t>(tried.size()));
-  // As many random plans reach 3 at best, mostly 4.
-  EXPECT_GT(parzen_search(problem, distance, {.seed = 3, .evaluations = 400, .random_plans = 400}).value, 1);
-}
-
-TEST(ParzenSearch, TakesANaNForWorseThanEverything) {
-  const auto objective = [&](const Plan& plan) {
-    return plan[0] == 0 ? std::numeric_limits<double>::quiet_NaN() : distance(plan);
-  };
-  const ParzenResult result = parzen_search(problem_of(4, 2), objective, {});
-  EXPECT_EQ(result.plan, (Plan{1, 1, 0, 0}));
-  EXPECT_EQ(result.evaluations, 16);  // there are only 16 plans
-}
-
-TEST(ParzenSearch, TriesOnlyPlansThatRepairAllows) {
-  const auto repair = [](Plan& plan, Draws&) { plan[2] = 1; };
-  const auto objective = [](const Plan& plan) {
-    EXPECT_EQ(plan[2], 1);
-    return distance(plan);
-  };
-  EXPECT_EQ(parzen_search(problem_of(6, 3), objective, {.repair = repair}).value, 1);
+  const PlanGoal goal{.budget = PlanQuantity::kSeconds, .limit = 1};
+  EXPECT_EQ(solve("bayesian", problem, goal, {.seed = 3, .evaluations = 400}).totals.damage, 0);
+  // As many random plans reach 3 at best, mostly 4; the first 40 are random.
+  EXPECT_GT(solve("bayesian", problem, goal, {.seed = 3, .evaluations = 40}).totals.damage, 1);
 }
 
 }  // namespace

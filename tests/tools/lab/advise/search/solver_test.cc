@@ -99,7 +99,8 @@ TEST_P(EverySolver, TakesTheFirstOfEquals) {
     for (int o = 0; o < 3; ++o) decision.options[o].name = fmt::format("f{}", o);
     problem.push_back(decision);
   }
-  for (const Budget budget : {Budget::kTime, Budget::kMemory, Budget::kLoss, Budget::kEnergy}) {
+  for (const PlanQuantity budget :
+       {PlanQuantity::kSeconds, PlanQuantity::kBytes, PlanQuantity::kDamage, PlanQuantity::kJoules}) {
     EXPECT_EQ(solve(problem, {.budget = budget, .limit = 5}).plan, Plan(5, 0));
     EXPECT_EQ(solve(problem, {.budget = budget, .limit = 1}).plan, Plan(5, 0));
   }
@@ -118,12 +119,12 @@ TEST_P(EverySolver, KeepsASensitiveDecisionHighUnderATightBudget) {
                           {.name = "fp8", .seconds = 1, .bytes = 1, .damage = factor * (4 + 0.01 * i), .joules = 1}}});
     }
     // All need 10 in fp8; a limit of 13.5 has room for one in fp32.
-    const Plan by_time = solve(problem, {.budget = Budget::kTime, .limit = 13.5}).plan;
+    const Plan by_time = solve(problem, {.budget = PlanQuantity::kSeconds, .limit = 13.5}).plan;
     EXPECT_EQ(by_time[sensitive], 0) << "sensitive: " << sensitive;
     EXPECT_EQ(std::ranges::count(by_time, 0), 1);
-    EXPECT_EQ(solve(problem, {.budget = Budget::kMemory, .limit = 13.5}).plan[sensitive], 0);
-    EXPECT_EQ(solve(problem, {.budget = Budget::kEnergy, .limit = 13.5}).plan[sensitive], 0);
-    EXPECT_EQ(solve(problem, {.budget = Budget::kLoss, .limit = 40}).plan[sensitive], 0);
+    EXPECT_EQ(solve(problem, {.budget = PlanQuantity::kBytes, .limit = 13.5}).plan[sensitive], 0);
+    EXPECT_EQ(solve(problem, {.budget = PlanQuantity::kJoules, .limit = 13.5}).plan[sensitive], 0);
+    EXPECT_EQ(solve(problem, {.budget = PlanQuantity::kDamage, .limit = 40}).plan[sensitive], 0);
   }
 }
 
@@ -133,19 +134,19 @@ TEST_P(EverySolver, SaysThatABudgetCannotBeMetAndWhatIsNearest) {
                              {{.name = "bf16", .seconds = 4e-3},
                               {.name = "fp8", .seconds = 2e-3, .damage = 0.5},
                               {.name = "other", .seconds = 2e-3, .damage = 0.25}}}};
-  const SearchResult result = solve(problem, {.budget = Budget::kTime, .limit = 3e-3});
+  const SearchResult result = solve(problem, {.budget = PlanQuantity::kSeconds, .limit = 3e-3});
   EXPECT_FALSE(result.meets_budget);
   EXPECT_EQ(result.plan, (Plan{1, 2})) << "as fast as fp8 for both, with less damage";
-  EXPECT_TRUE(solve(problem, {.budget = Budget::kTime, .limit = 4e-3}).meets_budget);
+  EXPECT_TRUE(solve(problem, {.budget = PlanQuantity::kSeconds, .limit = 4e-3}).meets_budget);
 }
 
 TEST_P(EverySolver, RefusesWhatIsNoNumber) {
   PlanProblem problem = random_problem(1, 4);
   problem[3].options[1].damage = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(error_of([&] { solve(problem, {.budget = Budget::kTime, .limit = 10}); }),
+  EXPECT_EQ(error_of([&] { solve(problem, {.budget = PlanQuantity::kSeconds, .limit = 10}); }),
             "[plan] the damage of blocks.3.linear in format1 must be a finite number from 0 on, got nan; measure it "
             "again, or leave the option out");
-  EXPECT_EQ(error_of([&] { solve(random_problem(1, 4), {.budget = Budget::kLoss, .limit = -1}); }),
+  EXPECT_EQ(error_of([&] { solve(random_problem(1, 4), {.budget = PlanQuantity::kDamage, .limit = -1}); }),
             "[plan] a budget must be a finite number from 0 on, got -1; give seconds, bytes, nats or joules");
 }
 
@@ -161,8 +162,8 @@ TEST(Reinforcement, LearnsFromReturns) {
   double learned = 0, drawn = 0, optimum = 0;
   for (uint64_t seed = 500; seed < 504; ++seed) {
     const PlanProblem problem = random_problem(seed, 40);
-    const PlanTotals cheap = evaluate(problem, nearest_plan(problem, {.budget = Budget::kTime}));
-    const PlanGoal goal{.budget = Budget::kTime, .limit = 1.5 * cheap.seconds};
+    const PlanTotals cheap = evaluate(problem, nearest_plan(problem, {.budget = PlanQuantity::kSeconds}));
+    const PlanGoal goal{.budget = PlanQuantity::kSeconds, .limit = 1.5 * cheap.seconds};
     learned += solve("reinforcement", problem, goal).totals.damage;
     drawn += solve("reinforcement", problem, goal, {.batches = 1}).totals.damage;
     optimum += solve("knapsack", problem, goal).totals.damage;
@@ -172,8 +173,9 @@ TEST(Reinforcement, LearnsFromReturns) {
 }
 
 TEST(Enumeration, RefusesTooManyPlans) {
-  EXPECT_EQ(error_of([&] { solve("enumeration", random_problem(400, 30), {.budget = Budget::kLoss, .limit = 1e3}); }),
-            "[plan] 30 decisions have more than 4194304 plans together, too many to try them all; use the knapsack");
+  EXPECT_EQ(
+      error_of([&] { solve("enumeration", random_problem(400, 30), {.budget = PlanQuantity::kDamage, .limit = 1e3}); }),
+      "[plan] 30 decisions have more than 4194304 plans together, too many to try them all; use the knapsack");
 }
 
 TEST(PlanSolver, KnowsItsNames) {
@@ -197,12 +199,7 @@ TEST(Knapsack, IsTheOptimum) {
                                        << goal.limit;
       ASSERT_EQ(rank(goal, found.totals), rank(goal, best.totals));
       ASSERT_EQ(found.meets_budget, best.meets_budget);
-      if (best.meets_budget) {
-        EXPECT_EQ(found.gap, 0.0);
-        ++met;
-      } else {
-        ++not_met;
-      }
+      ++(best.meets_budget ? met : not_met);
     }
   }
   EXPECT_GT(met, 800);
@@ -230,23 +227,18 @@ TEST(Knapsack, IsTheOptimumOfSumsThatAreRounded) {
   }
 }
 
-// 200 decisions: more plans than can be counted. The bound keeps lists short, so the result is exact. With few labels
-// the result reports how far it may be off, which must hold.
-TEST(Knapsack, SaysByHowMuchItMayBeOffWithFewLabels) {
+// 200 decisions: more plans than can be counted. With few labels the plan still meets the budget.
+TEST(Knapsack, MeetsTheBudgetWithFewLabels) {
   const PlanProblem problem = random_problem(7, 200);
   for (const PlanGoal& goal : budgets_of(problem, 7)) {
     const SearchResult exact = solve("knapsack", problem, goal);
     if (!exact.meets_budget) continue;
-    ASSERT_EQ(exact.gap, 0.0) << "budget " << static_cast<int>(goal.budget) << " limit " << goal.limit;
     const PlanQuantity least = goal.quantities()[1];
     const SearchResult coarse = solve("knapsack", problem, goal, {.most_labels = 16});
     EXPECT_TRUE(coarse.meets_budget);
-    ASSERT_TRUE(coarse.gap.has_value());
-    EXPECT_LE(quantity(coarse.totals, least), quantity(exact.totals, least) + *coarse.gap);
     EXPECT_GE(quantity(coarse.totals, least), quantity(exact.totals, least));
-    std::printf("budget %d of %.5g: least %.5g, with 16 labels %.5g, said to be off by %.3g at most\n",
-                static_cast<int>(goal.budget), goal.limit, quantity(exact.totals, least),
-                quantity(coarse.totals, least), *coarse.gap);
+    std::printf("budget %d of %.5g: least %.5g, with 16 labels %.5g\n", static_cast<int>(goal.budget), goal.limit,
+                quantity(exact.totals, least), quantity(coarse.totals, least));
   }
 }
 
