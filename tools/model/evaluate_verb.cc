@@ -1,4 +1,4 @@
-#include "tools/model/evaluate/verbs.h"
+#include "tools/model/verbs.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "tools/model/convert/verbs.h"
+#include "tools/model/verbs.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "tools/model/generate/generate_verb.h"
+#include "tools/model/verbs.h"
 
 #include <algorithm>
 #include <optional>
