@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/model/evaluate/choice_tasks.h"
+#include "tools/model/evaluate/scorer.h"
 #include "tools/train/run_log.h"
 
 namespace mantissa {
