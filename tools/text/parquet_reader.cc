@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <vector>
 
 #include "core/base/check.h"
@@ -122,37 +121,8 @@ Thrift read_thrift(Bytes& rest, Wire type, int depth = 0) {
 constexpr int64_t kByteArray = 6;                // Type
 constexpr int64_t kRequired = 0, kOptional = 1;  // FieldRepetitionType
 
-struct Element {
-  std::string name;
-  int64_t type = -1, repetition = kRequired, children = 0;
-};
-
-struct Chunk {
-  std::vector<std::string> path;
-  Codec codec = Codec::kNone;
-  int64_t values = 0, bytes = 0, data_offset = 0, dictionary_offset = 0;
-  bool is_elsewhere = false;  // in another file
-};
-
-struct Footer {
-  std::vector<Element> schema;
-  std::vector<Chunk> chunks;  // of all row groups
-};
-
-Chunk chunk_of(const Thrift& column) {
-  const Thrift& metadata = column.field(3);
-  Chunk chunk{.path = {},
-              .codec = static_cast<Codec>(metadata.integer(4)),
-              .values = metadata.integer(5),
-              .bytes = metadata.integer(7),
-              .data_offset = metadata.integer(9),
-              .dictionary_offset = metadata.integer(11),
-              .is_elsewhere = column.field(1).type != Wire::kStop};
-  for (const Thrift& name : metadata.list(3, Wire::kBinary)) chunk.path.emplace_back(name.text);
-  return chunk;
-}
-
-Footer read_footer(Bytes file) {
+// FileMetaData.
+Thrift read_footer(Bytes file) {
   constexpr std::string_view kMagic = "PAR1", kEncrypted = "PARE";
   constexpr size_t kTail = 8;  // length and magic
   const auto text_at = [&](size_t at) { return text_of(file.subspan(at, 4)); };
@@ -164,40 +134,34 @@ Footer read_footer(Bytes file) {
   const uint32_t length = take_u32(tail);
   require<DataError>(length <= file.size() - kTail - 4, "{}", kBadFooter);
   Bytes bytes = file.subspan(file.size() - kTail - length, length);
-  const Thrift metadata = read_thrift(bytes, Wire::kStruct);
-  Footer footer;
-  for (const Thrift& element : metadata.list(2, Wire::kStruct)) {
-    footer.schema.push_back({.name = std::string(element.field(4).text),
-                             .type = element.integer(1, -1),
-                             .repetition = element.integer(3, kRequired),
-                             .children = element.integer(5)});
-  }
-  for (const Thrift& group : metadata.list(4, Wire::kStruct)) {
-    for (const Thrift& column : group.list(1, Wire::kStruct)) footer.chunks.push_back(chunk_of(column));
-  }
-  return footer;
+  return read_thrift(bytes, Wire::kStruct);
 }
 
 // The column at the top of the schema. DataError listing the columns of texts if none has this name.
-Element find_column(const Footer& footer, const std::string& column) {
-  require<DataError>(!footer.schema.empty(), "{}", kBadFooter);
-  std::vector<std::string> texts;
-  std::optional<Element> found;
+const Thrift& find_column(const std::vector<Thrift>& schema, const std::string& column) {
+  require<DataError>(!schema.empty(), "{}", kBadFooter);
+  const auto children = [&](size_t at) { return schema[at].integer(5); };
+  const auto is_text = [](const Thrift& element) {
+    return element.integer(5) == 0 && element.integer(1, -1) == kByteArray;
+  };
+  std::vector<std::string_view> texts;
+  const Thrift* found = nullptr;
   size_t at = 1;
-  for (int64_t i = 0; i < footer.schema[0].children && at < footer.schema.size(); ++i) {
-    const Element& child = footer.schema[at];
-    if (child.name == column) found = child;
-    if (child.children == 0 && child.type == kByteArray) texts.push_back(child.name);
-    for (int64_t open = 1; open > 0 && at < footer.schema.size(); ++at) {  // skips all that is within it
-      require<DataError>(footer.schema[at].children >= 0, "{}", kBadFooter);
-      open += std::min<int64_t>(footer.schema[at].children, int64_t{1} << 32) - 1;
+  for (int64_t i = 0; i < children(0) && at < schema.size(); ++i) {
+    const Thrift& child = schema[at];
+    const std::string_view name = child.field(4).text;
+    if (name == column) found = &child;
+    if (is_text(child)) texts.push_back(name);
+    for (int64_t open = 1; open > 0 && at < schema.size(); ++at) {  // skips all that is within it
+      require<DataError>(children(at) >= 0, "{}", kBadFooter);
+      open += std::min<int64_t>(children(at), int64_t{1} << 32) - 1;
     }
   }
   const std::string known =
       fmt::format("it has {}", texts.empty() ? "none" : fmt::format("{}", fmt::join(texts, ", ")));
-  require<DataError>(found.has_value(), "no column '{}' of texts; {} (--field)", column, known);
-  const bool is_text = found->children == 0 && found->type == kByteArray && found->repetition <= kOptional;
-  require<DataError>(is_text, "column '{}' holds no texts; {} (--field)", column, known);
+  require<DataError>(found != nullptr, "no column '{}' of texts; {} (--field)", column, known);
+  require<DataError>(is_text(*found) && found->integer(3, kRequired) <= kOptional,
+                     "column '{}' holds no texts; {} (--field)", column, known);
   return *found;
 }
 
@@ -244,21 +208,23 @@ class ColumnReader {
   ColumnReader(Bytes file, bool is_optional, const std::function<void(std::span<const std::string_view>)>& f)
       : file_(file), is_optional_(is_optional), f_(f) {}
 
-  void read(const Chunk& chunk) {
-    require<DataError>(!chunk.is_elsewhere, "its columns are in other files, which are not read");
-    const bool has_dictionary = chunk.dictionary_offset > 0 && chunk.dictionary_offset < chunk.data_offset;
-    const int64_t begin = has_dictionary ? chunk.dictionary_offset : chunk.data_offset;
+  // A ColumnChunk.
+  void read(const Thrift& chunk) {
+    const Thrift& metadata = chunk.field(3);
+    require<DataError>(chunk.field(1).type == Wire::kStop, "its columns are in other files, which are not read");
+    const auto codec = static_cast<Codec>(metadata.integer(4));
+    const int64_t bytes = metadata.integer(7), data = metadata.integer(9), dictionary = metadata.integer(11);
+    const int64_t begin = dictionary > 0 && dictionary < data ? dictionary : data;
     const auto size = static_cast<int64_t>(file_.size());
-    require<DataError>(begin >= 4 && chunk.bytes >= 0 && begin <= size && chunk.bytes <= size - begin, "{}",
-                       kBadFooter);
-    Bytes rest = file_.subspan(static_cast<size_t>(begin), static_cast<size_t>(chunk.bytes));
+    require<DataError>(begin >= 4 && bytes >= 0 && begin <= size && bytes <= size - begin, "{}", kBadFooter);
+    Bytes rest = file_.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
     dictionary_.clear();
-    int64_t left = chunk.values;
+    int64_t left = metadata.integer(5);
     while (left > 0) {
       const auto offset = rest.data() - file_.data();
       texts_.clear();
       try {
-        read_page(chunk.codec, left, rest);
+        read_page(codec, left, rest);
       } catch (const DataError& error) {
         throw DataError(fmt::format("the page at byte {}: {}", offset, error.what()));
       }
@@ -350,10 +316,14 @@ class ColumnReader {
 
 void read_parquet_texts(std::span<const std::byte> file, const std::string& column,
                         const std::function<void(std::span<const std::string_view>)>& f) {
-  const Footer footer = read_footer(file);
-  ColumnReader reader(file, find_column(footer, column).repetition == kOptional, f);
-  for (const Chunk& chunk : footer.chunks) {
-    if (chunk.path == std::vector{column}) reader.read(chunk);
+  const Thrift footer = read_footer(file);
+  const Thrift& found = find_column(footer.list(2, Wire::kStruct), column);
+  ColumnReader reader(file, found.integer(3, kRequired) == kOptional, f);
+  for (const Thrift& group : footer.list(4, Wire::kStruct)) {
+    for (const Thrift& chunk : group.list(1, Wire::kStruct)) {
+      const std::vector<Thrift>& path = chunk.field(3).list(3, Wire::kBinary);
+      if (path.size() == 1 && path[0].text == column) reader.read(chunk);
+    }
   }
 }
 

@@ -12,7 +12,7 @@
 
 #include "core/ops/cross_entropy.h"
 #include "tests/program/program.h"
-#include "tools/model/evaluate/choice_tasks.h"
+#include "tools/model/evaluate/scorer.h"
 
 namespace mantissa::testing {
 namespace {

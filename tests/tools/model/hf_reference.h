@@ -8,7 +8,7 @@
 #include "core/io/safetensors.h"
 #include "tests/models/training_pass.h"
 #include "tests/testing/every_case.h"
-#include "tools/model/exchange/model_source.h"
+#include "tools/model/exchange/families.h"
 
 namespace mantissa::testing {
 

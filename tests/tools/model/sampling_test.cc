@@ -1,5 +1,5 @@
 // The filters of the next token against Hugging Face's transformers (make_sampling_reference.py).
-#include "tools/model/generate/sampling.h"
+#include "tools/model/generate/generator.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

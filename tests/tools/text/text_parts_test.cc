@@ -5,7 +5,6 @@
 
 #include "core/base/error.h"
 #include "tools/text/tokenizer/bpe.h"
-#include "tools/text/tokenizer/normalizer.h"
 #include "tools/text/tokenizer/pre_tokenizer.h"
 #include "tools/text/tokenizer/regex.h"
 #include "tools/text/tokenizer/tokenizer.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/model/exchange/model_source.h"
+#include "tools/model/exchange/families.h"
 
 namespace mantissa {
 

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <numbers>
 
 #include "core/base/progress_bar.h"
+#include "core/base/wrapped_text.h"
 #include "core/data/data_kind.h"
 #include "core/io/files.h"
 #include "core/ops/cross_entropy.h"
@@ -18,6 +21,125 @@ namespace {
 
 double bits_per_byte(const TextScore& score) {
   return score.nats / std::numbers::ln2 / static_cast<double>(score.bytes);
+}
+
+using nlohmann::json;
+
+constexpr int32_t kHellaSwagMagic = 20240522;
+
+// Code points of UTF-8 text.
+double characters(const std::string& text) {
+  return static_cast<double>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+// The continuation keeps the spaces at the end of the context: tokens begin with a space more often than they end so.
+Choice encode_choice(const TextCodec& text, std::string context, std::string continuation) {
+  const size_t end = context.find_last_not_of(" \n\t\r\f\v") + 1;
+  continuation = context.substr(end) + continuation;
+  context.resize(end);
+  std::vector<int32_t> begin = text.encode(context);
+  Choice choice{.tokens = text.encode(context + continuation), .first = begin.size()};
+  if (choice.first == 0) {  // something must come before the first token
+    const Tokenizer* const tokenizer = text.tokenizer();
+    const std::optional<int32_t> start = tokenizer == nullptr ? std::optional<int32_t>('\n')
+                                         : tokenizer->bos()   ? tokenizer->bos()
+                                                              : tokenizer->eos();
+    if (!start) throw DataError("a context is empty, and the tokenizer has no token for the beginning of a text");
+    choice.tokens.insert(choice.tokens.begin(), *start);
+    choice.first = 1;
+  }
+  if (choice.tokens.size() <= choice.first) throw DataError("a choice is empty");
+  return choice;
+}
+
+Question read_question(const json& line, const TextCodec& text) {
+  const std::string context = line.at("context"), delimiter = line.value("delimiter", " ");
+  const json& label = line.at("label");
+  if (!label.is_number_unsigned()) throw DataError(fmt::format("label: expected an index, got {}", label.dump()));
+  Question question{.choices = {}, .label = label.get<size_t>()};
+  for (const json& one : line.at("choices")) {
+    const std::string continuation = one;
+    question.choices.push_back(encode_choice(text, context, delimiter + continuation));
+    question.choices.back().length = std::max(characters(continuation), 1.0);
+  }
+  if (question.choices.size() < 2) throw DataError("expected at least 2 choices");
+  if (question.label >= question.choices.size()) {
+    throw DataError(fmt::format("label: expected 0 to {}, got {}", question.choices.size() - 1, question.label));
+  }
+  return question;
+}
+
+Task read_lines(const std::string& path, std::string_view lines, const TextCodec& text) {
+  if (!text.is_text()) {
+    throw DataError(fmt::format("{}: the model has no tokenizer: text cannot be scored", path));
+  }
+  Task task{.name = std::filesystem::path(path).stem().string(), .questions = {}, .length_unit = "characters"};
+  for_each_line(lines, [&](size_t number, std::string_view line) {
+    try {
+      task.questions.push_back(read_question(json::parse(line), text));
+    } catch (const json::exception& error) {
+      throw DataError(
+          fmt::format("{}:{}: expected {{\"context\": TEXT, \"choices\": [TEXT, ...], \"label\": INDEX}}: {}", path,
+                      number, error.what()));
+    } catch (const DataError& error) {
+      throw DataError(fmt::format("{}:{}: {}", path, number, error.what()));
+    }
+  });
+  return task;
+}
+
+Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, const ModelConfig& model) {
+  int32_t header[3];
+  std::memcpy(header, bytes.data(), sizeof(header));
+  if (header[1] != 1) throw DataError(fmt::format("{}: expected version 1, got {}", path, header[1]));
+  std::vector<uint16_t> stream((bytes.size() - 1024) / 2);
+  std::memcpy(stream.data(), bytes.data() + 1024, stream.size() * 2);
+  Task task{.name = "hellaswag", .questions = {}, .length_unit = "tokens"};
+  size_t at = 0;
+  const auto next = [&]() -> uint16_t {
+    if (at >= stream.size()) throw DataError(fmt::format("{}: it ends within an example", path));
+    return stream[at++];
+  };
+  const auto read_tokens = [&](std::vector<int32_t>& tokens) {
+    for (size_t left = next(); left > 0; --left) {
+      tokens.push_back(next());
+      if (tokens.back() >= model.vocab) {
+        throw DataError(
+            fmt::format("{}: token {} is outside of the vocabulary of {}", path, tokens.back(), model.vocab));
+      }
+    }
+  };
+  for (int32_t example = 0; example < header[2]; ++example) {
+    const auto expect = [&](bool is_right, const std::string& problem) {
+      if (!is_right) throw DataError(fmt::format("{}: example {}: {}; copy the file again", path, example, problem));
+    };
+    const size_t begin = at;
+    const uint16_t start = next();
+    expect(start == 65535, fmt::format("it must begin with 65535, got {}", start));
+    const size_t length_bytes = next();
+    next();  // its index
+    Question question{.choices = {}, .label = next()};
+    const size_t choices = next();
+    std::vector<int32_t> context;
+    read_tokens(context);
+    for (size_t i = 0; i < choices; ++i) {
+      Choice choice{.tokens = context, .first = context.size()};
+      read_tokens(choice.tokens);
+      choice.length = static_cast<double>(choice.tokens.size() - choice.first);
+      question.choices.push_back(std::move(choice));
+    }
+    expect((at - begin) * 2 == length_bytes,
+           fmt::format("it has {} bytes, and its header says {}", (at - begin) * 2, length_bytes));
+    expect(question.label < choices, fmt::format("the label is {} of {} choices", question.label, choices));
+    expect(!context.empty(), "its context is empty");
+    expect(std::ranges::none_of(question.choices, [](const Choice& choice) { return choice.length == 0.0; }),
+           "a choice is empty");
+    task.questions.push_back(std::move(question));
+  }
+  if (at != stream.size() || bytes.size() % 2 != 0) {
+    throw DataError(fmt::format("{}: it goes on behind its {} examples", path, header[2]));
+  }
+  return task;
 }
 
 }  // namespace
@@ -141,6 +263,95 @@ TextScore score_text(Scorer& scorer, const ScoredText& text, const WindowOptions
     ++score.tokens;
   });
   return score;
+}
+
+Task read_task(const std::string& path, const TextCodec& text, const ModelConfig& model) {
+  const MappedFile file = map_file<DataError>(path);
+  const std::span<const std::byte> bytes = file.bytes();
+  int32_t magic = 0;
+  if (bytes.size() >= 1024) std::memcpy(&magic, bytes.data(), sizeof(magic));
+  Task task = magic == kHellaSwagMagic ? read_hellaswag(path, bytes, model) : read_lines(path, file.text(), text);
+  if (task.questions.empty()) throw DataError(fmt::format("{}: it holds no questions", path));
+  return task;
+}
+
+double TaskResult::error_of(double share, int64_t questions) {
+  return questions > 1 ? std::sqrt(share * (1.0 - share) / static_cast<double>(questions - 1)) : 0.0;
+}
+
+std::string TaskResult::describe() const {
+  return fmt::format("acc {:.4f} +- {:.4f}, acc_norm {:.4f} +- {:.4f} (by {}; {})", acc(), error_of(acc(), questions),
+                     acc_norm(), error_of(acc_norm(), questions), length_unit, counted(questions, "question"));
+}
+
+void to_json(json& json, const TaskResult& result) {
+  const double acc = result.acc(), norm = result.acc_norm();
+  json = {{"questions", result.questions},
+          {"acc", acc},
+          {"acc_stderr", TaskResult::error_of(acc, result.questions)},
+          {"acc_norm", norm},
+          {"acc_norm_stderr", TaskResult::error_of(norm, result.questions)}};
+}
+
+TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t length) {
+  struct Place {
+    size_t question, choice;
+  };
+  std::vector<Place> places;
+  std::vector<std::vector<double>> sums(task.questions.size());  // log-probabilities of the continuations
+  const auto choice_at = [&task](const Place& place) -> const Choice& {
+    return task.questions[place.question].choices[place.choice];
+  };
+  for (size_t question = 0; question < task.questions.size(); ++question) {
+    sums[question].resize(task.questions[question].choices.size());
+    for (size_t choice = 0; choice < sums[question].size(); ++choice) places.push_back({question, choice});
+  }
+  // Sequences of similar length run together, since padding costs computation.
+  std::ranges::stable_sort(places, std::greater{}, [&](const Place& place) { return choice_at(place).tokens.size(); });
+  const auto rows_of = [&](size_t pass) {
+    const size_t begin = pass * static_cast<size_t>(sequences);
+    return std::span(places).subspan(begin, std::min(static_cast<size_t>(sequences), places.size() - begin));
+  };
+  const auto make = [&](size_t pass) {
+    const std::span<const Place> rows = rows_of(pass);
+    // The longest one comes first. The first token is read only, the last one predicted only.
+    const size_t width = std::min(choice_at(rows[0]).tokens.size() - 1, static_cast<size_t>(length));
+    ScoredPass made{.tokens = std::vector<int32_t>(rows.size() * width),
+                    .targets = std::vector<int32_t>(rows.size() * width, kIgnoreIndex),
+                    .length = static_cast<int64_t>(width)};
+    for (size_t row = 0; row < rows.size(); ++row) {
+      const Choice& choice = choice_at(rows[row]);
+      const size_t cut = choice.tokens.size() - 1 > width ? choice.tokens.size() - 1 - width : 0;
+      for (size_t i = cut; i + 1 < choice.tokens.size(); ++i) {
+        made.tokens[row * width + i - cut] = choice.tokens[i];
+        if (i + 1 >= choice.first) made.targets[row * width + i - cut] = choice.tokens[i + 1];
+      }
+    }
+    return made;
+  };
+  const size_t passes = (places.size() + static_cast<size_t>(sequences) - 1) / static_cast<size_t>(sequences);
+  scorer.run(passes, make, [&](size_t pass, std::span<const float> losses) {
+    const std::span<const Place> rows = rows_of(pass);
+    const size_t width = losses.size() / rows.size();
+    for (size_t row = 0; row < rows.size(); ++row) {
+      double& sum = sums[rows[row].question][rows[row].choice];
+      for (const float loss : losses.subspan(row * width, width)) sum -= static_cast<double>(loss);
+    }
+  });
+  TaskResult result{.length_unit = task.length_unit, .questions = static_cast<int64_t>(task.questions.size())};
+  for (size_t i = 0; i < task.questions.size(); ++i) {
+    const Question& question = task.questions[i];
+    const auto best = [&](const auto& score) {  // the first of equal ones, as numpy's argmax
+      size_t winner = 0;
+      for (size_t j = 1; j < sums[i].size(); ++j) {
+        if (score(j) > score(winner)) winner = j;
+      }
+      return winner;
+    };
+    result.right += best([&](size_t j) { return sums[i][j]; }) == question.label;
+    result.right_by_length += best([&](size_t j) { return sums[i][j] / question.choices[j].length; }) == question.label;
+  }
+  return result;
 }
 
 }  // namespace mantissa

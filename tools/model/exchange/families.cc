@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 
 #include "core/base/check.h"
@@ -23,30 +24,27 @@ struct Renamed {
   bool is_transposed = false;              // GPT-2's Conv1D
 };
 
-constexpr Renamed kGpt2Layer[] = {
-    {"norm1", {"ln_1"}}, {"attention.qkv", {"attn.c_attn"}, true}, {"attention.out", {"attn.c_proj"}, true},
-    {"norm2", {"ln_2"}}, {"mlp.up", {"mlp.c_fc"}, true},           {"mlp.down", {"mlp.c_proj"}, true}};
-constexpr Renamed kLlamaLayer[] = {{"norm1", {"input_layernorm"}},
+constexpr Renamed kGpt2Names[] = {{"norm1", {"ln_1"}},
+                                  {"attention.qkv", {"attn.c_attn"}, true},
+                                  {"attention.out", {"attn.c_proj"}, true},
+                                  {"norm2", {"ln_2"}},
+                                  {"mlp.up", {"mlp.c_fc"}, true},
+                                  {"mlp.down", {"mlp.c_proj"}, true},
+                                  {"token_embedding", {"transformer.wte"}},
+                                  {"position_embedding", {"transformer.wpe"}},
+                                  {"final_norm", {"transformer.ln_f"}},
+                                  {"head", {"lm_head"}}};
+constexpr Renamed kLlamaNames[] = {{"norm1", {"input_layernorm"}},
                                    {"attention.qkv", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
                                    {"attention.query_norm", {"self_attn.q_norm"}},
                                    {"attention.key_norm", {"self_attn.k_norm"}},
                                    {"attention.out", {"self_attn.o_proj"}},
                                    {"norm2", {"post_attention_layernorm"}},
                                    {"mlp.up", {"mlp.gate_proj", "mlp.up_proj"}},
-                                   {"mlp.down", {"mlp.down_proj"}}};
-constexpr Renamed kGpt2Other[] = {{"token_embedding", {"transformer.wte"}},
-                                  {"position_embedding", {"transformer.wpe"}},
-                                  {"final_norm", {"transformer.ln_f"}},
-                                  {"head", {"lm_head"}}};
-constexpr Renamed kLlamaOther[] = {
-    {"token_embedding", {"model.embed_tokens"}}, {"final_norm", {"model.norm"}}, {"head", {"lm_head"}}};
-
-const Renamed& find_renamed(std::span<const Renamed> table, std::string_view layer) {
-  for (const Renamed& one : table) {
-    if (one.ours == layer) return one;
-  }
-  throw ContractError(fmt::format("[families] no name for the layer '{}'", layer));
-}
+                                   {"mlp.down", {"mlp.down_proj"}},
+                                   {"token_embedding", {"model.embed_tokens"}},
+                                   {"final_norm", {"model.norm"}},
+                                   {"head", {"lm_head"}}};
 
 }  // namespace
 
@@ -129,15 +127,15 @@ ParameterParts hf_parts(const ModelFamily& family, const ModelConfig& model, con
     prefix = fmt::format("{}.{}.", is_gpt2 ? "transformer.h" : "model.layers", layer.substr(0, layer.find('.')));
     layer.remove_prefix(layer.find('.') + 1);
   }
-  const bool is_block = !prefix.empty();
-  const Renamed& renamed = is_block ? find_renamed(is_gpt2 ? std::span<const Renamed>(kGpt2Layer) : kLlamaLayer, layer)
-                                    : find_renamed(is_gpt2 ? std::span<const Renamed>(kGpt2Other) : kLlamaOther, layer);
+  const std::span<const Renamed> names_of_family = is_gpt2 ? std::span<const Renamed>(kGpt2Names) : kLlamaNames;
+  const auto renamed = std::ranges::find(names_of_family, layer, &Renamed::ours);
+  MANTISSA_CHECK(renamed != names_of_family.end(), "[families] no name for the layer '{}'", layer);
   std::vector<int64_t> shape = parameter.shape.extents();
-  ParameterParts result{.parts = {}, .is_transposed = renamed.is_transposed && shape.size() == 2};
+  ParameterParts result{.parts = {}, .is_transposed = renamed->is_transposed && shape.size() == 2};
   if (result.is_transposed) std::swap(shape[0], shape[1]);
   std::vector<std::string_view> names;
-  names.reserve(renamed.theirs.size());
-  for (const std::string_view name : renamed.theirs) {
+  names.reserve(renamed->theirs.size());
+  for (const std::string_view name : renamed->theirs) {
     if (!name.empty()) names.push_back(name);
   }
   if (names.size() == 2 && !is_gated(model.activation)) names.erase(names.begin());  // there is no gate

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "models/model_config.h"
-#include "tools/model/exchange/stored_tensors.h"
+#include "tools/model/exchange/model_source.h"
 
 namespace mantissa {
 

@@ -7,7 +7,7 @@
 
 #include "core/io/files.h"
 #include "models/model_config.h"
-#include "tools/model/exchange/stored_tensors.h"
+#include "tools/model/exchange/model_source.h"
 
 namespace mantissa {
 

@@ -11,8 +11,6 @@
 
 namespace mantissa {
 
-inline constexpr const char* kModelHelp = "run folder, checkpoint folder, Hugging Face folder, or llm.c's .bin";
-
 // Weights that a run computes with may be rounded to 16 bits; its optimizer keeps others, in fp32.
 enum class RunWeights : uint8_t { kWorking, kMaster };
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "tools/text/tokenizer/bpe.h"
-#include "tools/text/tokenizer/normalizer.h"
 #include "tools/text/tokenizer/pre_tokenizer.h"
 
 namespace mantissa {

@@ -1,4 +1,4 @@
-#include "tools/model/evaluate/verbs.h"
+#include "tools/model/verbs.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "tools/config/data_paths.h"
-#include "tools/model/evaluate/choice_tasks.h"
+#include "tools/model/evaluate/scorer.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/job/job.h"
 
