@@ -21,7 +21,6 @@
 #include "tools/model/exchange/hf_names.h"
 #include "tools/model/exchange/llmc_file.h"
 #include "tools/model/runtime/open_model.h"
-#include "tools/run/state/manifest.h"
 #include "tools/run/state/run_folder.h"
 
 namespace mantissa {

@@ -7,7 +7,6 @@
 #include "core/io/pending_output.h"
 #include "tools/config/carried_files.h"
 #include "tools/model/exchange/weights_file.h"
-#include "tools/run/state/manifest.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
 

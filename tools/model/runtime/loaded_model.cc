@@ -6,7 +6,6 @@
 #include "core/backend/dry_run_backend.h"
 #include "tools/config/init_from.h"
 #include "tools/model/runtime/open_model.h"
-#include "tools/run/state/manifest.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
 

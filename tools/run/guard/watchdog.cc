@@ -238,8 +238,7 @@ void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
   // A rank that is in its first, long checkpoint may take longer than those that wait for it.
   for (const auto& [rank, report] : reports) limit = std::max(limit, report.limit_s);
   granted_s_ = limit;
-  const bool others_give_up =
-      std::any_of(reports.begin(), reports.end(), [](const auto& entry) { return entry.second.gives_up; });
+  const bool others_give_up = std::ranges::any_of(reports, [](const auto& entry) { return entry.second.gives_up; });
   if (quiet_s >= limit || others_give_up) {
     end_job(place, quiet_s, stop);
     return;

@@ -19,7 +19,6 @@
 #include "tools/config/config_binding.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/metrics/tensorboard_events.h"
 
 namespace mantissa {
 namespace {

@@ -1,4 +1,4 @@
-// What is known of a step once it is done, its speed, and the statistics of all steps of a run.
+// The report of a step once it is done, its speed, and the statistics of all steps of a run.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

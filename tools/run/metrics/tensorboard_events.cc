@@ -1,9 +1,9 @@
-#include "tools/run/metrics/tensorboard_events.h"
-
 #include <array>
 #include <bit>
 #include <charconv>
 #include <concepts>
+
+#include "tools/run/metrics/run_records.h"
 
 namespace mantissa {
 namespace {

@@ -18,7 +18,7 @@
 #include "tools/run/metrics/metric_table.h"
 #include "tools/run/metrics/run_records.h"
 #include "tools/run/report/report.h"
-#include "tools/run/watch/status_verb.h"
+#include "tools/run/watch/watch.h"
 
 namespace mantissa {
 namespace {

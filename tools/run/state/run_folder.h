@@ -2,6 +2,8 @@
 // may have checkpoints (checkpoint.resume), and the commands to give after it.
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include <string>
 
 #include "core/io/checkpoint_store.h"
@@ -68,5 +70,32 @@ std::string next_commands(const Config& run, int ranks);
 // For a start without a step left: "already finished: 20 of 20 steps in runs/mine; …". `origins`: of
 // train.stop_at_step.
 std::string finished_text(const Config& run, const ConfigOrigins& origins);
+
+// ---- A checkpoint's manifest: entries that are checked before they are used.
+
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr int kStateVersion = 1;  // of the state in a manifest
+// An entry of the manifest of weights without a state of training: an imported model.
+inline constexpr const char* kWeightsOnly = "weights_only";
+
+// An entry of a manifest that no run can have saved, such as a negative count; read_state() adds where the manifest is.
+class DamagedEntry final : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
+// Runs `read`, which reads the state in the manifest of a checkpoint folder. CheckpointError for entries that are
+// damaged, and for those that are missing or of another type, as another version of this program may write them.
+template <typename Read>
+auto read_state(const std::string& folder, const Read& read) {
+  try {
+    return read();
+  } catch (const DamagedEntry& error) {
+    throw CheckpointError("{}/{}: {}", folder, kManifestName, error.what());
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError("{}/{}: {}; another version of this program may have written it", folder, kManifestName,
+                          error.what());
+  }
+}
 
 }  // namespace mantissa

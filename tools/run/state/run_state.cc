@@ -8,8 +8,8 @@
 
 #include "comm/comm_options.h"
 #include "tools/config/precision_phases.h"
-#include "tools/run/state/manifest.h"
 #include "tools/run/state/optional_json.h"
+#include "tools/run/state/run_folder.h"
 
 namespace mantissa {
 

@@ -1,4 +1,4 @@
-#include "tools/run/watch/status_verb.h"
+#include "tools/run/watch/watch.h"
 
 #include <fcntl.h>
 #include <fmt/chrono.h>

@@ -306,10 +306,7 @@ void WatchedRun::refresh(double now) {
   metrics.refresh();
 }
 
-bool WatchedRun::is_under_way() const {
-  return status.health == RunHealth::kStarting || status.health == RunHealth::kRunning ||
-         status.health == RunHealth::kSilent;
-}
+bool WatchedRun::is_under_way() const { return status.health <= RunHealth::kSilent; }
 
 std::string watch_frame(const std::vector<WatchedRun>& runs, const FrameStyle& style, double now) {
   std::vector<std::string> lines =
