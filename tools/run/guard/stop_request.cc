@@ -10,7 +10,6 @@
 #include <atomic>
 #include <charconv>
 
-#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 
@@ -19,8 +18,7 @@ namespace {
 
 constexpr NamedSignal kSignals[] = {{SIGUSR1, "SIGUSR1"}, {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}};
 
-// The signal that counts: kSecond * its second of CLOCK_MONOTONIC + its number; 0: none. In one word, for other
-// threads.
+// The signal that counts: kSecond * its second of CLOCK_MONOTONIC + its number; 0: unset. In one word, for threads.
 constexpr int64_t kSecond = 256;
 std::atomic<int64_t> g_signal = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);

@@ -183,8 +183,6 @@ std::string Watchdog::stacks_path(const std::string& folder, int rank) {
   return fmt::format("{}/stacks-rank-{:04}.txt", folder, rank);
 }
 
-std::string Watchdog::alarm() const { return options_.folder + "/alarm"; }
-
 void Watchdog::pause(const std::stop_token& stop, std::chrono::milliseconds time) {
   std::unique_lock lock(mutex_);
   wake_.wait_for(lock, stop, time, [] { return false; });

@@ -40,7 +40,7 @@ class MetricsFile {
   // Continues the file of a run that has done `steps`, also 0 after a rollback: records of later steps are removed.
   // Nothing: a run begins, and the file of another one is kept as PATH.previous.
   MetricsFile(const std::string& path, std::optional<int64_t> steps);
-  void write(const nlohmann::json& record);
+  void write(const nlohmann::json& record) { file_.append(record.dump() + '\n'); }
 
  private:
   AppendedFile file_;

@@ -60,7 +60,7 @@ int64_t last_step(const RunHistory& run) {
   return std::max(int64_t{0}, std::ranges::max_element(run.ranks, {}, &RankHistory::step)->step);
 }
 
-// The number of the collective in which a rank waits; 0: none.
+// The number of the collective in which a rank waits; 0: it does not wait.
 uint64_t awaited_by(const RankHistory& rank) { return rank.waits_in ? static_cast<uint64_t>(rank.waits_in->value) : 0; }
 
 int64_t last_seen(const RunHistory& run) {

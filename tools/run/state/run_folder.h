@@ -1,5 +1,5 @@
-// The folder of a run, held by one job at a time; the checkpoint that a path names; how a start begins in a run that
-// may have checkpoints (checkpoint.resume), and the commands to give after it.
+// The folder of a run, held by one job at a time: its lock, its checkpoints, how a start begins in it
+// (checkpoint.resume), and the commands to give after a run.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,8 +15,8 @@ namespace mantissa {
 class RunFolder {
  public:
   // Makes the folder and locks it until the object goes. ConfigError if it cannot be written or another job holds it.
-  explicit RunFolder(const std::string& path);
-  ~RunFolder();
+  explicit RunFolder(const std::string& path) : path_(path) { hold(); }
+  ~RunFolder() { release(); }
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
@@ -40,7 +40,7 @@ class RunFolder {
 // The entry of a manifest with the checkpoint.resume of the start that saved it.
 inline constexpr const char* kResumeEntry = "resume";
 
-// The checkpoint that `path` names: itself, or the newest valid one of a run or checkpoints folder. CheckpointError.
+// The checkpoint of `path`: itself, or the newest valid one of a run or checkpoints folder. CheckpointError if absent.
 std::string find_checkpoint_folder(const std::string& path);
 
 // Whether this is the folder of a checkpoint of the run itself.

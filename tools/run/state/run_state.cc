@@ -1,7 +1,5 @@
 #include "tools/run/state/run_state.h"
 
-#include <nlohmann/json.hpp>
-
 #include <cmath>
 #include <limits>
 #include <span>

@@ -103,7 +103,7 @@ struct WatchedRun {
   // ConfigError if it is not a run folder. `now`: seconds of Unix time.
   void refresh(double now);
   // Whether it may still change by itself.
-  bool is_under_way() const;
+  bool is_under_way() const { return status.health <= RunHealth::kSilent; }
 };
 
 struct FrameStyle {
