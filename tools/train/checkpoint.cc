@@ -13,9 +13,8 @@
 #include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/run/state/manifest.h"
-#include "tools/run/state/optional_json.h"
 #include "tools/run/state/run_folder.h"
+#include "tools/run/state/optional_json.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/trainer.h"
 

@@ -2,7 +2,6 @@
 
 #include "comm/sharded_state.h"
 #include "core/base/log.h"
-#include "tools/run/state/manifest.h"
 #include "tools/run/state/optional_json.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/train/checkpoint.h"

@@ -1,5 +1,5 @@
 // Status of prepared run folders.
-#include "tools/run/watch/status_verb.h"
+#include "tools/run/watch/watch.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

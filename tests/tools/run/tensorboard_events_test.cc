@@ -1,5 +1,5 @@
 // Event files are read back by a reader of their own, which knows only the framing and the wire types.
-#include "tools/run/metrics/tensorboard_events.h"
+#include "tools/run/metrics/run_records.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,6 @@
 
 #include "tests/program/program.h"
 #include "tools/config/config.h"
-#include "tools/run/metrics/tensorboard_events.h"
 
 namespace mantissa::testing {
 namespace {

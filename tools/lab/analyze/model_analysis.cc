@@ -12,7 +12,6 @@
 #include "tools/config/data_paths.h"
 #include "tools/config/precision_phases.h"
 #include "tools/run/job/job.h"
-#include "tools/run/state/manifest.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
 #include "tools/train/checkpoint.h"

@@ -6,7 +6,6 @@
 #include "core/backend/decorators.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/runtime/open_model.h"
-#include "tools/run/state/manifest.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
 

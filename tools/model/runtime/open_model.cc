@@ -6,7 +6,6 @@
 #include <set>
 
 #include "core/kernels/elementwise/args.h"
-#include "tools/run/state/manifest.h"
 #include "tools/run/state/run_folder.h"
 
 namespace mantissa {

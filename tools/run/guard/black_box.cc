@@ -41,25 +41,19 @@ void assign(std::array<char, kSize>& target, std::string_view text) {
 
 // ---- Signals that end the process: the box says so before it goes.
 
-struct FatalSignal {
-  int number;
-  const char* name;
-};
-constexpr std::array kFatal = {FatalSignal{SIGSEGV, "SIGSEGV"}, FatalSignal{SIGBUS, "SIGBUS"},
-                               FatalSignal{SIGABRT, "SIGABRT"}, FatalSignal{SIGFPE, "SIGFPE"},
-                               FatalSignal{SIGILL, "SIGILL"}};
-std::array<struct sigaction, kFatal.size()> g_fatal_actions_before;
+constexpr NamedSignal kFatal[] = {
+    {SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGABRT, "SIGABRT"}, {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}};
+std::array<struct sigaction, std::size(kFatal)> g_fatal_actions_before;
 std::atomic<BlackBox*> g_box = nullptr;
 
 void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
-  const auto* const signal =
-      std::find_if(kFatal.begin(), kFatal.end(), [number](const FatalSignal& fatal) { return fatal.number == number; });
+  const auto* const signal = std::ranges::find(kFatal, number, &NamedSignal::number);
   if (BlackBox* const box = g_box) {
     box->failed(signal->name);
     box->ended(128 + number);
   }
   // Returning repeats a fault, and the earlier action answers it. A signal that was sent does not come again.
-  sigaction(number, &g_fatal_actions_before[static_cast<size_t>(signal - kFatal.begin())], nullptr);
+  sigaction(number, &g_fatal_actions_before[static_cast<size_t>(signal - kFatal)], nullptr);
   if (info->si_code <= 0) raise(number);
 }
 
@@ -225,7 +219,7 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stac
   before_ = set_range_sink(this);
   const stack_t stack{.ss_sp = signal_stack_.data(), .ss_flags = 0, .ss_size = signal_stack_.size()};
   sigaltstack(&stack, nullptr);
-  for (size_t i = 0; i < kFatal.size(); ++i) {
+  for (size_t i = 0; i < std::size(kFatal); ++i) {
     struct sigaction action {};
     action.sa_sigaction = on_fatal_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -236,7 +230,7 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stac
 
 BlackBox::~BlackBox() {
   if (g_box == this) {
-    for (size_t i = 0; i < kFatal.size(); ++i) sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
+    for (size_t i = 0; i < std::size(kFatal); ++i) sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
     g_box = nullptr;
     const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
     sigaltstack(&none, nullptr);

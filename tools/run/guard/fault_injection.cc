@@ -327,6 +327,4 @@ void FaultInjection::require_struck(bool at_end) const {
   }
 }
 
-void FaultInjection::finish() { require_struck(true); }
-
 }  // namespace mantissa

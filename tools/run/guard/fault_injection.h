@@ -74,7 +74,7 @@ class FaultInjection final : public RangeSink, public FileFaultInjector {
   // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
   void require_injected(int64_t step) const;
   // The run is done. ConfigError for a fault that did not strike.
-  void finish();
+  void finish() { require_struck(true); }
 
   void begin(RangeKind kind, const char* name) override;
   void end(RangeKind kind, const char* name) override;

@@ -68,7 +68,7 @@ class SpikeDetector {
   std::deque<Sample> samples_;  // of the window, and of the step behind it
 };
 
-// ---- Stragglers: ranks that are slower than the others, by the time that each spends at work within steps. A slow
+// ---- Stragglers: ranks slower than the others, by the time that each spends at work within steps. A slow
 // rank makes the others wait; time in which a rank waits for others does not count.
 
 // The phases of a step that are compared, as tools/train names them. On a GPU they hold the host's part.

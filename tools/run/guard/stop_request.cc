@@ -10,28 +10,21 @@
 #include <atomic>
 #include <charconv>
 
-#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 
 namespace mantissa {
 namespace {
 
-struct CaughtSignal {
-  int number;
-  const char* name;
-};
-constexpr std::array kSignals = {CaughtSignal{SIGUSR1, "SIGUSR1"}, CaughtSignal{SIGTERM, "SIGTERM"},
-                                 CaughtSignal{SIGINT, "SIGINT"}, CaughtSignal{SIGHUP, "SIGHUP"}};
+constexpr NamedSignal kSignals[] = {{SIGUSR1, "SIGUSR1"}, {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}};
 
-// The signal that counts: kSecond * its second of CLOCK_MONOTONIC + its number; 0: none. In one word, for other
-// threads.
+// The signal that counts: kSecond * its second of CLOCK_MONOTONIC + its number; 0: unset. In one word, for threads.
 constexpr int64_t kSecond = 256;
 std::atomic<int64_t> g_signal = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 std::atomic<bool> g_is_caught = false;
-std::array<struct sigaction, kSignals.size()> g_stop_actions_before;
+std::array<struct sigaction, std::size(kSignals)> g_stop_actions_before;
 
 void on_stop_signal(int number) {
   timespec now{};
@@ -72,7 +65,7 @@ double seconds_of(Duration duration) {
 StopRequest::StopRequest() : catches_(!g_is_caught.exchange(true)), job_end_(job_end_of_environment()) {
   if (!catches_) return;
   g_signal = 0;
-  for (size_t i = 0; i < kSignals.size(); ++i) {
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
     struct sigaction action {};
     action.sa_handler = on_stop_signal;
     action.sa_flags = SA_RESTART;
@@ -84,7 +77,7 @@ StopRequest::StopRequest() : catches_(!g_is_caught.exchange(true)), job_end_(job
 
 StopRequest::~StopRequest() {
   if (!catches_) return;
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i].number, &g_stop_actions_before[i], nullptr);
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i].number, &g_stop_actions_before[i], nullptr);
   g_is_caught = false;
 }
 
@@ -122,10 +115,8 @@ std::string StopRequest::describe(int32_t request) {
   if (request == kTimeLimit) return "train.max_minutes";
   if (request == kJobEnd) return "the end of the Slurm job";
   if (request == kBadData) return "data that cannot be read";
-  for (const CaughtSignal& caught : kSignals) {
-    if (caught.number == request) return caught.name;
-  }
-  return fmt::format("signal {}", request);
+  const auto* const caught = std::ranges::find(kSignals, request, &NamedSignal::number);
+  return caught != std::end(kSignals) ? caught->name : fmt::format("signal {}", request);
 }
 
 }  // namespace mantissa

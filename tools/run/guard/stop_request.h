@@ -9,6 +9,11 @@
 
 namespace mantissa {
 
+struct NamedSignal {
+  int number;
+  const char* name;
+};
+
 class StopRequest {
  public:
   using Clock = std::chrono::steady_clock;

@@ -182,8 +182,6 @@ std::string Watchdog::stacks_path(const std::string& folder, int rank) {
   return fmt::format("{}/stacks-rank-{:04}.txt", folder, rank);
 }
 
-std::string Watchdog::alarm() const { return options_.folder + "/alarm"; }
-
 void Watchdog::pause(const std::stop_token& stop, std::chrono::milliseconds time) {
   std::unique_lock lock(mutex_);
   wake_.wait_for(lock, stop, time, [] { return false; });
@@ -237,8 +235,7 @@ void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
   // A rank that is in its first, long checkpoint may take longer than those that wait for it.
   for (const auto& [rank, report] : reports) limit = std::max(limit, report.limit_s);
   granted_s_ = limit;
-  const bool others_give_up =
-      std::any_of(reports.begin(), reports.end(), [](const auto& entry) { return entry.second.gives_up; });
+  const bool others_give_up = std::ranges::any_of(reports, [](const auto& entry) { return entry.second.gives_up; });
   if (quiet_s >= limit || others_give_up) {
     end_job(place, quiet_s, stop);
     return;

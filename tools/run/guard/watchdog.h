@@ -97,7 +97,7 @@ class Watchdog {
   // Waits for the other living ranks to give up, too. Returns if the run goes on meanwhile, or ends.
   void end_job(const Place& place, double quiet_s, const std::stop_token& stop);
   // A file that tells ranks to write reports.
-  std::string alarm() const;
+  std::string alarm() const { return options_.folder + "/alarm"; }
   void pause(const std::stop_token& stop, std::chrono::milliseconds time);
 
   BlackBox& box_;

@@ -37,7 +37,7 @@ struct DeviceChoice {
 // of a node take its devices in turns. ConfigError saying why if the backend that was asked for cannot be used.
 DeviceChoice choose_device(const std::string& wanted, int local_rank);
 
-// Whether the device of choose_device() computes in host memory. One that is named need not be usable here.
+// Whether the device of choose_device() computes in host memory. A named device need not be usable here.
 bool computes_on_host(const std::string& wanted, int local_rank);
 
 // The claim of a rank on its device, to find ranks that share one.

@@ -198,8 +198,6 @@ void Heartbeat::step_done(int64_t steps) {
   if (const auto left = pace_.seconds_to(end_)) figures_.set("estimated_end", unix_time() + *left);
 }
 
-std::string Heartbeat::times() const { return time_text(unix_time(), pace_.seconds_to(end_)); }
-
 void Heartbeat::beat() {
   if (std::chrono::duration<double>(Clock::now() - written_).count() >= kSeconds) write();
 }

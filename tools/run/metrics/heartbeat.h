@@ -1,5 +1,5 @@
-// metrics.prom: the figures of a run in Prometheus' text format, for monitoring and for `mantissa status`; and
-// Heartbeat, which tells others by it that a run is alive, and how far it is.
+// metrics.prom: the figures of a run in Prometheus' text format, for monitoring and for `mantissa status`. Heartbeat
+// tells others through it that a run is alive, and how far.
 #pragma once
 
 #include <chrono>
@@ -82,7 +82,7 @@ class Heartbeat {
   // Counts a step and estimates the end.
   void step_done(int64_t steps);
   // time_text() of now.
-  std::string times() const;
+  std::string times() const { return time_text(unix_time(), pace_.seconds_to(end_)); }
   // Writes if the last write is kSeconds ago.
   void beat();
   // The last write.

@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +18,6 @@
 #include "tools/config/config_binding.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/metrics/tensorboard_events.h"
 
 namespace mantissa {
 namespace {
@@ -124,8 +122,6 @@ void AppendedFile::append(std::string_view bytes) {
 
 MetricsFile::MetricsFile(const std::string& path, std::optional<int64_t> steps)
     : file_("metrics", prepared(path, steps)) {}
-
-void MetricsFile::write(const nlohmann::json& record) { file_.append(record.dump() + '\n'); }
 
 TensorboardFile::TensorboardFile(const std::string& run_dir, std::optional<int64_t> steps,
                                  const std::map<std::string, std::string>& settings) {

@@ -1,4 +1,4 @@
-// What is known of a step once it is done, its speed, and the statistics of all steps of a run.
+// The report of a step once it is done, its speed, and the statistics of all steps of a run.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -63,7 +63,7 @@ inline constexpr const char* kStateFaultAdvice =
 // have done in that time. FLOP of recomputation, padding and the optimizer do not count. "Could have done" is either
 // the peak measured at the start of the run, or the data sheet. The first is fair to a device that power or other users
 // hold below its data sheet; the second compares with published numbers. The measured peak is that of matrix products;
-// on a CPU at least that of multiply-adds on registers, which none exceeds. PeakWatch raises it if steps exceed it.
+// on a CPU at least that of multiply-adds on registers, their upper bound. PeakWatch raises it if steps exceed it.
 struct SpeedContext {
   int64_t tokens_per_step = 0;   // positions of the global batch
   double flops_per_step = 0.0;   // see training_flops_per_token()

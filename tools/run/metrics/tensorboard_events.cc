@@ -1,9 +1,9 @@
-#include "tools/run/metrics/tensorboard_events.h"
-
 #include <array>
 #include <bit>
 #include <charconv>
 #include <concepts>
+
+#include "tools/run/metrics/run_records.h"
 
 namespace mantissa {
 namespace {
@@ -69,7 +69,7 @@ std::string framed(std::string_view data) {
 
 ProtoMessage event(double time, int64_t step) { return ProtoMessage().real(1, time).integer(2, step); }
 
-// A value of a tag, with metadata that name the tab of TensorBoard which shows it.
+// A value of a tag, with metadata that name its tab of TensorBoard.
 ProtoMessage tensor_value(std::string_view tag, std::string_view plugin, std::string_view content,
                           const ProtoMessage& tensor) {
   constexpr int kTensorClass = 2;

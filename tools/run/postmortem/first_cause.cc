@@ -23,15 +23,13 @@ const RankHistory& of(const RunHistory& run, int rank) { return run.ranks[static
 template <typename Condition>
 Ranks filtered(const RunHistory& run, const Ranks& ranks, Condition condition) {
   Ranks kept;
-  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(kept),
-               [&](int rank) { return condition(of(run, rank)); });
+  std::ranges::copy_if(ranks, std::back_inserter(kept), [&](int rank) { return condition(of(run, rank)); });
   return kept;
 }
 
 template <typename Time>
 int earliest(const RunHistory& run, const Ranks& ranks, Time time) {
-  return *std::min_element(ranks.begin(), ranks.end(),
-                           [&](int a, int b) { return time(of(run, a)) < time(of(run, b)); });
+  return *std::ranges::min_element(ranks, {}, [&](int rank) { return time(of(run, rank)); });
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -59,9 +57,14 @@ std::string error_of(const RankHistory& rank) {
 }
 
 int64_t last_step(const RunHistory& run) {
-  int64_t step = 0;
-  for (const RankHistory& rank : run.ranks) step = std::max(step, rank.step);
-  return step;
+  return std::max(int64_t{0}, std::ranges::max_element(run.ranks, {}, &RankHistory::step)->step);
+}
+
+// The number of the collective in which a rank waits; 0: it does not wait.
+uint64_t awaited_by(const RankHistory& rank) { return rank.waits_in ? static_cast<uint64_t>(rank.waits_in->value) : 0; }
+
+int64_t last_seen(const RunHistory& run) {
+  return std::max(int64_t{0}, std::ranges::max_element(run.ranks, {}, &RankHistory::seen_ns)->seen_ns);
 }
 
 std::string ended_at(const RunHistory& run) {
@@ -72,14 +75,14 @@ std::string ended_at(const RunHistory& run) {
 // Ranks in a collective that `cause` has not begun; else all in the newest one.
 Ranks ranks_waiting_for(const RunHistory& run, const Ranks& cause) {
   uint64_t newest = 0;
-  Ranks others;
+  Ranks waiting;
   for (const RankHistory& rank : run.ranks) {
-    if (!rank.waits_in || std::find(cause.begin(), cause.end(), rank.rank) != cause.end()) continue;
-    others.push_back(rank.rank);
-    newest = std::max(newest, static_cast<uint64_t>(rank.waits_in->value));
+    if (!rank.waits_in || std::ranges::count(cause, rank.rank) > 0 || awaited_by(rank) < newest) continue;
+    if (awaited_by(rank) > newest) waiting.clear();
+    newest = awaited_by(rank);
+    waiting.push_back(rank.rank);
   }
-  return filtered(run, others,
-                  [&](const RankHistory& rank) { return static_cast<uint64_t>(rank.waits_in->value) == newest; });
+  return waiting;
 }
 
 // "; rank 0 waited for it in collective 15342 (node_barrier)"
@@ -96,10 +99,7 @@ std::string by_the_clocks(const RunHistory& run) {
 
 // Ranks that hold up `others`: those that have not begun the collective in which a rank waits.
 Ranks ranks_behind(const RunHistory& run, const Ranks& ranks) {
-  uint64_t awaited = 0;
-  for (const RankHistory& rank : run.ranks) {
-    if (rank.waits_in) awaited = std::max(awaited, static_cast<uint64_t>(rank.waits_in->value));
-  }
+  const uint64_t awaited = awaited_by(*std::ranges::max_element(run.ranks, {}, awaited_by));
   return filtered(run, ranks, [&](const RankHistory& rank) { return rank.begun < awaited; });
 }
 
@@ -112,7 +112,7 @@ FirstCause failure(const RunHistory& run, int first) {
   // An error of communication may be the echo of a rank that died. Ranks that waited for the failed one are its echo.
   if (failed.exit_code == static_cast<int>(ExitCode::kComm)) {
     const Ranks silent = filtered(run, run.with(RankEnd::kGone), [&](const RankHistory& rank) {
-      const bool waited = rank.waits_in && static_cast<uint64_t>(rank.waits_in->value) >= failed.begun;
+      const bool waited = rank.waits_in && awaited_by(rank) >= failed.begun;
       return rank.seen_ns < failed.ended_ns && !waited;
     });
     if (!silent.empty()) {
@@ -146,7 +146,7 @@ FirstCause failure(const RunHistory& run, int first) {
 Ranks ranks_cut_off(const RunHistory& run, const Ranks& behind) {
   const auto begun_by_all = [&](const RankHistory& waiting) {
     return waiting.waits_in && std::ranges::all_of(run.ranks, [&](const RankHistory& rank) {
-             return rank.waits_in && rank.begun >= static_cast<uint64_t>(waiting.waits_in->value);
+             return rank.waits_in && rank.begun >= awaited_by(waiting);
            });
   };
   return run.has_several_hosts() ? filtered(run, behind, begun_by_all) : Ranks();
@@ -192,8 +192,7 @@ FirstCause hang(const RunHistory& run, int64_t ended_ns) {
 // No rank says why it ended.
 FirstCause silence(const RunHistory& run) {
   const Ranks gone = run.with(RankEnd::kGone);
-  int64_t last_ns = 0;
-  for (const RankHistory& rank : run.ranks) last_ns = std::max(last_ns, rank.seen_ns);
+  const int64_t last_ns = last_seen(run);
   const Ranks before = filtered(
       run, gone, [&](const RankHistory& rank) { return rank.beat_ns > 0 && rank.seen_ns + kApartNs < last_ns; });
   const bool is_alone = run.ranks.size() == 1;
@@ -242,7 +241,7 @@ FirstCause find_first_cause(const RunHistory& run) {
   const auto count = [&](RankEnd end) { return run.with(end).size(); };
   const size_t known = run.ranks.size() - count(RankEnd::kUnknown);
   FirstCause cause;
-  for (const RankHistory& rank : run.ranks) cause.unix_ns = std::max(cause.unix_ns, rank.seen_ns);
+  cause.unix_ns = last_seen(run);
   if (known == 0) {
     cause.line = "no black box of this run can be read";
     return cause;

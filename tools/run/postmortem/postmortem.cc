@@ -9,7 +9,7 @@
 #include "core/io/files.h"
 #include "tools/run/guard/watchdog.h"
 #include "tools/run/report/report.h"
-#include "tools/run/watch/status_verb.h"
+#include "tools/run/watch/watch.h"
 
 namespace mantissa {
 
@@ -70,7 +70,7 @@ Json details(const RunHistory& run, const FirstCause& cause) {
   size_t errors = 0;
   for (const RankHistory& rank : run.ranks) {
     const size_t first_line = rank.error.find('\n');
-    const bool is_cause = std::find(cause.ranks.begin(), cause.ranks.end(), rank.rank) != cause.ranks.end();
+    const bool is_cause = std::ranges::count(cause.ranks, rank.rank) > 0;
     if (is_cause && first_line != std::string::npos) lines.push_back(rank.error.substr(first_line + 1));
     if (rank.error.empty() || is_cause || ++errors > kMostErrors) continue;
     lines.push_back(
@@ -100,9 +100,7 @@ std::string end_text(const RankHistory& rank) {
 }
 
 Json row_of(const RankHistory& rank, const FirstCause& cause) {
-  const auto is_among = [&](const std::vector<int>& ranks) {
-    return std::find(ranks.begin(), ranks.end(), rank.rank) != ranks.end();
-  };
+  const auto is_among = [&](const std::vector<int>& ranks) { return std::ranges::count(ranks, rank.rank) > 0; };
   Json row = {{"rank", rank.rank}, {"end", end_text(rank)}};
   row["role"] = is_among(cause.ranks) ? "first" : is_among(cause.waiting) ? "waited" : "";
   if (rank.end == RankEnd::kUnknown) return row;

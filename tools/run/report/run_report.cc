@@ -14,11 +14,10 @@
 #include "core/io/files.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/data_paths.h"
-#include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
 #include "tools/run/metrics/run_records.h"
 #include "tools/run/report/report.h"
-#include "tools/run/watch/status_verb.h"
+#include "tools/run/watch/watch.h"
 
 namespace mantissa {
 namespace {

@@ -66,10 +66,6 @@ bool stops_early(const Config& run) { return run.train.last_step() < run.train.s
 
 }  // namespace
 
-RunFolder::RunFolder(const std::string& path) : path_(path) { hold(); }
-
-RunFolder::~RunFolder() { release(); }
-
 void RunFolder::hold() {
   std::error_code error;
   fs::create_directories(path_, error);

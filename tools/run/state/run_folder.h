@@ -1,6 +1,8 @@
-// The folder of a run, held by one job at a time; the checkpoint that a path names; how a start begins in a run that
-// may have checkpoints (checkpoint.resume), and the commands to give after it.
+// The folder of a run, held by one job at a time: its lock, its checkpoints, how a start begins in it
+// (checkpoint.resume), and the commands to give after a run.
 #pragma once
+
+#include <nlohmann/json.hpp>
 
 #include <string>
 
@@ -13,8 +15,8 @@ namespace mantissa {
 class RunFolder {
  public:
   // Makes the folder and locks it until the object goes. ConfigError if it cannot be written or another job holds it.
-  explicit RunFolder(const std::string& path);
-  ~RunFolder();
+  explicit RunFolder(const std::string& path) : path_(path) { hold(); }
+  ~RunFolder() { release(); }
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
@@ -38,7 +40,7 @@ class RunFolder {
 // The entry of a manifest with the checkpoint.resume of the start that saved it.
 inline constexpr const char* kResumeEntry = "resume";
 
-// The checkpoint that `path` names: itself, or the newest valid one of a run or checkpoints folder. CheckpointError.
+// The checkpoint of `path`: itself, or the newest valid one of a run or checkpoints folder. CheckpointError if absent.
 std::string find_checkpoint_folder(const std::string& path);
 
 // Whether this is the folder of a checkpoint of the run itself.
@@ -68,5 +70,32 @@ std::string next_commands(const Config& run, int ranks);
 // For a start without a step left: "already finished: 20 of 20 steps in runs/mine; …". `origins`: of
 // train.stop_at_step.
 std::string finished_text(const Config& run, const ConfigOrigins& origins);
+
+// ---- A checkpoint's manifest: entries that are checked before they are used.
+
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr int kStateVersion = 1;  // of the state in a manifest
+// An entry of the manifest of weights without a state of training: an imported model.
+inline constexpr const char* kWeightsOnly = "weights_only";
+
+// An entry of a manifest that no run can have saved, such as a negative count; read_state() adds where the manifest is.
+class DamagedEntry final : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
+// Runs `read`, which reads the state in the manifest of a checkpoint folder. CheckpointError for entries that are
+// damaged, and for those that are missing or of another type, as another version of this program may write them.
+template <typename Read>
+auto read_state(const std::string& folder, const Read& read) {
+  try {
+    return read();
+  } catch (const DamagedEntry& error) {
+    throw CheckpointError("{}/{}: {}", folder, kManifestName, error.what());
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError("{}/{}: {}; another version of this program may have written it", folder, kManifestName,
+                          error.what());
+  }
+}
 
 }  // namespace mantissa

@@ -1,15 +1,13 @@
 #include "tools/run/state/run_state.h"
 
-#include <nlohmann/json.hpp>
-
 #include <cmath>
 #include <limits>
 #include <span>
 
 #include "comm/comm_options.h"
 #include "tools/config/precision_phases.h"
-#include "tools/run/state/manifest.h"
 #include "tools/run/state/optional_json.h"
+#include "tools/run/state/run_folder.h"
 
 namespace mantissa {
 

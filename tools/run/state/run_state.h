@@ -25,7 +25,7 @@ struct RollbackPoint {
   std::string folder{};  // of another run; empty: of this run
 };
 
-// What lives across the sessions of a run.
+// State that lives across the sessions of a run.
 struct RunState {
   explicit RunState(const Config& run, int64_t steps_done = 0);
 

@@ -1,4 +1,4 @@
-#include "tools/run/watch/status_verb.h"
+#include "tools/run/watch/watch.h"
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
@@ -22,8 +22,6 @@
 #include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
 #include "tools/run/guard/black_box.h"
-#include "tools/run/metrics/heartbeat.h"
-#include "tools/run/metrics/metric_table.h"
 #include "tools/run/state/run_folder.h"
 
 namespace mantissa {
@@ -175,7 +173,7 @@ int exit_code(RunHealth health) { return kHealths[static_cast<size_t>(health)].e
 LastCheckpoint last_checkpoint(const std::string& run_dir) {
   LastCheckpoint found;
   const CheckpointStore store(checkpoint_root(run_dir), {.warn = [](const std::string&) {}});
-  // Those that cannot be read are damaged, or the run has just removed them. A new start leaves them out, too.
+  // Unreadable checkpoints are damaged, or the run has just removed them. A new start leaves them out, too.
   const auto last = store.last_saved([&found](const CheckpointError&) { found.has_unreadable = true; });
   if (!last) return found;
   found.step = last->step;

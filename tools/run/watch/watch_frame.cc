@@ -306,11 +306,6 @@ void WatchedRun::refresh(double now) {
   metrics.refresh();
 }
 
-bool WatchedRun::is_under_way() const {
-  return status.health == RunHealth::kStarting || status.health == RunHealth::kRunning ||
-         status.health == RunHealth::kSilent;
-}
-
 std::string watch_frame(const std::vector<WatchedRun>& runs, const FrameStyle& style, double now) {
   std::vector<std::string> lines =
       runs.size() == 1 ? frame_of_run(runs.front(), style, now) : frame_of_runs(runs, style, now);
