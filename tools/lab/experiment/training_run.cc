@@ -17,7 +17,7 @@
 #include "tools/config/precision_phases.h"
 #include "tools/lab/experiment/step_walk.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/probe_recorder.h"
+#include "tools/train/run_profile.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
