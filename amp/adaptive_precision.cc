@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <utility>
 
 #include "core/base/error.h"
 

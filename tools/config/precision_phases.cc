@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "tools/config/config.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {

@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 
 #include <functional>
-#include <vector>
 
 namespace mantissa {
 

@@ -1,7 +1,6 @@
 #include "tools/train/checkpoint.h"
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,13 +9,11 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
-#include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
 #include "tools/run/metrics/metrics_prom.h"
 #include "tools/run/state/manifest.h"
 #include "tools/run/state/optional_json.h"
 #include "tools/run/state/resume_choice.h"
-#include "tools/run/state/training_state.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/trainer.h"
 

@@ -10,7 +10,6 @@
 // Pieces name parameters and element ranges: any number of ranks, sharded or not, loads what any other saved.
 #pragma once
 
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <cstddef>

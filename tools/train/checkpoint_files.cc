@@ -10,8 +10,6 @@
 #include <span>
 #include <system_error>
 
-#include "core/io/safetensors.h"
-
 namespace mantissa {
 namespace {
 

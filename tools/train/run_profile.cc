@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <optional>
 
 #include "core/backend/device_rates.h"
 #include "core/base/error.h"
@@ -12,7 +11,6 @@
 #include "core/base/wrapped_text.h"
 #include "core/cpu/fma_peak.h"
 #include "core/io/files.h"
-#include "core/profile/profile_report.h"
 #include "tools/train/step/dry_run.h"
 
 namespace mantissa {

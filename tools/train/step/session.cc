@@ -1,7 +1,6 @@
 #include "tools/train/step/session.h"
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 
 #include "comm/profiling_communicator.h"

@@ -5,7 +5,6 @@
 
 #include "core/kernels/reduction/args.h"
 #include "core/profile/range.h"
-#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 

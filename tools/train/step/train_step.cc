@@ -8,7 +8,6 @@
 
 #include "comm/state_faults.h"
 #include "core/profile/range.h"
-#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 namespace {
