@@ -225,11 +225,6 @@ std::optional<double> AdaptivePrecision::relative_roughness() const {
   return before > 0.0 ? std::optional(roughness_of(all.last(recent)) / before) : std::nullopt;
 }
 
-bool AdaptivePrecision::may_switch(int64_t step) const {
-  return state_.switches < options_.max_switches &&
-         (state_.changed_at < 0 || step - state_.changed_at >= options_.min_steps);
-}
-
 bool AdaptivePrecision::is_steady(int64_t step) const {
   const int64_t since = std::max(state_.uneasy_at, state_.changed_at);
   return options_.stable_steps > 0 && step - since >= options_.stable_steps << std::min(state_.returns, kMaxDoublings);

@@ -203,10 +203,6 @@ const ConfigNode* ConfigNode::below(std::string_view path) const {
   return node;
 }
 
-ConfigMember* ConfigNode::find(std::string_view key) {
-  return const_cast<ConfigMember*>(std::as_const(*this).find(key));
-}
-
 ConfigNode parse_config_text(const std::string& text, const std::string& source) {
   if (const size_t nul = text.find('\0'); nul != std::string::npos) {
     throw ConfigError(fmt::format("{}:{}: a NUL byte at offset {}: expected YAML as UTF-8 text", source,

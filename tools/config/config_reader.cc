@@ -279,10 +279,6 @@ std::string format_text(const std::string& text) {
   return quoted + '"';
 }
 
-bool RealRange::contains(double value) const {
-  return (is_min_open ? value > min : value >= min) && (is_max_open ? value < max : value <= max);
-}
-
 std::string RealRange::expected() const {
   if (std::isinf(min) && std::isinf(max)) return "a number";
   if (std::isinf(max)) return fmt::format("a number {} {}", is_min_open ? ">" : ">=", min);

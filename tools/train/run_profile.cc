@@ -98,10 +98,6 @@ void RunProfile::write_trace() {
   trace_written_ = true;
 }
 
-void RunProfile::watch() {
-  if (profiler_.trace_complete()) write_trace();
-}
-
 void RunProfile::before_leave(Trainer& trainer) {
   const std::string text = finish();
   if (trainer.is_leader()) log_info("profile: {}", text);

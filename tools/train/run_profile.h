@@ -26,7 +26,9 @@ class RunProfile final : public TrainObserver {
   void before_leave(Trainer& trainer) override;
 
   // After steps: writes the trace as soon as its steps are known, so that a run that is ended early leaves one.
-  void watch();
+  void watch() {
+    if (profiler_.trace_complete()) write_trace();
+  }
   // Measures the ceilings, for 0.4 s or more on all ranks at once, writes the files and returns this rank's table,
   // headed by the time of a step and its spread over ranks. Collective; outside of a step.
   std::string finish();

@@ -105,10 +105,6 @@ void require_capturable(const Config& config, const Communicator& communicator) 
 
 }  // namespace
 
-bool Session::captures_steps() const {
-  return config.cuda.graph && !config.profile && runtime.backend->device().kind == Device::Kind::kCuda;
-}
-
 void require_same_configuration(const Config& config, Communicator& communicator) {
   if (communicator.size() == 1) return;  // saves the fingerprint: plans are priced with thousands of sessions
   if (const auto rank = first_difference(all_gather_records(communicator, fingerprint(config)))) {

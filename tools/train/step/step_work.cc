@@ -149,10 +149,6 @@ LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {
                               config_.model.context);
 }
 
-Tensor StepWork::part_of(const Tensor& whole, size_t micro_batch) const {
-  return whole.slice(static_cast<int64_t>(micro_batch) * whole.dim(1), whole.dim(1));
-}
-
 TapeOptions StepWork::tape_options(size_t micro_batch) const {
   return {.random = {.seed = config_.train.seed,
                      .step = step_number_,

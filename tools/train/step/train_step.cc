@@ -155,10 +155,6 @@ bool TrainStep::is_captured(const Examiners& examiners) {
          std::ranges::none_of(examiners, [](const StepExaminer* one) { return one->takes_part(); });
 }
 
-double TrainStep::loss_gradient_of(float scale, int64_t tokens) const {
-  return static_cast<double>(scale) * prescale_ / static_cast<double>(tokens);
-}
-
 void TrainStep::calibrate(int64_t step) {
   Session& s = session_;
   DelayedScales& scales = *s.runtime.delayed_scales;
