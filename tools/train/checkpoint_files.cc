@@ -146,13 +146,6 @@ uint64_t optimizer_file_bytes(const ShardedOptimizer& optimizer) {
   return bytes;
 }
 
-CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
-                                    const ShardedOptimizer& optimizer, Backend& backend, Stream& stream) {
-  CheckpointFileWriter file(folder, name);
-  write_optimizer_pieces(file, optimizer.pieces(), backend, stream);
-  return file.close();
-}
-
 void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parameters, ShardedOptimizer& optimizer) {
   const std::string& path = reader.path();
   for (const SafetensorsEntry& entry : reader.entries()) {

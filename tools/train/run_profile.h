@@ -1,5 +1,5 @@
-// Observers that measure a run: RunProfile its times, as text and as files, ProbeRecorder what rounding does. And the
-// peaks that speeds are told of.
+// Observers for measurements of a run: RunProfile for its times, as text and as files, ProbeRecorder for its rounding.
+// Also the peaks of its devices.
 #pragma once
 
 #include <cstdint>

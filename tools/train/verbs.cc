@@ -85,7 +85,7 @@ void require_steps_left(const Config& run, const ResumePoint& checkpoint) {
 // Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
 constexpr double kSlowWrite = 50e6;
 
-// What `mantissa train` does around a training: checks, the run folder, the watchdog, and its observers.
+// All that `mantissa train` does around a training: checks, the run folder, the watchdog, and its observers.
 class TrainingJob {
  public:
   // All must outlive the object.
