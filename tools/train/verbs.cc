@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
