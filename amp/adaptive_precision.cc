@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <utility>
 
 #include "core/base/error.h"
 
@@ -224,11 +223,6 @@ std::optional<double> AdaptivePrecision::relative_roughness() const {
   const std::span<const double> all(losses);
   const double before = roughness_of(all.first(all.size() - recent));
   return before > 0.0 ? std::optional(roughness_of(all.last(recent)) / before) : std::nullopt;
-}
-
-bool AdaptivePrecision::may_switch(int64_t step) const {
-  return state_.switches < options_.max_switches &&
-         (state_.changed_at < 0 || step - state_.changed_at >= options_.min_steps);
 }
 
 bool AdaptivePrecision::is_steady(int64_t step) const {

@@ -152,7 +152,10 @@ class AdaptivePrecision {
   void compare(const char* signal, int64_t step, double value, double threshold, double ease);
   // The same for a signal that is not measured at each step, with `band` of its threshold.
   void compare_seldom(const char* signal, int64_t step, double value, double threshold);
-  bool may_switch(int64_t step) const;
+  bool may_switch(int64_t step) const {
+    return state_.switches < options_.max_switches &&
+           (state_.changed_at < 0 || step - state_.changed_at >= options_.min_steps);
+  }
   bool is_steady(int64_t step) const;
   Switch go_to(int level, int64_t step);
 

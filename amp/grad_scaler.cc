@@ -74,10 +74,6 @@ void validate(const ScalerConfig& config) {
 std::string_view name(ScalerMode mode) { return kModeNames[static_cast<size_t>(mode)]; }
 std::string_view name(ScalerEvent event) { return kEventNames[static_cast<size_t>(event)]; }
 
-bool is_fault(ScalerEvent event) {
-  return event == ScalerEvent::kAtFloorFault || event == ScalerEvent::kLossFault || event == ScalerEvent::kStateFault;
-}
-
 bool ends_run(ScalerEvent event, const ScalerConfig& config) {
   const bool at_floor = event == ScalerEvent::kAtFloorFault && config.floor_policy == FloorPolicy::kStop;
   return event == ScalerEvent::kStateFault || (at_floor && config.mode == ScalerMode::kDynamic);

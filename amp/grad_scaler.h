@@ -89,7 +89,9 @@ enum class ScalerEvent : uint8_t {
 std::string_view name(ScalerMode mode);    // "none", "static", "dynamic"
 std::string_view name(ScalerEvent event);  // for log lines: "backed off", ...
 // Whether the event is a fault that lowering the scale cannot cure.
-bool is_fault(ScalerEvent event);
+inline bool is_fault(ScalerEvent event) {
+  return event == ScalerEvent::kAtFloorFault || event == ScalerEvent::kLossFault || event == ScalerEvent::kStateFault;
+}
 // Whether the event ends the run, however few faults came before it.
 bool ends_run(ScalerEvent event, const ScalerConfig& config);
 

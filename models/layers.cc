@@ -9,7 +9,6 @@
 
 #include "core/base/error.h"
 #include "core/ops/activation.h"
-#include "core/ops/add.h"
 #include "core/ops/attention.h"
 #include "core/ops/embedding.h"
 #include "core/ops/linear.h"

@@ -207,10 +207,6 @@ int64_t padded_length(int64_t length, int64_t context) {
   return std::min(round_up(length, kStep), context);
 }
 
-Tensor continued_logits(Tape& tape, Model& model, const Tensor& tokens) {
-  return tape.cast(model.logits(tape, tokens, 1).value, DType::kF32);
-}
-
 Tensor next_logits(Tape& tape, Model& model, const Tensor& tokens, int64_t length, const ModelConfig& config) {
   const int64_t padded = padded_length(length, config.context);
   const Tensor hidden = model.hidden(tape, tokens.slice(0, padded), padded).value;  // (padded, width)

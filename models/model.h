@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/autograd/tape.h"
@@ -53,7 +52,9 @@ int64_t padded_length(int64_t length, int64_t context);
 
 // (R, vocab) fp32: the logits after each of `tokens` (R) i32, which continue texts in the cache of `tape`
 // (core/ops/attention.h, CachedPass::kStep).
-Tensor continued_logits(Tape& tape, Model& model, const Tensor& tokens);
+inline Tensor continued_logits(Tape& tape, Model& model, const Tensor& tokens) {
+  return tape.cast(model.logits(tape, tokens, 1).value, DType::kF32);
+}
 
 // (vocab) fp32: the logits of the token after the first `length` of `tokens`. `tokens` holds at least padded_length();
 // no position of the text sees its padding. `tape` must be for evaluation: other positions would take no gradient.

@@ -10,7 +10,7 @@
 
 #include "comm/local/local_communicator.h"
 #include "tools/run/job/job.h"
-#include "tools/train/training_job.h"
+#include "tools/train/verbs.h"
 
 namespace mantissa::testing {
 namespace {

@@ -1,17 +1,13 @@
 #include "tools/config/config.h"
 
-#include <fmt/core.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <array>
 #include <filesystem>
 
-#include "amp/grad_scaler.h"
 #include "core/base/error.h"
 #include "models/model.h"
 #include "tools/config/config_binding.h"
-#include "tools/config/config_reader.h"
 #include "tools/config/data_paths.h"
 #include "tools/config/precision_phases.h"
 

@@ -1,12 +1,5 @@
 #include "tools/config/config_binding.h"
 
-#include <fmt/core.h>
-
-#include <algorithm>
-#include <optional>
-
-#include "tools/config/config_reader.h"
-
 namespace mantissa {
 namespace config_names {
 namespace {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -202,10 +201,6 @@ const ConfigNode* ConfigNode::below(std::string_view path) const {
     path.remove_prefix(std::min(path.size(), key.size() + 1));
   }
   return node;
-}
-
-ConfigMember* ConfigNode::find(std::string_view key) {
-  return const_cast<ConfigMember*>(std::as_const(*this).find(key));
 }
 
 ConfigNode parse_config_text(const std::string& text, const std::string& source) {

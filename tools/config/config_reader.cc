@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <set>
 
 #include "core/base/error.h"
@@ -278,10 +277,6 @@ std::string format_text(const std::string& text) {
     }
   }
   return quoted + '"';
-}
-
-bool RealRange::contains(double value) const {
-  return (is_min_open ? value > min : value >= min) && (is_max_open ? value < max : value <= max);
 }
 
 std::string RealRange::expected() const {

@@ -45,7 +45,7 @@ struct ConfigNode {
   const ConfigMember* find(std::string_view key) const;
   // The same for a path of keys: "precision.adaptive". The tree itself for "".
   const ConfigNode* below(std::string_view path) const;
-  ConfigMember* find(std::string_view key);
+  ConfigMember* find(std::string_view key) { return const_cast<ConfigMember*>(std::as_const(*this).find(key)); }
 };
 
 struct ConfigMember {
@@ -109,7 +109,9 @@ struct RealRange {
   static constexpr RealRange at_least_zero() { return {.min = 0.0}; }
   static constexpr RealRange below_one() { return {.min = 0.0, .max = 1.0, .is_max_open = true}; }  // [0, 1)
 
-  bool contains(double value) const;
+  bool contains(double value) const {
+    return (is_min_open ? value > min : value >= min) && (is_max_open ? value < max : value <= max);
+  }
   std::string expected() const;  // "a number in [0, 1)"
 };
 

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>

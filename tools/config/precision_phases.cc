@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "tools/config/config.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {
@@ -25,6 +24,16 @@ std::string phase_name(const Config& config, int phase, const ConfigOrigins& ori
   const std::string path = phase_path(config, phase);
   const auto origin = origins.find(path);
   return origin == origins.end() ? path : fmt::format("{} ({})", path, origin->second);
+}
+
+// The places at which the settings of a phase were written, by their names in the phase's own configuration.
+ConfigOrigins origins_in_phase(const Config& config, int phase, const ConfigOrigins& origins) {
+  const std::string prefix = phase_path(config, phase) + ".";
+  ConfigOrigins own = origins;
+  for (const auto& [path, origin] : origins) {
+    if (path.starts_with(prefix)) own["precision." + path.substr(prefix.size())] = origin;
+  }
+  return own;
 }
 
 std::string moment(const PrecisionPhase& entry) {
@@ -165,15 +174,6 @@ std::vector<std::string> phase_names(const Config& config) {
 std::string phase_title(const Config& config, int phase) {
   if (adapts(config)) return ", with " + phase_path(config, phase);
   return phase == 0 ? "" : fmt::format(", after step {}", phase_begin(config, phase));
-}
-
-ConfigOrigins origins_in_phase(const Config& config, int phase, const ConfigOrigins& origins) {
-  const std::string prefix = phase_path(config, phase) + ".";
-  ConfigOrigins own = origins;
-  for (const auto& [path, origin] : origins) {
-    if (path.starts_with(prefix)) own["precision." + path.substr(prefix.size())] = origin;
-  }
-  return own;
 }
 
 void validate_phases(const Config& config, const ConfigOrigins& origins) {

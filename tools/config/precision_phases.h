@@ -32,8 +32,6 @@ std::string phase_path(const Config& config, int phase);
 std::vector<std::string> phase_names(const Config& config);
 // For headings after "for this model": "", ", after step 500", ", with precision.adaptive.levels[1]".
 std::string phase_title(const Config& config, int phase);
-// The places at which the settings of a phase were written, by their names in the phase's own configuration.
-ConfigOrigins origins_in_phase(const Config& config, int phase, const ConfigOrigins& origins);
 
 // validate() of every phase, and checks of the schedule or ladder itself. ConfigError that names the phase.
 void validate_phases(const Config& config, const ConfigOrigins& origins = {});

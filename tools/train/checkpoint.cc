@@ -1,7 +1,6 @@
 #include "tools/train/checkpoint.h"
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,7 +9,6 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
-#include "core/io/checkpoint_store.h"
 #include "core/io/files.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/run_folder.h"

@@ -10,7 +10,6 @@
 // Pieces name parameters and element ranges: any number of ranks, sharded or not, loads what any other saved.
 #pragma once
 
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <cstddef>
@@ -82,7 +81,7 @@ class TrainingCheckpoints {
   bool save(RunState& state);
 
  private:
-  // On rank 0, makes the files valid that `texts` of all ranks names. Returns what went wrong; else empty.
+  // On rank 0, makes the files valid, as named in the texts of all ranks. Returns the error; empty without any.
   std::string commit(const std::vector<std::vector<std::string>>& texts, const RunState& state,
                      const std::optional<RollbackPoint>& point);
   // `point`: what a rollback returns to from the saved state.
@@ -96,7 +95,7 @@ class TrainingCheckpoints {
   CheckpointStore store_;
 };
 
-// ---- What one session hands to the next, through host memory.
+// ---- The state between two sessions, in host memory.
 
 TrainingState state_of(const Session& session);
 

@@ -10,8 +10,6 @@
 #include <span>
 #include <system_error>
 
-#include "core/io/safetensors.h"
-
 namespace mantissa {
 namespace {
 
@@ -146,13 +144,6 @@ uint64_t optimizer_file_bytes(const ShardedOptimizer& optimizer) {
   uint64_t bytes = 0;
   for (const auto& [name, tensor] : named_tensors(optimizer.pieces())) bytes += tensor.size_bytes();
   return bytes;
-}
-
-CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
-                                    const ShardedOptimizer& optimizer, Backend& backend, Stream& stream) {
-  CheckpointFileWriter file(folder, name);
-  write_optimizer_pieces(file, optimizer.pieces(), backend, stream);
-  return file.close();
 }
 
 void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parameters, ShardedOptimizer& optimizer) {

@@ -19,11 +19,7 @@ void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& piece
 // Hands those that this rank needs to the optimizer, between begin_load() and end_load().
 void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parameters, ShardedOptimizer& optimizer);
 
-// All that this rank is to save. CheckpointError when the file cannot be written.
-CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
-                                    const ShardedOptimizer& optimizer, Backend& backend, Stream& stream);
-
-// Bytes of that file, but for its header.
+// Bytes of all pieces in a file, but for its header.
 uint64_t optimizer_file_bytes(const ShardedOptimizer& optimizer);
 
 // The room that the disk of `folder` lacks for a checkpoint of so many bytes, if `error` says that a disk is full; else

@@ -119,9 +119,10 @@ std::string TrainingCheckpoints::commit(const std::vector<std::vector<std::strin
 std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& folder) const {
   const int rank = session_.communicator.rank(), ranks = session_.ranks();
   std::vector<CheckpointFile> files;
-  files.push_back(write_optimizer_file(folder, fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, ranks),
-                                       session_.sharded.optimizer, *session_.runtime.backend,
-                                       *session_.runtime.stream));
+  CheckpointFileWriter file(folder, fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, ranks));
+  write_optimizer_pieces(file, session_.sharded.optimizer.pieces(), *session_.runtime.backend,
+                         *session_.runtime.stream);
+  files.push_back(file.close());
   if (rank == 0) {
     files.push_back(write_model_file(folder, kModelFile, session_.runtime.parameters, *session_.runtime.backend,
                                      *session_.runtime.stream));

@@ -156,8 +156,7 @@ std::vector<Ineffective> ineffective_states(const Config& config, int ranks, Con
   return found;
 }
 
-// Settings below one that decides whether they have an effect. A name with a dot or an underscore at its end is a
-// prefix.
+// A setting whose effect depends on another. A name with a dot or an underscore at its end is a prefix.
 struct Dependent {
   std::string_view setting;
   enum class When : uint8_t { kOnly, kNot } when;

@@ -1,8 +1,6 @@
 #include "tools/train/initial_weights.h"
 
-#include <charconv>
 #include <filesystem>
-#include <set>
 
 #include "core/base/log.h"
 #include "core/kernels/elementwise/args.h"
@@ -10,7 +8,6 @@
 #include "tools/model/exchange/model_source.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/run_folder.h"
-#include "tools/train/checkpoint.h"
 
 namespace mantissa {
 namespace {

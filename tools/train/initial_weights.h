@@ -1,7 +1,6 @@
 // The weights of a run or checkpoint, and of models of other programs, one parameter at a time.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 

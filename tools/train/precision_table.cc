@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 
-#include "comm/coded_gather.h"
 #include "tools/train/step/dry_run.h"
 
 namespace mantissa {

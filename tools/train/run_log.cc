@@ -43,10 +43,8 @@ RunLog::RunLog(Session& session, const Start& start, const BlackBox& box, Heartb
 void RunLog::log_switch(const Session& session, const PrecisionSwitch& by_switch) {
   log_info("step {}: the precision changes with the next step, by {}:\n  {}", session.next_step, by_switch.cause,
            fmt::join(by_switch.changes, "\n  "));
-  nlohmann::json record = {{"event", "precision"},
-                           {"step", session.next_step},
-                           {"cause", by_switch.cause},
-                           {"changes", by_switch.changes}};
+  nlohmann::json record = {
+      {"event", "precision"}, {"step", session.next_step}, {"cause", by_switch.cause}, {"changes", by_switch.changes}};
   if (by_switch.to_level >= 0) {
     nlohmann::json signals = nlohmann::json::array();
     for (const BadSignal& bad : by_switch.signals) signals.push_back(bad);

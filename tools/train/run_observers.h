@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/profile/range.h"

@@ -1,8 +1,8 @@
 #include "tools/train/run_profile.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
-#include <optional>
 
 #include "core/backend/device_rates.h"
 #include "core/base/error.h"
@@ -12,6 +12,7 @@
 #include "core/cpu/fma_peak.h"
 #include "core/io/files.h"
 #include "core/profile/op_times.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -63,6 +64,13 @@ std::string heading(const std::vector<RankProfile>& ranks, int rank, int warm_up
   return text;
 }
 
+// Linear layers in a pass of the configuration's model.
+int linear_layers(const Config& config) {
+  const auto ops = ops_of(config);
+  return static_cast<int>(
+      std::count_if(ops.begin(), ops.end(), [](const PlacedOp& op) { return op.op == Op::kLinear; }));
+}
+
 }  // namespace
 
 RunProfile::RunProfile(StepProfiler& profiler, ModelRuntime& runtime, Communicator& communicator, std::string folder)
@@ -89,10 +97,6 @@ void RunProfile::write_trace() {
   if (trace_written_ || profiler_.traced().empty()) return;
   write(path("trace", "json"), to_chrome_trace(profiler_.traced(), communicator_.rank()));
   trace_written_ = true;
-}
-
-void RunProfile::watch() {
-  if (profiler_.trace_complete()) write_trace();
 }
 
 void RunProfile::before_leave(Trainer& trainer) {
@@ -166,6 +170,60 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
   if (!all_measured) speed.gemm_peak_flops = 0.0;
   if (!all_known || ranks_that_share(claims)) speed.datasheet_flops = 0.0;
   return speed;
+}
+
+RunProbe make_probe(const Config& config, ShardedState& state, DType reference) {
+  return RunProbe(config, linear_layers(config), state, reference);
+}
+
+ProbeRecorder::ProbeRecorder(const Config& config, ShardedState& state, const std::string& path,
+                             std::optional<int64_t> steps)
+    : probe_(make_probe(config, state)), path_(path) {
+  if (state.communicator.rank() != 0 || path.empty()) return;
+  try {
+    log_.emplace(path_, steps);
+  } catch (const std::exception& error) {
+    log_warn("probes are not written: {}", error.what());
+  }
+}
+
+void ProbeRecorder::after_step(Trainer&, const StepReport& step) {
+  if (has_warmed_up_) {
+    Seconds& seconds = probe_.due(step.step) ? probed_ : others_;
+    ++seconds.steps;
+    seconds.sum += step.seconds;
+  }
+  has_warmed_up_ = true;  // the first step of a process also takes memory, times products and reads files
+  if (step.probed) record(*step.probed);
+}
+
+void ProbeRecorder::record(const ProbedStep& step) {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    if (log_) log_->append(step);
+  } catch (const std::exception& error) {
+    log_warn("probes are no longer written: {}", error.what());
+    log_.reset();
+  }
+  if (probed_.steps == 0) return;  // the first step of the process
+  probed_.sum += step.seconds + std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void ProbeRecorder::before_leave(Trainer& trainer) {
+  if (!trainer.is_leader() || path_.empty()) return;
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path_, error);
+  std::string text = fmt::format("probes: {} ({:.1f} KiB), for `mantissa analyze probes`", path_,
+                                 error ? 0.0 : static_cast<double>(bytes) / 1024.0);
+  if (!log_) text = "probes: not written to the end, see above";
+  if (probed_.steps > 0 && others_.steps > 0) {
+    const double extra = probed_.mean() - others_.mean();
+    text += fmt::format(
+        "; a probed step took {:.1f} ms more than the {:.1f} ms of others, which is {:.1f} % of the run's time",
+        extra * 1e3, others_.mean() * 1e3,
+        100.0 * extra * static_cast<double>(probed_.steps) / (probed_.sum + others_.sum));
+  }
+  log_info("{}", wrapped(text));
 }
 
 }  // namespace mantissa

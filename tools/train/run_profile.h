@@ -1,12 +1,15 @@
-// RunProfile: the times of a profiled session, as text and as files. And the peaks that speeds are told of.
+// Observers for measurements of a run: RunProfile for its times, as text and as files, ProbeRecorder for its rounding.
+// Also the peaks of its devices.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/backend/registry.h"
 #include "core/profile/op_times.h"
 #include "tools/model/runtime/model_runtime.h"
+#include "tools/probe/run_probe.h"
 #include "tools/run/metrics/step_report.h"
 #include "tools/train/step/session.h"
 #include "tools/train/trainer.h"
@@ -23,7 +26,9 @@ class RunProfile final : public TrainObserver {
   void before_leave(Trainer& trainer) override;
 
   // After steps: writes the trace as soon as its steps are known, so that a run that is ended early leaves one.
-  void watch();
+  void watch() {
+    if (profiler_.trace_complete()) write_trace();
+  }
   // Measures the ceilings, for 0.4 s or more on all ranks at once, writes the files and returns this rank's table,
   // headed by the time of a step and its spread over ranks. Collective; outside of a step.
   std::string finish();
@@ -51,5 +56,37 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
 
 // FLOP/s that the data sheet of the backend's device `index` promises for products in this precision; 0: nothing.
 double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision);
+
+// ---- The probes of a training run, the file that they fill, and what they cost.
+
+// `config`: of the session that the state belongs to. `reference`: see ProductProbe. The state must outlive the probe.
+RunProbe make_probe(const Config& config, ShardedState& state, DType reference = DType::kF32);
+
+class ProbeRecorder final : public TrainObserver {
+ public:
+  // Rank 0 opens `path`, unless it is empty; if it cannot, it warns and the run continues without the file. The
+  // state must outlive the object. `steps`: see ProbeLog.
+  ProbeRecorder(const Config& config, ShardedState& state, const std::string& path, std::optional<int64_t> steps);
+
+  StepExaminer* examiner() override { return &examiner_; }
+  void after_step(Trainer& trainer, const StepReport& step) override;
+  // Logs how many steps were probed, what they took beyond the others, and where the file is.
+  void before_leave(Trainer& trainer) override;
+
+ private:
+  void record(const ProbedStep& step);
+  struct Seconds {
+    int64_t steps = 0;
+    double sum = 0.0;
+    double mean() const { return steps == 0 ? 0.0 : sum / static_cast<double>(steps); }
+  };
+
+  RunProbe probe_;
+  ProbeExaminer examiner_{probe_};
+  std::optional<ProbeLog> log_;
+  std::string path_;
+  Seconds probed_, others_;
+  bool has_warmed_up_ = false;
+};
 
 }  // namespace mantissa

@@ -202,10 +202,6 @@ void Trainer::finish(Ending ending) {
   leave();
 }
 
-void Trainer::leave() {
-  for (const auto& observer : observers_) observer->before_leave(*this);
-}
-
 void Trainer::end_failed() {
   step_.require_intact_state();
   for (const auto& observer : observers_) observer->at_end(*this, Ending::kFailed);
@@ -219,10 +215,6 @@ PrecisionSwitch& Trainer::request_switch(const std::string& cause) {
   // A step under way may have asked for it as well.
   if (switch_->cause.find(cause) == std::string::npos) switch_->cause += (switch_->cause.empty() ? "" : ", ") + cause;
   return *switch_;
-}
-
-void Trainer::report_validation(double loss) {
-  for (const auto& observer : observers_) observer->after_validation(*this, loss);
 }
 
 void Trainer::take(const std::vector<StepReport>& steps) {

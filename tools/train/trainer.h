@@ -94,7 +94,9 @@ class Trainer {
   // Ends the run: with kDone at TrainConfig::last_step(). Collective.
   void finish(Ending ending);
   // Before another session continues the run. Collective.
-  void leave();
+  void leave() {
+    for (const auto& observer : observers_) observer->before_leave(*this);
+  }
 
   // ---- For observers.
 
@@ -112,7 +114,9 @@ class Trainer {
   // Ends run() after this step.
   void request_rollback(Rollback rollback) { rollback_ = std::move(rollback); }
   // Tells all observers of a loss on validation text.
-  void report_validation(double loss);
+  void report_validation(double loss) {
+    for (const auto& observer : observers_) observer->after_validation(*this, loss);
+  }
   // Ends the run by this error, after at_end(kFailed).
   template <typename Error>
   [[noreturn]] void fail(const std::string& message) {

@@ -3,10 +3,16 @@
 
 #include <vector>
 
+#include "comm/communicator.h"
+#include "tools/config/config.h"
 #include "tools/config/verb.h"
+#include "tools/run/guard/stop_request.h"
 
 namespace mantissa {
 
 void add_train_verbs(CLI::App& app, std::vector<Verb>& verbs);
+
+// A training as `mantissa train` does it, up to its exit code. Errors: see train_run(). Collective.
+ExitCode run_training(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator);
 
 }  // namespace mantissa

@@ -15,7 +15,7 @@
 #include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/probe_recorder.h"
+#include "tools/train/run_profile.h"
 #include "tools/train/step/dry_run.h"
 #include "tools/train/step/train_step.h"
 

@@ -18,7 +18,7 @@
 #include "tools/config/config.h"
 #include "tools/lab/experiment/paired_comparison.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/probe_recorder.h"
+#include "tools/train/run_profile.h"
 #include "tools/train/step/train_step.h"
 #include "tools/train/trainer.h"
 

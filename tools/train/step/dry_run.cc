@@ -2,8 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-
 #include "core/backend/decorators.h"
 #include "core/backend/registry.h"
 #include "core/base/host_memory.h"

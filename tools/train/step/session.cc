@@ -1,7 +1,6 @@
 #include "tools/train/step/session.h"
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 
 #include "comm/communicator.h"
@@ -105,10 +104,6 @@ void require_capturable(const Config& config, const Communicator& communicator) 
 }
 
 }  // namespace
-
-bool Session::captures_steps() const {
-  return config.cuda.graph && !config.profile && runtime.backend->device().kind == Device::Kind::kCuda;
-}
 
 void require_same_configuration(const Config& config, Communicator& communicator) {
   if (communicator.size() == 1) return;  // saves the fingerprint: plans are priced with thousands of sessions

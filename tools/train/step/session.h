@@ -41,7 +41,9 @@ struct Session {
 
   int ranks() const { return communicator.size(); }
   // Whether steps are captured in a CUDA graph (cuda.graph). A profiled step is not: a replay passes no kernel calls.
-  bool captures_steps() const;
+  bool captures_steps() const {
+    return config.cuda.graph && !config.profile && runtime.backend->device().kind == Device::Kind::kCuda;
+  }
   int64_t micro_batches() const { return config.train.global_batch / (config.train.micro_batch * ranks()); }
 
   const Config& config;

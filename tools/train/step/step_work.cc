@@ -5,7 +5,6 @@
 
 #include "core/kernels/reduction/args.h"
 #include "core/profile/range.h"
-#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 
@@ -148,10 +147,6 @@ LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {
   const Range range(RangeKind::kPhase, "forward");
   return runtime_.model->loss(tape, part_of(tokens_, micro_batch), part_of(targets_, micro_batch),
                               config_.model.context);
-}
-
-Tensor StepWork::part_of(const Tensor& whole, size_t micro_batch) const {
-  return whole.slice(static_cast<int64_t>(micro_batch) * whole.dim(1), whole.dim(1));
 }
 
 TapeOptions StepWork::tape_options(size_t micro_batch) const {

@@ -73,7 +73,9 @@ class StepWork {
   const Samples& read(int64_t step);
   LossOutput forward(Tape& tape, size_t micro_batch);
   TapeOptions tape_options(size_t micro_batch) const;
-  Tensor part_of(const Tensor& whole, size_t micro_batch) const;
+  Tensor part_of(const Tensor& whole, size_t micro_batch) const {
+    return whole.slice(static_cast<int64_t>(micro_batch) * whole.dim(1), whole.dim(1));
+  }
 
   const Config& config_;
   ModelRuntime& runtime_;

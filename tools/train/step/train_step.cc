@@ -8,7 +8,6 @@
 
 #include "comm/sharded_state.h"
 #include "core/profile/range.h"
-#include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
 namespace {
@@ -154,10 +153,6 @@ bool TrainStep::is_captured(const Examiners& examiners) {
   if (session_.runtime.delayed_scales->calibrated()) ++queued_;  // before, weights may travel in another form
   return session_.captures_steps() && queued_ > 1 &&
          std::ranges::none_of(examiners, [](const StepExaminer* one) { return one->takes_part(); });
-}
-
-double TrainStep::loss_gradient_of(float scale, int64_t tokens) const {
-  return static_cast<double>(scale) * prescale_ / static_cast<double>(tokens);
 }
 
 void TrainStep::calibrate(int64_t step) {

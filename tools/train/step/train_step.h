@@ -67,7 +67,9 @@ class TrainStep {
   bool is_captured(const Examiners& examiners);
   void calibrate(int64_t step);
   // The gradient of the summed loss that the backward passes start from.
-  double loss_gradient_of(float scale, int64_t tokens) const;
+  double loss_gradient_of(float scale, int64_t tokens) const {
+    return static_cast<double>(scale) * prescale_ / static_cast<double>(tokens);
+  }
   // The scaler as it will be if the step under way is applied.
   GradScaler planned_scaler() const;
   // Waits for the decision about a step and updates the session by it.
