@@ -22,7 +22,6 @@
 #include "tools/model/exchange/llmc_file.h"
 #include "tools/model/exchange/model_source.h"
 #include "tools/model/runtime/open_model.h"
-#include "tools/run/state/next_commands.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/run/state/run_state.h"
 

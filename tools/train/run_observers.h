@@ -13,7 +13,7 @@
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/profile/range.h"
-#include "tools/model/evaluate/choice_tasks.h"
+#include "tools/model/evaluate/scorer.h"
 #include "tools/run/guard/black_box.h"
 #include "tools/run/guard/outliers.h"
 #include "tools/train/checkpoint.h"

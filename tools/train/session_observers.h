@@ -13,7 +13,7 @@
 #include "core/base/wrapped_text.h"
 #include "core/ops/cross_entropy.h"
 #include "core/profile/range.h"
-#include "tools/probe/parameter_probes.h"
+#include "tools/probe/probe_log.h"
 #include "tools/train/step/dry_run.h"
 #include "tools/train/trainer.h"
 

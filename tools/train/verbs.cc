@@ -18,8 +18,6 @@
 #include "tools/run/job/job.h"
 #include "tools/run/job/threads.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/run/state/next_commands.h"
-#include "tools/run/state/resume_choice.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/initial_weights.h"

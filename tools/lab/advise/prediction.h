@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/backend/kernel_call.h"
+#include "core/backend/decorators.h"
 #include "core/kernels/fp8_gemm_support.h"
 #include "tools/lab/experiment/training_run.h"
 #include "tools/train/step/dry_run.h"

@@ -17,7 +17,7 @@
 #include "tools/lab/experiment/step_turns.h"
 #include "tools/run/report/report.h"
 #include "tools/run/state/run_state.h"
-#include "tools/train/held_state.h"
+#include "tools/train/checkpoint.h"
 
 namespace mantissa {
 
