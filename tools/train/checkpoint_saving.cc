@@ -2,6 +2,7 @@
 
 #include "comm/state_faults.h"
 #include "core/base/log.h"
+#include "tools/run/state/optional_json.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"
