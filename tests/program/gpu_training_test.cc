@@ -208,14 +208,17 @@ TEST(GpuTraining, CapturingTheStepsOfSeveralRanksIsRefused) {
       << outcome.output;
 }
 
-// Half of the window of 128 steps must be known. The device holds back the update of the spike, and that of the step
-// that was queued behind it. With a checkpoint after each step, the host waits.
+// Half of the window of 128 steps must be known: a CPU trains so many. The device holds back the update of the spike,
+// and that of the step that was queued behind it. With a checkpoint after each step, the host waits.
 TEST(GpuTraining, SpikesAreHeldBackAlikeWhetherTheHostWaitsOrNot) {
   const SmallRun ahead("spikes_ahead"), waits("spikes_waits");
   const std::vector<std::string> settings = gpu_settings(
       {"comm.backend=mpi", "cuda.gemm=deterministic", "train.steps=72", "stop_rules.action=skip",
        "test.faults=[{kind: flip, target: gradient, step: 67, parameter: blocks.0.mlp.up.weight, element: 5, "
        "bit: 30}]"});
+  for (const SmallRun* run : {&ahead, &waits}) {
+    run->train(1, with(settings, {"device=cpu", "train.stop_at_step=64"}));
+  }
   ahead.train(1, settings);
   waits.train(1, with(settings, {"checkpoint.interval=1"}));
   EXPECT_EQ(ahead.losses(), waits.losses());
