@@ -2,13 +2,14 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <regex>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 #include "tests/tools/run/unwrapped.h"
 #include "tools/train/checkpoint_files.h"
 
@@ -22,16 +23,16 @@ void expect_refused(const Outcome& outcome, int exit_code, const std::vector<std
 }
 
 TEST(BadInput, UnknownKeyWithPlaceAndSuggestion) {
-  SmallRun run("unknown_key");
+  ThreadedRun run("unknown_key");
   run.with_yaml("comm:\n  wire_dtyp: bf16\n");
   expect_refused(run.try_train(2, {}), 2, {"config.yaml:8:3", "wire_dtyp", "wire_dtype"});
   EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
 }
 
 TEST(BadInput, RanksThatCannotShareABatch) {
-  const SmallRun run("ranks_of_memory");
+  const ThreadedRun run("ranks_of_memory");
   const auto config = [&](const std::vector<std::string>& options) {
-    return run_program(0, with({"config", run.config_path()}, options));
+    return run_verb(with({"config", run.config_path()}, options));
   };
   expect_refused(config({"--memory", "--ranks", "5"}), 2, {"is not a multiple of ranks × micro-batch = 5 × 2"});
   expect_refused(config({"--ranks", "2"}), 2, {"--ranks requires --memory"});
@@ -40,13 +41,13 @@ TEST(BadInput, RanksThatCannotShareABatch) {
 
 // Only the program, or the model, knows these names.
 TEST(BadInput, UnknownNamesWithTheirPlace) {
-  SmallRun run("unknown_names");
+  ThreadedRun run("unknown_names");
   run.with_yaml(
       "device: abacus\n"
-      "test: {gradients: [{step: 2, rank: 0, parameter: blocks.9.weight, element: 0, value: nan}],\n"
+      "test: {faults: [{step: 2, rank: 0, parameter: blocks.9.weight, element: 0, kind: nan}],\n"
       "       activations: [{step: 2, rank: 0, layer: blocks.9, op: gelu, value: nan}]}\n");
   expect_refused(run.try_train(1, {}), 2, {"config.yaml:7:9: device: nothing is named 'abacus' here"});
-  expect_refused(run_program(1, {"config", run.config_path()}), 2, {"config.yaml:7:9: device: nothing is named"});
+  expect_refused(run_verb({"config", run.config_path()}), 2, {"config.yaml:7:9: device: nothing is named"});
   const std::vector<std::string> known = {"device=cpu"};
   expect_refused(run.try_train(1, with(known, {"comm.backend=pigeon"})), 2,
                  {"command line: comm.backend=pigeon: comm.backend: nothing is named 'pigeon' here"});
@@ -55,13 +56,13 @@ TEST(BadInput, UnknownNamesWithTheirPlace) {
   expect_refused(run.try_train(1, with(known, {"precision.rules=[{match: blocks.9, format: fp32}]"})), 2,
                  {"blocks.9, format: fp32}]: precision.rules[0].match: 'blocks.9' matches no layer"});
   expect_refused(run.try_train(2, known), 2,
-                 {"config.yaml:8:50: test.faults[0].parameter: the model has no parameter 'blocks.9.weight'"});
+                 {"config.yaml:8:47: test.faults[0].parameter: the model has no parameter 'blocks.9.weight'"});
   expect_refused(run.try_train(1, with(known, {"test.faults=[]"})), 2,
                  {"config.yaml:9:48: test.activations[0].layer: no op gelu ran in a layer 'blocks.9' in step 2"});
 }
 
 TEST(BadInput, ImpossibleCombinations) {
-  const SmallRun run("impossible");
+  const ThreadedRun run("impossible");
   expect_refused(run.try_train(1, {"model.heads=5"}), 2, {"model.heads", "model.width"});
   expect_refused(run.try_train(5, {}), 2, {"train.global_batch", "5"});
   EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
@@ -69,7 +70,7 @@ TEST(BadInput, ImpossibleCombinations) {
 
 // A setting without an effect, here because the rules leave nothing to round, is a warning that is logged once.
 TEST(BadInput, StochasticRoundingWhereRulesLeaveNothingToRound) {
-  const SmallRun run("nothing_to_round");
+  const ThreadedRun run("nothing_to_round");
   const std::vector<std::string> settings = {"optimizer.weight_rounding=stochastic", "precision.compute=bf16",
                                              "precision.rules=[{match: \"**\", format: fp32}]"};
   const Outcome outcome = run.try_train(2, settings);
@@ -84,7 +85,7 @@ TEST(BadInput, StochasticRoundingWhereRulesLeaveNothingToRound) {
 }
 
 TEST(BadInput, SizesThatDoNotGoIntoTheBlocksOfAFormat) {
-  const SmallRun run("no_whole_blocks");
+  const ThreadedRun run("no_whole_blocks");
   expect_refused(run.try_train(2, {"precision.recipe=block"}), 2,
                  {"layer 'blocks.0.attention.qkv'", "has 32 channels", "needs a multiple of 128 there: give 128"});
   expect_refused(run.try_train(1, {"precision.recipe=mxfp8", "model.context=20", "train.micro_batch=1"}), 2,
@@ -93,14 +94,14 @@ TEST(BadInput, SizesThatDoNotGoIntoTheBlocksOfAFormat) {
 }
 
 TEST(BadInput, MissingAndEmptyData) {
-  const SmallRun run("missing_data");
+  const ThreadedRun run("missing_data");
   expect_refused(run.try_train(2, {"data.train=/nonexistent/*.txt"}), 3, {"/nonexistent/*.txt"});
   write_file(run.folder() + "/empty.txt", "");
   expect_refused(run.try_train(1, {"data.train=" + run.folder() + "/empty.txt"}), 3, {"empty.txt"});
 }
 
 TEST(BadInput, AFirstStartThatIsRefusedMakesNoFolder) {
-  const SmallRun run("no_folder");
+  const ThreadedRun run("no_folder");
   for (const auto& [setting, exit_code, most_ranks] : {std::tuple("data.train=[nofile]", 3, 2),
                                                        {"data.validation=[nofile]", 3, 1},
                                                        {"model.context=60000", 3, 1},
@@ -125,7 +126,7 @@ TEST(BadInput, AFirstStartThatIsRefusedMakesNoFolder) {
 }
 
 TEST(BadInput, TokenOutsideOfTheVocabularyWithFileAndOffset) {
-  const SmallRun run("bad_token");
+  const ThreadedRun run("bad_token");
   std::string tokens(8000, '\1');  // u16 257
   tokens[4001] = '\x70';           // token 2000 is 0x7001
   write_file(run.folder() + "/tokens.bin", tokens);
@@ -135,7 +136,7 @@ TEST(BadInput, TokenOutsideOfTheVocabularyWithFileAndOffset) {
 }
 
 TEST(BadInput, DataThatIsSomethingElse) {
-  const SmallRun run("something_else");
+  const ThreadedRun run("something_else");
   const std::string zipped = run.folder() + "/text.txt.gz";
   EXPECT_EQ(run_shell("gzip -k " + run.data_path()).exit_code, 0);
   expect_refused(run.try_train(2, {"data.train=" + zipped}), 3,
@@ -149,7 +150,7 @@ TEST(BadInput, DataThatIsSomethingElse) {
 }
 
 TEST(BadInput, TruncatedTokenFile) {
-  const SmallRun run("truncated");
+  const ThreadedRun run("truncated");
   write_file(run.folder() + "/tokens.bin", std::string(4001, '\0'));
   expect_refused(run.try_train(1, {"data.format=tokens", "data.train=" + run.folder() + "/tokens.bin"}), 3,
                  {"tokens.bin"});
@@ -173,7 +174,7 @@ void expect_data_error_keeps_the_state(const SmallRun& run, const std::vector<st
 }
 
 TEST(BadInput, ATextThatIsCutWhileTrainingSavesTheState) {
-  const SmallRun run("cut_text");
+  const ThreadedRun run("cut_text");
   const std::string text = read_file(run.data_path());
   expect_data_error_keeps_the_state(
       run, {}, "truncate -s 3000 " + run.data_path(), [&] { write_file(run.data_path(), text); },
@@ -181,7 +182,7 @@ TEST(BadInput, ATextThatIsCutWhileTrainingSavesTheState) {
 }
 
 TEST(BadInput, ValidationDataThatIsCutWhileTrainingSavesTheState) {
-  const SmallRun run("cut_validation");
+  const ThreadedRun run("cut_validation");
   const std::string path = run.folder() + "/validation.txt", text = read_file(run.data_path());
   write_file(path, text);
   expect_data_error_keeps_the_state(run, {"data.validation=" + path, "train.eval_interval=10"}, "truncate -s 0 " + path,
@@ -190,7 +191,7 @@ TEST(BadInput, ValidationDataThatIsCutWhileTrainingSavesTheState) {
 }
 
 TEST(BadInput, TokensThatLeaveTheVocabularyWhileTrainingSaveTheState) {
-  const SmallRun run("bad_token_later");
+  const ThreadedRun run("bad_token_later");
   const std::string path = run.folder() + "/tokens.bin", tokens(60000, '\1');
   write_file(path, tokens);
   expect_data_error_keeps_the_state(
@@ -200,7 +201,7 @@ TEST(BadInput, TokensThatLeaveTheVocabularyWhileTrainingSaveTheState) {
 }
 
 TEST(BadInput, UnreadableCheckpoint) {
-  const SmallRun run("unreadable");
+  const ThreadedRun run("unreadable");
   expect_refused(run.try_train(1, {"checkpoint.resume=/nonexistent"}), 4, {"/nonexistent"});
   run.train(1, {"train.stop_at_step=2"});
   std::filesystem::resize_file(run.checkpoint_folder(2) + "/manifest.json", 100);
@@ -210,14 +211,14 @@ TEST(BadInput, UnreadableCheckpoint) {
 }
 
 TEST(BadInput, ACheckpointOfAnotherVersionOrWithPipes) {
-  const SmallRun run("other_version");
+  const ThreadedRun run("other_version");
   CheckpointStore store(run.run_dir() + "/checkpoints", {.warn = [](const std::string&) {}});
   store.begin(5);
   store.commit(5, "0", {}, {{"format_version", 1}});
   const std::vector<std::string> texts = {"step-00000005/manifest.json", "another version of this program"};
   expect_refused(run.try_train(1, {}), 4, texts);
-  expect_refused(run_program(1, {"generate", run.run_dir(), "--prompt=a"}), 4, texts);
-  expect_refused(run_program(1, {"analyze", "model", run.run_dir()}), 4, texts);
+  expect_refused(run_verb({"generate", run.run_dir(), "--prompt=a"}), 4, texts);
+  expect_refused(run_verb({"analyze", "model", run.run_dir()}), 4, texts);
   std::filesystem::remove_all(run.run_dir());
   run.train(1, {"train.stop_at_step=2"});
   const std::string model = run.checkpoint_folder(2) + "/model.safetensors";
@@ -278,13 +279,14 @@ TEST(BadInput, RanksWithDifferentConfigurations) {
 }
 
 TEST(BadInput, RanksThatDifferInWhereTheyWriteOrResume) {
-  for (const char* setting :
-       {"train.run_dir=elsewhere$OMPI_COMM_WORLD_RANK", "checkpoint.resume=none$OMPI_COMM_WORLD_RANK",
-        "precision.schedule=[{after_step: 1$OMPI_COMM_WORLD_RANK, compute: fp32}]"}) {
-    const SmallRun run("different_places");
-    const std::string script = run.folder() + "/start.sh";
-    write_file(script, "exec tools/mantissa train " + run.config_path() + " \"" + setting + "\"\n");
-    expect_refused(run_under_mpirun(2, "bash " + script), 6,
+  std::atomic<int> ranks = 0;  // that have read their configuration
+  const std::function<void(Config&)> differences[] = {
+      [&ranks](Config& config) { config.train.run_dir = fmt::format("elsewhere{}", ++ranks); },
+      [&ranks](Config& config) { config.checkpoint.resume = fmt::format("none{}", ++ranks); },
+      [&ranks](Config& config) { config.precision_schedule[0].after_step = 10 + ++ranks; }};
+  for (const auto& differ : differences) {
+    const ThreadedRun run = ThreadedRun("different_places").adjusted(differ);
+    expect_refused(run.try_train(2, {"precision.schedule=[{after_step: 10, compute: fp32}]"}), 6,
                    {"rank 1 was started with another configuration than rank 0"});
   }
 }
@@ -303,18 +305,8 @@ TEST(BadInput, TasksThatAreAloneInMpi) {
   expect_refused(run_shell("SLURM_STEP_NUM_TASKS=2 " + command), 2, {"one of 2 processes", "srun --mpi=pmix"});
 }
 
-TEST(BadInput, ARefusedStartLeavesTheRunAsItWas) {
-  const SmallRun run("untouched");
-  run.train(1, {"train.stop_at_step=3"});
-  const std::string before = read_file(run.run_dir() + "/config.yaml"),
-                    metrics = read_file(run.run_dir() + "/metrics.jsonl");
-  expect_refused(run.try_train(1, {"model.width=16"}), 4, {"model.width: 32 -> 16"});
-  EXPECT_EQ(read_file(run.run_dir() + "/config.yaml"), before);
-  EXPECT_EQ(read_file(run.run_dir() + "/metrics.jsonl"), metrics);
-}
-
 TEST(BadInput, TwoJobsInOneFolder) {
-  const SmallRun run("two_jobs");
+  const ThreadedRun run("two_jobs");
   // The first job holds the folder while the second one, started from within it, tries.
   const std::string script = run.folder() + "/start.sh";
   write_file(script, "mkdir -p " + run.run_dir() + "; exec 9>" + run.run_dir() +
@@ -329,7 +321,7 @@ TEST(BadInput, TwoJobsInOneFolder) {
 }
 
 TEST(BadInput, MoreMemoryThanThereIs) {
-  const SmallRun run("memory");
+  const ThreadedRun run("memory");
   // By prediction, before anything is allocated.
   expect_refused(run.try_train(1, {"model.width=65536", "model.vocab=1048576", "model.heads=64"}), 8,
                  {"of memory by prediction", "MiB of host memory are free. Lower train.micro_batch"});
@@ -366,7 +358,7 @@ TEST(BadInput, AFullDiskSaysWhatIsMissing) {
 }
 
 TEST(BadInput, AFullDiskWhileSavingDoesNotStopTheRun) {
-  const SmallRun run("full_disk");
+  const ThreadedRun run("full_disk");
   run.train(2, {"train.stop_at_step=5"});
   // Files of this size cannot be written any more: rank 0's model file is larger, its log is not.
   const Outcome outcome = run_under_mpirun(2, "bash -c 'ulimit -f 40; exec tools/mantissa train " + run.config_path() +
@@ -378,7 +370,7 @@ TEST(BadInput, AFullDiskWhileSavingDoesNotStopTheRun) {
   EXPECT_FALSE(run.has_checkpoint(10));
   run.train(2, {});  // and the old checkpoint is good
 
-  const SmallRun fresh("full_disk_fresh");
+  const ThreadedRun fresh("full_disk_fresh");
   const Outcome none = run_shell("ulimit -f 40; exec tools/mantissa train " + fresh.config_path() +
                                  " train.steps=6 checkpoint.interval=5");
   expect_refused(none, 4, {"there is no older checkpoint", "could not be saved", "there is no checkpoint in"});

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 // Prepared so that gradients start below fp16's smallest subnormal, 6e-8: matrices of 1e-6 pass hardly any gradient
 // back.
 std::vector<nlohmann::json> steps_of(const std::string& name, const std::vector<std::string>& settings, int ranks = 1) {
-  const SmallRun run(name);
+  const ThreadedRun run(name);
   run.train(ranks, with({"model.init_stddev=1e-6", "model.tie_head=false", "train.micro_batch=6", "train.steps=50"},
                         settings));
   return run.records("step");

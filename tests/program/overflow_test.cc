@@ -2,7 +2,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -13,7 +13,7 @@ const std::vector<std::string> kFp16 = {"precision.compute=fp16",   "comm.wire_d
 
 constexpr const char* kInfOnRankOne = R"(
 test:
-  gradients: [{step: 4, rank: 1, parameter: blocks.1.mlp.up.weight, element: 77, value: inf}]
+  faults: [{step: 4, rank: 1, parameter: blocks.1.mlp.up.weight, element: 77, kind: inf}]
 )";
 
 // Step numbers count from 1 in messages and files; injected faults name the step as messages do.
@@ -46,7 +46,7 @@ TEST(Overflow, InjectedInfIsSkippedByAllRanksAndTheScaleHalvesThenDoubles) {
 }
 
 TEST(Overflow, Bf16SkipsWithoutAScale) {
-  SmallRun run("bf16_skip");
+  ThreadedRun run("bf16_skip");
   run.with_yaml(kInfOnRankOne).train(3, {"train.steps=6", "checkpoint.interval=1", "checkpoint.keep_last=0"});
   const auto steps = run.records("step");
   ASSERT_EQ(steps.size(), 6u);
@@ -56,7 +56,7 @@ TEST(Overflow, Bf16SkipsWithoutAScale) {
 }
 
 TEST(Overflow, NonFiniteLossIsAFaultThatLeavesTheScaleAlone) {
-  SmallRun run("loss_fault");
+  ThreadedRun run("loss_fault");
   const Outcome outcome = run.with_yaml(R"(
 test:
   activations: [{step: 3, rank: 1, layer: blocks.0.mlp, op: gelu, value: nan}]
@@ -74,7 +74,7 @@ test:
 }
 
 TEST(Overflow, FaultsInARowEndTheRunWithTheirExitCode) {
-  SmallRun run("fault_stop");
+  ThreadedRun run("fault_stop");
   const Outcome outcome = run.with_yaml(R"(
 test:
   activations:
@@ -95,10 +95,10 @@ TEST(Overflow, FaultsThatAlternateWithOverflowsEndTheRun) {
     activations +=
         fmt::format("    - {{step: {}, rank: 0, layer: blocks.1.attention, op: attention, value: nan}}\n", step);
     gradients += fmt::format(
-        "    - {{step: {}, rank: 1, parameter: blocks.0.attention.qkv.weight, element: 5, value: inf}}\n", step + 1);
+        "    - {{step: {}, rank: 1, parameter: blocks.0.attention.qkv.weight, element: 5, kind: inf}}\n", step + 1);
   }
-  SmallRun run("alternating");
-  run.with_yaml("test:\n  activations:\n" + activations + "  gradients:\n" + gradients);
+  ThreadedRun run("alternating");
+  run.with_yaml("test:\n  activations:\n" + activations + "  faults:\n" + gradients);
   const std::vector<std::string> settings = {"precision.compute=fp16", "scaler.init_scale=1024"};
   // The count goes on over a checkpoint.
   run.train(2, with(settings, {"train.stop_at_step=6"}));
@@ -111,7 +111,7 @@ TEST(Overflow, FaultsThatAlternateWithOverflowsEndTheRun) {
 
 // Weights are those of the last good step: they are kept, and a new start goes on behind the faults.
 TEST(Overflow, AFaultStopSavesWhatWasLearnt) {
-  SmallRun run("fault_saved");
+  ThreadedRun run("fault_saved");
   run.with_yaml(R"(
 test:
   activations:
@@ -129,7 +129,7 @@ test:
 }
 
 TEST(Overflow, APlannedFaultThatCannotHappenIsAnError) {
-  SmallRun run("no_such_layer");
+  ThreadedRun run("no_such_layer");
   const Outcome outcome =
       run.with_yaml("test: {activations: [{step: 2, rank: 0, layer: blocks.9, op: gelu, value: nan}]}\n")
           .try_train(1, {});
@@ -138,7 +138,7 @@ TEST(Overflow, APlannedFaultThatCannotHappenIsAnError) {
 
 // PyTorch's scaler has no floor: once 1/scale is not finite neither is the gradient, and every step is skipped.
 TEST(Overflow, AScaleWithoutAFloorEndsInSkipsNotInAnError) {
-  SmallRun run("no_floor");
+  ThreadedRun run("no_floor");
   const Outcome outcome =
       run.train(1, {"precision.compute=fp16", "scaler.preset=pytorch", "scaler.init_scale=1e-42", "train.steps=5"});
   for (const auto& step : run.records("step")) EXPECT_EQ(step.at("applied"), false) << step;
@@ -148,7 +148,7 @@ TEST(Overflow, AScaleWithoutAFloorEndsInSkipsNotInAnError) {
 // The batch's forward pass is finite: the backward pass is hunted for the op that cannot hold the scale.
 TEST(Overflow, AScaleThatIsTooLargeIsNamedWithItsOp) {
   for (const int ranks : {1, 2}) {
-    const SmallRun run("scale_" + std::to_string(ranks));
+    const ThreadedRun run("scale_" + std::to_string(ranks));
     const Outcome outcome = run.try_train(
         ranks, {"precision.compute=fp16", "scaler.mode=static", "scaler.init_scale=1e12", "scaler.max_scale=1e12"});
     EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
@@ -165,12 +165,12 @@ TEST(Overflow, AScaleThatIsTooLargeIsNamedWithItsOp) {
 
 // A scale that cannot be lowered further makes overflow a fault.
 TEST(Overflow, AtTheFloorOverflowBecomesAFault) {
-  SmallRun run("floor");
+  ThreadedRun run("floor");
   const Outcome outcome = run.with_yaml(R"(
 test:
-  gradients:
-    - {step: 1, rank: 0, parameter: final_norm.weight, element: 0, value: inf}
-    - {step: 2, rank: 1, parameter: final_norm.weight, element: 1, value: nan}
+  faults:
+    - {step: 1, rank: 0, parameter: final_norm.weight, element: 0, kind: inf}
+    - {step: 2, rank: 1, parameter: final_norm.weight, element: 1, kind: nan}
 )")
                               .try_train(2, {"precision.compute=fp16", "scaler.init_scale=2", "scaler.min_scale=1",
                                              "faults.max_consecutive=1"});
@@ -185,7 +185,7 @@ test:
 // the same.
 TEST(Overflow, ANaNUnderAScaleThatWasGoodEnoughIsHunted) {
   for (const int ranks : {1, 2}) {
-    SmallRun run("hunted" + std::to_string(ranks));
+    ThreadedRun run("hunted" + std::to_string(ranks));
     const Outcome outcome = run.with_yaml(fmt::format(R"(
 test:
   activations: [{{step: 3, rank: {}, layer: blocks.1.mlp.up, op: linear, pass: backward, value: nan}}]
@@ -202,7 +202,7 @@ test:
 
 // Overflow at a floor that clamps is no fault, but it is examined like one.
 TEST(Overflow, AtAFloorThatClampsTheOpIsNamed) {
-  SmallRun run("clamped");
+  ThreadedRun run("clamped");
   const Outcome outcome = run.with_yaml(R"(
 test:
   activations: [{step: 1, rank: 0, layer: blocks.0.mlp, op: gelu, pass: backward, value: nan}]
@@ -216,12 +216,12 @@ test:
 // DeepSpeed raises at the first overflow that finds its scale at the floor and its hysteresis used up.
 TEST(Overflow, ThePresetDeepspeedStopsAtTheFloorAtOnce) {
   for (const char* preset : {"deepspeed", "megatron"}) {
-    SmallRun run(std::string("floor_") + preset);
+    ThreadedRun run(std::string("floor_") + preset);
     const Outcome outcome = run.with_yaml(R"(
 test:
-  gradients:
-    - {step: 2, rank: 0, parameter: final_norm.weight, element: 1, value: inf}
-    - {step: 3, rank: 0, parameter: final_norm.weight, element: 1, value: inf}
+  faults:
+    - {step: 2, rank: 0, parameter: final_norm.weight, element: 1, kind: inf}
+    - {step: 3, rank: 0, parameter: final_norm.weight, element: 1, kind: inf}
 )")
                                 .try_train(1, {"precision.compute=fp16", std::string("scaler.preset=") + preset,
                                                "scaler.init_scale=1", "train.steps=5"});
@@ -235,7 +235,7 @@ test:
 
 // The loss belongs to no layer, and a block adds twice.
 TEST(Overflow, OpsThatShareALayerAreToldApart) {
-  SmallRun run("told_apart");
+  ThreadedRun run("told_apart");
   const Outcome outcome = run.with_yaml(R"(
 test:
   activations:
@@ -256,7 +256,7 @@ test:
 // Such an update used to count as applied, and its checkpoints replaced the good ones.
 TEST(Overflow, AnUpdateThatLeavesNonFiniteMastersIsNotSavedAndEndsTheRun) {
   for (const int interval : {1, 0}) {  // found before the checkpoint of step 5, or by the verdict of step 6
-    SmallRun run("non_finite_masters" + std::to_string(interval));
+    ThreadedRun run("non_finite_masters" + std::to_string(interval));
     run.train(2, {"train.stop_at_step=4", "checkpoint.interval=2"});
     const Outcome outcome =
         run.try_train(2, {"optimizer.lr=3e38", "checkpoint.allow_changes=true", "checkpoint.keep_last=1",
@@ -279,7 +279,7 @@ TEST(Overflow, AnUpdateThatLeavesNonFiniteMastersIsNotSavedAndEndsTheRun) {
 
 // Second moments of Inf used to stop their weights without a word.
 TEST(Overflow, SecondMomentsThatOverflowEndTheRun) {
-  const SmallRun run("infinite_moments");
+  const ThreadedRun run("infinite_moments");
   const Outcome outcome = run.try_train(
       2, {"precision.compute=fp32", "model.init_stddev=1e22", "optimizer.clip.mode=none", "train.steps=5"});
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
@@ -292,7 +292,7 @@ TEST(Overflow, CheckpointsOfARunThatHasGoneWrongLeaveTheLastGoodOne) {
   for (int step = 4; step <= 9; ++step) {
     faults += fmt::format("    - {{step: {}, rank: 1, layer: head, op: linear, value: inf}}\n", step);
   }
-  SmallRun run("good_one_stays");
+  ThreadedRun run("good_one_stays");
   run.with_yaml("test:\n  activations:\n" + faults);
   for (const int64_t last : {6, 9}) {  // a start from a checkpoint proves nothing
     const Outcome outcome = run.try_train(2, {"checkpoint.interval=1", "checkpoint.keep_last=1"});

@@ -7,7 +7,7 @@
 
 #include "core/tensor/philox.h"
 #include "tests/core/data/shard_file.h"
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 // A shard with masks, a token file of llm.c's kind whose documents end with token 0, and a run of both in fp32.
 class PackedRun {
  public:
-  explicit PackedRun(const std::string& name) : run_(name) {
+  explicit PackedRun(const std::string& name, Ranks ranks = Ranks::kThreads) : run_(name, ranks) {
     TokenShardWriter writer(256, "toy");
     for (uint32_t i = 0; i < 200; ++i) {
       std::vector<int32_t> document(2 + philox(1, {i, 0, 0, 0})[0] % 60);
@@ -54,7 +54,7 @@ class PackedRun {
   const SmallRun& run() const { return run_; }
 
  private:
-  SmallRun run_;
+  ThreadedRun run_;
   std::vector<std::string> settings_;
 };
 
@@ -69,7 +69,7 @@ TEST(PackedTraining, SaysWhatItReadsAndDoesNotDependOnTheNumberOfRanks) {
   ASSERT_EQ(losses.size(), 8u);
   EXPECT_LT(losses.at(8), losses.at(1));
   for (const int ranks : {2, 3}) {
-    const PackedRun several(fmt::format("packed_{}", ranks));
+    const PackedRun several(fmt::format("packed_{}", ranks), ranks == 2 ? Ranks::kProcesses : Ranks::kThreads);
     several.train(ranks);
     EXPECT_LE(largest_difference(losses, several.run().losses()), 1e-5) << ranks;
     const auto expected = one.run().records("validation"), found = several.run().records("validation");
@@ -101,11 +101,11 @@ TEST(PackedTraining, ABlendMayMoveButKeepsItsWeights) {
     return fmt::format("data.blend=[{{files: {0}/{1}, weight: {2}}}, {{files: {0}/texts.bin, weight: 0.4}}]", folder,
                        name, weight);
   };
-  const Outcome refused = run_program(1, {"train", run.run().run_dir(), blend(0.7, "chats.safetensors")});
+  const Outcome refused = run_verb({"train", run.run().run_dir(), blend(0.7, "chats.safetensors")});
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   EXPECT_THAT(refused.output, HasSubstr("data.blend[0].weight: 0.6 -> 0.7"));
   write_file(folder + "/moved.safetensors", read_file(folder + "/chats.safetensors"));
-  const Outcome moved = run_program(1, {"train", run.run().run_dir(), blend(0.6, "moved.safetensors")});
+  const Outcome moved = run_verb({"train", run.run().run_dir(), blend(0.6, "moved.safetensors")});
   EXPECT_EQ(moved.exit_code, 0) << moved.output;
 }
 

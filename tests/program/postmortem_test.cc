@@ -2,7 +2,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 #include "tests/tools/run/unwrapped.h"
 
 namespace mantissa::testing {
@@ -15,7 +15,7 @@ Outcome signal_rank_1(const SmallRun& run, const std::string& signal, const std:
 }
 
 std::string postmortem(const SmallRun& run) {
-  const Outcome outcome = run_program(1, {"postmortem", run.run_dir()});
+  const Outcome outcome = run_verb({"postmortem", run.run_dir()});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   return unwrapped(outcome.output);
 }
@@ -25,7 +25,7 @@ void expect_part(const std::string& text, const std::string& part) {
 }
 
 TEST(Postmortem, RunThatIsDone) {
-  const SmallRun run("postmortem_done");
+  const ThreadedRun run("postmortem_done");
   run.train(2, {"train.steps=6"});
   const std::string text = postmortem(run);
   EXPECT_EQ(text.find("done: exit code 0 lost: no step, the last checkpoint is of step 6 "), 0u) << text;
@@ -33,7 +33,7 @@ TEST(Postmortem, RunThatIsDone) {
 }
 
 TEST(Postmortem, StartThatFails) {
-  const SmallRun run("postmortem_refused");
+  const ThreadedRun run("postmortem_refused");
   run.train(1, {"train.steps=6"});
   EXPECT_EQ(run.try_train(1, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
   const std::string text = postmortem(run);

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <filesystem>
+#include <functional>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -17,10 +19,17 @@ const std::vector<std::string> kLadder = {
     "precision.adaptive.start=1",
     "precision.adaptive.min_steps=4",
     "precision.adaptive.check_interval=2",
-    "precision.adaptive.window=8",
     "precision.adaptive.warmup=2",
     "model.dropout=0.1",
 };
+
+// Signals look back over 8 steps.
+ThreadedRun short_sighted(const std::string& name, const std::function<void(AdaptiveOptions&)>& more = {}) {
+  return ThreadedRun(name).adjusted([more](Config& config) {
+    config.precision_adaptive.options.window = 8;
+    if (more) more(config.precision_adaptive.options);
+  });
+}
 
 // On the last rank alone, in step 5: the loss is not finite.
 std::string fault_in_step_5(int ranks) {
@@ -41,7 +50,8 @@ class Adaptive : public ::testing::TestWithParam<int> {};
 
 TEST_P(Adaptive, GoesUpBehindAFaultAtOnceAndDownAfterStableSteps) {
   const int ranks = GetParam();
-  SmallRun run("up_and_down" + std::to_string(ranks));
+  // That of processes looks back over 100 steps, as every run does.
+  ThreadedRun run = ranks == 1 ? short_sighted("up_and_down1") : ThreadedRun("up_and_down2", Ranks::kProcesses);
   const Outcome outcome =
       run.with_yaml(fault_in_step_5(ranks)).train(ranks, with(with(kLadder, kWatchLoss), {"faults.max_consecutive=1"}));
   const auto switches = run.records("precision");
@@ -69,10 +79,10 @@ TEST_P(Adaptive, GoesUpBehindAFaultAtOnceAndDownAfterStableSteps) {
 TEST_P(Adaptive, StoppedAndResumedAnywhereEqualsTheWholeBitForBit) {
   const int ranks = GetParam();
   const auto settings = with(kLadder, kWatchLoss);
-  SmallRun straight(fmt::format("straight{}", ranks));
+  ThreadedRun straight = short_sighted(fmt::format("straight{}", ranks));
   straight.with_yaml(fault_in_step_5(ranks)).train(ranks, settings);
   for (const int stop : {4, 5, 8, 12}) {
-    SmallRun halves(fmt::format("halves{}_{}", stop, ranks));
+    ThreadedRun halves = short_sighted(fmt::format("halves{}_{}", stop, ranks));
     halves.with_yaml(fault_in_step_5(ranks)).train(ranks, with(settings, {fmt::format("train.stop_at_step={}", stop)}));
     halves.train(ranks, settings);
     EXPECT_EQ(finite_losses(straight), finite_losses(halves)) << stop;
@@ -87,16 +97,19 @@ TEST_P(Adaptive, StoppedAndResumedAnywhereEqualsTheWholeBitForBit) {
 // of: evaluations, probes and measurements of the curvature. Thresholds are such that all of them are seen.
 TEST_P(Adaptive, StoppedAndResumedWithEverySignalEqualsTheWholeBitForBit) {
   const int ranks = GetParam();
-  const auto settings =
-      with(kLadder,
-           {"train.eval_interval=3", "precision.adaptive.stalled_evaluations=2", "precision.adaptive.min_improvement=9",
-            "probe.enabled=true", "probe.interval=5", "precision.adaptive.underflow_share=0.9",
-            "precision.adaptive.curvature=100", "precision.adaptive.curvature_interval=4",
-            "precision.adaptive.norm_factor=50", "precision.adaptive.gradient_noise=100",
-            "precision.adaptive.noise_interval=4", "precision.adaptive.window=12", "precision.adaptive.warmup=3",
-            "precision.adaptive.loss_roughness=100", "precision.adaptive.skipped_share=0.5",
-            "precision.adaptive.stable_steps=5", "checkpoint.interval=6", "checkpoint.keep_last=0"});
-  SmallRun straight(fmt::format("signals{}", ranks));
+  const auto settings = with(
+      kLadder,
+      {"train.eval_interval=3", "precision.adaptive.stalled_evaluations=2", "precision.adaptive.min_improvement=9",
+       "probe.enabled=true", "probe.interval=5", "precision.adaptive.underflow_share=0.9",
+       "precision.adaptive.curvature=100", "precision.adaptive.norm_factor=50", "precision.adaptive.gradient_noise=100",
+       "precision.adaptive.warmup=3", "precision.adaptive.loss_roughness=100", "precision.adaptive.skipped_share=0.5",
+       "precision.adaptive.stable_steps=50", "checkpoint.interval=6", "checkpoint.keep_last=0"});
+  const auto often = [](AdaptiveOptions& options) {
+    options.window = 12;
+    options.curvature_interval = 4;
+    options.noise_interval = 4;
+  };
+  ThreadedRun straight = short_sighted(fmt::format("signals{}", ranks), often);
   const Outcome outcome = straight.train(ranks, settings);
   const auto switches = straight.records("precision");
   ASSERT_FALSE(switches.empty()) << outcome.output;
@@ -111,7 +124,7 @@ TEST_P(Adaptive, StoppedAndResumedWithEverySignalEqualsTheWholeBitForBit) {
   EXPECT_GT(curved, 0);
   EXPECT_GT(compared, 0);
   for (const int stop : {6, 8, 9}) {
-    SmallRun halves(fmt::format("signal_halves{}_{}", stop, ranks));
+    ThreadedRun halves = short_sighted(fmt::format("signal_halves{}_{}", stop, ranks), often);
     halves.train(ranks, with(settings, {fmt::format("train.stop_at_step={}", stop)}));
     halves.train(ranks, settings);
     EXPECT_EQ(finite_losses(straight), finite_losses(halves)) << stop;
@@ -127,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Adaptive, ::testing::Values(1, 2));
 // Masters and moments are what they were: training goes on as one that is stopped and resumed in the other precision.
 TEST(AdaptiveOnce, ASwitchIsWhatGoingOnInAnotherPrecisionIs) {
   const auto settings = with(with(kLadder, kWatchLoss), {"precision.adaptive.stable_steps=0"});
-  SmallRun adapted("adapted"), chain("chain");
+  ThreadedRun adapted = short_sighted("adapted"), chain("chain");
   adapted.with_yaml(fault_in_step_5(2)).train(2, settings);
   chain.with_yaml(fault_in_step_5(2))
       .train(2, {"model.dropout=0.1", "precision.recipe=delayed", "train.stop_at_step=5"});
@@ -147,7 +160,7 @@ TEST_P(Adaptive, ARollbackIsGoingOnFromTheLastGoodCheckpoint) {
                      fmt::format("test.faults=[{{kind: flip, step: 11, rank: {}, parameter: blocks.0.mlp.up.weight, "
                                  "element: 5, bit: 30}}]",
                                  ranks - 1)});
-  SmallRun straight(fmt::format("rolled{}", ranks)), chain(fmt::format("rolled_chain{}", ranks));
+  ThreadedRun straight = short_sighted(fmt::format("rolled{}", ranks)), chain(fmt::format("rolled_chain{}", ranks));
   const Outcome outcome = straight.train(ranks, settings);
   const auto rollbacks = straight.records("rollback");
   ASSERT_EQ(rollbacks.size(), 1u) << outcome.output;
@@ -164,7 +177,7 @@ TEST_P(Adaptive, ARollbackIsGoingOnFromTheLastGoodCheckpoint) {
   EXPECT_EQ(straight.losses(), chain.losses());
   EXPECT_EQ(straight.hashes(20), chain.hashes(20));
   for (const int stop : {10, 14}) {
-    SmallRun halves(fmt::format("rolled_halves{}_{}", stop, ranks));
+    ThreadedRun halves = short_sighted(fmt::format("rolled_halves{}_{}", stop, ranks));
     halves.train(ranks, with(settings, {fmt::format("train.stop_at_step={}", stop)}));
     halves.train(ranks, settings);
     EXPECT_EQ(straight.hashes(20), halves.hashes(20)) << stop;
@@ -175,18 +188,21 @@ TEST_P(Adaptive, ARollbackIsGoingOnFromTheLastGoodCheckpoint) {
 // A signal that is uneasy after step 4, and again and again: no later checkpoint is good. Without one the run begins
 // anew.
 TEST(AdaptiveOnce, ARollbackPassesOverUneasyCheckpoints) {
-  const auto settings =
-      with(kLadder,
-           {"precision.adaptive.curvature=1e3", "precision.adaptive.curvature_interval=3",
-            "precision.adaptive.band=1e-9", "precision.adaptive.norm_factor=1e6", "precision.adaptive.stable_steps=0",
-            "precision.adaptive.rollback=true", "checkpoint.interval=3", "checkpoint.keep_last=0", "probe.enabled=true",
-            "test.faults=[{kind: flip, step: 11, rank: 0, parameter: blocks.0.mlp.up.weight, element: 5, bit: 30}]"});
-  SmallRun run("uneasy"), plain("uneasy_plain");
+  const auto settings = with(
+      kLadder,
+      {"precision.adaptive.curvature=1e3", "precision.adaptive.norm_factor=1e6", "precision.adaptive.stable_steps=0",
+       "precision.adaptive.rollback=true", "checkpoint.interval=3", "checkpoint.keep_last=0", "probe.enabled=true",
+       "test.faults=[{kind: flip, step: 11, rank: 0, parameter: blocks.0.mlp.up.weight, element: 5, bit: 30}]"});
+  const auto uneasy = [](AdaptiveOptions& options) {
+    options.curvature_interval = 3;
+    options.band = 1e-9;
+  };
+  ThreadedRun run = short_sighted("uneasy", uneasy), plain("uneasy_plain");
   const Outcome outcome = run.train(1, settings);
   const auto rollbacks = run.records("rollback");
   ASSERT_EQ(rollbacks.size(), 1u) << outcome.output;
   EXPECT_EQ(rollbacks[0].at("step"), 3);
-  SmallRun anew("anew");
+  ThreadedRun anew = short_sighted("anew", uneasy);
   anew.train(1, with(settings, {"checkpoint.interval=0"}));
   ASSERT_EQ(anew.records("rollback").size(), 1u);
   EXPECT_EQ(anew.records("rollback")[0].at("step"), 0);
@@ -202,10 +218,10 @@ TEST(AdaptiveOnce, ARollbackPassesOverUneasyCheckpoints) {
 
 // Measuring changes nothing.
 TEST(AdaptiveOnce, WatchingChangesNoBitOfTheTraining) {
-  const SmallRun plain("plain"), watched("watched");
+  const auto often = [](AdaptiveOptions& options) { options.curvature_interval = options.noise_interval = 3; };
+  const ThreadedRun plain("plain"), watched = short_sighted("watched", often);
   plain.train(2, {"precision.recipe=delayed", "model.dropout=0.1"});
-  watched.train(2, with(kLadder, {"precision.adaptive.curvature=1e9", "precision.adaptive.curvature_interval=3",
-                                  "precision.adaptive.gradient_noise=1e9", "precision.adaptive.noise_interval=3",
+  watched.train(2, with(kLadder, {"precision.adaptive.curvature=1e9", "precision.adaptive.gradient_noise=1e9",
                                   "precision.adaptive.warmup=3", "precision.adaptive.loss_roughness=1e9",
                                   "precision.adaptive.loss_rise=1e9", "precision.adaptive.stable_steps=0",
                                   "probe.enabled=true", "probe.interval=7", "precision.adaptive.underflow_share=1"}));
@@ -215,7 +231,7 @@ TEST(AdaptiveOnce, WatchingChangesNoBitOfTheTraining) {
 
 // A layer that was lifted stays so on other levels.
 TEST(AdaptiveOnce, ALiftSurvivesAChangeOfLevel) {
-  SmallRun run("lifted");
+  ThreadedRun run = short_sighted("lifted");
   const Outcome outcome =
       run.with_yaml(R"(
 test:
@@ -236,16 +252,16 @@ test:
 }
 
 TEST(AdaptiveOnce, WhatReadsARunKnowsTheLevelThatItHasComeTo) {
-  SmallRun run("read");
+  ThreadedRun run = short_sighted("read");
   run.with_yaml(fault_in_step_5(1)).train(1, with(with(kLadder, kWatchLoss), {"precision.adaptive.stable_steps=0"}));
-  const Outcome text = run_program(0, {"generate", run.run_dir(), "--prompt", "a", "--tokens", "4"});
+  const Outcome text = run_verb({"generate", run.run_dir(), "--prompt", "a", "--tokens", "4"});
   EXPECT_EQ(text.exit_code, 0) << text.output;
   const std::string json = run.folder() + "/analysis.json";
-  const Outcome analysis = run_program(0, {"analyze", "model", run.run_dir(), "--batches", "1", "--json", json});
+  const Outcome analysis = run_verb({"analyze", "model", run.run_dir(), "--batches", "1", "--json", json});
   ASSERT_EQ(analysis.exit_code, 0) << analysis.output;
   EXPECT_TRUE(nlohmann::json::parse(read_file(json)).at("setting").at("recipe").is_null()) << "level 1 has one";
   const Outcome other =
-      run_program(0, {"analyze", "model", run.run_dir(), "precision.recipe=mxfp8", "--batches", "1", "--json", json});
+      run_verb({"analyze", "model", run.run_dir(), "precision.recipe=mxfp8", "--batches", "1", "--json", json});
   ASSERT_EQ(other.exit_code, 0) << other.output;
   EXPECT_NE(other.output.find("precision.adaptive of the run is dropped"), std::string::npos) << other.output;
   EXPECT_EQ(nlohmann::json::parse(read_file(json)).at("setting").at("recipe"), "mxfp8");
@@ -253,7 +269,7 @@ TEST(AdaptiveOnce, WhatReadsARunKnowsTheLevelThatItHasComeTo) {
 
 // A level that the model rejects is rejected before the run begins.
 TEST(AdaptiveOnce, EveryLevelIsCheckedBeforeTheFirstStep) {
-  const SmallRun run("refused");
+  const ThreadedRun run("refused");
   const Outcome outcome = run.try_train(
       2, {"precision.adaptive.levels=[{compute: bf16}, {recipe: block}]", "precision.adaptive.loss_rise=1"});
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
@@ -272,7 +288,7 @@ TEST(AdaptiveOnce, ARunThatFailsInEightBitsIsRescued) {
       "train.steps=600",         "train.seed=2",         "train.micro_batch=6",  "train.log_interval=100",
       "train.eval_interval=100", "train.eval_batches=4", "checkpoint.interval=0"};
   const std::vector<std::string> low = {"precision.recipe=delayed:e4m3", "precision.delayed.margin=13"};
-  const SmallRun bf16("rescue_bf16"), fp8("rescue_fp8"), adaptive("rescue_adaptive");
+  const ThreadedRun bf16("rescue_bf16"), fp8("rescue_fp8"), adaptive("rescue_adaptive");
   bf16.train(1, setting);
   fp8.train(1, with(setting, low));
   const Outcome outcome = adaptive.train(

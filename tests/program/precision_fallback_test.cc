@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -25,7 +25,7 @@ class Fallback : public ::testing::TestWithParam<int> {};
 
 TEST_P(Fallback, LiftsTheLayerAloneAndGoesBackAfterCleanSteps) {
   const int ranks = GetParam();
-  SmallRun run("lifted" + std::to_string(ranks));
+  ThreadedRun run("lifted" + std::to_string(ranks), ranks == 2 ? Ranks::kProcesses : Ranks::kThreads);
   const Outcome outcome = run.with_yaml(overflows_in("blocks.1.mlp.up", ranks))
                               .train(ranks, with(kFallback, {"checkpoint.interval=5", "checkpoint.keep_last=0"}));
   EXPECT_TRUE(run.has_checkpoint(5)) << "what is due behind the step that lifts a layer is done";
@@ -46,10 +46,10 @@ TEST_P(Fallback, LiftsTheLayerAloneAndGoesBackAfterCleanSteps) {
 // Before a lift, between the two overflows, right behind the lift, right before and behind the return.
 TEST_P(Fallback, StoppedAndResumedAnywhereEqualsTheWholeBitForBit) {
   const int ranks = GetParam();
-  SmallRun straight("straight" + std::to_string(ranks));
+  ThreadedRun straight("straight" + std::to_string(ranks));
   straight.with_yaml(overflows_in("blocks.0.attention.qkv", ranks)).train(ranks, kFallback);
   for (const int stop : {4, 5, 8, 11, 12}) {
-    SmallRun halves(fmt::format("halves{}_{}", stop, ranks));
+    ThreadedRun halves(fmt::format("halves{}_{}", stop, ranks));
     halves.with_yaml(overflows_in("blocks.0.attention.qkv", ranks))
         .train(ranks, with(kFallback, {"train.stop_at_step=" + std::to_string(stop)}));
     halves.train(ranks, kFallback);
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Fallback, ::testing::Values(1, 2));
 
 // The gradient that the loss gives the logits has the head's precision: it is the head that is lifted.
 TEST(FallbackOnce, TheLayerWhosePrecisionTheTensorHasIsLifted) {
-  SmallRun run("head");
+  ThreadedRun run("head");
   const Outcome outcome = run.train(1, {"precision.compute=fp16", "scaler.mode=static", "scaler.init_scale=1e7",
                                         "scaler.max_scale=1e7", "precision.fallback.overflows=1"});
   const auto switches = run.records("precision");
@@ -82,7 +82,7 @@ TEST(FallbackOnce, AtTheFloorOfTheScaleTheConfiguredChoiceIsTaken) {
 test:
   activations: [{step: 4, rank: 0, layer: blocks.0.mlp.down, op: linear, pass: backward, value: inf}]
 )";
-  SmallRun stop("stop"), lift("lift"), bf16("bf16");
+  ThreadedRun stop("stop"), lift("lift"), bf16("bf16");
   EXPECT_EQ(stop.with_yaml(fault).try_train(1, at_floor).exit_code, 5);
 
   lift.with_yaml(fault).train(1, with(at_floor, {"scaler.floor=lift"}));
@@ -97,7 +97,7 @@ test:
 
 // As many faults in a row as end a run, the last of which lifts the layer: the run has a new chance.
 TEST(FallbackOnce, ALiftIsANewChance) {
-  SmallRun run("chance");
+  ThreadedRun run("chance");
   run.with_yaml(R"(
 test:
   activations:

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -17,7 +17,9 @@ class PrecisionSchedule : public ::testing::TestWithParam<int> {};
 
 TEST_P(PrecisionSchedule, EqualsRunsInEachPrecisionOneAfterTheOther) {
   const int ranks = GetParam();
-  const SmallRun scheduled("scheduled" + std::to_string(ranks)), chain("chain" + std::to_string(ranks));
+  // Two ranks are processes, with the bits of threads.
+  const ThreadedRun scheduled("scheduled" + std::to_string(ranks), ranks == 2 ? Ranks::kProcesses : Ranks::kThreads),
+      chain("chain" + std::to_string(ranks));
   const Outcome outcome = scheduled.train(ranks, kScheduled);
   EXPECT_NE(outcome.output.find("step 6: the precision changes with the next step, by precision.schedule[0]:"),
             std::string::npos)
@@ -39,10 +41,10 @@ TEST_P(PrecisionSchedule, EqualsRunsInEachPrecisionOneAfterTheOther) {
 // In every phase, and where two meet.
 TEST_P(PrecisionSchedule, StoppedAndResumedInAnyPhaseEqualsTheWholeBitForBit) {
   const int ranks = GetParam();
-  const SmallRun straight("straight" + std::to_string(ranks));
+  const ThreadedRun straight("straight" + std::to_string(ranks));
   straight.train(ranks, kScheduled);
   for (const int stop : {3, 6, 9, 13, 16}) {
-    const SmallRun halves("halves" + std::to_string(stop) + "_" + std::to_string(ranks));
+    const ThreadedRun halves("halves" + std::to_string(stop) + "_" + std::to_string(ranks));
     halves.train(ranks, with(kScheduled, {"train.stop_at_step=" + std::to_string(stop)}));
     const Outcome second = halves.train(ranks, kScheduled);
     EXPECT_NE(second.output.find("resumed from"), std::string::npos) << second.output;
@@ -60,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, PrecisionSchedule, ::testing::Values(1, 2));
 
 // Masters and moments are what they were.
 TEST(PrecisionScheduleOnce, ASwitchLeavesTheOptimizerAlone) {
-  const SmallRun before("before"), after("after");
+  const ThreadedRun before("before"), after("after");
   before.train(2, with(kScheduled, {"train.stop_at_step=6", "checkpoint.interval=6"}));
   after.train(2, with(kScheduled, {"train.stop_at_step=6", "precision.schedule=[]"}));
   EXPECT_EQ(before.hashes(6), after.hashes(6));
@@ -69,16 +71,17 @@ TEST(PrecisionScheduleOnce, ASwitchLeavesTheOptimizerAlone) {
 // Its files are open: it has no other data than before, and none that is missing.
 TEST(PrecisionScheduleOnce, ASwitchKeepsTheData) {
   const SmallRun run("keeps_data");
-  const Outcome outcome = interrupt(
-      run, mpirun(2), "mv '" + run.data_path() + "' '" + run.data_path() + ".away'",
-      {"train.steps=610", "train.log_interval=1000", "precision.schedule=[{after_step: 600, compute: bf16}]"});
+  const Outcome outcome =
+      interrupt(run, mpirun(2), "mv '" + run.data_path() + "' '" + run.data_path() + ".away'",
+                {"train.steps=40", "train.log_interval=1000", "precision.schedule=[{after_step: 30, compute: bf16}]",
+                 "test.faults=[{kind: sleep, step: 25, phase: data, seconds: 1}]"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_EQ(run.records("precision").size(), 1u);
-  EXPECT_EQ(run.losses().size(), 610u);
+  EXPECT_EQ(run.losses().size(), 40u);
 }
 
 TEST(PrecisionScheduleOnce, AnotherScheduleNeedsLeaveToChangeTheTraining) {
-  const SmallRun run("changed");
+  const ThreadedRun run("changed");
   run.train(1, with(kScheduled, {"train.stop_at_step=3"}));
   const Outcome refused = run.try_train(1, with(kScheduled, {"precision.schedule=[{after_step: 6, compute: bf16}]"}));
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
@@ -87,7 +90,7 @@ TEST(PrecisionScheduleOnce, AnotherScheduleNeedsLeaveToChangeTheTraining) {
 
 // A later phase that the model rejects is rejected before the run begins.
 TEST(PrecisionScheduleOnce, EveryPhaseIsCheckedBeforeTheFirstBegins) {
-  const SmallRun run("refused");
+  const ThreadedRun run("refused");
   const Outcome outcome = run.try_train(2, {"precision.schedule=[{after_step: 6, recipe: block}]"});
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
   EXPECT_NE(outcome.output.find("precision.schedule[0]"), std::string::npos) << outcome.output;
@@ -97,7 +100,7 @@ TEST(PrecisionScheduleOnce, EveryPhaseIsCheckedBeforeTheFirstBegins) {
 
 // As where a shorter training is tried out.
 TEST(PrecisionScheduleOnce, APhaseBehindTheEndIsWarnedOf) {
-  const SmallRun run("behind");
+  const ThreadedRun run("behind");
   const Outcome outcome =
       run.train(1, {"precision.compute=fp32", "train.steps=2", "optimizer.warmup_steps=1",
                     "precision.schedule=[{after_step: 1, compute: bf16}, {after_step: 2, compute: fp16}]"});
@@ -107,16 +110,16 @@ TEST(PrecisionScheduleOnce, APhaseBehindTheEndIsWarnedOf) {
 }
 
 TEST(PrecisionScheduleOnce, WhatReadsARunKnowsThePrecisionThatItHasComeTo) {
-  const SmallRun run("read");
+  const ThreadedRun run("read");
   run.train(1, kScheduled);
-  const Outcome text = run_program(0, {"generate", run.run_dir(), "--prompt", "a", "--tokens", "4"});
+  const Outcome text = run_verb({"generate", run.run_dir(), "--prompt", "a", "--tokens", "4"});
   EXPECT_EQ(text.exit_code, 0) << text.output;
   const std::string json = run.folder() + "/analysis.json";
-  const Outcome analysis = run_program(0, {"analyze", "model", run.run_dir(), "--batches", "1", "--json", json});
+  const Outcome analysis = run_verb({"analyze", "model", run.run_dir(), "--batches", "1", "--json", json});
   ASSERT_EQ(analysis.exit_code, 0) << analysis.output;
   EXPECT_EQ(nlohmann::json::parse(read_file(json)).at("setting").at("recipe"), "delayed");
   const Outcome other =
-      run_program(0, {"analyze", "model", run.run_dir(), "precision.recipe=mxfp8", "--batches", "1", "--json", json});
+      run_verb({"analyze", "model", run.run_dir(), "precision.recipe=mxfp8", "--batches", "1", "--json", json});
   ASSERT_EQ(other.exit_code, 0) << other.output;
   EXPECT_NE(other.output.find("precision.schedule of the run is dropped"), std::string::npos) << other.output;
   const auto setting = nlohmann::json::parse(read_file(json)).at("setting");

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 #include "tools/lab/experiment/paired_comparison.h"
 
 namespace mantissa::testing {
@@ -31,7 +31,7 @@ using Jumps = std::array<std::vector<double>, 2>;
 Jumps jumps(const std::string& name, int ranks, const std::vector<std::string>& settings) {
   Jumps found;
   for (int seed = 1; seed <= 3; ++seed) {
-    const SmallRun run(name + std::to_string(seed));
+    const ThreadedRun run(name + std::to_string(seed));
     std::vector<std::string> all = settings;
     all.push_back("train.seed=" + std::to_string(seed));
     run.train(ranks, all);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 #include "tests/testing/every_case.h"
 
 namespace mantissa::testing {
@@ -39,7 +39,7 @@ void expect_continues(const SmallRun& run, int ranks, const Outcome& outcome, co
 }
 
 TEST(Preemption, ASignalSavesAndTheSameCommandContinues) {
-  SmallRun whole("preempted_whole_1");
+  ThreadedRun whole("preempted_whole_1");
   whole.train(1, kLong);
   for (const std::string name : {"TERM", "USR1", "INT", "HUP"}) {
     SmallRun run("preempted_by_" + name);
@@ -54,7 +54,7 @@ TEST(Preemption, ASignalSavesAndTheSameCommandContinues) {
 }
 
 TEST(Preemption, ASignalToOneRankStopsAllAtTheSameStep) {
-  SmallRun whole("preempted_whole_2");
+  ThreadedRun whole("preempted_whole_2");
   whole.train(2, kLong);
   SmallRun run("preempted_rank");
   const Outcome outcome = interrupt(run, mpirun(2), signal_last_rank("USR1"), kLong);
@@ -67,7 +67,7 @@ TEST(Preemption, ASignalToOneRankStopsAllAtTheSameStep) {
 
 TEST(Preemption, EvaluationsAreThoseOfAnUninterruptedRun) {
   const std::vector<std::string> settings = with(kLong, {"train.eval_interval=1"});
-  SmallRun whole("preempted_whole_evaluated"), run("preempted_evaluated");
+  ThreadedRun whole("preempted_whole_evaluated"), run("preempted_evaluated");
   whole.train(1, settings);
   EXPECT_EQ(interrupt(run, "", "kill -TERM $job", settings).exit_code, kPreempted);
   run.train(1, settings);
@@ -75,7 +75,7 @@ TEST(Preemption, EvaluationsAreThoseOfAnUninterruptedRun) {
 }
 
 TEST(Preemption, TimeLimitsSaveAndLeaveInTime) {
-  SmallRun run("time_limit");
+  ThreadedRun run("time_limit");
   // Two seconds of these four are kept for the checkpoint.
   Outcome outcome = run.try_train(1, {"train.steps=1000000", "train.log_interval=1000", "train.max_minutes=0.07"});
   EXPECT_EQ(outcome.exit_code, kPreempted) << outcome.output;
@@ -99,7 +99,7 @@ TEST(Preemption, TimeLimitsSaveAndLeaveInTime) {
 
 // A scheduler gives the command line of a job once more: it was meant for the first start.
 TEST(RestartedJob, DoesNotBeginAnewOnceMore) {
-  const SmallRun run("restarted_job");
+  const ThreadedRun run("restarted_job");
   const auto expect = [&](const std::string& part, const std::string& launcher, const std::string& resume, int stop) {
     const std::vector<std::string> arguments = {"train", run.config_path(), "checkpoint.resume=" + resume,
                                                 fmt::format("train.stop_at_step={}", stop)};
@@ -240,7 +240,7 @@ TEST(Supervise, PassesSignalsOnAndDoesNotRestart) {
 }
 
 TEST(Supervise, ARunWhoseRankIsKilledGoesOnToTheSameBits) {
-  SmallRun whole("supervised_whole");
+  ThreadedRun whole("supervised_whole");
   const std::vector<std::string> settings = {"train.steps=120", "train.log_interval=100", "checkpoint.interval=15"};
   whole.train(2, settings);
   SmallRun run("supervised_run");

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <set>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 #include "tests/tools/probe/probe_rows.h"
 
 namespace mantissa::testing {
@@ -40,9 +40,9 @@ TEST_P(ProbesOnRanks, ChangeNothingOfTheTraining) {
   const int ranks = GetParam();
   for (const std::string recipe : {"none", "delayed"}) {
     const std::vector<std::string> settings = {"train.steps=8", "precision.recipe=" + recipe, "checkpoint.interval=8"};
-    const SmallRun plain(fmt::format("unseen_{}_{}", recipe, ranks));
+    const ThreadedRun plain(fmt::format("unseen_{}_{}", recipe, ranks));
     plain.train(ranks, settings);
-    const SmallRun seen(fmt::format("seen_{}_{}", recipe, ranks));
+    const ThreadedRun seen(fmt::format("seen_{}_{}", recipe, ranks));
     const Outcome outcome = seen.train(ranks, with_probes(settings));
     EXPECT_EQ(seen.losses(), plain.losses());
     const auto expected = plain.hashes(8), found = seen.hashes(8);
@@ -57,7 +57,7 @@ TEST_P(ProbesOnRanks, ChangeNothingOfTheTraining) {
 
 TEST_P(ProbesOnRanks, FindEveryRoleInTheStepsThatAreDue) {
   const int ranks = GetParam();
-  const SmallRun run(fmt::format("roles_{}", ranks));
+  const ThreadedRun run(fmt::format("roles_{}", ranks), ranks == 2 ? Ranks::kProcesses : Ranks::kThreads);
   run.train(ranks, with_probes({"train.steps=8", "precision.recipe=delayed"}));
   const ProbeRows file = probes_of(run);
   const auto steps = file.integers("step");
@@ -99,15 +99,16 @@ TEST_P(ProbesOnRanks, FindEveryRoleInTheStepsThatAreDue) {
 INSTANTIATE_TEST_SUITE_P(OneAndTwo, ProbesOnRanks, ::testing::Values(1, 2));
 
 TEST(Probes, ArePrintedAsCommaSeparatedValues) {
-  const SmallRun run("probes_printed");
+  const ThreadedRun run("probes_printed");
   run.train(1, with_probes({"train.stop_at_step=4"}));
   const auto print = [&](std::vector<std::string> options) {
     options.insert(options.begin(), {"analyze", "probes", run.run_dir()});
-    return run_program(0, options);
+    return run_verb(options);
   };
   const auto lines = [](const std::string& text) { return std::count(text.begin(), text.end(), '\n'); };
-  const Outcome all = print({});
+  const Outcome all = run_program(0, {"analyze", "probes", run.run_dir()});
   EXPECT_EQ(all.exit_code, 0);
+  EXPECT_EQ(print({}).output, all.output);
   EXPECT_EQ(lines(all.output), 1 + probes_of(run).rows());
   EXPECT_EQ(all.output.rfind("step,role,tensor,format,scale,", 0), 0u) << all.output.substr(0, 100);
   const Outcome some = print({"--role", "gradient", "--tensor", "mlp", "--step", "4", "--format", "fp16"});
@@ -141,14 +142,14 @@ TEST(Probes, ArePrintedAsCommaSeparatedValues) {
   EXPECT_FALSE(std::filesystem::exists(copy));
   EXPECT_EQ(print({"--sql", ""}).exit_code, 2);
   EXPECT_EQ(print({"--sql", "SELECT 1", "--tensor", "head"}).exit_code, 2);
-  EXPECT_EQ(run_program(0, {"analyze", "probes", run.folder()}).exit_code, 3);
-  const Outcome device = run_program(0, {"analyze", "probes", "/dev/null"});
+  EXPECT_EQ(run_verb({"analyze", "probes", run.folder()}).exit_code, 3);
+  const Outcome device = run_verb({"analyze", "probes", "/dev/null"});
   EXPECT_EQ(device.exit_code, 3) << device.output;
   EXPECT_NE(device.output.find("/dev/null: expected a probe file"), std::string::npos) << device.output;
 }
 
 TEST(Probes, GoOnBehindACheckpoint) {
-  const SmallRun run("probes_resume");
+  const ThreadedRun run("probes_resume");
   run.train(1, with_probes({"train.steps=8", "train.stop_at_step=5"}));
   run.train(1, with_probes({"train.steps=8"}));
   const auto steps = probes_of(run).integers("step");
@@ -157,7 +158,7 @@ TEST(Probes, GoOnBehindACheckpoint) {
 
 // With a scale that is too large the first step is skipped: its gradients tell why, and there is no update.
 TEST(Probes, ShowSkippedSteps) {
-  const SmallRun run("probes_skipped");
+  const ThreadedRun run("probes_skipped");
   run.train(1, with_probes({"train.stop_at_step=2", "precision.compute=fp16", "scaler.mode=dynamic",
                             "scaler.init_scale=4294967296", "scaler.max_scale=4294967296"}));
   const ProbeRows file = probes_of(run);
@@ -170,7 +171,7 @@ TEST(Probes, ShowSkippedSteps) {
 // A forward pass that is made again shows its products once.
 TEST(Probes, WithRecomputationShowTheSame) {
   const auto amaxes = [](const std::string& recompute) {
-    const SmallRun run("probes_recompute_" + recompute);
+    const ThreadedRun run("probes_recompute_" + recompute);
     run.train(1, with_probes({"train.stop_at_step=4", "precision.recipe=current", "train.recompute=" + recompute}));
     const ProbeRows file = probes_of(run);
     std::map<std::string, std::pair<double, double>> found;

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -50,7 +50,7 @@ void expect_files(const SmallRun& run, int rank) {
 
 TEST(Profile, TwoRanksLearnTheSameAndEachTellsWhereItsTimeWent) {
   const std::vector<std::string> settings = {"train.steps=8"};
-  const SmallRun plain("plain_2"), profiled("profiled_2");
+  const ThreadedRun plain("plain_2"), profiled("profiled_2", Ranks::kProcesses);
   const Outcome without = plain.train(2, settings);
   EXPECT_THAT(without.output, Not(HasSubstr("profile")));
   EXPECT_FALSE(std::filesystem::exists(plain.run_dir() + "/trace_rank0.json"));
@@ -69,7 +69,7 @@ TEST(Profile, TwoRanksLearnTheSameAndEachTellsWhereItsTimeWent) {
 }
 
 TEST(Profile, OneRankWithoutMpirun) {
-  const SmallRun plain("plain_1"), profiled("profiled_1");
+  const ThreadedRun plain("plain_1"), profiled("profiled_1");
   plain.train(0, {"train.steps=8"});
   profiled.train(0, {"train.steps=8", "profile=true"});
   ASSERT_EQ(plain.losses().size(), 8u);

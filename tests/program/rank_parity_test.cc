@@ -3,15 +3,16 @@
 
 #include <cmath>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
 
-std::map<int64_t, double> losses_of(const std::string& name, int ranks, std::vector<std::string> settings) {
-  const SmallRun run(name);
+std::map<int64_t, double> losses_of(const std::string& name, int count, std::vector<std::string> settings,
+                                    Ranks ranks = Ranks::kThreads) {
+  const ThreadedRun run(name, ranks);
   settings.push_back("train.steps=50");
-  run.train(ranks, settings);
+  run.train(count, settings);
   return run.losses();
 }
 
@@ -21,8 +22,8 @@ TEST(RankParity, Fp32WireGivesTheSameLossesOnOneTwoAndThreeRanks) {
   const auto one = losses_of("fp32_1", 1, fp32);
   ASSERT_EQ(one.size(), 50u);
   EXPECT_LT(one.at(50), 0.8 * one.at(1));  // it does learn
-  EXPECT_LE(largest_difference(one, losses_of("fp32_2", 2, fp32)), 1e-5);
-  EXPECT_LE(largest_difference(one, losses_of("fp32_3", 3, fp32)), 1e-5);
+  EXPECT_LE(largest_difference(one, losses_of("fp32_2", 2, fp32, Ranks::kProcesses)), 1e-5);
+  EXPECT_LE(largest_difference(one, losses_of("fp32_3", 3, fp32, Ranks::kProcesses)), 1e-5);
 }
 
 // The same in fp64, eps = 1e-16: nothing on the way of losses, gradients and weights is rounded to fp32. fp32's own
@@ -31,7 +32,7 @@ TEST(RankParity, Fp64RoundsNothingOnOneAndTwoRanks) {
   const std::vector<std::string> fp64 = {"precision.compute=fp64"};
   const auto one = losses_of("fp64_1", 1, fp64);
   ASSERT_EQ(one.size(), 50u);
-  EXPECT_LE(largest_difference(one, losses_of("fp64_2", 2, fp64)), 1e-13);
+  EXPECT_LE(largest_difference(one, losses_of("fp64_2", 2, fp64, Ranks::kProcesses)), 1e-13);
   EXPECT_LE(largest_difference(one, losses_of("fp64_2_replicated", 2, with(fp64, {"optimizer.sharding=replicated"}))),
             1e-13);
   const auto fp32 = losses_of("against_fp64", 1, {"precision.compute=fp32"});
@@ -40,7 +41,7 @@ TEST(RankParity, Fp64RoundsNothingOnOneAndTwoRanks) {
 }
 
 TEST(RankParity, OneRankUnderMpirunLearnsWhatItLearnsAlone) {
-  const SmallRun alone("alone"), started("started");
+  const ThreadedRun alone("alone"), started("started");
   alone.train(1, {"train.steps=6"});
   const Outcome outcome =
       run_under_mpirun(1, command_line("tools/mantissa", {"train", started.config_path(), "train.steps=6"}));
@@ -55,7 +56,7 @@ TEST(RankParity, OneRankUnderMpirunLearnsWhatItLearnsAlone) {
 // move by the whole step.
 TEST(RankParity, SixteenBitWiresStayWithinTheirRounding) {
   const auto exact = losses_of("wire_fp32", 2, {"precision.compute=fp32", "comm.wire_dtype=fp32"});
-  const auto bf16 = losses_of("wire_bf16", 2, {"precision.compute=fp32", "comm.wire_dtype=bf16"});
+  const auto bf16 = losses_of("wire_bf16", 2, {"precision.compute=fp32", "comm.wire_dtype=bf16"}, Ranks::kProcesses);
   const auto fp16 = losses_of("wire_fp16", 3, {"precision.compute=fp32", "comm.wire_dtype=fp16"});
   EXPECT_GT(largest_difference(exact, bf16), 0.0);  // the wire is really used
   EXPECT_GT(largest_difference(exact, fp16), 0.0);

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/io/safetensors.h"
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -18,12 +18,12 @@ class RecipesOnRanks : public ::testing::TestWithParam<int> {};
 // Rounding to 8 bits is noise of some per cent in every product; what these steps learn is many times that.
 TEST_P(RecipesOnRanks, LearnWhatBf16Does) {
   const int ranks = GetParam();
-  const SmallRun plain("plain_" + std::to_string(ranks));
+  const ThreadedRun plain("plain_" + std::to_string(ranks));
   plain.train(ranks, kSizes);
   const double begin = plain.losses().at(1), end = plain.losses().at(30);
   ASSERT_LT(end, 0.8 * begin) << "there is something to learn";
   for (const std::string recipe : {"delayed", "current", "block", "mxfp8", "nvfp4"}) {
-    const SmallRun rounded(recipe + std::to_string(ranks));
+    const ThreadedRun rounded(recipe + std::to_string(ranks));
     const Outcome outcome = rounded.train(ranks, with(kSizes, {"precision.recipe=" + recipe}));
     EXPECT_NE(outcome.output.find("8 of 9 linear layers round operands of their products; " + recipe + ": emulated ("),
               std::string::npos)
@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(DISABLED_One, RecipesOnRanks, ::testing::Values(1));
 // samples, the histories and scales are the same bits.
 TEST(Recipes, DelayedScalesDoNotDependOnTheNumberOfRanks) {
   const auto scales_on = [](int ranks) {
-    const SmallRun run("scales_" + std::to_string(ranks));
+    const ThreadedRun run("scales_" + std::to_string(ranks));
     run.train(ranks, {"precision.recipe=delayed", "precision.delayed.history=4", "train.stop_at_step=1"});
     return run.hashes(1).at("scales.safetensors");
   };
@@ -54,7 +54,7 @@ TEST(Recipes, DelayedScalesDoNotDependOnTheNumberOfRanks) {
 // Random words belong to samples: on an fp32 wire two ranks draw what one does.
 TEST(Recipes, StochasticRoundingDoesNotDependOnTheNumberOfRanks) {
   const auto first_loss_after = [](int ranks) {
-    const SmallRun run("words_" + std::to_string(ranks));
+    const ThreadedRun run("words_" + std::to_string(ranks));
     run.train(ranks,
               {"precision.recipe=nvfp4", "precision.compute=fp32", "comm.wire_dtype=fp32", "train.stop_at_step=2"});
     return run.losses().at(2);
@@ -83,7 +83,7 @@ constexpr const char* kBehindTheFault = "blocks.1.mlp.up.weight/activation/e4m3/
 
 // Its amaxes, which are not finite, count as none, and those of its examination are no part of the next step's.
 TEST(Recipes, AFaultTakesOneEntryOfTheAmaxHistory) {
-  SmallRun run("fault_delayed");
+  ThreadedRun run("fault_delayed");
   run.with_yaml("test:\n  activations: [{step: 5, rank: 1, layer: blocks.0.mlp.up, op: linear, value: inf}]\n");
   const Outcome outcome = run.train(2, {"precision.recipe=delayed", "train.stop_at_step=8"});
   EXPECT_NE(outcome.output.find("step 5 SKIPPED"), std::string::npos) << outcome.output;
@@ -94,7 +94,7 @@ TEST(Recipes, AFaultTakesOneEntryOfTheAmaxHistory) {
 
 // Without an amax to start from the calibration is repeated for the next step.
 TEST(Recipes, CalibrationIsRepeatedUntilItIsFinite) {
-  SmallRun run("fault_at_first");
+  ThreadedRun run("fault_at_first");
   run.with_yaml("test:\n  activations: [{step: 1, rank: 0, layer: blocks.0.mlp.up, op: linear, value: inf}]\n");
   run.train(1, {"precision.recipe=delayed", "train.stop_at_step=4"});
   const Entries behind = histories_of(run, 4).at(kBehindTheFault);
@@ -105,32 +105,32 @@ TEST(Recipes, CalibrationIsRepeatedUntilItIsFinite) {
 // A calibration takes the memory of any other pass.
 TEST(Recipes, CalibrationFitsWhereverAStepDoes) {
   const std::vector<std::string> small = {"precision.recipe=delayed", "train.micro_batch=1", "train.steps=6"};
-  SmallRun("calibrate_fp32").train(1, with(small, {"precision.compute=fp32", "model.width=128"}));
-  SmallRun("calibrate_fp16").train(1, with(small, {"precision.compute=fp16", "model.width=128"}));
-  SmallRun("calibrate_full").train(2, with(small, {"train.recompute=full", "model.activation=swiglu"}));
+  ThreadedRun("calibrate_fp32").train(1, with(small, {"precision.compute=fp32", "model.width=128"}));
+  ThreadedRun("calibrate_fp16").train(1, with(small, {"precision.compute=fp16", "model.width=128"}));
+  ThreadedRun("calibrate_full").train(2, with(small, {"train.recompute=full", "model.activation=swiglu"}));
 }
 
 // Ranks whose node has one copy of the weights send none: comm.gather changes nothing, and the log says so. So it does
 // for one rank.
 TEST(Recipes, NothingIsGatheredAsCodesWhereWeightsAreInCommon) {
   const std::vector<std::string> settings = {"precision.recipe=delayed", "train.stop_at_step=3"};
-  const SmallRun working("common_working"), coded("common_coded");
+  const ThreadedRun working("common_working", Ranks::kProcesses), coded("common_coded", Ranks::kProcesses);
   working.train(2, settings);
   const Outcome outcome = coded.train(2, with(settings, {"comm.gather=fp8"}));
   EXPECT_NE(outcome.output.find("comm.gather = fp8 changes nothing here: the ranks share one copy of the weights"),
             std::string::npos)
       << outcome.output;
   EXPECT_EQ(coded.hashes(3), working.hashes(3));
-  const SmallRun alone("common_alone");
+  const ThreadedRun alone("common_alone");
   const Outcome one_rank = alone.train(1, with(settings, {"comm.gather=fp8"}));
   EXPECT_NE(one_rank.output.find("comm.gather=fp8) has no effect: there is one rank"), std::string::npos)
       << one_rank.output;
 }
 
 TEST(Recipes, GenerationNeedsNoAmaxHistory) {
-  const SmallRun run("generate_delayed");
+  const ThreadedRun run("generate_delayed");
   run.train(1, {"precision.recipe=delayed"});
-  const Outcome outcome = run_program(0, {"generate", run.run_dir(), "--prompt", "a", "--tokens", "5"});
+  const Outcome outcome = run_verb({"generate", run.run_dir(), "--prompt", "a", "--tokens", "5"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 
@@ -143,7 +143,7 @@ TEST(Recipes, MemoryIsPredicted) {
       {"precision.compute=fp32", "precision.fp32_products=bf16x3"},
       {"precision.rules=[{match: \"blocks.*.mlp\", format: fp32}, {match: \"blocks.*.mlp\", format: bf16x6}]"}};
   for (const auto& precision : precisions) {
-    const SmallRun run("memory");
+    const ThreadedRun run("memory", precision[0] == "precision.recipe=delayed" ? Ranks::kProcesses : Ranks::kThreads);
     run.train(2, with(with(kSizes, precision), {"train.steps=6"}));  // the peak is there from the first steps on
     expect_predicted_memory(run, {"activations", "buffers", "total"});
   }
@@ -151,8 +151,8 @@ TEST(Recipes, MemoryIsPredicted) {
 
 TEST(Recipes, ConfigPrintsWhatBecomesOfTheLayers) {
   const SmallRun run("config_table");
-  const Outcome outcome = run_program(0, {"config", run.config_path(), "precision.recipe=mxfp8", "model.layers=4",
-                                          "precision.pattern=first_last_k_high"});
+  const Outcome outcome = run_verb(
+      {"config", run.config_path(), "precision.recipe=mxfp8", "model.layers=4", "precision.pattern=first_last_k_high"});
   EXPECT_EQ(outcome.exit_code, 0);
   for (const char* line :
        {"\n# blocks.1-2.mlp.up            linear        bf16 mxfp8: e4m3 x e4m3     mxfp8: e4m3 x e4m3     "
@@ -167,8 +167,8 @@ TEST(Recipes, ConfigPrintsWhatBecomesOfTheLayers) {
 TEST(Recipes, ConfigPrintsHowFp32ProductsAreMade) {
   const SmallRun run("config_products");
   const Outcome outcome =
-      run_program(0, {"config", run.config_path(), "precision.compute=fp32", "precision.fp32_products=bf16x6",
-                      "precision.rules=[{match: \"blocks.*.attention\", format: fp32}, {match: head, format: tf32}]"});
+      run_verb({"config", run.config_path(), "precision.compute=fp32", "precision.fp32_products=bf16x6",
+                "precision.rules=[{match: \"blocks.*.attention\", format: fp32}, {match: head, format: tf32}]"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   for (const char* line :
        {"\n# blocks.0-1.mlp.up            linear        fp32 fp32 x fp32 by bf16x6  fp32 x fp32 by bf16x6  "
@@ -183,7 +183,7 @@ TEST(Recipes, ConfigPrintsHowFp32ProductsAreMade) {
 // relative error e, a step's update has the relative error 18 e, plus that of the order of sums.
 TEST(Recipes, Fp32ProductsLearnWhatFp32Does) {
   const auto losses_with = [](const char* products) {
-    const SmallRun run(std::string("products_") + products);
+    const ThreadedRun run(std::string("products_") + products);
     const Outcome outcome =
         run.train(1, {"precision.compute=fp32", std::string("precision.fp32_products=") + products, "train.steps=30"});
     if (std::string(products) != "fp32") {

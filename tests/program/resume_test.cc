@@ -209,7 +209,7 @@ TEST(Resume, ACopyOfARunFolderLeavesTheRunAsItWas) {
   run.train(1, {"train.stop_at_step=5"});
   const std::string copy = run.folder() + "/copy", before = read_file(run.run_dir() + "/run.log");
   std::filesystem::copy(run.run_dir(), copy, std::filesystem::copy_options::recursive);
-  const Outcome outcome = run_program(1, {"train", copy, "train.stop_at_step=8"});
+  const Outcome outcome = run_verb({"train", copy, "train.stop_at_step=8"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   expect_resumed_at(outcome, 5);
   EXPECT_TRUE(std::filesystem::exists(copy + "/checkpoints/step-00000008"));

@@ -8,7 +8,7 @@
 #include <regex>
 #include <sstream>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 #include "tests/tools/run/unwrapped.h"
 
 namespace mantissa::testing {
@@ -20,7 +20,7 @@ size_t count_of(const std::string& text, const std::string& pattern) {
       std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator()));
 }
 
-Outcome status(const SmallRun& run) { return run_program(1, {"status", run.run_dir()}); }
+Outcome status(const SmallRun& run) { return run_verb({"status", run.run_dir()}); }
 
 std::string log_of(const SmallRun& run) { return read_file(run.run_dir() + "/run.log"); }
 std::string prom_of(const SmallRun& run) { return read_file(run.run_dir() + "/metrics.prom"); }
@@ -56,7 +56,7 @@ TEST(RunStatusOfARun, ADoneRunHasALogOfEachStartAndItsFigures) {
                            "tokens_per_second", "step_seconds", "memory_bytes"}) {
     EXPECT_EQ(count_of(prom, fmt::format("\nmantissa_{}{}[0-9.e-]+\n", name, label)), 1u) << name << "\n" << prom;
   }
-  const Outcome shown = status(run);
+  const Outcome shown = run_program(1, {"status", run.run_dir()});
   EXPECT_EQ(shown.exit_code, 0);
   EXPECT_TRUE(shown.output.starts_with("done: step 20 of 20, loss ")) << shown.output;
   EXPECT_LE(count_of(second.output, "memory"), 3u) << second.output;  // of the table of every category, no line
@@ -73,10 +73,10 @@ TEST(RunStatusOfARun, ADoneRunHasALogOfEachStartAndItsFigures) {
 
 // A run that begins in another one's checkpoint: with data that is not there, and with no step left.
 TEST(RunStatusOfARun, ARunFromAFinishedOneNamesNoCheckpointOfItsOwn) {
-  const SmallRun finished("source");
+  const ThreadedRun finished("source");
   finished.train(1, {"train.steps=10"});
   for (const int ranks : {1, 2}) {
-    const SmallRun run("next");
+    const ThreadedRun run("next");
     const std::vector<std::string> settings = {"train.steps=10", "checkpoint.resume=" + finished.run_dir()};
     EXPECT_EQ(run.try_train(ranks, {settings[0], settings[1], "data.train=[/no/such/file]"}).exit_code, 3);
     EXPECT_FALSE(std::filesystem::exists(run.run_dir())) << ranks;
@@ -92,6 +92,9 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
   const auto command = [](const std::string& purpose, const std::string& output) {
     const size_t begin = output.find(purpose) + purpose.size();
     return output.substr(begin, output.find('\n', begin) - begin);
+  };
+  const auto alone = [&](const std::vector<std::string>& settings) {
+    return run_verb(with({"train", run.config_path()}, settings));
   };
   for (const int ranks : {1, 2}) {
     const std::vector<std::string> settings = {fmt::format("train.steps={}", 10 * ranks)};
@@ -113,8 +116,8 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
     EXPECT_EQ(read_file(run.run_dir() + "/metrics.jsonl"), before);
     EXPECT_EQ(status(run).exit_code, 0) << status(run).output;
   }
-  EXPECT_EQ(run.train(1, {"train.steps=20", "train.threads=1"}).output.find("not used"), std::string::npos);
-  const Outcome unused = run.train(1, {"train.steps=20", "probe.enabled=true", "train.sample_tokens=7"});
+  EXPECT_EQ(alone({"train.steps=20", "train.threads=1"}).output.find("not used"), std::string::npos);
+  const Outcome unused = alone({"train.steps=20", "probe.enabled=true", "train.sample_tokens=7"});
   EXPECT_NE(unused.output.find("not used, because no step is left (saved -> now):\n"
                                "  probe.enabled: false -> true\n  train.sample_tokens: "),
             std::string::npos)
@@ -128,12 +131,12 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
   EXPECT_EQ(read_file(run.run_dir() + "/config.yaml"), kept);
   EXPECT_EQ(read_file(run.run_dir() + "/metrics.jsonl"), metrics);
   // Where other settings are given, it is another training: the answer is that of a start that would go on.
-  EXPECT_EQ(run.try_train(1, {"train.steps=20", "optimizer.weight_decay=0.5"}).exit_code, 2);
+  EXPECT_EQ(alone({"train.steps=20", "optimizer.weight_decay=0.5"}).exit_code, 2);
   const SmallRun stopped("finished_early");
-  stopped.train(1, {"train.steps=30", "train.stop_at_step=20"});
+  EXPECT_EQ(run_verb({"train", stopped.config_path(), "train.steps=30", "train.stop_at_step=20"}).exit_code, 0);
   const Outcome early = stopped.train(1, {"train.steps=30", "train.stop_at_step=20"});
   EXPECT_NE(early.output.find("already finished: 20 of 30 steps in "), std::string::npos) << early.output;
-  const Outcome kept_stop = run_program(1, {"train", stopped.run_dir(), "train.steps=40"});
+  const Outcome kept_stop = run_verb({"train", stopped.run_dir(), "train.steps=40"});
   const std::string why = unwrapped(kept_stop.output);
   EXPECT_NE(why.find("already finished: 20 of 40 steps in "), std::string::npos) << why;
   EXPECT_NE(why.find(", because train.stop_at_step = 20 (" + stopped.run_dir() + "/config.yaml:"), std::string::npos)
@@ -146,7 +149,7 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
 
 // Where the last step is saved and the end is not reached, a start ends the run, and compares no memory.
 TEST(RunStatusOfARun, ARunThatWasKilledBehindItsLastStepEnds) {
-  const SmallRun run("killed_at_end");
+  const ThreadedRun run("killed_at_end");
   run.train(1, {"train.steps=10"});
   std::filesystem::remove(run.run_dir() + "/metrics.prom");
   const Outcome outcome = run.train(1, {"train.steps=10"});
@@ -156,7 +159,7 @@ TEST(RunStatusOfARun, ARunThatWasKilledBehindItsLastStepEnds) {
 }
 
 TEST(RunStatusOfARun, ARunWithoutItsCheckpointsSaysThatItBeginsAnew) {
-  const SmallRun run("lost_checkpoints");
+  const ThreadedRun run("lost_checkpoints");
   EXPECT_EQ(run.train(1, {"train.stop_at_step=6"}).output.find("begins anew"), std::string::npos);
   std::filesystem::remove_all(run.run_dir() + "/checkpoints");
   const std::string output = unwrapped(run.train(1, {"train.stop_at_step=7"}).output);
@@ -205,7 +208,7 @@ TEST(RunStatusOfARun, ARunningRunAndAKilledOne) {
 }
 
 TEST(RunStatusOfARun, AFaultIsAFailure) {
-  SmallRun run("status_fault");
+  ThreadedRun run("status_fault");
   run.with_yaml(R"(
 faults: {max_consecutive: 1}
 test:
@@ -221,7 +224,7 @@ test:
 }
 
 TEST(RunStatusOfARun, AStartThatFailsIsAFailureWithItsMessage) {
-  const SmallRun run("status_refused_start");
+  const ThreadedRun run("status_refused_start");
   run.train(1, {"train.steps=6"});
   EXPECT_EQ(run.try_train(2, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
   const Outcome later = status(run);
@@ -230,7 +233,7 @@ TEST(RunStatusOfARun, AStartThatFailsIsAFailureWithItsMessage) {
 }
 
 TEST(RunStatusOfARun, FilesThatCannotBeWrittenDoNotStopIt) {
-  const SmallRun run("status_refused");
+  const ThreadedRun run("status_refused");
   for (const char* name : {"/run.log", "/metrics.prom"}) std::filesystem::create_directories(run.run_dir() + name);
   const Outcome outcome = run.train(1, {});
   EXPECT_EQ(count_of(outcome.output, "warning: the log cannot be written to "), 1u) << outcome.output;
@@ -239,7 +242,7 @@ TEST(RunStatusOfARun, FilesThatCannotBeWrittenDoNotStopIt) {
 
 // A model that knows nothing yet writes any bytes; grep takes a log that has them for a binary file.
 TEST(RunStatusOfARun, ASampleIsText) {
-  const SmallRun run("status_sample");
+  const ThreadedRun run("status_sample");
   const Outcome outcome =
       run.train(1, {"train.steps=1", "optimizer.warmup_steps=0", "train.sample_tokens=60", "train.sample_prompt=ab"});
   const size_t sample = outcome.output.find("sample after \"ab\":\n");
@@ -250,21 +253,24 @@ TEST(RunStatusOfARun, ASampleIsText) {
 
 // A start that is refused leaves the files of the last one as they were.
 TEST(RunStatusOfARun, ARefusedStartChangesNothing) {
-  const SmallRun run("status_unchanged");
+  const ThreadedRun run("status_unchanged");
   run.train(1, {"train.stop_at_step=5"});
-  const std::string log = log_of(run), prom = prom_of(run);
-  EXPECT_EQ(run.try_train(1, {"model.width=16"}).exit_code, 4);
-  EXPECT_EQ(log_of(run), log);
-  EXPECT_EQ(prom_of(run), prom);
+  const std::vector<std::string> names = {"/run.log", "/metrics.prom", "/metrics.jsonl", "/config.yaml"};
+  std::vector<std::string> before;
+  for (const std::string& name : names) before.push_back(read_file(run.run_dir() + name));
+  const Outcome refused = run.try_train(1, {"model.width=16"});
+  EXPECT_EQ(refused.exit_code, 4);
+  EXPECT_NE(refused.output.find("model.width: 32 -> 16"), std::string::npos) << refused.output;
+  for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(read_file(run.run_dir() + names[i]), before[i]) << names[i];
 }
 
 // One rank is stopped for most of the time. Its steps take longer than the time between two stops, so that it is at
 // work when it is stopped, and does not wait for the other rank.
 TEST(RunStatusOfARun, ASlowRankIsNamedWithItsNode) {
   const SmallRun run("status_slow_rank");
-  const std::string train = command_line(
-      program_under_test(), {"train", run.config_path(), "train.steps=22", "model.width=128", "model.layers=3",
-                             "train.global_batch=24", "straggler.window=20", "straggler.factor=1.2"});
+  const std::string train =
+      command_line(program_under_test(), {"train", run.config_path(), "train.steps=22", "model.width=128",
+                                          "model.layers=3", "train.global_batch=24", "straggler.window=20"});
   const Outcome outcome = run_shell(
       fmt::format("({} {} & job=$!; while [ ! -e {}/black_box/rank-0001.box ] && kill -0 $job; do sleep 0.01; done; "
                   "slow=$(pgrep -P $job mantissa | tail -n 1); "
@@ -285,7 +291,7 @@ TEST(RunStatusOfARun, ASlowRankIsNamedWithItsNode) {
 
 // A link that somebody has planted in the run folder must not lead to a file elsewhere.
 TEST(RunFolder, NoFileIsWrittenThroughALink) {
-  const SmallRun run("planted_links");
+  const ThreadedRun run("planted_links");
   const std::string target = run.folder() + "/target";
   const std::vector<std::string> names = {"run.log",
                                           "metrics.jsonl",

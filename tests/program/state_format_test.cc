@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -34,6 +34,9 @@ const std::vector<std::string> kModel = {"model.width=64", "precision.compute=bf
 
 class TrainedState : public ::testing::TestWithParam<std::tuple<int, size_t>> {};
 
+// One of the formats on processes.
+Ranks ranks_of(const Format& format) { return format.name == "kahan_mixed" ? Ranks::kProcesses : Ranks::kThreads; }
+
 // The same batches from the same weights, 60 steps: bf16's steps of a weight, 0.4 % of it, and those of codes, up to 6
 // % of a small moment, cost less than the noise of the rate does. On 1 and 2 ranks the sums alone differ.
 TEST_P(TrainedState, LearnsAsStateInFp32Does) {
@@ -42,11 +45,11 @@ TEST_P(TrainedState, LearnsAsStateInFp32Does) {
   const std::vector<std::string> steps = with(kModel, {"train.steps=60"});
   static std::map<int, std::map<int64_t, double>> losses_in_fp32;  // by ranks
   if (!losses_in_fp32.contains(ranks)) {
-    const SmallRun wide("wide" + std::to_string(ranks));
+    const ThreadedRun wide("wide" + std::to_string(ranks));
     wide.train(ranks, steps);
     losses_in_fp32[ranks] = wide.losses();
   }
-  const SmallRun run(format.name + std::to_string(ranks));
+  const ThreadedRun run(format.name + std::to_string(ranks), ranks_of(format));
   run.train(ranks, with(steps, format.settings));
   expect_predicted_memory(run, {"weights", "gradients", "masters", "moments"});
   const auto expected = losses_in_fp32.at(ranks), found = run.losses();
@@ -60,8 +63,8 @@ TEST_P(TrainedState, GoesOnBitForBitFromACheckpoint) {
   const auto& [ranks, index] = GetParam();
   const Format format = formats()[index];
   const std::vector<std::string> settings = with(kModel, format.settings);
-  const SmallRun straight("straight_" + format.name + std::to_string(ranks)),
-      halves("halves_" + format.name + std::to_string(ranks));
+  const std::string name = format.name + std::to_string(ranks);
+  const ThreadedRun straight("straight_" + name), halves("halves_" + name, ranks_of(format));
   straight.train(ranks, settings);
   halves.train(ranks, with(settings, {"train.stop_at_step=10"}));
   const Outcome second = halves.train(ranks, settings);
@@ -84,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(TwoRanks, TrainedState,
                          ::testing::Combine(::testing::Values(2), ::testing::Range(size_t{0}, size_t{9})), name_of);
 
 TEST(StateFormat, OfACheckpointIsConverted) {
-  const SmallRun run("converted");
+  const ThreadedRun run("converted");
   const std::vector<std::string> changed = with(kModel, {"checkpoint.allow_changes=true"});
   run.train(2, with(kModel, {"optimizer.first_moment=8bit", "optimizer.second_moment=8bit", "optimizer.master=kahan",
                              "train.stop_at_step=5"}));
@@ -96,7 +99,7 @@ TEST(StateFormat, OfACheckpointIsConverted) {
 }
 
 TEST(StateFormat, ASecondMomentInBf16ToNearestIsRefusedWithTheReason) {
-  const Outcome refused = SmallRun("refused").try_train(1, {"optimizer.second_moment=bf16"});
+  const Outcome refused = ThreadedRun("refused").try_train(1, {"optimizer.second_moment=bf16"});
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   EXPECT_NE(refused.output.find("never decays at beta2 = 0.999"), std::string::npos) << refused.output;
 }
@@ -105,7 +108,7 @@ TEST(StateFormat, ASecondMomentInBf16ToNearestIsRefusedWithTheReason) {
 TEST(StateFormat, WeightsInFp16NeedMasters) {
   const std::vector<std::string> half = {"optimizer.master=kahan",
                                          "precision.rules=[{match: \"blocks.0.mlp\", format: fp16}]"};
-  const Outcome of_half = SmallRun("some_half").try_train(1, half);
+  const Outcome of_half = ThreadedRun("some_half").try_train(1, half);
   EXPECT_EQ(of_half.exit_code, 2) << of_half.output;
   EXPECT_NE(of_half.output.find("only working weights in bf16 or fp32 can do without"), std::string::npos)
       << of_half.output;
@@ -114,7 +117,7 @@ TEST(StateFormat, WeightsInFp16NeedMasters) {
 // If all working weights are fp32, they are their own masters: optimizer.master and weight_rounding have no effect.
 TEST(StateFormat, WeightsInFp32TrainTheSameWithAnyMaster) {
   const auto losses_with = [](const std::vector<std::string>& settings) {
-    const SmallRun run("all_wide");
+    const ThreadedRun run("all_wide");
     run.train(2, with({"precision.compute=fp32"}, settings));
     return run.losses();
   };
@@ -126,7 +129,7 @@ TEST(StateFormat, WeightsInFp32TrainTheSameWithAnyMaster) {
 
 TEST(StateFormat, WeightRoundingIsAboutMastersOnly) {
   const auto losses_with = [](const std::vector<std::string>& settings) {
-    const SmallRun run("no_masters");
+    const ThreadedRun run("no_masters");
     run.train(1, settings);
     return run.losses();
   };

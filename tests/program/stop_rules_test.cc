@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "core/tensor/philox.h"
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 #include "tools/train/step/batches.h"
 
 namespace mantissa::testing {
@@ -19,9 +19,17 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kGlobalBatch = 12, kContext = 32;
 
-const std::vector<std::string> kRules = {"train.steps=60",         "checkpoint.interval=10",
-                                         "checkpoint.keep_last=0", "stop_rules.window=16",
-                                         "stop_rules.loss_z=6.0",  "stop_rules.grad_norm_z=0.0"};
+const std::vector<std::string> kRules = {"train.steps=60", "checkpoint.interval=10", "checkpoint.keep_last=0",
+                                         "stop_rules.loss_z=6.0", "stop_rules.grad_norm_z=0.0"};
+
+// Steps are compared with 16 others.
+ThreadedRun short_sighted(const std::string& name, int max_rollbacks = 3) {
+  return ThreadedRun(name).adjusted([max_rollbacks](Config& config) {
+    config.stop_rules.window = 16;
+    config.stop_rules.max_rollbacks = max_rollbacks;
+    config.precision_adaptive.options.window = 8;
+  });
+}
 
 // Where the samples of a step lie in the text, which has `tokens` tokens.
 std::vector<int32_t> positions_of(const SmallRun& run, int64_t tokens, int64_t step) {
@@ -68,7 +76,7 @@ class StopRules : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(StopRules, SkipHoldsBackTheUpdateOfASpike) {
-  const SmallRun straight(name("skip_straight")), halves(name("skip_halves"));
+  const ThreadedRun straight = short_sighted(name("skip_straight")), halves = short_sighted(name("skip_halves"));
   const std::vector<std::string> settings = with(kRules, {"stop_rules.action=skip"});
   for (const SmallRun* run : {&straight, &halves}) make_noise(*run, {45});
   const Outcome outcome = straight.train(ranks_, settings);
@@ -85,7 +93,8 @@ TEST_P(StopRules, SkipHoldsBackTheUpdateOfASpike) {
 }
 
 TEST_P(StopRules, RollbackGoesOnBehindTheBatchesOfTheSpikes) {
-  const SmallRun straight(name("rollback_straight")), halves(name("rollback_halves"));
+  const ThreadedRun straight = short_sighted(name("rollback_straight")),
+                    halves = short_sighted(name("rollback_halves"));
   const std::vector<std::string> settings = with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2"});
   for (const SmallRun* run : {&straight, &halves}) make_noise(*run, {45, 46});
   const Outcome outcome = straight.train(ranks_, settings);
@@ -108,7 +117,7 @@ TEST_P(StopRules, RollbackGoesOnBehindTheBatchesOfTheSpikes) {
 // The checkpoints of the stops lie between the one that the rollback returns to and the spikes, and push it out by
 // keep_last.
 TEST_P(StopRules, EarlyStopsDoNotChangeWhereARollbackReturnsTo) {
-  const SmallRun straight(name("stops_straight")), parts(name("stops_parts"));
+  const ThreadedRun straight = short_sighted(name("stops_straight")), parts = short_sighted(name("stops_parts"));
   const std::vector<std::string> settings =
       with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2", "checkpoint.keep_last=1"});
   for (const SmallRun* run : {&straight, &parts}) make_noise(*run, {45, 46});
@@ -121,7 +130,7 @@ TEST_P(StopRules, EarlyStopsDoNotChangeWhereARollbackReturnsTo) {
 }
 
 TEST_P(StopRules, ARollbackPassesOverADamagedCheckpointForTheIntervalBefore) {
-  const SmallRun run(name("rollback_damaged"));
+  const ThreadedRun run = short_sighted(name("rollback_damaged"));
   const std::vector<std::string> settings = with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2"});
   make_noise(run, {45, 46});
   for (const std::string stop : {"35", "44"}) run.train(ranks_, with(settings, {"train.stop_at_step=" + stop}));
@@ -131,7 +140,7 @@ TEST_P(StopRules, ARollbackPassesOverADamagedCheckpointForTheIntervalBefore) {
 }
 
 TEST_P(StopRules, ARollbackWhoseCheckpointWasRemovedSaysSo) {
-  const SmallRun run(name("rollback_removed"));
+  const ThreadedRun run = short_sighted(name("rollback_removed"));
   const std::vector<std::string> settings = with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2"});
   make_noise(run, {45, 46});
   run.train(ranks_, with(settings, {"train.stop_at_step=44"}));
@@ -142,7 +151,7 @@ TEST_P(StopRules, ARollbackWhoseCheckpointWasRemovedSaysSo) {
 }
 
 TEST_P(StopRules, StopSavesTheStateBeforeTheSpike) {
-  const SmallRun run(name("stop"));
+  const ThreadedRun run = short_sighted(name("stop"));
   make_noise(run, {41, 42});
   const Outcome outcome = run.try_train(ranks_, with(kRules, {"stop_rules.action=stop", "stop_rules.consecutive=2"}));
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
@@ -153,8 +162,17 @@ TEST_P(StopRules, StopSavesTheStateBeforeTheSpike) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, StopRules, ::testing::Values(1, 2));
 
+// Half of the 128 steps that a run compares with must be known.
+TEST(StopRulesOfARun, SkipHoldsBackTheUpdateOfASpikeOnProcesses) {
+  const SmallRun run("skip_processes");
+  make_noise(run, {70});
+  const Outcome outcome = run.train(2, with(kRules, {"stop_rules.action=skip", "train.steps=72"}));
+  EXPECT_THAT(outcome.output, HasSubstr("step 70 SKIPPED: the loss "));
+  for (const nlohmann::json& record : run.records("step")) EXPECT_EQ(record.at("applied"), record.at("step") != 70);
+}
+
 TEST(StopRulesOfARun, WarnAppliesTheStepAndSaysSoOnce) {
-  const SmallRun run("spike_warn");
+  const ThreadedRun run = short_sighted("spike_warn");
   make_noise(run, {45, 46});
   const Outcome outcome = run.train(1, with(kRules, {"stop_rules.action=warn"}));
   EXPECT_THAT(outcome.output, HasSubstr("warning: step 45: a spike: the loss "));
@@ -165,10 +183,10 @@ TEST(StopRulesOfARun, WarnAppliesTheStepAndSaysSoOnce) {
 }
 
 TEST(StopRulesOfARun, RollbacksAreBounded) {
-  const SmallRun run("spike_bounded");
+  const ThreadedRun run = short_sighted("spike_bounded", 1);
   make_noise(run, {45, 52});
   const std::vector<std::string> once = {"stop_rules.action=rollback", "stop_rules.consecutive=1"};
-  const Outcome outcome = run.try_train(1, with(with(kRules, once), {"stop_rules.max_rollbacks=1"}));
+  const Outcome outcome = run.try_train(1, with(kRules, once));
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
   // The noise of batch 52 is met in step 47: five batches were left out.
   EXPECT_THAT(outcome.output, HasSubstr("rollback 1 of 1"));
@@ -177,7 +195,7 @@ TEST(StopRulesOfARun, RollbacksAreBounded) {
 }
 
 TEST(StopRulesOfARun, ARollbackNeedsACheckpointOfThisRun) {
-  const SmallRun run("spike_no_checkpoint");
+  const ThreadedRun run = short_sighted("spike_no_checkpoint");
   make_noise(run, {45});
   const Outcome outcome = run.try_train(
       1, with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1", "checkpoint.interval=0"}));
@@ -187,7 +205,7 @@ TEST(StopRulesOfARun, ARollbackNeedsACheckpointOfThisRun) {
   EXPECT_TRUE(run.has_checkpoint(45)) << "of the state before the spike";
 
   // The checkpoint of an early stop is none to roll back to, or the stop would have changed the run.
-  const SmallRun stopped("spike_after_stop");
+  const ThreadedRun stopped = short_sighted("spike_after_stop");
   make_noise(stopped, {45});
   const std::vector<std::string> seldom =
       with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1", "checkpoint.interval=50"});
@@ -198,7 +216,7 @@ TEST(StopRulesOfARun, ARollbackNeedsACheckpointOfThisRun) {
 }
 
 TEST(StopRulesOfARun, ARunThatBeganWithTheCheckpointOfAnotherReturnsToIt) {
-  const SmallRun first("spike_first_run"), second("spike_second_run");
+  const ThreadedRun first = short_sighted("spike_first_run"), second = short_sighted("spike_second_run");
   make_noise(first, {45});
   first.train(1, with(kRules, {"train.stop_at_step=41"}));
   const std::vector<std::string> settings =
@@ -211,7 +229,7 @@ TEST(StopRulesOfARun, ARunThatBeganWithTheCheckpointOfAnotherReturnsToIt) {
 
 // The second one leaves out the batches of the first, too: its checkpoint does not know of them.
 TEST(StopRulesOfARun, TwoRollbacksToOneCheckpointAddUp) {
-  const SmallRun run("spike_twice");
+  const ThreadedRun run = short_sighted("spike_twice");
   make_noise(run, {45, 48});
   run.train(1, with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1"}));
   const auto rollbacks = run.records("rollback");
@@ -226,7 +244,7 @@ TEST(StopRulesOfARun, TwoRollbacksToOneCheckpointAddUp) {
 
 // The session after the rollback plans the same faults again, and runs step 43 again.
 TEST(StopRulesOfARun, FaultsThatHaveStruckStrikeNoMoreAfterARollback) {
-  const SmallRun run("rollback_faults");
+  const ThreadedRun run = short_sighted("rollback_faults");
   make_noise(run, {45});
   const Outcome outcome = run.train(
       1, with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1",
@@ -242,16 +260,16 @@ TEST(StopRulesOfARun, FaultsThatHaveStruckStrikeNoMoreAfterARollback) {
 
 // A rollback of precision.adaptive does not count for stop_rules.max_rollbacks.
 TEST(StopRulesOfARun, RollbacksOfAdaptivePrecisionAreNotCounted) {
-  const SmallRun run("rollback_both");
+  const ThreadedRun run = short_sighted("rollback_both");
   make_noise(run, {45});
-  run.train(1, with(kRules,
-                    {"stop_rules.action=rollback", "stop_rules.consecutive=1",
-                     "precision.adaptive.levels=[{compute: bf16}, {recipe: delayed}]", "precision.adaptive.start=1",
-                     "precision.adaptive.check_interval=2", "precision.adaptive.min_steps=4",
-                     "precision.adaptive.window=8", "precision.adaptive.warmup=2", "precision.adaptive.stable_steps=0",
-                     "precision.adaptive.norm_factor=1e6", "precision.adaptive.rollback=true",
-                     "test.faults=[{kind: flip, step: 55, parameter: blocks.0.mlp.up.weight, element: 5, "
-                     "bit: 30}]"}));
+  run.train(
+      1, with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1",
+                       "precision.adaptive.levels=[{compute: bf16}, {recipe: delayed}]", "precision.adaptive.start=1",
+                       "precision.adaptive.check_interval=2", "precision.adaptive.min_steps=4",
+                       "precision.adaptive.warmup=2", "precision.adaptive.stable_steps=0",
+                       "precision.adaptive.norm_factor=1e6", "precision.adaptive.rollback=true",
+                       "test.faults=[{kind: flip, step: 55, parameter: blocks.0.mlp.up.weight, element: 5, "
+                       "bit: 30}]"}));
   const auto rollbacks = run.records("rollback");
   ASSERT_EQ(rollbacks.size(), 2u);
   EXPECT_EQ(rollbacks[0].at("step"), 40);
@@ -264,7 +282,7 @@ TEST(StopRulesOfARun, RollbacksOfAdaptivePrecisionAreNotCounted) {
 
 // The session after the switch plans the fault again, and meets no file for it.
 TEST(StopRulesOfARun, FaultsThatHaveStruckStrikeNoMoreAfterASwitchOfPrecision) {
-  const SmallRun run("switch_faults");
+  const ThreadedRun run = short_sighted("switch_faults");
   const Outcome outcome = run.train(1, {"train.steps=20", "checkpoint.interval=5", "precision.compute=fp32",
                                         "precision.schedule=[{after_step: 10, compute: bf16}]",
                                         "test.faults=[{kind: no_space, step: 1, file: /step-00000005}]"});
@@ -273,7 +291,7 @@ TEST(StopRulesOfARun, FaultsThatHaveStruckStrikeNoMoreAfterASwitchOfPrecision) {
 
 // The checkpoint of step 45 was saved within the row.
 TEST(StopRulesOfARun, ARollbackLeavesTheRowOfSpikesBehind) {
-  const SmallRun run("rollback_row");
+  const ThreadedRun run = short_sighted("rollback_row");
   make_noise(run, {45, 46, 47});
   run.train(1, with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2", "checkpoint.interval=1"}));
   const auto rollbacks = run.records("rollback");

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "tests/program/program.h"
+#include "tests/program/threaded_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -33,7 +33,7 @@ Events events_of(const SmallRun& run) {
 }
 
 TEST(TensorboardOfARun, OneRankWritesEveryStep) {
-  const SmallRun run("tensorboard_ranks");
+  const ThreadedRun run("tensorboard_ranks");
   run.train(2, {"train.eval_interval=10"});
   const Events events = events_of(run);
   EXPECT_EQ(events.files, 1u);
@@ -43,7 +43,7 @@ TEST(TensorboardOfARun, OneRankWritesEveryStep) {
 }
 
 TEST(TensorboardOfARun, NothingIsLostWhenTheRunIsKilled) {
-  const SmallRun run("tensorboard_killed");
+  const ThreadedRun run("tensorboard_killed");
   const std::vector<std::string> settings = {"train.steps=1000000", "checkpoint.interval=10",
                                              "train.measure_peak=false"};
   interrupt(run, "", "kill -9 $job", settings);
@@ -59,7 +59,7 @@ TEST(TensorboardOfARun, NothingIsLostWhenTheRunIsKilled) {
 }
 
 TEST(PhasesOfARun, AreToldBeforeThePrecisionChanges) {
-  SmallRun run("phases");
+  ThreadedRun run("phases");
   run.with_yaml("precision: {compute: fp32, schedule: [{after_step: 4, compute: bf16}]}\n");
   run.train(1, {});
   std::vector<int64_t> steps;

@@ -2,14 +2,22 @@
 
 #include <sys/wait.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <mutex>
 #include <optional>
 #include <system_error>
+#include <thread>
 
 #include "comm/local/local_communicator.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "tools/lab/verbs.h"
+#include "tools/model/verbs.h"
 #include "tools/run/job/job.h"
+#include "tools/run/verbs.h"
 #include "tools/train/verbs.h"
 
 namespace mantissa::testing {
@@ -21,7 +29,7 @@ int train_as_rank(Job& job, std::unique_ptr<Communicator> communicator, const st
   ConfigOrigins origins;
   try {
     Config run = load_config(path, settings, &origins);
-    adjust(run);
+    if (adjust) adjust(run);
     return static_cast<int>(run_training(run, origins, stop, job.start(run, std::move(communicator))));
   } catch (...) {
     return job.failed(origins);
@@ -49,10 +57,8 @@ int train_on_threads(int ranks, const std::string& path, const std::vector<std::
   return failed.value_or(0);
 }
 
-}  // namespace
-
-Outcome ThreadedRun::try_train(int ranks, std::vector<std::string> settings) const {
-  settings.emplace_back("watchdog.enabled=false");  // a process has one
+// Runs `body` in a child process; what it returns is the exit code.
+Outcome in_child(const std::function<int()>& body) {
   int ends[2];
   if (pipe(ends) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
   std::fflush(nullptr);
@@ -63,7 +69,8 @@ Outcome ThreadedRun::try_train(int ranks, std::vector<std::string> settings) con
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     close(ends[1]);
-    const int code = train_on_threads(ranks, config_path(), settings, adjust_);
+    start_logging(0, 1);  // as the program does before it knows its rank
+    const int code = body();
     std::fflush(nullptr);
     _exit(code);
   }
@@ -78,6 +85,32 @@ Outcome ThreadedRun::try_train(int ranks, std::vector<std::string> settings) con
   waitpid(child, &status, 0);
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
+}
+
+int run_command_line(const std::vector<std::string>& arguments) {
+  CLI::App app;
+  std::vector<Verb> verbs;
+  for (auto* const add : {add_train_verbs, add_model_verbs, add_run_verbs, add_lab_verbs}) add(app, verbs);
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return static_cast<int>(ExitCode::kConfig);
+  }
+  return std::ranges::find_if(verbs, [](const Verb& verb) { return verb.command->parsed(); })->run();
+}
+
+}  // namespace
+
+Outcome run_verb(const std::vector<std::string>& arguments) {
+  return in_child([&] { return run_command_line(arguments); });
+}
+
+Outcome ThreadedRun::try_train(int ranks, std::vector<std::string> settings) const {
+  if (ranks_ == Ranks::kProcesses) return SmallRun::try_train(ranks, std::move(settings));
+  if (ranks <= 1 && !adjust_) return run_verb(with({"train", config_path()}, settings));
+  settings.emplace_back("watchdog.enabled=false");  // a process has one
+  return in_child([&] { return train_on_threads(ranks, config_path(), settings, adjust_); });
 }
 
 }  // namespace mantissa::testing

@@ -1,5 +1,5 @@
-// A small run whose ranks are threads of one process: for matrices of resumes and bits, which need no start of the
-// program and no mpirun.
+// Runs without a start of the program: ranks are threads of a forked process. For matrices of resumes and bits, and
+// wherever neither mpirun nor signals matter.
 #pragma once
 
 #include <functional>
@@ -9,20 +9,29 @@
 
 namespace mantissa::testing {
 
+// `mantissa ARGUMENTS` on one rank, in a child process.
+Outcome run_verb(const std::vector<std::string>& arguments);
+
+enum class Ranks : uint8_t { kThreads, kProcesses };
+
 class ThreadedRun final : public SmallRun {
  public:
-  using SmallRun::SmallRun;
+  // kProcesses: for a case of a matrix on which mpirun starts the program.
+  explicit ThreadedRun(const std::string& name, Ranks ranks = Ranks::kThreads) : SmallRun(name), ranks_(ranks) {}
 
-  // Changes the configurations of later trainings, after they are read: for settings that have no key.
+  // Changes the configurations of later trainings, after they are read: for settings that have no key. Each rank calls
+  // it for its own.
   ThreadedRun& adjusted(std::function<void(Config&)> adjust) {
     adjust_ = std::move(adjust);
     return *this;
   }
-  // Trains in a child process, as `mantissa train` does. The exit code is that of the first rank that failed.
+  // Trains in a child process, as `mantissa train` does. The exit code is that of the first rank to fail. Several ranks
+  // share no memory of a node, and have no watchdog; commands in the output name the test, not the program.
   Outcome try_train(int ranks, std::vector<std::string> settings) const override;
 
  private:
-  std::function<void(Config&)> adjust_ = [](Config&) {};
+  Ranks ranks_;
+  std::function<void(Config&)> adjust_;
 };
 
 }  // namespace mantissa::testing

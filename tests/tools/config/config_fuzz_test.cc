@@ -49,7 +49,7 @@ std::string mutate(std::string text, uint64_t seed) {
 
 TEST(ConfigFuzz, DamagedFilesAreReadOrRefused) {
   const std::string whole = testing::read_file("configs/gpt_tiny_fp16.yaml") +
-                            "test:\n  gradients:\n    - {step: 1, parameter: \"a b\"}\n  activations: []\n";
+                            "test:\n  faults:\n    - {step: 1, parameter: \"a b\"}\n  activations: []\n";
   int refused = 0, read = 0;
   for (uint64_t seed = 0; seed < 1500; ++seed) {
     const std::string text = mutate(whole, seed);

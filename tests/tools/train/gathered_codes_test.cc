@@ -94,10 +94,10 @@ TEST(GatheredCodes, TrainTheSameWithEveryWayToKeepWeights) {
 
 // Step 3 is skipped and examined. In step 1 an activation is not finite: the calibration before it is repeated.
 TEST(GatheredCodes, TrainTheSameThroughFaults) {
-  expect_same_run("skipped", 2,
-                  "test: {gradients: [{step: 3, rank: 1, parameter: blocks.0.attention.qkv.weight, element: 5, value: "
-                  "nan}]}\n",
-                  {"precision.delayed.history=2"});
+  expect_same_run(
+      "skipped", 2,
+      "test: {faults: [{step: 3, rank: 1, parameter: blocks.0.attention.qkv.weight, element: 5, kind: nan}]}\n",
+      {"precision.delayed.history=2"});
   expect_same_run("calibrated_twice", 2,
                   "test: {activations: [{step: 1, rank: 0, layer: blocks.0.mlp.up, op: linear, value: inf}]}\n", {});
 }

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <thread>
 
 #include "comm/local/local_communicator.h"
 #include "core/kernels/gemm/gemm_cpu.h"
@@ -34,34 +33,29 @@ struct RankView {
 // Runs `steps` steps on `ranks` ranks of one process.
 std::vector<RankView> run_ranks(const SmallRun& run, int ranks, int steps, const std::vector<std::string>& settings) {
   const Config config = load_config(run.config_path(), settings);
-  LocalGroup group(ranks);
   std::vector<RankView> views(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      RankView& view = views[static_cast<size_t>(rank)];
-      Session session(config, group.rank(rank));
-      TrainStep step(session);
-      const auto hash = [&] {
-        return hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream);
-      };
+  mantissa::run_ranks(ranks, [&](Communicator& communicator) {
+    RankView& view = views[static_cast<size_t>(communicator.rank())];
+    Session session(config, communicator);
+    TrainStep step(session);
+    const auto hash = [&] {
+      return hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream);
+    };
+    view.weights.push_back(hash());
+    for (int index = 0; index < steps; ++index) {
+      for (StepReport& report : step.run()) view.reports.push_back(std::move(report));
+      view.scales.push_back(session.scaler.current_scale());
       view.weights.push_back(hash());
-      for (int index = 0; index < steps; ++index) {
-        for (StepReport& report : step.run()) view.reports.push_back(std::move(report));
-        view.scales.push_back(session.scaler.current_scale());
-        view.weights.push_back(hash());
-        view.applied.push_back(session.sharded.optimizer.applied_steps());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+      view.applied.push_back(session.sharded.optimizer.applied_steps());
+    }
+  });
   return views;
 }
 
 TEST(TrainStep, OverflowOnOneRankIsSkippedAndHalvesTheScaleOnEveryRank) {
   SmallRun run("step_overflow");
   run.with_yaml(
-      "test: {gradients: [{step: 2, rank: 2, parameter: blocks.0.attention.qkv.weight, element: 5, value: nan}]}\n");
+      "test: {faults: [{step: 2, rank: 2, parameter: blocks.0.attention.qkv.weight, element: 5, kind: nan}]}\n");
   const auto views =
       run_ranks(run, 3, 4, {"precision.compute=fp16", "scaler.init_scale=256", "scaler.growth_interval=2"});
   for (const RankView& view : views) {
@@ -91,13 +85,7 @@ TEST(TrainStep, ReportsAreAlikeOnEveryRank) {
 TEST(ResumeOnThreads, ACheckpointThatOneRankCannotUseIsDamagedForAll) {
   const SmallRun run("damaged_for_one");
   const Config config = load_config(run.config_path());
-  const auto on_ranks = [&](const auto& body) {
-    LocalGroup group(2);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 2; ++rank) threads.emplace_back([&, rank] { body(group.rank(rank)); });
-    for (std::thread& thread : threads) thread.join();
-  };
-  on_ranks([&](Communicator& communicator) {
+  mantissa::run_ranks(2, [&](Communicator& communicator) {
     Session session(config, communicator);
     TrainStep step(session);
     step.run();
@@ -107,7 +95,7 @@ TEST(ResumeOnThreads, ACheckpointThatOneRankCannotUseIsDamagedForAll) {
   const std::string copy = run.folder() + "/copy";
   std::filesystem::copy(run.checkpoint_folder(1), copy, std::filesystem::copy_options::recursive);
   std::filesystem::resize_file(copy + "/optimizer-00002-of-00002.safetensors", 100);
-  on_ranks([&](Communicator& communicator) {
+  mantissa::run_ranks(2, [&](Communicator& communicator) {
     ResumePoint point = find_resume_point(config, communicator).value();
     EXPECT_EQ(point.step, 1);
     Session session(config, communicator);
@@ -297,17 +285,12 @@ TEST(TrainStep, Fp64IsExchangedAsItIsAndTakesTwiceTheMemoryOfFp32) {
                     narrow = predict_memory_table(load_config(run.config_path(), fp32), 2);
   EXPECT_EQ(wide.state.weights, 2 * narrow.state.weights);
   EXPECT_EQ(wide.state.total(), 2 * narrow.state.total());
-  LocalGroup group(2);
   const Config config = load_config(run.config_path(), fp64);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      Session session(config, group.rank(rank));
-      TrainStep(session).run();
-      EXPECT_EQ(measure_memory_table(session).state, wide.state);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  mantissa::run_ranks(2, [&](Communicator& communicator) {
+    Session session(config, communicator);
+    TrainStep(session).run();
+    EXPECT_EQ(measure_memory_table(session).state, wide.state);
+  });
 }
 
 std::vector<double> doubles_of(const Tensor& tensor, Session& session) {
