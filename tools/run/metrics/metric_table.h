@@ -1,5 +1,5 @@
 // The metrics of a run, a row each: the log, metrics.jsonl, TensorBoard, metrics.prom, `status`, `watch`, the report
-// and docs/metrics.md take their names and texts from here.
+// and docs/metrics.md take their names, units and texts from here.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,9 @@ struct StepFigures {
 struct Metric {
   using Text = std::string (*)(double);
 
-  const char* name;  // the field in the `step` records of metrics.jsonl, if it is a metric of steps
+  const char* name;
+  // Of metrics of steps, for which `name` is the field in the `step` records of metrics.jsonl.
+  const char *unit = "", *meaning = "";
   // Its value after a step, null if it is not known; no function: a metric of the run, set when it changes.
   nlohmann::json (*of_step)(const StepFigures&) = nullptr;
   // Records of steps that do not know it leave it out. Otherwise it is null in them.
