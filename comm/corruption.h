@@ -1,4 +1,4 @@
-// Corruption: a finding of the checks for silent data corruption. Digests (core/kernels/reduction/digest.h) of the same
+// Corruption: a finding of the checks for silent data corruption. Digests (core/kernels/digest/digest.h) of the same
 // data at two places or times must agree; a difference names rank and tensor, and 256 elements if one of them changed.
 #pragma once
 

@@ -11,7 +11,7 @@
 #include "tools/model/generate/generator.h"
 #include "tools/run/guard/watchdog.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/precision_table.h"
+#include "tools/train/step/precision_table.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/step/dry_run.h"
 

@@ -19,7 +19,7 @@
 #include "tools/run/state/run_folder.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/initial_weights.h"
-#include "tools/train/precision_table.h"
+#include "tools/train/step/precision_table.h"
 #include "tools/train/run_observers.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/step/dry_run.h"

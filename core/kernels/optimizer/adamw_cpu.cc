@@ -11,7 +11,7 @@
 #include "hwy/foreach_target.h"
 
 #include "core/kernels/optimizer/adamw-inl.h"
-#include "core/kernels/reduction/digest-inl.h"
+#include "core/kernels/digest/digest-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/kernels/reduction/digest.h"
+#include "core/kernels/digest/digest.h"
 
 namespace mantissa {
 

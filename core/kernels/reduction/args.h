@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/reduction/digest.h"
+#include "core/kernels/digest/digest.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {

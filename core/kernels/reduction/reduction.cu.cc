@@ -1,9 +1,8 @@
-// Sums over rows and ranks, gradient statistics, digests, and the verdict about a step: see args.h. Sums are added in a
-// fixed order, which depends on the shape alone. All but the last are bound by memory.
+// Sums over rows, gradient statistics, digests, and the verdict about a step: see args.h; contribution_sum.cu.cc has the
+// sum over ranks. Sums are added in a fixed order, which depends on the shape alone. All but the last are bound by memory.
 #include <cfloat>
 
 #include "core/cuda/device/device.h"
-#include "core/cuda/device/elementwise.h"
 #include "core/kernels/reduction/args.h"
 #include "core/kernels/reduction/partial_sums_cuda.h"
 #include "core/kernels/reduction/update_decision.h"
@@ -93,69 +92,6 @@ __global__ void __launch_bounds__(kMaxWarps* kLanes)
   if (threadIdx.y != 0 || column >= sums.columns) return;
   for (unsigned warp = 1; warp < blockDim.y; ++warp) sum += warp_sums[warp * kLanes + threadIdx.x];
   target.out[column] = target.mode == GradientMode::kAccumulate ? target.out[column] + sum : sum;
-}
-
-// ---- sum_contributions: every contribution is read once, out written once. A record takes another pass over out: only
-// the chunks of tensor_stats give its bits.
-
-enum class Rounding : uint8_t { kOnce, kEveryAddition };
-
-// T: type of the rows. Added: type of the addends, to which the rows are rounded if it differs.
-template <typename T, typename Added, typename Out, Rounding kRounding>
-struct SumContributions {
-  const T* contributions;
-  Out* out;
-  int64_t ranks, stride;
-  float scale_before, scale;
-
-  template <int Width>
-  __device__ void apply(int64_t i) const {
-    float sum[Width];
-    load_term<Width>(contributions + i, sum);
-#pragma unroll 4
-    for (int64_t rank = 1; rank < ranks; ++rank) {
-      float term[Width];
-      load_term<Width>(contributions + rank * stride + i, term);
-#pragma unroll
-      for (int k = 0; k < Width; ++k) {
-        sum[k] += term[k];
-        if constexpr (kRounding == Rounding::kEveryAddition) sum[k] = widen(narrow<Added>(sum[k]));
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < Width; ++k) sum[k] *= scale;
-    store<Width>(out + i, sum);
-  }
-
- private:
-  template <int Width>
-  __device__ void load_term(const T* from, float (&term)[Width]) const {
-    load<Width>(from, term);
-    if constexpr (!std::is_same_v<Added, T>) {
-#pragma unroll
-      for (int k = 0; k < Width; ++k) term[k] = widen(narrow<Added>(term[k] * scale_before));
-    }
-  }
-};
-
-template <Rounding kRounding, typename T, typename Added, typename Out>
-void sum_as(const SumContributionsArgs& args, CudaStream& stream) {
-  constexpr int kWidth = kVectorWidth<T, Out>;
-  const int64_t stride = args.stride();
-  const SumContributions<T, Added, Out, kRounding> operation{
-      args.contributions.data<T>(), args.out.data<Out>(), args.ranks(), stride, args.scale_before, args.scale};
-  const bool every_rank_alike = args.ranks() == 1 || stride % kWidth == 0;  // else only some ranks are aligned
-  const Alignment alignment =
-      every_rank_alike ? alignment_of(operation.contributions, operation.out) : Alignment::kSingle;
-  run_elementwise<kWidth>(operation, args.out.numel(), alignment, stream);
-}
-
-template <typename Added, typename T>
-void sum_rows(const SumContributionsArgs& args, CudaStream& stream) {
-  dispatch(args.out.dtype(), [&]<typename Out>() {
-    if (args.accumulate == DType::kF32) return sum_as<Rounding::kOnce, T, Added, Out>(args, stream);
-    sum_as<Rounding::kEveryAddition, T, Added, Out>(args, stream);
-  });
 }
 
 // ---- tensor_stats: squares and sums are double, where no fp32 value overflows: a sum of squares is finite exactly if
@@ -319,20 +255,6 @@ void run(const ColumnSumArgs& args, CudaStream& stream) {
     launch_column_sum<1>(p, chunks.count, stream);
   });
   add_partial_sums({partials, chunks.count, rows.columns}, {args.out.data<float>(), args.mode}, {}, stream);
-}
-
-void run(const SumContributionsArgs& args, CudaStream& stream) {
-  check_args(args);
-  dispatch(args.contributions.dtype(), [&]<typename T>() {
-    if constexpr (std::is_same_v<T, float>) {
-      dispatch(args.rounded_to, [&]<typename Added>() { sum_rows<Added, float>(args, stream); });
-    } else {
-      sum_rows<T, T>(args, stream);
-    }
-  });
-  if (args.record.defined()) {
-    run(TensorStatsArgs{.x = args.out, .record = args.record, .index_offset = args.index_offset}, stream);
-  }
 }
 
 void run(const TensorStatsArgs& args, CudaStream& stream) {

@@ -1,22 +1,21 @@
-// Sums over rows and ranks, gradient statistics, digests, and the verdict about a step: see args.h.
+// Sums over rows, gradient statistics, digests, and the verdict about a step: see args.h. contribution_sum_cpu.cc has
+// the sum over ranks.
 #include "core/kernels/reduction/args.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
 #include "core/cpu/memory.h"
 #include "core/kernels/check_args.h"
-#include "core/kernels/reduction/update_decision.h"
+#include "core/kernels/reduction/block_stats_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/reduction/reduction_cpu.cc"
 #include "hwy/foreach_target.h"
 
 #include "core/cpu/row-inl.h"
-#include "core/kernels/reduction/digest-inl.h"
+#include "core/kernels/digest/digest-inl.h"
+#include "core/kernels/reduction/tensor_stats-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
@@ -58,40 +57,6 @@ void column_sum_kernel(const ColumnSumArgs& args, float* partials) {
   add_partial_sums(partials, blocks.count, columns, columns, args.out.data<float>(), args.mode);
 }
 
-// ---- tensor_stats: the first NaN or Inf, the number of each, and the sum of squares, in one pass. Squares and sums
-// are double, where no fp32 value overflows.
-
-template <typename T>
-double sum_squares(const T* x, int64_t n) {
-  const hn::Half<FloatTag> half;
-  const hn::Repartition<double, FloatTag> dd;
-  auto sum0 = hn::Zero(dd), sum1 = hn::Zero(dd);
-  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-    const auto v = load(x + i, count);
-    const auto low = hn::PromoteTo(dd, hn::LowerHalf(half, v));
-    const auto high = hn::PromoteTo(dd, hn::UpperHalf(half, v));
-    sum0 = hn::MulAdd(low, low, sum0);
-    sum1 = hn::MulAdd(high, high, sum1);
-  });
-  return hn::GetLane(hn::SumOfLanes(dd, hn::Add(sum0, sum1)));
-}
-
-// Statistics of x[begin, begin + n). The sum of squares of finite fp32 values is finite in double. Only if it is not
-// finite, each element is examined.
-template <typename T>
-TensorStats block_stats(const T* x, int64_t begin, int64_t n) {
-  TensorStats stats;
-  stats.sum_squares = sum_squares(x + begin, n);
-  if (std::isfinite(stats.sum_squares)) return stats;
-  for (int64_t i = begin; i < begin + n; ++i) {
-    const float value = to_float(x[i]);
-    if (std::isfinite(value)) continue;
-    stats.first_bad = std::min(stats.first_bad, i);
-    ++(std::isnan(value) ? stats.nan_count : stats.inf_count);
-  }
-  return stats;
-}
-
 // blocks: statistics of each block of parallel_blocks().
 void tensor_stats_kernel(const TensorStatsArgs& args, TensorStats* blocks) {
   dispatch(args.x.dtype(), [&]<typename T>() {
@@ -99,66 +64,6 @@ void tensor_stats_kernel(const TensorStatsArgs& args, TensorStats* blocks) {
     parallel_blocks(args.x.numel(), [&](int64_t begin, int64_t count) {
       blocks[begin / kBlockElements] = block_stats(x, begin, count);
     });
-  });
-}
-
-// ---- sum_contributions: fp32 contributions to a 16-bit sum are rounded on the fly, without another pass over memory.
-
-// The value that T would store.
-template <typename T>
-HWY_INLINE FloatVec round_to(FloatVec v) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    const WordTag du;
-    return hn::BitCast(FloatTag(), hn::And(bf16_in_upper_half(v), hn::Set(du, 0xffff0000u)));
-  } else {
-    HWY_ALIGN T buffer[hn::MaxLanes(FloatTag())];
-    store(v, buffer);
-    return load(buffer);
-  }
-}
-
-// T: dtype of the rows. Added: dtype of the addends, to which rows of another dtype are rounded. Sum: dtype of the
-// running sum, fp32 or Added.
-template <typename Sum, typename Added, typename T, typename Out>
-void sum_block(const SumContributionsArgs& args, int64_t begin, int64_t n, Out* out) {
-  const T* const rows = args.contributions.data<T>() + begin;
-  const int64_t ranks = args.ranks(), stride = args.stride();
-  const auto before = hn::Set(FloatTag(), args.scale_before), after = hn::Set(FloatTag(), args.scale);
-  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-    auto sum = hn::Zero(FloatTag());
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      auto term = load(rows + rank * stride + i, count);
-      if constexpr (!std::is_same_v<Added, T>) term = round_to<Added>(hn::Mul(term, before));
-      sum = rank == 0 ? term : hn::Add(sum, term);
-      if constexpr (!std::is_same_v<Sum, float>) sum = round_to<Sum>(sum);
-    }
-    store(hn::Mul(sum, after), out + i, count);
-  });
-}
-
-// blocks: null for no statistics.
-template <typename Added, typename T>
-void sum_rows(const SumContributionsArgs& args, TensorStats* blocks) {
-  dispatch(args.out.dtype(), [&]<typename Out>() {
-    Out* const out = args.out.data<Out>();
-    parallel_blocks(args.out.numel(), [&](int64_t begin, int64_t count) {
-      if (args.accumulate == DType::kF32) {
-        sum_block<float, Added, T>(args, begin, count, out + begin);
-      } else {
-        sum_block<Added, Added, T>(args, begin, count, out + begin);
-      }
-      if (blocks != nullptr) blocks[begin / kBlockElements] = block_stats(out, begin, count);
-    });
-  });
-}
-
-void sum_contributions_kernel(const SumContributionsArgs& args, TensorStats* blocks) {
-  dispatch(args.contributions.dtype(), [&]<typename T>() {
-    if constexpr (std::is_same_v<T, float>) {
-      dispatch(args.rounded_to, [&]<typename Added>() { sum_rows<Added, float>(args, blocks); });
-    } else {
-      sum_rows<T, T>(args, blocks);
-    }
   });
 }
 
@@ -177,20 +82,15 @@ HWY_AFTER_NAMESPACE();
 namespace mantissa::cpu {
 
 HWY_EXPORT(column_sum_kernel);
-HWY_EXPORT(sum_contributions_kernel);
 HWY_EXPORT(tensor_stats_kernel);
 HWY_EXPORT(digest_kernel);
 
-namespace {
-
-// One empty TensorStats for each block of n elements. Kept between calls, so that the steady state allocates nothing.
 std::vector<TensorStats>& empty_block_stats(int64_t n) {
   thread_local std::vector<TensorStats> blocks;
   blocks.assign(static_cast<size_t>(divide_up(n, kBlockElements)), TensorStats{});
   return blocks;
 }
 
-// record += all blocks, in order. Element i of the tensor has index index_offset + i.
 void add_to_record(std::vector<TensorStats>& blocks, const Tensor& record, int64_t index_offset) {
   auto total = read_record<TensorStats>(record);
   for (TensorStats& block : blocks) {
@@ -199,6 +99,8 @@ void add_to_record(std::vector<TensorStats>& blocks, const Tensor& record, int64
   }
   write_record(total, record);
 }
+
+namespace {
 
 // Copies the records, since a tensor of bytes may be misaligned for them.
 template <typename Record>
@@ -220,14 +122,6 @@ void run(const TensorStatsArgs& args) {
   check_args(args);
   std::vector<TensorStats>& blocks = empty_block_stats(args.x.numel());
   HWY_DYNAMIC_DISPATCH(tensor_stats_kernel)(args, blocks.data());
-  add_to_record(blocks, args.record, args.index_offset);
-}
-
-void run(const SumContributionsArgs& args) {
-  check_args(args);
-  if (!args.record.defined()) return HWY_DYNAMIC_DISPATCH(sum_contributions_kernel)(args, nullptr);
-  std::vector<TensorStats>& blocks = empty_block_stats(args.out.numel());
-  HWY_DYNAMIC_DISPATCH(sum_contributions_kernel)(args, blocks.data());
   add_to_record(blocks, args.record, args.index_offset);
 }
 

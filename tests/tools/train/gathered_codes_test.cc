@@ -1,5 +1,5 @@
 // comm.gather: fp8: trainings with it are the same as without, bit for bit.
-#include "tools/train/precision_table.h"
+#include "tools/train/step/precision_table.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 
 #include "core/backend/decorators.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/train/precision_table.h"
+#include "tools/train/step/precision_table.h"
 #include "tools/train/step/dry_run.h"
 
 namespace mantissa {

@@ -6,7 +6,7 @@
 #include "comm/communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
-#include "tools/train/precision_table.h"
+#include "tools/train/step/precision_table.h"
 
 namespace mantissa {
 namespace {

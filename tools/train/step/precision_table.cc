@@ -1,4 +1,4 @@
-#include "tools/train/precision_table.h"
+#include "tools/train/step/precision_table.h"
 
 #include <fmt/format.h>
 

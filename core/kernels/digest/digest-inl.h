@@ -1,16 +1,16 @@
 // Vector code of digests: see digest.h.
-#if defined(MANTISSA_CORE_KERNELS_REDUCTION_DIGEST_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef MANTISSA_CORE_KERNELS_REDUCTION_DIGEST_INL_H_
-#undef MANTISSA_CORE_KERNELS_REDUCTION_DIGEST_INL_H_
+#if defined(MANTISSA_CORE_KERNELS_DIGEST_DIGEST_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MANTISSA_CORE_KERNELS_DIGEST_DIGEST_INL_H_
+#undef MANTISSA_CORE_KERNELS_DIGEST_DIGEST_INL_H_
 #else
-#define MANTISSA_CORE_KERNELS_REDUCTION_DIGEST_INL_H_
+#define MANTISSA_CORE_KERNELS_DIGEST_DIGEST_INL_H_
 #endif
 
 #include <atomic>
 #include <cstring>
 
 #include "core/cpu/simd-inl.h"
-#include "core/kernels/reduction/digest.h"
+#include "core/kernels/digest/digest.h"
 #include "core/tensor/tensor.h"
 
 HWY_BEFORE_NAMESPACE();
