@@ -234,7 +234,8 @@ nlohmann::json to_json(const RunStatus& status, double now) {
     return time ? nlohmann::json(std::max(0.0, now - *time)) : nlohmann::json(nullptr);
   };
   const RunFigures figures = status.figures.value_or(RunFigures());
-  const auto saved = status.checkpoint.step < 0 ? std::nullopt : std::optional(status.checkpoint);
+  const LastCheckpoint& saved = status.checkpoint;
+  const bool is_saved = saved.step >= 0;
   nlohmann::json json = {{"status", name(status.health)},
                          {"exit_code", exit_code(status.health)},
                          {"host", figures.host},
@@ -245,8 +246,8 @@ nlohmann::json to_json(const RunStatus& status, double now) {
                          {"start_time", number(figures["start"])},
                          {"estimated_end_time", number(figures["estimated_end"])},
                          {"heartbeat_age_seconds", age(figures["heartbeat"])},
-                         {"checkpoint_step", saved ? nlohmann::json(saved->step) : nlohmann::json(nullptr)},
-                         {"checkpoint_age_seconds", age(saved ? std::optional(to_seconds(saved->time)) : std::nullopt)},
+                         {"checkpoint_step", is_saved ? nlohmann::json(saved.step) : nlohmann::json(nullptr)},
+                         {"checkpoint_age_seconds", is_saved ? age(to_seconds(saved.time)) : nlohmann::json(nullptr)},
                          {"warnings", status.warnings},
                          {"last_warnings", status.last_warnings}};
   for (const Metric& row : metrics()) {
