@@ -200,7 +200,7 @@ test:
   }
 }
 
-// Overflow at a floor that clamps is no fault, but it is examined like one.
+// Overflow at a floor that clamps is no fault, but it is examined alike.
 TEST(Overflow, AtAFloorThatClampsTheOpIsNamed) {
   ThreadedRun run("clamped");
   const Outcome outcome = run.with_yaml(R"(

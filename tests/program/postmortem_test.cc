@@ -1,4 +1,4 @@
-// Jobs that end in different ways, and what `mantissa postmortem` says about them.
+// Jobs with different ends, and what `mantissa postmortem` says about them.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

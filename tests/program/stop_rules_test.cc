@@ -85,7 +85,7 @@ TEST_P(StopRules, SkipHoldsBackTheUpdateOfASpike) {
     EXPECT_EQ(record.at("applied"), record.at("step") != 45) << record;
     EXPECT_EQ(record.contains("spike"), record.at("step") == 45) << record;
   }
-  // The window goes through a checkpoint, one within a run of which the rest decides alike.
+  // The window goes through a checkpoint within a run, whose rest decides alike.
   halves.train(ranks_, with(settings, {"train.stop_at_step=44"}));
   halves.train(ranks_, settings);
   EXPECT_EQ(straight.losses(), halves.losses());
@@ -114,8 +114,7 @@ TEST_P(StopRules, RollbackGoesOnBehindTheBatchesOfTheSpikes) {
   EXPECT_EQ(straight.losses(), halves.losses());
 }
 
-// The checkpoints of the stops lie between the one that the rollback returns to and the spikes, and push it out by
-// keep_last.
+// The checkpoints of the stops lie between the goal of the rollback and the spikes, and push the goal out by keep_last.
 TEST_P(StopRules, EarlyStopsDoNotChangeWhereARollbackReturnsTo) {
   const ThreadedRun straight = short_sighted(name("stops_straight")), parts = short_sighted(name("stops_parts"));
   const std::vector<std::string> settings =

@@ -5,9 +5,10 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
-#include <mutex>
-#include <optional>
+#include <cstdlib>
 #include <system_error>
 #include <thread>
 
@@ -36,25 +37,39 @@ int train_as_rank(Job& job, std::unique_ptr<Communicator> communicator, const st
   }
 }
 
+// An error of a rank ends the job, as with MPI. Where all fail alike, rank 0 is given the time to speak.
+class EndingCommunicator final : public ForwardingCommunicator {
+ public:
+  explicit EndingCommunicator(std::unique_ptr<Communicator> inner)
+      : ForwardingCommunicator(*inner), owned_(std::move(inner)) {}
+
+  void abort(int exit_code) override {
+    static std::atomic<int> first = 0;
+    int none = 0;
+    first.compare_exchange_strong(none, exit_code);
+    if (rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+    std::fflush(nullptr);
+    _exit(first);
+  }
+
+ private:
+  std::unique_ptr<Communicator> owned_;
+};
+
 int train_on_threads(int ranks, const std::string& path, const std::vector<std::string>& settings,
                      const std::function<void(Config&)>& adjust) {
   LocalGroup group(ranks);
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int rank = 0; rank < ranks; ++rank) communicators.push_back(group.take(rank));
-  std::mutex mutex;
-  std::optional<int> failed;
-  std::vector<int> codes(communicators.size());
+  std::vector<int> codes(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < codes.size(); ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       Job job;
-      codes[rank] = train_as_rank(job, std::move(communicators[rank]), path, settings, adjust);
-      const std::lock_guard lock(mutex);
-      if (codes[rank] != 0 && !failed) failed = codes[rank];
+      auto communicator = std::make_unique<EndingCommunicator>(group.take(rank));
+      codes[static_cast<size_t>(rank)] = train_as_rank(job, std::move(communicator), path, settings, adjust);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return failed.value_or(0);
+  return codes[0];
 }
 
 // Runs `body` in a child process; what it returns is the exit code.
@@ -69,7 +84,8 @@ Outcome in_child(const std::function<int()>& body) {
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     close(ends[1]);
-    start_logging(0, 1);  // as the program does before it knows its rank
+    setenv("OMP_NUM_THREADS", "1", 1);  // NOLINT(concurrency-mt-unsafe): the child has one thread
+    start_logging(0, 1);                // as the program does before it knows its rank
     const int code = body();
     std::fflush(nullptr);
     _exit(code);

@@ -25,7 +25,7 @@ class ThreadedRun final : public SmallRun {
     adjust_ = std::move(adjust);
     return *this;
   }
-  // Trains in a child process, as `mantissa train` does. The exit code is that of the first rank to fail. Several ranks
+  // Trains in a child process, as `mantissa train` does. An error of a rank ends it with its code. Several ranks
   // share no memory of a node, and have no watchdog; commands in the output name the test, not the program.
   Outcome try_train(int ranks, std::vector<std::string> settings) const override;
 
