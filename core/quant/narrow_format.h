@@ -28,10 +28,16 @@ struct NarrowFormat {
 };
 
 constexpr NarrowFormat narrow_format(Format format) {
-  if (format == Format::kE4M3) return {448.0f, 0x1p-6f, 3, false};
-  if (format == Format::kE5M2) return {57344.0f, 0x1p-14f, 2, true};
-  if (format == Format::kE2M1) return {6.0f, 1.0f, 1, false};
-  return {};
+  switch (format) {  // with `if`, ptxas spills registers of a kernel
+    case Format::kE4M3:
+      return {448.0f, 0x1p-6f, 3, false};
+    case Format::kE5M2:
+      return {57344.0f, 0x1p-14f, 2, true};
+    case Format::kE2M1:
+      return {6.0f, 1.0f, 1, false};
+    default:
+      return {};
+  }
 }
 
 // 2^exponent for -126 <= exponent <= 127.
