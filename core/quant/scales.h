@@ -102,17 +102,24 @@ struct BlockFactors {
 // amax: the block's, as magnitude_bits(). tensor: the tensor's scale, for kTwoLevel. format.scaling must have blocks.
 constexpr BlockFactors block_factors(TensorFormat format, uint32_t amax, float tensor) {
   const float max = narrow_format(format.format).max;
-  if (block_length(format.scaling) == 0) return {};
-  if (format.scaling == Scaling::kBlock) {
-    const float scale = block_scale(amax, max);
-    return {scale, 1.0f / scale};
+  switch (format.scaling) {  // with `if`, ptxas spills registers of a kernel
+    case Scaling::kBlock: {
+      const float scale = block_scale(amax, max);
+      return {scale, 1.0f / scale};
+    }
+    case Scaling::kMicro: {
+      const E8M0 scale = microscale(amax, max);
+      return {multiplier_of(scale), to_float(scale)};
+    }
+    case Scaling::kTwoLevel: {
+      const float block = two_level_block_scale(amax, tensor);
+      return {two_level_multiplier(block, tensor), block};
+    }
+    case Scaling::kDelayed:
+    case Scaling::kCurrent:
+      break;
   }
-  if (format.scaling == Scaling::kMicro) {
-    const E8M0 scale = microscale(amax, max);
-    return {multiplier_of(scale), to_float(scale)};
-  }
-  const float block = two_level_block_scale(amax, tensor);
-  return {two_level_multiplier(block, tensor), block};
+  return {};
 }
 
 // The stored scale of a kMicro block: the e8m0 code of BlockFactors::after, a power of two from 2^-127 on or NaN.
