@@ -296,7 +296,7 @@ TEST(BadInput, ManyProcessesWithoutATransport) {
   expect_refused(run.try_train(2, {"comm.backend=local"}), 2, {"comm.backend", "one of 2 processes"});
 }
 
-// As with srun, when its PMI is not the one that OpenMPI speaks.
+// As with srun, when its PMI is foreign to OpenMPI.
 TEST(BadInput, TasksThatAreAloneInMpi) {
   const SmallRun run("alone_in_mpi");
   const std::string command = command_line(program_under_test(), {"train", run.config_path()});

@@ -46,7 +46,7 @@ TEST(Fp16Underflow, ScalingRecoversWhatUnderflowTakesAway) {
   EXPECT_LT(largest_loss_difference(exact, scaled), std::ldexp(1.0, -10));
 }
 
-// Gradients that are computed in fp32, and sent in fp16. The scale that `scaler.mode: auto` gives saves the small ones.
+// Gradients computed in fp32 and sent in fp16. The scale of `scaler.mode: auto` saves the small gradients.
 TEST(Fp16Underflow, AnFp16WireGetsALossScale) {
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "model.init_stddev=1e-5"};
   const auto exact = steps_of("wire_fp32", with(fp32, {"comm.wire_dtype=fp32"}), 2);

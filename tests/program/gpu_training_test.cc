@@ -1,5 +1,5 @@
-// The whole program on a GPU: what it learns is what the CPU learns. The cases run on the emulated GPU, where
-// everything that a GPU leaves open is drawn at random, and by tools/gpu_check on a real one, which all ranks share.
+// The whole program on a GPU: it learns the same as the CPU. The cases run on the emulated GPU, with random draws for
+// all that a GPU leaves open. tools/gpu_check runs them on a real GPU shared by all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -89,8 +89,8 @@ TEST(GpuTraining, TwoAndFourRanksOnOneGpuHoldTheSameWeights) {
   }
 }
 
-// The host is one step ahead when it learns of the overflow: the step behind is void and runs again, and the run is the
-// one of a host that waits.
+// The host is a step ahead when it learns of the overflow. The next step is void and runs again, and the run equals the
+// run of a waiting host.
 TEST(GpuTraining, AnOverflowIsSkippedReportedAndLeavesTheRunAsOnTheCpu) {
   const auto records_of = [](const std::string& device) {
     SmallRun run("overflow_" + device);
@@ -108,7 +108,7 @@ TEST(GpuTraining, AnOverflowIsSkippedReportedAndLeavesTheRunAsOnTheCpu) {
     }
   }
   EXPECT_FALSE(gpu[1].at("applied").get<bool>());
-  // The scale was good enough one step before, so that the op is looked for, too.
+  // The scale was good enough in the step before, so the op is looked for, too.
   const auto reason = gpu[1].at("skip_reason").get<std::string>();
   EXPECT_NE(reason.find("the backward pass of op linear of layer 'blocks.0.mlp.up' made 0 NaN and 1 Inf"),
             std::string::npos)
@@ -124,7 +124,7 @@ TEST(GpuTraining, AFaultyLossNamesItsOpAndStopsTheRun) {
   EXPECT_NE(outcome.output.find("op gelu of layer 'blocks.0.mlp'"), std::string::npos) << outcome.output;
 }
 
-// With the default way to choose products, which finds in its file what the first run has chosen.
+// With the default way to choose products, which finds the first run's choices in its file.
 TEST(GpuTraining, ResumesBitForBitAndOnAnotherDevice) {
   const auto settings = [](const std::vector<std::string>& more) {
     return gpu_settings(with({"comm.backend=mpi"}, more));
@@ -179,7 +179,7 @@ TEST(GpuTraining, ACapturedStepGivesEveryBitOfAnEagerOne) {
   EXPECT_NE(skipped(eager), std::vector<bool>(6, true));
 }
 
-// Two ranks exchange on a stream of their own, beside the one that computes.
+// Two ranks exchange on a stream of their own, beside the computing stream.
 TEST(GpuTraining, AProfiledRunLearnsTheSameAndTimesBothStreams) {
   const SmallRun plain("not_profiled"), profiled("profiled");
   const std::vector<std::string> settings = {"comm.backend=mpi", "cuda.gemm=deterministic", "train.steps=4",
@@ -209,7 +209,7 @@ TEST(GpuTraining, CapturingTheStepsOfSeveralRanksIsRefused) {
 }
 
 // Half of the window of 128 steps must be known: a CPU trains so many. The device holds back the update of the spike,
-// and that of the step that was queued behind it. With a checkpoint after each step, the host waits.
+// and the update of the step queued after it. With a checkpoint after each step, the host waits.
 TEST(GpuTraining, SpikesAreHeldBackAlikeWhetherTheHostWaitsOrNot) {
   const SmallRun ahead("spikes_ahead"), waits("spikes_waits");
   const std::vector<std::string> settings = gpu_settings(

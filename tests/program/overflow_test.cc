@@ -109,7 +109,7 @@ TEST(Overflow, FaultsThatAlternateWithOverflowsEndTheRun) {
   EXPECT_TRUE(run.has_checkpoint(9));
 }
 
-// Weights are those of the last good step: they are kept, and a new start goes on behind the faults.
+// The weights of the last good step are kept, and a new start goes on after the faults.
 TEST(Overflow, AFaultStopSavesWhatWasLearnt) {
   ThreadedRun run("fault_saved");
   run.with_yaml(R"(
@@ -200,7 +200,7 @@ test:
   }
 }
 
-// Overflow at a floor that clamps is no fault, but it is examined like one.
+// Overflow at a floor that clamps is no fault, but it is examined like a fault.
 TEST(Overflow, AtAFloorThatClampsTheOpIsNamed) {
   ThreadedRun run("clamped");
   const Outcome outcome = run.with_yaml(R"(

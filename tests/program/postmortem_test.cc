@@ -1,4 +1,4 @@
-// Jobs that end in different ways, and what `mantissa postmortem` says about them.
+// Jobs that end in different ways, and the answer of `mantissa postmortem`.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

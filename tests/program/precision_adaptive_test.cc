@@ -1,5 +1,5 @@
-// A precision that adapts: what is measured takes a training up and down a ladder, on all ranks in the same step, by
-// the handover of a schedule; and a run that fails in 8 bits is rescued by it.
+// A precision that adapts: measurements take a training up and down a ladder, on all ranks in the same step, by the
+// handover of a schedule. It rescues a run that fails in 8 bits.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -39,7 +39,7 @@ std::string fault_in_step_5(int ranks) {
 }
 const std::vector<std::string> kWatchLoss = {"precision.adaptive.loss_rise=5", "precision.adaptive.stable_steps=6"};
 
-// But for that step's, which is equal to nothing.
+// Without NaN, the loss of the faulty step, which equals nothing.
 std::map<int64_t, double> finite_losses(const SmallRun& run) {
   auto losses = run.losses();
   std::erase_if(losses, [](const auto& entry) { return std::isnan(entry.second); });
@@ -67,7 +67,7 @@ TEST_P(Adaptive, GoesUpBehindAFaultAtOnceAndDownAfterStableSteps) {
   EXPECT_EQ(switches[0].at("signals")[0].at("signal"), "loss");
   EXPECT_TRUE(switches[0].at("signals")[0].at("value").is_null());
   EXPECT_EQ(switches[0].at("signals")[0].at("threshold"), 5.0);
-  // Six steps behind step 5, at the next decision.
+  // Six steps after step 5, at the next decision.
   EXPECT_EQ(switches[1].at("step"), 12);
   EXPECT_EQ(
       switches[1].at("cause"),
@@ -75,7 +75,7 @@ TEST_P(Adaptive, GoesUpBehindAFaultAtOnceAndDownAfterStableSteps) {
   EXPECT_EQ(run.records("step").size(), 20u);
 }
 
-// Before the fault, in the step of it, behind it, and where the return is decided.
+// Before the fault, in its step, after it, and at the decision to return.
 TEST_P(Adaptive, StoppedAndResumedAnywhereEqualsTheWholeBitForBit) {
   const int ranks = GetParam();
   const auto settings = with(kLadder, kWatchLoss);
@@ -137,7 +137,7 @@ TEST_P(Adaptive, StoppedAndResumedWithEverySignalEqualsTheWholeBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Adaptive, ::testing::Values(1, 2));
 
-// Masters and moments are what they were: training goes on as one that is stopped and resumed in the other precision.
+// Masters and moments are kept: the training equals a run stopped and resumed in the other precision.
 TEST(AdaptiveOnce, ASwitchIsWhatGoingOnInAnotherPrecisionIs) {
   const auto settings = with(with(kLadder, kWatchLoss), {"precision.adaptive.stable_steps=0"});
   ThreadedRun adapted = short_sighted("adapted"), chain("chain");
@@ -150,8 +150,8 @@ TEST(AdaptiveOnce, ASwitchIsWhatGoingOnInAnotherPrecisionIs) {
 }
 
 // A gradient of step 11 is some 10^38 times as large, once, and the decision falls due after step 12, whose checkpoint
-// is not good. The run returns to step 9, and is one that went on in bf16 there. Stopping and resuming anywhere changes
-// no bit.
+// is not good. The run returns to step 9, and equals a run continued in bf16 there. Stopping and resuming anywhere
+// changes no bit.
 TEST_P(Adaptive, ARollbackIsGoingOnFromTheLastGoodCheckpoint) {
   const int ranks = GetParam();
   const auto settings =

@@ -68,7 +68,7 @@ TEST(PrecisionScheduleOnce, ASwitchLeavesTheOptimizerAlone) {
   EXPECT_EQ(before.hashes(6), after.hashes(6));
 }
 
-// Its files are open: it has no other data than before, and none that is missing.
+// Its files are open: it has the same data as before, and no file is missing.
 TEST(PrecisionScheduleOnce, ASwitchKeepsTheData) {
   const SmallRun run("keeps_data");
   const Outcome outcome =

@@ -16,7 +16,7 @@ constexpr int kPreempted = 75;
 constexpr int64_t kSteps = 400;
 const std::vector<std::string> kLong = {fmt::format("train.steps={}", kSteps), "train.log_interval=100"};
 
-// Expects one record of a stop and a checkpoint of that step.
+// Expects one record of a stop, and the checkpoint of the same step.
 void expect_stopped(const SmallRun& run, const Outcome& outcome, const std::string& cause) {
   EXPECT_EQ(outcome.exit_code, kPreempted) << outcome.output;
   const auto stops = run.records("stop");
@@ -199,7 +199,7 @@ TEST(Supervise, GivesUpAfterRestartsWithoutACheckpoint) {
   EXPECT_NE(outcome.output.find("exit code 7: given up after 2 restarts without a newer checkpoint"), std::string::npos)
       << outcome.output;
 
-  // Each start leaves a newer checkpoint; those that are being written or removed are none.
+  // Each start leaves a newer checkpoint; folders being written or removed do not count.
   const std::string saving = fresh_folder("supervised_saving");
   const std::string command = command_with_codes(saving, {6, 6, 6, 6, 6, 6});
   const std::string script = read_file(saving + "/command.sh");

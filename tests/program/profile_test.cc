@@ -14,7 +14,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Complete events of a thread lie one within the other or one behind the other. Times are differences of doubles.
+// Complete events of a thread are nested or follow each other. Times are differences of doubles.
 void expect_nested(const nlohmann::json& trace, int rank) {
   constexpr double kRoundingUs = 1e-3;
   std::map<int, std::vector<std::pair<double, double>>> open;  // by thread: begin and end, innermost last

@@ -73,7 +73,7 @@ TEST(RankParity, AccumulationInTheWireDtypeStaysClose) {
   EXPECT_LE(largest_difference(exact, wire), 8 * std::ldexp(1.0, -9));  // rounded again after each addition
 }
 
-// Ranks of one machine share memory, say so, and take the memory that was predicted for that.
+// Ranks of a machine share memory, say so, and take the memory predicted for shared buffers.
 TEST(RankParity, RanksOfOneNodeShareGradientsAndWeights) {
   const auto logged = [](const std::string& sharding) {
     const SmallRun run("one_node_" + sharding);

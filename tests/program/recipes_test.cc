@@ -1,4 +1,4 @@
-// Training with linear layers that round their operands to 8 and 4 bits, on one and several ranks.
+// Training with linear layers that round their operands to 8 and 4 bits, on single and several ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ const std::vector<std::string> kSizes = {"model.width=128", "model.context=64", 
 
 class RecipesOnRanks : public ::testing::TestWithParam<int> {};
 
-// Rounding to 8 bits is noise of some per cent in every product; what these steps learn is many times that.
+// Rounding to 8 bits is noise of some per cent in every product; these steps learn many times as much.
 TEST_P(RecipesOnRanks, LearnWhatBf16Does) {
   const int ranks = GetParam();
   const ThreadedRun plain("plain_" + std::to_string(ranks));
@@ -38,8 +38,8 @@ TEST_P(RecipesOnRanks, LearnWhatBf16Does) {
 INSTANTIATE_TEST_SUITE_P(Two, RecipesOnRanks, ::testing::Values(2));
 INSTANTIATE_TEST_SUITE_P(DISABLED_One, RecipesOnRanks, ::testing::Values(1));
 
-// Amaxes are those of the global batch: after the calibration and one step on the same weights, whoever read which
-// samples, the histories and scales are the same bits.
+// Amaxes cover the global batch. After the calibration and a step on the same weights, histories and scales are the
+// same bits, whoever read which samples.
 TEST(Recipes, DelayedScalesDoNotDependOnTheNumberOfRanks) {
   const auto scales_on = [](int ranks) {
     const ThreadedRun run("scales_" + std::to_string(ranks));
@@ -51,7 +51,7 @@ TEST(Recipes, DelayedScalesDoNotDependOnTheNumberOfRanks) {
   EXPECT_EQ(scales_on(3), one);
 }
 
-// Random words belong to samples: on an fp32 wire two ranks draw what one does.
+// Random words belong to samples: on an fp32 wire two ranks draw the same as one rank.
 TEST(Recipes, StochasticRoundingDoesNotDependOnTheNumberOfRanks) {
   const auto first_loss_after = [](int ranks) {
     const ThreadedRun run("words_" + std::to_string(ranks));
@@ -81,7 +81,7 @@ std::map<std::string, Entries> histories_of(const SmallRun& run, int64_t step) {
 
 constexpr const char* kBehindTheFault = "blocks.1.mlp.up.weight/activation/e4m3/amaxes";
 
-// Its amaxes, which are not finite, count as none, and those of its examination are no part of the next step's.
+// Its amaxes, which are not finite, do not count. Amaxes of its examination do not enter the next step.
 TEST(Recipes, AFaultTakesOneEntryOfTheAmaxHistory) {
   ThreadedRun run("fault_delayed");
   run.with_yaml("test:\n  activations: [{step: 5, rank: 1, layer: blocks.0.mlp.up, op: linear, value: inf}]\n");
@@ -110,8 +110,8 @@ TEST(Recipes, CalibrationFitsWhereverAStepDoes) {
   ThreadedRun("calibrate_full").train(2, with(small, {"train.recompute=full", "model.activation=swiglu"}));
 }
 
-// Ranks whose node has one copy of the weights send none: comm.gather changes nothing, and the log says so. So it does
-// for one rank.
+// Ranks that share a copy of the weights on their node send no weights: comm.gather changes nothing, and the log says
+// so. The same holds for a single rank.
 TEST(Recipes, NothingIsGatheredAsCodesWhereWeightsAreInCommon) {
   const std::vector<std::string> settings = {"precision.recipe=delayed", "train.stop_at_step=3"};
   const ThreadedRun working("common_working", Ranks::kProcesses), coded("common_coded", Ranks::kProcesses);

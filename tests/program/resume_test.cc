@@ -71,8 +71,7 @@ TEST(Resume, IntoDelayedScaling) {
   EXPECT_LT(run.losses().at(20), run.losses().at(10));
 }
 
-// Histories of gradients are those of the loss scale, which is another one from here on: the scales of 8 bits go with
-// it.
+// Histories of gradients belong to the old loss scale, which changes here: the scales of 8 bits change with it.
 TEST(Resume, DelayedScalingIntoAnotherLossScale) {
   const std::vector<std::string> delayed = {"precision.recipe=delayed", "model.layers=4"};
   const ThreadedRun straight("delayed_bf16"), scaled("delayed_fp16");
@@ -296,7 +295,7 @@ class UnusableCheckpoint : public ::testing::TestWithParam<int> {
 
   const int ranks_ = GetParam();
 
-  // Replaces the checkpoint of step 20, whose files are those of `saved`, by one that was changed before it was saved.
+  // Replaces the checkpoint of step 20, with the files of `saved`, by a checkpoint changed before it was saved.
   static void forge(const ThreadedRun& run, Checkpoint saved, const Change& change) {
     CheckpointStore store(run.run_dir() + "/checkpoints", {.keep_last = 0, .warn = [](const std::string&) {}});
     store.begin(20);
@@ -347,7 +346,7 @@ TEST_P(UnusableCheckpoint, IsPassedOverForTheOneBefore) {
       "the checkpoint gave ");
 }
 
-// Without another checkpoint, and for verbs that only read one.
+// Without another checkpoint, and for verbs that only read checkpoints.
 TEST_P(UnusableCheckpoint, WithForgedNumbersIsAnError) {
   const ThreadedRun run("forged_level" + std::to_string(ranks_));
   run.train(ranks_, {"precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]", "precision.adaptive.loss_rise=0.5",

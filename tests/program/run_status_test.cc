@@ -71,7 +71,7 @@ TEST(RunStatusOfARun, ADoneRunHasALogOfEachStartAndItsFigures) {
   EXPECT_NE(shown.output.find("warnings: 1\n"), std::string::npos) << shown.output;  // of the last start
 }
 
-// A run that begins in another one's checkpoint: with data that is not there, and with no step left.
+// A run that begins in another run's checkpoint: without its data, and with no step left.
 TEST(RunStatusOfARun, ARunFromAFinishedOneNamesNoCheckpointOfItsOwn) {
   const ThreadedRun finished("source");
   finished.train(1, {"train.steps=10"});
@@ -122,7 +122,7 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
                                "  probe.enabled: false -> true\n  train.sample_tokens: "),
             std::string::npos)
       << unused.output;
-  // No step is made with another rate: the settings that are kept, and the metrics, stay those of the steps.
+  // No step is made with another rate: the kept settings and metrics still belong to the old steps.
   const std::string kept = read_file(run.run_dir() + "/config.yaml"),
                     metrics = read_file(run.run_dir() + "/metrics.jsonl");
   const Outcome rate = run.train(2, {"train.steps=20", "optimizer.lr=1e-3"});
@@ -130,7 +130,7 @@ TEST(RunStatusOfARun, AFinishedRunSaysWhatComesNext) {
   EXPECT_NE(rate.output.find("already finished"), std::string::npos) << rate.output;
   EXPECT_EQ(read_file(run.run_dir() + "/config.yaml"), kept);
   EXPECT_EQ(read_file(run.run_dir() + "/metrics.jsonl"), metrics);
-  // Where other settings are given, it is another training: the answer is that of a start that would go on.
+  // Other settings make it another training: the answer is the same as for a start that would go on.
   EXPECT_EQ(alone({"train.steps=20", "optimizer.weight_decay=0.5"}).exit_code, 2);
   const SmallRun stopped("finished_early");
   EXPECT_EQ(run_verb({"train", stopped.config_path(), "train.steps=30", "train.stop_at_step=20"}).exit_code, 0);
@@ -192,7 +192,7 @@ TEST(RunStatusOfARun, ARunningRunAndAKilledOne) {
       command_line(program_under_test(), {"train", run.config_path(), "train.steps=1000000", "checkpoint.interval=10"});
   const std::string look = command_line(program_under_test(), {"status", run.run_dir()});
   const std::string begun = fmt::format("grep -qs '\"step\":20,' '{}/metrics.jsonl'", run.run_dir());
-  // The status of the running run, then that of the killed one.
+  // The status of the running run, then the status of the killed run.
   const Outcome outcome = run_shell(
       fmt::format("({} >/dev/null 2>&1 & job=$!; until {} || ! kill -0 $job; do sleep 0.01; done; {}; echo code $?; "
                   "kill -9 $job; wait $job 2>/dev/null; {}; echo code $?)",
@@ -240,7 +240,7 @@ TEST(RunStatusOfARun, FilesThatCannotBeWrittenDoNotStopIt) {
   EXPECT_EQ(count_of(outcome.output, "warning: [^\n]*/metrics.prom cannot be written: "), 1u) << outcome.output;
 }
 
-// A model that knows nothing yet writes any bytes; grep takes a log that has them for a binary file.
+// A model that knows nothing yet writes any bytes. With such bytes in a log, grep takes it for a binary file.
 TEST(RunStatusOfARun, ASampleIsText) {
   const ThreadedRun run("status_sample");
   const Outcome outcome =
@@ -251,7 +251,7 @@ TEST(RunStatusOfARun, ASampleIsText) {
   EXPECT_EQ(run_shell("grep -c 'sample after' " + run.run_dir() + "/run.log").output, "1\n");
 }
 
-// A start that is refused leaves the files of the last one as they were.
+// A refused start leaves the files of the last start as they were.
 TEST(RunStatusOfARun, ARefusedStartChangesNothing) {
   const ThreadedRun run("status_unchanged");
   run.train(1, {"train.stop_at_step=5"});
@@ -304,7 +304,7 @@ TEST(RunFolder, NoFileIsWrittenThroughALink) {
                                           "watchdog/stacks-rank-0000.txt",
                                           "black_box/rank-0000.box"};
   const std::vector<std::string> settings = {"profile=true", "probe.enabled=true", "probe.interval=3"};
-  for (const char* last : {"train.stop_at_step=8", "train.steps=20"}) {  // a new run, and one that continues
+  for (const char* last : {"train.stop_at_step=8", "train.steps=20"}) {  // a new run, and a continued run
     write_file(target, "kept");
     for (const std::string& name : names) {
       for (const char* suffix : {"", ".partial", ".previous"}) {

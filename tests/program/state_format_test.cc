@@ -1,5 +1,5 @@
-// Training with every format of optimizer state, on one rank and on two: it learns what state in fp32 learns, takes the
-// memory that was predicted, and goes on from a checkpoint as if it had not stopped.
+// Training with every format of optimizer state, on one rank and on two: it learns the same as with fp32 state, takes
+// the predicted memory, and goes on from a checkpoint as if it had not stopped.
 #include <gtest/gtest.h>
 
 #include <cmath>

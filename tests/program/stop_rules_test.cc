@@ -85,7 +85,7 @@ TEST_P(StopRules, SkipHoldsBackTheUpdateOfASpike) {
     EXPECT_EQ(record.at("applied"), record.at("step") != 45) << record;
     EXPECT_EQ(record.contains("spike"), record.at("step") == 45) << record;
   }
-  // The window goes through a checkpoint, one within a run of which the rest decides alike.
+  // The window goes through a checkpoint within the run: the rest decides alike.
   halves.train(ranks_, with(settings, {"train.stop_at_step=44"}));
   halves.train(ranks_, settings);
   EXPECT_EQ(straight.losses(), halves.losses());
@@ -108,14 +108,13 @@ TEST_P(StopRules, RollbackGoesOnBehindTheBatchesOfTheSpikes) {
   for (const nlohmann::json& record : straight.records("step")) EXPECT_TRUE(record.at("applied")) << record;
   EXPECT_EQ(open_checkpoint(straight.checkpoint_folder(60)).state.at("skipped_batches"), 6);
 
-  halves.train(ranks_, with(settings, {"train.stop_at_step=53"}));  // behind the rollback
+  halves.train(ranks_, with(settings, {"train.stop_at_step=53"}));  // after the rollback
   halves.train(ranks_, settings);
   EXPECT_EQ(straight.hashes(60), halves.hashes(60));
   EXPECT_EQ(straight.losses(), halves.losses());
 }
 
-// The checkpoints of the stops lie between the one that the rollback returns to and the spikes, and push it out by
-// keep_last.
+// The checkpoints of the stops lie between the rollback's target and the spikes, and push the target out by keep_last.
 TEST_P(StopRules, EarlyStopsDoNotChangeWhereARollbackReturnsTo) {
   const ThreadedRun straight = short_sighted(name("stops_straight")), parts = short_sighted(name("stops_parts"));
   const std::vector<std::string> settings =

@@ -316,8 +316,8 @@ struct Config {
   void resolve_scaler_mode();
 };
 
-// Reads a file, applies "key.sub=value" overrides, resolves settings that depend on others, and validates all but the
-// dependence on the number of ranks. ConfigError otherwise. `origins`, if given, receives where each setting was
+// Reads a file, applies "key.sub=value" overrides, resolves settings that depend on others, and validates everything
+// independent of the number of ranks. ConfigError otherwise. `origins`, if given, receives where each setting was
 // written, except defaults.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {},
                    ConfigOrigins* origins = nullptr);

@@ -41,10 +41,10 @@ class DamagedCheckpoint final : public CheckpointError {
 };
 
 // The checkpoint that checkpoint.resume names; nothing if the run starts from the beginning. `auto` takes the newest
-// sound checkpoint of train.run_dir, and warns about newer damaged ones. So does the folder of another run, if
-// train.run_dir has its own checkpoints, and a restarted job that has acted on its choice: the same command line
-// continues. Rank 0 decides for all. CheckpointError if a named checkpoint does not exist. `passed_over`: folders
-// unusable for resume() and not named. Collective.
+// sound checkpoint of train.run_dir, and warns about newer damaged ones. The folder of another run does so, too, if
+// train.run_dir has its own checkpoints; so does a job restarted with the same command line. Rank 0 decides for all.
+// CheckpointError if a named checkpoint does not exist. `passed_over`: folders unusable for resume() and not named.
+// Collective.
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
                                              const std::vector<std::string>& passed_over = {});
 
@@ -63,10 +63,9 @@ ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point
 RunState run_state_of(const Config& run, const ResumePoint& point);
 
 // Continues from a checkpoint: weights, optimizer, scaler, clipper, scales and data position. `run`: the configuration
-// with its schedule of precision, which is compared with the checkpoint's; the session has the configuration of a
-// phase. DamagedCheckpoint if some rank cannot use the checkpoint, CheckpointError for another model, ConfigError for
-// changed settings that shape the training: the same on all ranks. After an error the session is not usable.
-// Collective.
+// with its schedule of precision, compared with the checkpoint's; the session has the configuration of a phase.
+// DamagedCheckpoint if some rank cannot use it, CheckpointError for another model, ConfigError for changed settings
+// that shape the training: the same on all ranks. After an error the session is not usable. Collective.
 void resume(Session& session, const Config& run, const ResumePoint& point);
 
 class TrainingCheckpoints {

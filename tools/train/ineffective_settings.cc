@@ -67,7 +67,7 @@ Effect effect_on(Op op, const Precision& precision) {
   return effect;
 }
 
-// Removes settings one by one, as long as every op stays the same.
+// Removes settings in turn, as long as every op stays the same.
 std::vector<Ineffective> ineffective_rules(const Config& config, const std::vector<PlacedOp>& ops) {
   const std::vector<PrecisionRule> rules = config.precision_rules();
   std::vector<LayerPattern> patterns;

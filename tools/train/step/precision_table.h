@@ -1,5 +1,5 @@
-// The precision of a model as text: the dtype in which every op computes, how linear layers round their operands, and
-// the weights that travel between ranks as codes of 8 bits (comm.gather).
+// The precision of a model as text: the dtype of every op, the formats of rounded operands of linear layers, and the
+// weights that travel between ranks as codes of 8 bits (comm.gather).
 #pragma once
 
 #include <string>
@@ -12,8 +12,7 @@
 namespace mantissa {
 
 // A line for each op of the forward pass, in order; blocks with equal settings share a line. `prefix` begins every
-// line.
-// ConfigError as ops_of().
+// line. ConfigError as ops_of().
 std::string precision_table(const Config& config, std::string_view prefix = "");
 
 // One line for the log: how many linear layers round operands; for each of their recipes, whether the device multiplies

@@ -29,8 +29,8 @@ struct SessionParts {
   std::shared_ptr<StruckFaults> struck{};  // null: no fault has struck before
 };
 
-// A training in one precision on one rank. Code that runs, saves or restores a training takes a Session. Code with need
-// of a single part takes the part: most often `runtime`, or `sharded`.
+// A training in one precision on each rank. Code that runs, saves or restores a training takes a Session. Code with
+// need of a single part takes the part: most often `runtime`, or `sharded`.
 struct Session {
   // Checks that all ranks have the same configuration and data (CommError naming the ranks otherwise), then allocates
   // and initialises. On a backend that computes nothing the step arena is unlimited and weights are left as they are.

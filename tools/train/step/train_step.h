@@ -22,8 +22,8 @@ class TrainStep {
   // nullptr. All must outlive the object.
   explicit TrainStep(Session& session, const std::vector<StepExaminer*>& examiners = {}, StopRequest* stop = nullptr);
 
-  // Gives delayed scaling its first amaxes if it has none: amaxes of the next step's batch, from passes that scale by
-  // current amaxes and whose gradients are dropped. run() does it too, and again for the next step if they were not
+  // Gives delayed scaling its first amaxes if there are no amaxes: from passes on the next step's batch with scaling by
+  // current amaxes. Their gradients are dropped. run() does it too, and again for the next step if they were not
   // finite. Evaluation before the first step needs it. Collective.
   void calibrate() { calibrate(next_to_start()); }
   // Starts the next step and returns the reports that are known by now, in order: of this very step where the host
