@@ -26,8 +26,8 @@ struct WatchdogDeadline {
   double least_s = 300.0;  // of learned ones
 };
 
-// Seconds that a rank may stay at a place: ten times the longest time between two events of this phase so far. A phase
-// that has not ended yet, such as the first evaluation, has six times the least deadline.
+// Seconds that a rank may stay at a place: ten times the longest time from one event of this phase to the next so far.
+// A phase that has not ended yet, such as the first evaluation, has six times the least deadline.
 double deadline_at(const Place& place, const WatchdogDeadline& deadline);
 
 // A rank as it describes itself in its file.

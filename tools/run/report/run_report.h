@@ -21,7 +21,7 @@ struct RunReportRequest {
 //                     tokens_per_second, mfu (medians); memory (predicted, measured, by category); phases (seconds by
 //                     name); series, evaluations, events, samples; skipped, skips, causes of skips
 //   charts    array   series, title, panel and form of the curves, by the table of metrics
-// settings  object  values by run. Several runs: the settings that differ. One run: settings not at their defaults.
+//   settings  object  values by run. Several runs: the settings that differ. One run: settings not at their defaults.
 //                     `reason` explains why there are none
 //
 // A series has at most kReportPoints parts: step, tokens and hours of its middle; mean, least and largest values.

@@ -18,7 +18,7 @@
 namespace mantissa {
 
 // The checkpoint that a rollback (Rollback) returns to. Only saves at checkpoint.interval count. For
-// precision.adaptive.rollback, no uneasy signal may lie between the previous save and this save's last measurement. The
+// precision.adaptive.rollback, no signal may have been uneasy since the previous save or when last measured. The
 // checkpoint of another run that this run began with counts too: an early stop must not change where a run returns to.
 struct RollbackPoint {
   int64_t step = 0;
