@@ -236,7 +236,7 @@ void add_cases(const CLI::App& app, std::string& verbs, std::string& words) {
   }
 }
 
-// A script for bash; zsh reads it through its bashcompinit. Behind a verb, words that do not begin with a dash are
+// A script for bash; zsh reads it through its bashcompinit. After a verb, words that do not begin with a dash are
 // files.
 std::string completion_script(const CLI::App& app, const std::string& shell) {
   std::string verbs, words;
@@ -270,7 +270,7 @@ std::string short_help(const CLI::App& app, const std::vector<Verb>& verbs) {
 }
 
 // The text to print for an error of the parser: words that are no verb, or no option of their verb, with the nearest
-// ones. Otherwise the parser's message, behind the verb.
+// ones. Otherwise the parser's message, after the verb.
 std::string explain(const CLI::ParseError& error, const CLI::App& app, const std::vector<Verb>& verbs,
                     const std::vector<std::string>& words) {
   const Reading reading = read_words(app, words);

@@ -11,7 +11,7 @@
 
 namespace mantissa {
 
-// Runs no kernel and touches no memory. A step on it tells the step's exact memory before allocation.
+// Runs no kernel and touches no memory. A step on it shows the step's exact memory before allocation.
 class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
  public:
   // Caches operands as `like`, which must outlive the object, if not null. `support`: native 8-bit products.

@@ -73,8 +73,8 @@ TEST(CapturedStep, GivesEveryBitOfAnEagerOneOnEveryRank) {
   unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
-// Amaxes, codes and what they are made into again are part of the captured step, and every bit is that of weights that
-// are gathered as they are.
+// Amaxes, codes and their decoded values are part of the captured step. Every bit equals a run that gathers plain
+// weights.
 TEST(CapturedStep, GathersWeightsAsCodes) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   const SmallRun run("captured_codes");

@@ -44,7 +44,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Columns and one more, each path counted as one: nobody can shorten those.
+// Columns plus 1, each path counted as one column: nobody can shorten paths.
 size_t width_without_paths(const std::string& line) {
   std::string kept;
   std::istringstream words(line);
@@ -120,7 +120,7 @@ TEST(CommandLine, MistypedWordsGetTheNearestOnes) {
   expect({"generate", "run", "--prompt", "a", "--tokens", "-1"}, "generate: --tokens: ");
 }
 
-// The words that the shell offers behind these.
+// The shell's completions after the given words.
 std::string completed(const std::string& words, int index) {
   return run_shell("bash -c 'source <(tools/mantissa completion bash); COMP_WORDS=(" + words +
                    "); COMP_CWORD=" + std::to_string(index) + "; _mantissa; echo \"${COMPREPLY[@]}\"'")

@@ -1,4 +1,4 @@
-// Documents say what the program does: their commands run, and their fields are those that a run writes.
+// Documents match the program: their commands run, and a run writes the fields they list.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 struct Block {
   int line = 0;  // of its first command
   std::string text{};
-  // Whether its first line says that it needs what a test has not: then its words are checked, and nothing runs.
+  // False if its first line names a need that a test cannot meet: then its words are checked, and nothing runs.
   bool is_run() const { return !std::regex_search(text, std::regex("^# (on a cluster|on a GPU|takes minutes)\n")); }
 };
 
@@ -43,7 +43,7 @@ std::vector<Block> commands_of(const std::string& document) {
   return blocks;
 }
 
-// A program of that name which trains a small model for a hundredth of the steps.
+// A program named `mantissa`, which trains a small model for a hundredth of the steps.
 const char* const kWrapper = R"(#!/bin/bash
 words=() steps=2
 for word in "$@"; do

@@ -1,4 +1,4 @@
-// The whole program on the emulated GPU, which draws the order of all that a real one leaves open from a seed.
+// The whole program on the emulated GPU. It draws every order left open by a real GPU from a seed.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Frictions of first runs: data in a folder, runs that are continued from elsewhere, and what other programs have.
+// Frictions of first runs: data in a folder, runs continued from elsewhere, and settings of other programs.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -85,7 +85,7 @@ TEST(FirstRun, AnswersNameTheSettingOfTheData) {
   for (const auto& [setting, texts] : cases) {
     const Outcome outcome = run.try_train(1, {setting, "train.sample_tokens=0"});
     EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
-    std::string words = outcome.output;  // in one line: wrapped ones break where paths are long
+    std::string words = outcome.output;  // in one line: wrapped text breaks where paths are long
     for (size_t at = words.find("\n  "); at != std::string::npos; at = words.find("\n  ", at))
       words.replace(at, 3, " ");
     for (const std::string& part : texts) EXPECT_TRUE(says(words, part)) << part << "\n" << outcome.output;
@@ -110,7 +110,7 @@ TEST(FirstRun, ARunFolderIsToldFromOneOfData) {
   EXPECT_TRUE(says(outcome.output, "by data.train=" + folder)) << outcome.output;
 }
 
-// An error of the configuration, which all ranks find, is told by one.
+// All ranks find an error of the configuration, and rank 0 alone logs it.
 TEST(FirstRun, RanksTellAnErrorOnce) {
   const SmallRun run("told_once");
   const Outcome outcome = run.try_train(2, {"train.steps=2", "optimizer.warmup_steps=5"});

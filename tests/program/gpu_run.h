@@ -1,4 +1,4 @@
-// Runs on a GPU, a real one or the emulated one: what their tests share.
+// Shared parts of tests that run on a GPU, real or emulated.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace mantissa::testing {
 
-// Six steps of eight samples, on one block with one head of 64, so that attention uses tensor cores. Then `more`, which
+// Six steps of eight samples, on a single block with a head of 64, so attention uses tensor cores. Then `more`, which
 // wins.
 inline std::vector<std::string> gpu_settings(const std::vector<std::string>& more) {
   return with(

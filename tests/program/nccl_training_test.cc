@@ -50,7 +50,7 @@ class NcclTraining : public ::testing::Test {
     EXPECT_EQ(nccl.hashes(6), mpi.hashes(6));
   }
 
-  // A captured step, repeated, against steps that are queued one by one.
+  // A captured step, repeated, against steps queued individually.
   void expect_the_run_of_a_graph(int ranks) {
     const SmallRun eager(fmt::format("eager_{}", ranks)), graph(fmt::format("graph_{}", ranks));
     eager.train(ranks, over("nccl"));

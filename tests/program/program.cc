@@ -59,8 +59,8 @@ std::string command_line(const std::string& program, const std::vector<std::stri
 }
 
 Outcome run_shell(const std::string& command) {
-  // A private folder with a short path for OpenMPI's sockets. In the usual one, a run that ends removes the folder in
-  // which another is about to make its own.
+  // A private folder with a short path for OpenMPI's sockets. In the usual folder, a run that ends removes the place
+  // where another run is about to make its own.
   static const struct Scratch {
     Scratch() {
       if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("cannot create a folder in /tmp for OpenMPI");

@@ -27,7 +27,7 @@ Outcome run_shell(const std::string& command);
 std::string mpirun(int ranks);
 // Runs a shell command on `ranks` ranks with one thread each.
 Outcome run_under_mpirun(int ranks, const std::string& command);
-// The program under test: tools/mantissa, or what MANTISSA_TEST_PROGRAM names.
+// The program under test: MANTISSA_TEST_PROGRAM if it is set, else the program built here.
 std::string program_under_test();
 // Runs `mantissa ARGUMENTS`, under mpirun if there are several ranks.
 Outcome run_program(int ranks, const std::vector<std::string>& arguments);

@@ -1,4 +1,4 @@
-// Trains as `mantissa train` does and prints what no file of a run holds, the weights that each single rank ends with:
+// Trains as `mantissa train` does and prints the final weights of each rank, which no file of a run holds:
 //
 //   mpirun -np N rank_hashes CONFIG [key.sub=value …]      "weights of rank R: HASH" for each rank, from rank 0
 #include <fmt/core.h>

@@ -42,7 +42,7 @@ load("@cuda//:defs.bzl", "CUDA_AVAILABLE", "CUDA_VERSION", "CUDNN_AVAILABLE", "N
 
 print("found: CUDA=%s NCCL=%s cuDNN=%s %s %s" % (CUDA_AVAILABLE, NCCL_AVAILABLE, CUDNN_AVAILABLE, CUDA_VERSION, NVCC))
 TEXT
-# Tells Debian's Bazel where its rules are.
+# Shows Debian's Bazel where its rules are.
 options=()
 [[ ! -f "$repository/.bazelrc.debian" ]] || options=("--bazelrc=$repository/.bazelrc.debian")
 

@@ -203,7 +203,7 @@ _batches = rule(
 )
 
 def _batched(name, srcs, options):
-    """Returns `srcs` with batches in the place of *.cc, and adds the dependency that these need to `options`."""
+    """Returns `srcs` with batches instead of *.cc, and adds the dependency that these need to `options`."""
     sources = [file for file in srcs if file.endswith(".cc")]
     if len(sources) < 2 or _is_in(_NOT_BATCHED):
         return srcs

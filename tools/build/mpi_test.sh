@@ -38,7 +38,7 @@ if mpirun --version 2>/dev/null | grep -q "Open MPI"; then
   [[ $(id -u) != 0 ]] || options+=(--allow-run-as-root)
 fi
 
-# By name: a full path would tell OpenMPI to use that folder as its prefix.
+# By name: a full path would make OpenMPI use that folder as its prefix.
 mpirun "${options[@]}" "$BASH" "${BASH_SOURCE[0]}" --rank "$program" "$@" </dev/null
 status=$?
 if [[ $status != 0 ]]; then

@@ -47,9 +47,9 @@ struct DataConfig {
   std::vector<std::string> validation;      // empty: the tail of the training data, if there is evaluation
   std::string tokenizer{};                  // of token files: a folder or tokenizer.json; for samples and prompts
   double validation_fraction = 0.05;        // that tail
-  std::vector<BlendSource> blend{};         // sources by weight, in the place of `train`
+  std::vector<BlendSource> blend{};         // sources by weight, instead of `train`
   Packing packing = Packing::kNone;
-  int64_t end_of_text = -1;     // ends a document, in files that do not tell; -1: none does
+  int64_t end_of_text = -1;     // ends a document, in files without document ends; -1: no end
   double mask_fraction = 0.15;  // models that predict masked tokens
   int64_t mask_token = -1;      // -1: the last token of the vocabulary
 
@@ -77,7 +77,7 @@ enum class PackedWeights : uint8_t { kAuto, kNone };
 struct EvaluationConfig {
   std::string tasks{}, text{};  // files
   int64_t interval = 0;         // steps; 0: before the first step and at the end only
-  int64_t limit = 0;            // questions, or windows of the text, from the begin; 0: all
+  int64_t limit = 0;            // questions, or windows of the text, from the start; 0: all
 };
 
 struct TrainConfig {
@@ -85,7 +85,7 @@ struct TrainConfig {
   int64_t stop_at_step = 0;  // end the program there, with a checkpoint; schedules keep to `steps`. 0: at `steps`
   double max_minutes = 0.0;  // save and end the program within this time; 0: no limit
   int64_t global_batch = 8;  // sequences in a step, over all ranks and micro-batches
-  int64_t micro_batch = 4;   // sequences that one rank runs at a time
+  int64_t micro_batch = 4;   // sequences that a rank runs at a time
   Recompute recompute = Recompute::kNone;
   PackedWeights packed_weights = PackedWeights::kAuto;
   uint64_t seed = 1;
@@ -117,8 +117,8 @@ struct OptimizerConfig {
   ClipOptions clip;
 };
 
-// A change of precision during the training: `precision` holds after that many steps, or after the step that reaches
-// that many tokens. One of the two is given, the other is 0.
+// A change of precision during the training: `precision` holds after `after_step` steps, or after the step that reaches
+// `after_tokens` tokens. One of the two is given, the other is 0.
 struct PrecisionPhase {
   int64_t after_step = 0;
   int64_t after_tokens = 0;  // positions of training samples, whether their loss counts or not
@@ -150,8 +150,8 @@ struct CommConfig {
 
 struct CheckpointConfig {
   int64_t interval = 500;       // 0: at the end only
-  int keep_last = 2;            // those saved last; 0: all
-  std::string resume = "auto";  // "auto": the newest valid one of run_dir, if any; "none"; a checkpoint or run folder
+  int keep_last = 2;            // checkpoints saved last; 0: all
+  std::string resume = "auto";  // "auto": the newest valid in run_dir, if any; "none"; a checkpoint or run folder
   bool allow_changes = false;   // resume although settings that shape the training differ
   bool verify = true;           // read the files back before they count
 };
@@ -173,13 +173,12 @@ struct FaultConfig {
   int max_skipped = 50;
 };
 
-// The answer to steps whose loss or gradient norm is far above that of the steps before
-// (tools/run/guard/spike_detector.h).
+// The answer to steps whose loss or gradient norm is far above the previous steps' (tools/run/guard/outliers.h).
 enum class SpikeAction : uint8_t {
   kNone,
   kWarn,      // and apply the update
   kSkip,      // hold the update back
-  kRollback,  // hold it back; after some in a row: to the newest checkpoint, and on behind the batches since then
+  kRollback,  // hold it back; after some in a row: to the newest checkpoint, and on after the batches since then
   kStop,      // hold it back; after some in a row, end the run
 };
 
@@ -192,7 +191,7 @@ struct StopRulesConfig {
   int max_rollbacks = 3;      // of a run; the next one stops it; no setting
 };
 
-// Ranks that are slower than the others (tools/run/guard/stragglers.h).
+// Ranks that are slower than the others (tools/run/guard/outliers.h).
 struct StragglerConfig {
   int64_t window = 50;  // steps over which times are compared; 0: never
   double factor = 1.3;  // by which a slow rank exceeds the median of the others; no setting
@@ -294,7 +293,7 @@ struct Config {
   OptimizerConfig optimizer;
   PrecisionConfig precision;                       // where the schedule begins; see precision_phases.h
   std::vector<PrecisionPhase> precision_schedule;  // in the order of steps
-  AdaptiveConfig precision_adaptive;               // in the place of a schedule
+  AdaptiveConfig precision_adaptive;               // instead of a schedule
   FallbackOptions precision_fallback;
   ScalerSettings scaler;
   CommConfig comm;
@@ -317,9 +316,9 @@ struct Config {
   void resolve_scaler_mode();
 };
 
-// Reads a file, applies "key.sub=value" overrides, resolves settings that depend on others, and validates all that does
-// not depend on the number of ranks. ConfigError otherwise. `origins`, if given, receives where each setting was
-// written that is not at its default.
+// Reads a file, applies "key.sub=value" overrides, resolves settings that depend on others, and validates everything
+// independent of the number of ranks. ConfigError otherwise. `origins`, if given, receives where each setting was
+// written, except defaults.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {},
                    ConfigOrigins* origins = nullptr);
 // The same for text in memory, as checkpoints keep it. Settings that have become constants since may stand in it.
@@ -337,9 +336,9 @@ std::string model_fingerprint(const Config& config);
 // "optimizer.lr: 0.0003 -> 0.0001" for each setting that shapes the training and differs, with `auto` resolved. Others,
 // such as intervals, paths and injected faults, may change between the parts of a run.
 std::vector<std::string> training_differences(const Config& saved, const Config& now);
-// The same for settings that do not shape the training, but what a run tells: its data files, evaluation, samples,
-// probes and profile. Data files count if train.run_dir is the same, or if `now` has them from the command line: from
-// elsewhere, the same files have other paths.
+// The same for settings that do not shape the training but its reports: data files, evaluation, samples, probes and
+// profile. Data files count if train.run_dir is the same, or if `now` has them from the command line: from elsewhere,
+// the same files have other paths.
 std::vector<std::string> reporting_differences(const Config& saved, const Config& now, const ConfigOrigins& origins);
 // Whether a user changes this setting as a training goes on: its length, learning rate, clipping and stop rules. A
 // resumed run takes the new value with a notice.

@@ -22,11 +22,10 @@ inline constexpr int64_t kMaxSteps = (int64_t{1} << 32) - 1;
 
 // Names that other programs use for our settings.
 ConfigSynonyms config_synonyms();
-// ConfigError for a setting of another program that mantissa lacks, and for one that earlier versions had; it names the
+// ConfigError for a setting of another program that mantissa lacks, and for a setting of earlier versions. It names the
 // alternative.
 void refuse_unavailable(const ConfigNode& root);
-// Removes the settings of earlier versions whose values are those that now hold, from a configuration that such a
-// version has written.
+// Removes settings of earlier versions from a configuration written by such a version, if their values now always hold.
 void drop_fixed_settings(ConfigNode& root);
 
 // Path to printed value of every setting.

@@ -10,7 +10,7 @@
 namespace mantissa {
 namespace {
 
-// Collects problems, so that one run shows all of them.
+// Collects problems, so that a single run shows all of them.
 class Problems {
  public:
   Problems(const Config& config, const ConfigOrigins& origins) : values_(flatten(config)), origins_(origins) {}
@@ -216,7 +216,7 @@ void check_precision(const Config& c, Problems& p) {
   p.run("precision", [&] { c.precision_rules(); });
 }
 
-// Settings that round something, or measure what rounding does. The dtype of the wire has no effect beside fp64.
+// Settings that round something, or measure the effects of rounding. The dtype of the wire has no effect beside fp64.
 void check_fp64(const Config& c, Problems& p) {
   if (!c.precision.is_fp64()) return;
   const AdamWOptions& options = c.optimizer.adamw;

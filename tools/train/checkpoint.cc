@@ -11,8 +11,8 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/run/state/run_folder.h"
 #include "tools/run/state/optional_json.h"
+#include "tools/run/state/run_folder.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/trainer.h"
 
@@ -30,7 +30,7 @@ Config saved_config(const Checkpoint& checkpoint) {
   }
 }
 
-// The checkpoint that a rollback returns to, in a run that goes on from this one: with one of another run it begins.
+// The point of rollbacks in a run continued from this checkpoint: the checkpoint itself if another run saved it.
 std::optional<RollbackPoint> rollback_point_of(const Config& run, const Checkpoint& checkpoint) {
   if (!is_own_checkpoint(checkpoint.folder, run)) {
     return RollbackPoint{.step = checkpoint.step, .folder = std::filesystem::absolute(checkpoint.folder).string()};
@@ -64,7 +64,7 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
   });
 }
 
-// Those of training_differences() that need consent.
+// The training_differences() that need consent.
 std::vector<std::string> shaping(std::vector<std::string> differences) {
   std::erase_if(differences, [](const std::string& difference) {
     return steers_training(std::string_view(difference).substr(0, difference.find(':')));

@@ -1,7 +1,7 @@
 // Checkpoints of a training run: saving and resuming. core/io/checkpoint_store.h makes files a valid checkpoint.
 //
 //   model.safetensors                   working weights that are trained, by parameter name (rank 0)
-//   optimizer-00001-of-00002.safetensors  one rank's pieces: "<parameter>/<first element>/master", ".../m", ".../v";
+//   optimizer-00001-of-00002.safetensors  a rank's pieces: "<parameter>/<first element>/master", ".../m", ".../v";
 //                                       without a master ".../weight" and perhaps ".../compensation"; 8-bit moments
 //                                       have ".../m_absmax" and ".../v_absmax"
 //   scales.safetensors                  of delayed scaling, if there is any (rank 0)
@@ -41,10 +41,10 @@ class DamagedCheckpoint final : public CheckpointError {
 };
 
 // The checkpoint that checkpoint.resume names; nothing if the run starts from the beginning. `auto` takes the newest
-// one of train.run_dir whose files and state are sound, and warns about newer ones. So does the folder of another run,
-// once train.run_dir has checkpoints of its own, and a job that is restarted with a choice that it has acted on: the
-// same command line continues. Rank 0 decides for all. CheckpointError if the named one does not exist. `passed_over`:
-// folders that resume() could not use, and that were not named. Collective.
+// sound checkpoint of train.run_dir, and warns about newer damaged ones. The folder of another run does so, too, if
+// train.run_dir has its own checkpoints; so does a job restarted with the same command line. Rank 0 decides for all.
+// CheckpointError if a named checkpoint does not exist. `passed_over`: folders unusable for resume() and not named.
+// Collective.
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
                                              const std::vector<std::string>& passed_over = {});
 
@@ -54,8 +54,8 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
 bool is_finished(const Config& run, const ConfigOrigins& origins, const ResumePoint& point, Communicator& communicator,
                  std::vector<std::string>& unused);
 
-// The checkpoint to which a rollback to this point returns: that of the point, or if it is damaged, the one that was
-// saved before it at checkpoint.interval. CheckpointError if there is none. Rank 0 decides for all. Collective.
+// The checkpoint that a rollback to this point returns to: the point's own or, if it is damaged, an earlier checkpoint
+// saved at checkpoint.interval. CheckpointError if there is none. Rank 0 decides for all. Collective.
 ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point, Communicator& communicator,
                                 const std::vector<std::string>& passed_over = {});
 
@@ -63,20 +63,20 @@ ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point
 RunState run_state_of(const Config& run, const ResumePoint& point);
 
 // Continues from a checkpoint: weights, optimizer, scaler, clipper, scales and data position. `run`: the configuration
-// with its schedule of precision, which is compared with the checkpoint's; the session's is that of a phase.
-// DamagedCheckpoint for one that some rank cannot use, CheckpointError for another model, ConfigError for changed
-// settings that shape the training: the same on all ranks. After an error the session is not usable. Collective.
+// with its schedule of precision, compared with the checkpoint's; the session has the configuration of a phase.
+// DamagedCheckpoint if some rank cannot use it, CheckpointError for another model, ConfigError for changed settings
+// that shape the training: the same on all ranks. After an error the session is not usable. Collective.
 void resume(Session& session, const Config& run, const ResumePoint& point);
 
 class TrainingCheckpoints {
  public:
-  // `run`: the configuration that is saved. `folder`: that of the run, on rank 0; null: nobody looks whether it is
-  // still there. All must outlive the object.
+  // `run`: the configuration that is saved. `folder`: the run's, on rank 0; null: nobody looks whether it is still
+  // there. All must outlive the object.
   TrainingCheckpoints(Session& session, const Config& run, RunFolder* folder = nullptr);
 
   // Saves session.next_step; at checkpoint.interval this is the new state.rollback_point. Returns false after a warning
   // if a file could not be written, or if masters or moments are not finite: older checkpoints stay and training may
-  // continue. Removes those beyond checkpoint.keep_last, but not state.proven_step, nor what a rollback returns to.
+  // continue. Removes checkpoints beyond checkpoint.keep_last, except state.proven_step and the target of a rollback.
   // Collective.
   bool save(RunState& state);
 
@@ -101,7 +101,7 @@ TrainingState state_of(const Session& session);
 
 // Restores scaler, clipper and the number of steps. A scaler of another mode starts afresh, and the log says so.
 void continue_from(const TrainingState& state, Session& session);
-// After that: the scales of delayed scaling, those of gradients converted to the session's loss scale.
+// Afterwards restores the scales of delayed scaling; converts gradient scales to the session's loss scale.
 void continue_scales(const TrainingState& state, const DelayedScales::State& scales, Session& session);
 
 // A training's state in host memory, between a session and the next one in another precision. The two do not exist at

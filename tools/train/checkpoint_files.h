@@ -16,7 +16,7 @@ inline constexpr const char* kScalesFile = "scales.safetensors";
 // Pieces of weights, with or without masters, and moments, as safetensors.
 void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces, Backend& backend, Stream& stream);
 
-// Hands those that this rank needs to the optimizer, between begin_load() and end_load().
+// Hands the pieces of this rank to the optimizer, between begin_load() and end_load().
 void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parameters, ShardedOptimizer& optimizer);
 
 // Bytes of all pieces in a file, but for its header.

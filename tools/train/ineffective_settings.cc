@@ -23,7 +23,7 @@ struct Ineffective {
   std::string value{};  // empty: as the setting is printed
 };
 
-// The rules that one setting stands for.
+// The rules from a single setting.
 struct RuleGroup {
   std::string path;
   std::vector<size_t> rules{};  // indices in the expanded list
@@ -67,7 +67,7 @@ Effect effect_on(Op op, const Precision& precision) {
   return effect;
 }
 
-// Removes settings one by one, as long as no op shows it.
+// Removes settings in turn, as long as every op stays the same.
 std::vector<Ineffective> ineffective_rules(const Config& config, const std::vector<PlacedOp>& ops) {
   const std::vector<PrecisionRule> rules = config.precision_rules();
   std::vector<LayerPattern> patterns;
@@ -93,7 +93,7 @@ std::vector<Ineffective> ineffective_rules(const Config& config, const std::vect
     return all;
   };
   const std::vector<Effect> wanted = effects();
-  // Rules come before the short forms that they replace: a rule that undoes a short form has an effect.
+  // Rules come before the short forms: a rule that undoes a short form has an effect.
   std::vector<RuleGroup> groups = groups_of(config.precision, rules);
   const auto is_rule = [](const RuleGroup& group) { return group.path.starts_with("precision.rules"); };
   std::ranges::stable_partition(groups, is_rule);
@@ -238,7 +238,7 @@ std::vector<Unused> other_dependents(const Config& config, int ranks) {
           {"cuda.", !uses_gpu, config.device == "cpu" ? "device = cpu" : "device = auto chose the CPU"}};
 }
 
-// Settings that differ from their defaults and belong to a choice that the configuration does not make. `ranks`: 0 if
+// Settings that differ from their defaults and belong to an alternative not chosen by the configuration. `ranks`: 0 if
 // the machine of the run is not known.
 std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
   const std::vector<Unused> others = other_dependents(config, ranks);
@@ -276,7 +276,7 @@ std::vector<Ineffective> ineffective_in_phase(const Config& phase, int ranks, Co
   return found;
 }
 
-// The part of all settings that `path` names: itself, or what lies below it.
+// The settings at `path` or below it.
 std::map<std::string, std::string> part(const Config& config, const std::string& path) {
   auto settings = flatten(config);
   std::erase_if(settings, [&](const auto& entry) {

@@ -1,4 +1,4 @@
-// Settings that change nothing in a training: whoever wrote them believes that they do, so they are worth a warning.
+// Finds settings that have no effect in this run, for warnings.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace mantissa {
 
-// Each with its reason, of all phases: "precision.recipe = mxfp8 (gpt.yaml:3:5) has no effect: …". A setting that has
-// an effect in one of the phases that share it is effective. `ranks`: 0 where their number is not known. ConfigError if
+// Each with its reason, of all phases: "precision.recipe = mxfp8 (gpt.yaml:3:5) has no effect: …". A setting shared by
+// several phases is effective if it has an effect in any. `ranks`: 0 where their number is not known. ConfigError if
 // the model refuses the configuration.
 std::vector<std::string> ineffective_settings(const Config& config, const ConfigOrigins& origins, int ranks = 0,
                                               ContributionPath path = ContributionPath::kExchanged);

@@ -11,8 +11,8 @@
 namespace mantissa {
 
 // Gives the run folder its file: from `weights`, as find_initial_weights() returns them, or from the run of the
-// checkpoint. Nothing if the run freezes no weights. CheckpointError, the same on all ranks, if the file is not the one
-// that the checkpoint was trained with, or cannot be read or written. Collective.
+// checkpoint. Nothing if the run freezes no weights. CheckpointError, the same on all ranks, if the file differs from
+// the file in the checkpoint's training, or cannot be read or written. Collective.
 std::optional<CheckpointFile> provide_base(const Config& run, const std::optional<ResumePoint>& checkpoint,
                                            const std::string& weights, Communicator& communicator);
 // Sets the session's frozen weights, if there are any, to those of such a file or of a model. Without a path they stay
@@ -20,8 +20,8 @@ std::optional<CheckpointFile> provide_base(const Config& run, const std::optiona
 void load_frozen_weights(Session& session, const std::string& path);
 
 // The folder or file that train.init_from means: of a run, its newest checkpoint; empty where the setting is. Rank 0
-// looks for all, and reads every byte of a checkpoint once. CheckpointError for one that is damaged, or no weights;
-// ConfigError for another model, for one with adapters, and for adapters without a model. Collective.
+// looks for all, and reads every byte of a checkpoint once. CheckpointError if it is damaged or not weights;
+// ConfigError for another model, a model with adapters, or adapters without a model. Collective.
 std::string find_initial_weights(const Config& run, Communicator& communicator);
 
 // Sets masters and working weights to those in `found`, as find_initial_weights() returns it, and moments to zero.

@@ -11,9 +11,9 @@
 #include "tools/model/generate/generator.h"
 #include "tools/run/guard/watchdog.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/step/precision_table.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/step/dry_run.h"
+#include "tools/train/step/precision_table.h"
 
 namespace mantissa {
 namespace {
@@ -21,7 +21,7 @@ namespace {
 // A rate or share that is 0 is not known.
 nlohmann::json known(double value) { return value > 0.0 ? nlohmann::json(value) : nlohmann::json(nullptr); }
 
-// A text that would not fit behind "step 12 SKIPPED: " gets a line for each clause.
+// A text too long for the line after "step 12 SKIPPED: " gets a line for each clause.
 std::string in_clauses(std::string text) {
   constexpr size_t kBefore = std::string_view("warning: [rank 0] step 100000 SKIPPED: ").size();
   if (kBefore + columns_of(text) <= kTextColumns) return text;
@@ -111,7 +111,7 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step) {
   }
 }
 
-// A warning as a row of spikes begins, for steps that are applied: skipped ones have a line each.
+// A warning at the start of a row of spikes, for applied steps: skipped steps have a line each.
 void RunLog::tell_spike(const StepReport& step, int spikes_before) const {
   if (step.spike && step.applied && spikes_before == 0) {
     log_warn("step {}: a spike: {}; stop_rules.action only warns", step.step + 1, *step.spike);

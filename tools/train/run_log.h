@@ -32,7 +32,7 @@ class RunLog final : public TrainObserver {
     if (trainer.is_leader()) tell_phases(trainer.session());
   }
 
-  // Tells a result of train.evaluations: `text` for people, `figures` for programs.
+  // Logs a result of train.evaluations: `text` for people, `figures` for programs.
   void evaluated(const Session& session, const std::string& name, const std::string& text,
                  const nlohmann::json& figures);
   // Records that a checkpoint was saved.

@@ -1,5 +1,4 @@
-// Observers by which `mantissa train` keeps a run safe: checkpoints, scores, the black box, slow ranks. RunLog tells of
-// it.
+// Observers by which `mantissa train` keeps a run safe: checkpoints, scores, the black box, slow ranks. RunLog logs it.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +35,7 @@ class Saver final : public TrainObserver {
     if (saved_step_ >= 0 && state.proven_step < 0) state.proven_step = saved_step_;  // there may be no other
   }
 
-  // Checkpoints of a run that has gone wrong do not push the last good one out.
+  // Checkpoints of a failing run must not push out the last good checkpoint.
   void after_step(Trainer& trainer, const StepReport& step) override {
     if (!step.applied || saved_step_ < 0 || step.step < saved_step_) return;
     trainer.state().proven_step = saved_step_;
@@ -162,7 +161,7 @@ class RunEvaluations final : public TrainObserver {
   Scorer scorer_;
 };
 
-// Tells the black box how steps end.
+// Notes in the black box how steps end.
 class StepRecorder final : public TrainObserver {
  public:
   explicit StepRecorder(BlackBox& box) : box_(box) {}

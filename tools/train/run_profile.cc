@@ -110,7 +110,7 @@ Ceilings RunProfile::measure_ceilings(uint32_t dtypes) {
   Ceilings ceilings;
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kU8}) {
     if ((dtypes & bit(dtype)) == 0) continue;
-    communicator_.barrier();  // so that ranks of one device measure what they leave each other
+    communicator_.barrier();  // ranks that share a device measure under each other's load
     const auto flops = measured("GEMM peak", [&] { return measure_gemm_flops(backend, stream, dtype); });
     if (flops) ceilings.gemm_flops[dtype] = *flops;
   }
@@ -156,7 +156,7 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
     const double products = measure_gemm_flops(*runtime.backend, *runtime.stream, compute);
     return backend.computes_on_host ? std::max(products, cpu::measure_fma_peak(compute, threads()).flops) : products;
   };
-  communicator.barrier();  // so that ranks of one device measure what they leave each other
+  communicator.barrier();  // ranks that share a device measure under each other's load
   const RankPeaks mine{.gemm = config.train.measure_peak ? measured("peak", measure).value_or(0.0) : 0.0,
                        .datasheet = promised_flops(backend, device.index, config.precision)};
   bool all_measured = true, all_known = true;

@@ -25,7 +25,7 @@ class RunProfile final : public TrainObserver {
   void after_step(Trainer&, const StepReport&) override { watch(); }
   void before_leave(Trainer& trainer) override;
 
-  // After steps: writes the trace as soon as its steps are known, so that a run that is ended early leaves one.
+  // After steps: writes the trace as soon as its steps are known, so a run that ends early leaves its trace.
   void watch() {
     if (profiler_.trace_complete()) write_trace();
   }
@@ -57,7 +57,7 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
 // FLOP/s that the data sheet of the backend's device `index` promises for products in this precision; 0: nothing.
 double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision);
 
-// ---- The probes of a training run, the file that they fill, and what they cost.
+// ---- The probes of a training run, their file and their cost.
 
 // `config`: of the session that the state belongs to. `reference`: see ProductProbe. The state must outlive the probe.
 RunProbe make_probe(const Config& config, ShardedState& state, DType reference = DType::kF32);

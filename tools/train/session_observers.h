@@ -94,8 +94,8 @@ class Evaluation {
   Tensor tokens_, targets_, starts_;  // (micro_batch * context) i32; starts: if the data packs documents
 };
 
-// Evaluates before the first step, at train.eval_interval, and at the end, and tells all observers. Comes first among
-// them: what they save or decide then includes the loss.
+// Evaluates before the first step, at train.eval_interval, and at the end, and informs all observers. Comes first among
+// them: their saves and decisions then include the loss.
 class Validation final : public TrainObserver {
  public:
   // The session must outlive the object.
@@ -160,8 +160,8 @@ inline Op op_of(const Config& config, const std::string& layer) {
 // precision.fallback lifts layers that overflow, precision.adaptive moves along a ladder of levels.
 class PrecisionControl final : public TrainObserver {
  public:
-  // `evaluated_at`: steps done at an evaluation that the state has seen, before a checkpoint; -1: none. `levels`: the
-  // names of the ladder's levels.
+  // `evaluated_at`: steps done at the state's last evaluation before a checkpoint; -1: none. `levels`: the names of the
+  // ladder's levels.
   PrecisionControl(int64_t evaluated_at, std::vector<std::string> levels)
       : evaluated_at_(evaluated_at), levels_(std::move(levels)) {}
 
@@ -198,7 +198,7 @@ class PrecisionControl final : public TrainObserver {
     // A dynamic loss scale on its way down says nothing about the precision.
     if (step.verdict.loss_finite && !step.hunted && !is_fault(step.event)) return;
     adaptive->skipped(steps, step.loss, step.verdict.gradients_finite ? step.grad_norm : std::nan(""));
-    change_level(trainer, steps);  // at once: no step is under way after one that was skipped
+    change_level(trainer, steps);  // at once: no step is under way after a skipped step
   }
 
   void after_validation(Trainer& trainer, double loss) override {

@@ -69,7 +69,7 @@ class Sessions {
     }
   }
 
-  // The observers that every training needs, and those of the hooks.
+  // The observers of every training, and the observers of the hooks.
   TrainObservers observers(Session& session) {
     const int64_t evaluated_at = start_.checkpoint() != nullptr ? start_.steps_done() : -1;
     TrainObservers observers = {std::make_shared<Validation>(session),
@@ -102,7 +102,7 @@ class Sessions {
     return std::nullopt;
   }
 
-  // The session's checkpoint could not be used: takes an older one. Rethrows where there is none, or none else will do.
+  // The session's checkpoint could not be used: takes an older one. Rethrows if there is none or no other will do.
   void pass_over_checkpoint(const DamagedCheckpoint& error) {
     if (!start_.rollback && start_.checkpoint()->is_named) throw;
     if (communicator_.rank() == 0) log_warn("skipping a checkpoint: {}", error.what());
@@ -125,13 +125,13 @@ class Sessions {
     if (start_.rollback->changes_precision) {
       state.adaptive->go_on_as(*before.adaptive, start_.steps_done());
     } else {
-      // The checkpoint may have been saved within the row that the rollback leaves behind.
+      // The checkpoint may have been saved within the row that caused the rollback.
       state.spikes_in_a_row = state.faults_in_a_row = state.skips_in_a_row = 0;
     }
     return state;
   }
 
-  // Adds the settings that differ between this phase and the one after `steps` steps.
+  // Adds the settings that differ between this phase and the phase after `steps` steps.
   PrecisionSwitch with_changes(PrecisionSwitch why, int64_t steps) const {
     const int next = phase_of(run_, steps, state_);
     const std::vector<std::string> changes = training_differences(in_phase(run_, phase_), in_phase(run_, next));

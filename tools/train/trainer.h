@@ -113,7 +113,7 @@ class Trainer {
   PrecisionSwitch& request_switch(const std::string& cause);
   // Ends run() after this step.
   void request_rollback(Rollback rollback) { rollback_ = std::move(rollback); }
-  // Tells all observers of a loss on validation text.
+  // Informs all observers of a loss on validation text.
   void report_validation(double loss) {
     for (const auto& observer : observers_) observer->after_validation(*this, loss);
   }

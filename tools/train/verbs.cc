@@ -19,10 +19,10 @@
 #include "tools/run/state/run_folder.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/initial_weights.h"
-#include "tools/train/step/precision_table.h"
 #include "tools/train/run_observers.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/step/dry_run.h"
+#include "tools/train/step/precision_table.h"
 
 namespace mantissa {
 namespace {
@@ -99,7 +99,7 @@ class TrainingJob {
     if (checkpoint_) require_steps_left(run_, *checkpoint_);
     if (folder_ && !checkpoint_) warn_of_lost_steps(run_);
     if (is_finished()) return false;
-    // A first start with mistyped data leaves no folder. One that continues a run leaves its error there.
+    // A first start with mistyped data leaves no folder. A start that continues a run leaves its error there.
     if (!checkpoint_ || !has_folder_) batches_ = open_common_batches(run_, communicator_);
     if (!checkpoint_) weights_ = find_initial_weights(run_, communicator_);
     evaluations_ = read_evaluations(run_, checkpoint_ ? run_.train.run_dir : run_.train.init_from, communicator_);
@@ -286,7 +286,7 @@ int train_verb(const std::string& config_path, const std::vector<std::string>& o
 
 // ---- mantissa config
 
-// Each line behind a "#".
+// Each line after a "#".
 std::string as_comment(std::string text) {
   for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', end + 3))
     text.insert(end + 1, "# ");

@@ -62,7 +62,7 @@ TEST(Heartbeat, WritesAtTheStartAndAtTheEndAndSeldomBetween) {
   EXPECT_EQ(figures_in(folder).host, host_name());
   EXPECT_TRUE(figures_in(folder)["start"]);
   heartbeat.step_done(1);
-  EXPECT_EQ(heartbeat.times().find("ends"), std::string::npos);  // one step tells nothing
+  EXPECT_EQ(heartbeat.times().find("ends"), std::string::npos);  // a single step shows nothing
   heartbeat.step_done(2);
   EXPECT_NE(heartbeat.times().find(", ends "), std::string::npos);
   const auto begin = std::chrono::steady_clock::now();

@@ -66,7 +66,7 @@ class PreparedRun {
     figures.set("grad_norm", 1.0);
     figures.set("tokens_per_second", 27778.0);
     figures.set("start", now() - 60.0);
-    figures.set("heartbeat", now() + 1.0);  // behind the lock
+    figures.set("heartbeat", now() + 1.0);  // after the lock
     figures.set("estimated_end", now() + 3630.0);
     write_file(path + "/metrics.prom", to_prometheus(figures));
     flock(lock_, progress == RunProgress::kRunning ? LOCK_EX | LOCK_NB : LOCK_UN);

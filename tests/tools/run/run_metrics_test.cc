@@ -36,7 +36,7 @@ TEST(RunMetrics, StartsAnewWhereARunWasResumed) {
   run.add_steps(1, 30);
   RunMetrics metrics(run.path);
   metrics.refresh();
-  other.add_steps(1, 40);  // longer than before, so that its size tells nothing
+  other.add_steps(1, 40);  // longer than before, so its size shows nothing
   std::filesystem::rename(other.path + "/metrics.jsonl", run.path + "/metrics.jsonl");
   metrics.refresh();
   ASSERT_EQ(metrics.steps().size(), 40u);

@@ -143,7 +143,7 @@ TEST(SpikeDetector, GoesThroughItsState) {
   EXPECT_EQ(shorter.state(), detector.state());
   EXPECT_EQ(shorter.limits(30).loss, detector.limits(30).loss);
   EXPECT_EQ(shorter.limits(31).norm, detector.limits(31).norm);
-  EXPECT_EQ(detector.state().size(), 9u);  // the window, and the step behind it
+  EXPECT_EQ(detector.state().size(), 9u);  // the window, and the step after it
 }
 
 TEST(SpikeDetector, DescribesEachValueAboveItsLimit) {

@@ -113,8 +113,8 @@ class TerminalSession {
   TerminalSession(const TerminalSession&) = delete;
   TerminalSession& operator=(const TerminalSession&) = delete;
 
-  // Waits until the output behind that of the last call holds this text, and returns the output up to there; empty if
-  // it never does.
+  // Waits until the output after the last call's contains this text, and returns the output up to there; empty if it
+  // never does.
   std::string read_until(const std::string& text) {
     size_t at = 0;
     for (pollfd ready{.fd = terminal_, .events = POLLIN, .revents = 0};

@@ -1,4 +1,4 @@
-// A training step on ranks that are threads: what every single rank holds afterwards.
+// A training step on ranks that are threads: the state of every single rank afterwards.
 #include "tools/train/step/train_step.h"
 #include "tools/train/session_observers.h"
 
@@ -159,7 +159,7 @@ TEST(TrainStep, FaultInARecomputedBlockIsFound) {
   }
 }
 
-// The loss is finite, the backward pass of one op on one rank is not. Ops before it get the NaN from there.
+// The loss is finite, but the backward pass of an op on a single rank is not. Ops before it get the NaN from there.
 TEST(TrainStep, FaultInABackwardPassIsFound) {
   for (const int ranks : {1, 2}) {
     const int bad = ranks - 1;
@@ -212,7 +212,7 @@ TEST(TrainStep, HuntingInABackwardPassChangesNoStepBehindIt) {
   }
 }
 
-// Micro-batches multiply by weights that were packed for the first of them, and steps by those of the last update.
+// Micro-batches multiply by weights packed for the first of them, and steps by weights packed in the last update.
 TEST(TrainStep, PackedWeightsChangeNoBit) {
   const SmallRun run("step_packed");
   for (const char* setting : {"precision.compute=bf16", "precision.compute=fp16", "precision.compute=fp32",
@@ -373,7 +373,7 @@ TEST(TrainStep, TheArenaIsAsLargeAsTheLargestOfItsPasses) {
   }
 }
 
-// The gradient prescale is a power of two that unscaling takes out: whatever the split, the reported norm is that of
+// The gradient prescale is a power of two that unscaling takes out. Whatever the split, the reported norm belongs to
 // the mean loss.
 TEST(TrainStep, GradientNormDoesNotDependOnTheSplit) {
   const SmallRun run("step_norm");

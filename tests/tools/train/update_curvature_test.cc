@@ -1,4 +1,4 @@
-// The curvature along an update, from losses, against the same from gradients behind and before the update.
+// The curvature along an update, from losses, against the same from gradients after and before the update.
 #include <gtest/gtest.h>
 
 #include <cmath>

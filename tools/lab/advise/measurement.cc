@@ -47,7 +47,7 @@ int level_of(const RuleFormat& format) {
   return recipe == nullptr ? 0 : format_for(*recipe, Role::kWeight).format == Format::kE2M1 ? 7 : 6;
 }
 
-// Why a trained precision tells nothing about this configuration; empty: it does. `differences`: as in Measurement.
+// Why a trained precision is no evidence for this configuration; empty: it is. `differences`: as in Measurement.
 std::string why_left_out(const Config& trained, const Config& config, const std::vector<std::string>& differences) {
   if (phase_count(trained) > 1) return ", since its precision changes during the run: its steps have several speeds";
   // A plan may have other formats of optimizer state and wire than the baseline. A recommendation takes the

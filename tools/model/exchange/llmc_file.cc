@@ -21,8 +21,8 @@ namespace {
 constexpr int32_t kMagic = 20240326, kFp32Version = 3, kBf16Version = 5;
 constexpr int64_t kVocabStep = 128;  // of the padded vocabulary
 
-// write_tensors() in train_gpt2.py. All tensors of a kind lie side by side, for all layers ("*") in a row. Behind the
-// rows of the vocabulary is padding, any numbers.
+// write_tensors() in train_gpt2.py. All tensors of a kind lie side by side, for all layers ("*") in a row. Padding
+// follows the rows of the vocabulary: any numbers.
 constexpr const char* kTokenTable = "token_embedding.weight";
 constexpr std::string_view kOrder[] = {kTokenTable,
                                        "position_embedding.weight",

@@ -25,7 +25,7 @@ struct BlackBoxEvent {
   enum class Kind : uint8_t {
     kPhaseBegins,       // name: the phase
     kPhaseEnds,         // name: the phase
-    kCollectiveBegins,  // name; value: its number; bytes: those that this rank gives
+    kCollectiveBegins,  // name; value: its number; bytes: this rank's contribution
     kCollectiveEnds,    // name; value: its number
     kStep,              // value: the loss; bytes: memory of the process; the step is done
     kSkipped,           // name: the reason; value: the loss scale
@@ -87,8 +87,8 @@ struct Place {
 };
 
 // begin(), end() and note() cost some 50 ns, and may be called by any thread; only ranges of the thread that made the
-// object are recorded. The first object of a process is its current one, which receives ranges and fatal signals. Where
-// ranks are threads, the others have what is noted to them.
+// object are recorded. The first object of a process is its current box, which receives ranges and fatal signals. Where
+// ranks are threads, the other boxes have only the events noted to them.
 class BlackBox final : public RangeSink {
  public:
   static constexpr uint64_t kCapacity = 4096;
@@ -112,14 +112,14 @@ class BlackBox final : public RangeSink {
   // Between the two, the rank waits for others. They are not recorded.
   void begin_wait();
   void end_wait();
-  // Seconds so far in phases of these names, without those in which the rank waited or that phases within them took.
+  // Seconds so far in phases of these names, without waits and without phases nested in them.
   template <size_t kCount>
   std::array<double, kCount> work_seconds(const std::array<std::string_view, kCount>& names) const {
     std::array<double, kCount> seconds{};
     for (size_t i = 0; i < kCount; ++i) seconds[i] = work_seconds(names[i]);
     return seconds;
   }
-  // A sign of life, which tells a rank that was killed first from those that its end took along.
+  // Heartbeat. Its time shows which ranks died before the job's end killed the rest.
   void lives();
   // How the rank ends. The first message stays.
   void failed(std::string_view message);
@@ -127,7 +127,7 @@ class BlackBox final : public RangeSink {
 
   Place place() const;
   static std::string path(const std::string& folder, int rank);
-  // The current one; nullptr if there is none.
+  // The current box; nullptr if there is none.
   static BlackBox* current();
 
  private:
@@ -164,7 +164,7 @@ class BlackBox final : public RangeSink {
   bool is_waiting_ = false;
 };
 
-// Tells the box of every collective as it begins, and ends: tensor collectives when a test or a wait finds them done.
+// Notes in the box when each collective begins and ends: tensor collectives end when a test or a wait finds them done.
 // Both must outlive it.
 std::unique_ptr<Communicator> create_watched_communicator(Communicator& communicator, BlackBox& box);
 

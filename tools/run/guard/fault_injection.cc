@@ -16,7 +16,7 @@
 
 namespace mantissa {
 
-// Tells a FaultInjection of collectives before they begin.
+// Informs a FaultInjection of collectives before they begin.
 class FaultyCommunicator final : public ForwardingCommunicator {
   using Base = ForwardingCommunicator;
 
@@ -310,7 +310,7 @@ void FaultInjection::require_struck(bool at_end) const {
   const std::lock_guard lock(files_mutex_);
   for (const Own& fault : faults_) {
     const PlannedFault& plan = fault.plan;
-    // A start may continue behind the step of a fault, or stop before it.
+    // A start may continue after the step of a fault, or stop before it.
     const bool has_had_its_chance =
         plan.step <= step_ &&
         (plan.is_of_files() ? at_end : plan.step >= struck_->first_step && (at_end || plan.step < step_));

@@ -35,8 +35,8 @@ struct PlannedFault : Fault {
 // "flip of bit 3 in master, element 7 of 'wte.weight', rank 1, step 5"
 std::string describe(const PlannedFault& fault);
 
-// All ranks get the same faults: step, rank, parameter and element are drawn from the seed alone. ConfigError that
-// names the setting of a fault that cannot take place in this model.
+// All ranks get the same faults: step, rank, parameter and element are drawn from the seed alone. ConfigError names the
+// setting of a fault if this model has no place for it.
 std::vector<PlannedFault> plan_faults(const Config& config, const ShardedState& state);
 
 // Faults that have struck, by the name of their plan. A run hands them to its next session, which plans the same
@@ -92,7 +92,7 @@ class FaultInjection final : public RangeSink, public FileFaultInjector {
   // Lets the rank sleep, stop or end if that is planned for this place of the present step.
   void strike_if_here(Own& fault, std::string_view phase);
   bool due(const ActivationInjection& fault, int64_t step) const;
-  // Logs the fault and tells the black box, once.
+  // Logs the fault and notes it in the black box, once.
   void note(Own& fault);
   // Changes one element as the fault says.
   void change(Own& fault, const Tensor& element, Stream& stream);

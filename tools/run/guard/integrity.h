@@ -4,7 +4,7 @@
 //   Gradients on the wire, working weights: working weights are computed again from the masters, and the passes of the
 //     step run again, before anything is updated: a transient fault leaves no trace. A second time in a row is a stop.
 //   Masters, moments: they cannot be computed again. A stop.
-//   Gradients of passes that ran twice: a third time tells which one was right. If all differ, a stop.
+//   Gradients of passes that ran twice: a third pass shows whose result was right. If all differ, a stop.
 #pragma once
 
 #include <functional>

@@ -71,7 +71,7 @@ SpikeLimits SpikeDetector::limits(int64_t step) const {
 void SpikeDetector::record(const Sample& sample) {
   if (options_.action == SpikeAction::kNone || !std::isfinite(sample.loss) || !std::isfinite(sample.norm)) return;
   samples_.push_back(sample);
-  // One more than the window: the newest may be that of the step before the one that is planned.
+  // One more than the window: the newest sample may belong to the step before the planned step.
   while (samples_.size() > static_cast<size_t>(options_.window) + 1) samples_.pop_front();
 }
 

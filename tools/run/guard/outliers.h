@@ -53,8 +53,8 @@ class SpikeDetector {
 
   // Whether updates of spikes are held back: for every action but a warning.
   bool holds_back() const { return options_.action != SpikeAction::kNone && options_.action != SpikeAction::kWarn; }
-  // The limits of a step, from applied steps up to the one before the last: a GPU plans a step while the one before it
-  // runs, and all devices decide alike. None before half of the window is known.
+  // The limits of a step, from applied steps without the last: a GPU plans a step while the previous step runs, and all
+  // devices decide alike. No limits until half of the window is known.
   SpikeLimits limits(int64_t step) const;
   // An applied step. Values that are not finite stay out.
   void record(const Sample& sample);
@@ -65,7 +65,7 @@ class SpikeDetector {
 
  private:
   StopRulesConfig options_;
-  std::deque<Sample> samples_;  // of the window, and of the step behind it
+  std::deque<Sample> samples_;  // of the window, and of the step after it
 };
 
 // ---- Stragglers: ranks slower than the others, by the time that each spends at work within steps. A slow

@@ -1,4 +1,4 @@
-// Addresses come from glibc's backtrace(), names from the program's symbol table and from those that libraries export.
+// Addresses come from glibc's backtrace(), names from the program's symbol table and the libraries' exported symbols.
 // libunwind would do both, but linking it replaces the runtime of C++ exceptions by its _Unwind_* without versions.
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -44,7 +44,7 @@ void on_capture_signal(int /*number*/) {
 }
 
 struct Function {
-  uintptr_t begin = 0, end = 0;  // from the begin of the program
+  uintptr_t begin = 0, end = 0;  // offsets from the start of the program
   std::string name{};
 };
 

@@ -32,7 +32,7 @@ void on_stop_signal(int number) {
   const int64_t mine = kSecond * now.tv_sec + number;
   int64_t before = 0;
   if (g_signal.compare_exchange_strong(before, mine) || number == SIGUSR1) return;
-  // A batch script may have passed SIGUSR1 on long ago: SIGTERM is then a first one, which asks for the same.
+  // A batch script may have passed SIGUSR1 on long ago: SIGTERM then counts as a first signal with the same request.
   if (before % kSecond == SIGUSR1 && g_signal.compare_exchange_strong(before, mine)) return;
   if (number != SIGINT && now.tv_sec - before / kSecond <= StopRequest::kRepeatSeconds) return;
   // Checkpoints are renamed into place when they are whole: none is torn.
@@ -48,7 +48,7 @@ std::optional<std::chrono::system_clock::time_point> job_end_of_environment() {
   int64_t seconds = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seconds);
   if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  // A variable that another job left behind, or a clock that is wrong, must not end this one.
+  // A variable left over from another job, or a wrong clock, must not end this job.
   const auto now = std::chrono::system_clock::now();
   const int64_t left = seconds - std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count();
   if (left <= 0 || left > kLongestJobSeconds) return std::nullopt;

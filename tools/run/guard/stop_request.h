@@ -24,11 +24,10 @@ class StopRequest {
   static constexpr int32_t kJobEnd = 1001;     // SLURM_JOB_END_TIME
   static constexpr int32_t kBadData = 1002;    // made by TrainStep: samples ahead cannot be read
 
-  // Catches SIGUSR1, SIGTERM, SIGINT and SIGHUP until the object goes, except those that the process ignores already,
-  // as under nohup. SIGUSR1 never ends the process. After another one, a second SIGINT, or SIGTERM or SIGHUP more than
-  // kRepeatSeconds later, ends it at once, by the signal. (mpirun sends SIGTERM to the process and then to
-  // its group: at once, so that both are one.) Where ranks are threads, the signals that the first object catches are
-  // for all of them.
+  // Catches SIGUSR1, SIGTERM, SIGINT and SIGHUP until the object goes, except signals that the process ignores already,
+  // as under nohup. SIGUSR1 never ends the process. After another signal, a second SIGINT, or SIGTERM or SIGHUP more
+  // than kRepeatSeconds later, ends it at once, by the signal. (mpirun sends SIGTERM to the process and at once to its
+  // group: both count as one.) Where ranks are threads, the first object catches the signals for all of them.
   StopRequest();
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
@@ -37,16 +36,16 @@ class StopRequest {
   // Ends the run so many minutes after the object was made; 0: never.
   void limit(double max_minutes);
 
-  // A line on the end of the Slurm job that the environment tells; empty outside Slurm.
+  // A line on the end of the Slurm job, from the environment; empty outside Slurm.
   std::string job_end_text() const;
 
   // The time in which a checkpoint can be written, in seconds.
   void reserve(double save_seconds) { save_seconds_ = save_seconds; }
 
-  // Called before each step. The request, which never goes away: a signal, or an end of time that is too near for
-  // another step and a checkpoint. The longest time between two calls, which may hold an evaluation or a checkpoint,
-  // counts three times: for the step that is about to start, the one behind it on a GPU, and the unexpected. Warns in
-  // the first call if there is no time for a step.
+  // Called before each step. Returns the request, which never goes away: a signal, or too little time for another step
+  // and a checkpoint. The longest time between two calls, which may hold an evaluation or a checkpoint, counts three
+  // times: for the next step, the step still running on a GPU, and the unexpected. The first call warns if there is no
+  // time for a step.
   int32_t poll();
 
   // "SIGTERM", "train.max_minutes", "the end of the Slurm job".

@@ -25,10 +25,10 @@ namespace {
 
 constexpr double kLearnedFactor = 10.0;
 constexpr double kFirstFactor = 6.0;
-constexpr int kLooksUntilUneasy = 10;  // before that, a rank that stands still looks at no file
+constexpr int kLooksUntilUneasy = 10;  // until then, a rank that stands still looks at no file
 constexpr int kLooksForAnswers = 14;   // of the other ranks, at a deadline
 constexpr int kLooksForEnd = 60;       // after a deadline: then the process ends, whatever its state
-constexpr int kLooksForMessage = 6;    // in which the rank that speaks ends the job
+constexpr int kLooksForMessage = 6;    // time for the speaking rank to end the job
 
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -42,7 +42,7 @@ bool has_several_nodes(const RankReports& reports) {
 }
 
 // The ranks that wait in the oldest of several collectives, where all ranks wait and there are several nodes: all ranks
-// have begun it, so what was sent did not arrive. On one node, a rank that others have passed stands still itself.
+// have begun it, so a message did not arrive. On one node, a rank passed by others stands still itself.
 std::vector<int> ranks_cut_off(const RankReports& reports, uint64_t newest, bool all_answer) {
   uint64_t oldest = newest;
   bool all_wait = all_answer;
@@ -232,7 +232,7 @@ void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
   const RankReport mine = report(place, false);
   RankReports reports = read_reports();
   reports[options_.rank] = mine;  // also where no file can be written
-  // A rank that is in its first, long checkpoint may take longer than those that wait for it.
+  // A rank in its first, long checkpoint may take longer than the ranks that wait for it.
   for (const auto& [rank, report] : reports) limit = std::max(limit, report.limit_s);
   granted_s_ = limit;
   const bool others_give_up = std::ranges::any_of(reports, [](const auto& entry) { return entry.second.gives_up; });

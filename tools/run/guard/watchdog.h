@@ -1,7 +1,7 @@
-// Watchdog: a thread of each rank that notices when the run stands still, names the rank that is missing, and ends the
-// job with exit code 7.
+// Watchdog: a thread of each rank. It notices when the run stands still, names the missing rank, and ends the job with
+// exit code 7.
 //
-// Ranks tell each other where they are by files in the run folder, since a transport that hangs carries no messages.
+// Ranks report where they are by files in the run folder, since a transport that hangs carries no messages.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,8 @@ struct WatchdogDeadline {
   double least_s = 300.0;  // of learned ones
 };
 
-// Seconds that a rank may stay at a place. Learned: ten times the longest time that this phase took from one event to
-// the next. A phase that has not ended yet, such as the first evaluation, has six times the least deadline.
+// Seconds that a rank may stay at a place: ten times the longest time from one event of this phase to the next so far.
+// A phase that has not ended yet, such as the first evaluation, has six times the least deadline.
 double deadline_at(const Place& place, const WatchdogDeadline& deadline);
 
 // A rank as it describes itself in its file.
@@ -41,11 +41,11 @@ struct RankReport {
   std::string phase{}, collective{};
   uint64_t begun = 0, ended = 0;
 };
-// Nothing if there is no such file, or none that is whole.
+// Nothing if the file is missing or incomplete.
 std::optional<RankReport> read_report(const std::string& path);
 using RankReports = std::map<int, RankReport>;  // by rank
 
-// A line for each rank that is missing or in another place than the others, and one for those that wait:
+// A line for each rank that is missing or in another place than the others, and a line for the waiting ranks:
 // "\n  rank 1 does not answer" and what `last_seen` adds,
 // "\n  ranks 0 and 2 wait in collective 212 (all_to_all), phase reduce of step 41".
 std::string who_is_missing(const RankReports& reports, int ranks, const std::function<std::string(int)>& last_seen);
@@ -54,11 +54,11 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
 std::string list_ranks(const std::vector<int>& ranks);
 
 // The stacks of all threads of this process, as text: a line for each frame, "function+0x1f (library)", below a line
-// for each thread. Threads of which the system lets none answer within a second are named as such. One call at a time;
-// for a process that is about to end: threads are interrupted by a signal wherever they are.
+// for each thread. Marks threads that do not answer within a second. One call at a time, and only in a process about to
+// end: a signal interrupts its threads wherever they are.
 std::string stacks_of_all_threads();
 
-// Tells this process's watchdog that a long phase goes on: it takes the time from one such sign to the next.
+// Reports to this process's watchdog that a long phase goes on: the deadline counts from the last such report.
 void tell_progress();
 
 class Watchdog {
@@ -69,7 +69,7 @@ class Watchdog {
     std::string box_folder;  // of the black boxes
     int rank = 0, ranks = 1;
     std::chrono::milliseconds interval{500};
-    // Called once at a deadline; `speaks`: on the one rank that logs the message. The default ends the process with
+    // Called once at a deadline; `speaks`: on the rank that logs the message. The default ends the process with
     // ExitCode::kHang, without destructors and exit handlers, which would wait for other ranks.
     std::function<void(const std::string& message, bool speaks)> give_up{};
   };
@@ -96,7 +96,7 @@ class Watchdog {
   std::string describe(const RankReports& reports) const;
   // Waits for the other living ranks to give up, too. Returns if the run goes on meanwhile, or ends.
   void end_job(const Place& place, double quiet_s, const std::stop_token& stop);
-  // A file that tells ranks to write reports.
+  // A file that asks all ranks to write reports.
   std::string alarm() const { return options_.folder + "/alarm"; }
   void pause(const std::stop_token& stop, std::chrono::milliseconds time);
 
@@ -104,7 +104,7 @@ class Watchdog {
   const Options options_;
   int64_t beat_ = 0;
   bool has_warned_ = false;
-  std::atomic<double> granted_s_ = 0.0;  // the deadline of the rank that this one waits for, if it is longer
+  std::atomic<double> granted_s_ = 0.0;  // the deadline of the rank that this rank waits for, if longer
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::jthread last_resort_, thread_;

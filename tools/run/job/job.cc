@@ -56,7 +56,7 @@ std::string model_hint(const std::string& name) {
   return is_one_of({"bert", "roberta"}) ? "; encoder is trained on masked tokens, as these are" : "";
 }
 
-// ConfigError if `device` names a backend that is not in this program, with those that are.
+// ConfigError if this program lacks the backend that `device` names; it lists the backends present.
 void require_known_device(const std::string& device) {
   if (device == "cuda" && !is_in(backend_names(), device)) {
     throw ConfigError("device: cuda cannot be used: {}", kNoCuda);
@@ -111,7 +111,7 @@ struct Reported {
 };
 
 // Logs an error and returns its exit code. Several ranks do not return from here. OpenMPI's MPI_Abort writes eight
-// lines of its own behind the error, which none of its settings turns off.
+// lines of its own after the error, and no setting turns them off.
 int report(const std::exception& exception, Communicator* communicator, const ConfigOrigins& origins) {
   const int code = static_cast<int>(exit_code_of(exception));
   // An error of all ranks is logged once: the others give rank 0 the time to end the job, and more where the ranks may

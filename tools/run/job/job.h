@@ -23,14 +23,14 @@ int launcher_rank();
 // Processes of the job; 1 when started alone.
 int launcher_size();
 
-// ConfigError that lists what this program has if device, comm.backend or model.name names something else.
+// ConfigError if device, comm.backend or model.name names something that this program lacks; it lists the choices.
 void require_known_names(const Config& config);
 
 // The backend, and the node's device, that a rank computes on.
 struct DeviceChoice {
   std::string backend;  // "cuda", "cpu"
   int index = 0;        // among the devices that this process sees
-  std::string reason;   // why not a better one; empty where there is none
+  std::string reason;   // why no better device; empty if this is the best
 };
 
 // `wanted` is the configuration's device: a backend, or "auto" for the best that this program and machine have. Ranks
@@ -40,7 +40,7 @@ DeviceChoice choose_device(const std::string& wanted, int local_rank);
 // Whether the device of choose_device() computes in host memory. A named device need not be usable here.
 bool computes_on_host(const std::string& wanted, int local_rank);
 
-// The claim of a rank on its device, to find ranks that share one.
+// The claim of a rank on its device, to find ranks on the same device.
 GpuClaim claim_of(const DeviceChoice& choice);
 
 // ConfigError if the device does not compute in the configuration's precision.
@@ -60,7 +60,7 @@ class Job {
  public:
   // Starts communicator and log. ConfigError: see above. Collective.
   Communicator& start(const Config& config);
-  // The same as a rank of `communicator`, such as one of ranks that are threads.
+  // The same for a rank with a given `communicator`, for example where ranks are threads.
   Communicator& start(const Config& config, std::unique_ptr<Communicator> communicator);
   // In a handler of an exception: logs it, and returns its exit code. Errors of a job of several ranks end the whole
   // job. `origins` say where a setting was written.
@@ -80,21 +80,21 @@ int run_job(const std::function<Config()>& configure,
 
 // ---- Threads of a rank: how many, and on which processors of the node.
 
-// Sets the number of threads of this rank and returns it: train.threads, or with 0 OMP_NUM_THREADS if that is a number,
-// else an equal share of the processors that this rank and others of the node may use. Binds the threads, if
-// train.pin_threads allows it and the CPU computes, each to a core of its own. Collective.
+// Sets the number of threads of this rank and returns it: train.threads, or with 0 OMP_NUM_THREADS if it is a number,
+// else an equal share of the node's processors that this rank may use. If train.pin_threads allows it and the CPU
+// computes, binds each thread to its own core. Collective.
 int set_up_threads(const Config& config, Communicator& communicator);
 
 using ProcessorMask = std::bitset<CPU_SETSIZE>;  // by the operating system's numbers
 
 // The processors that the ranks of a node may run on.
 struct NodeProcessors {
-  std::vector<int> ranks;            // of this node; empty if it is not clear which those are
-  std::vector<ProcessorMask> masks;  // of each; guessed if it is not clear
+  std::vector<int> ranks;            // of this node; empty if they are not known
+  std::vector<ProcessorMask> masks;  // by rank of the node; guessed if not known
   size_t index = 0;                  // of this rank among them
 
   const ProcessorMask& own() const { return masks[index]; }
-  // Ranks that may run on the same processors as this one, itself included.
+  // The number of ranks that may run on this rank's processors, itself included.
   int sharing() const;
   // An equal share of these processors; at least one.
   int share() const;
@@ -103,9 +103,9 @@ struct NodeProcessors {
 // By machine (Node::machine of comm/gpu_claim.h). Collective.
 NodeProcessors gather_processors(Communicator& communicator);
 
-// Processors for the threads of the rank, among those that it shares with others. None, so that threads stay free, if
-// it shares them with nobody, with ranks that may also run elsewhere or have another number of threads, or if there are
-// fewer cores than threads. `threads`: of the node's ranks, in their order.
+// Processors for the threads of the rank. Empty (do not pin) if no other rank shares these processors, if the sharing
+// ranks differ in processors or thread count, or if there are fewer cores than threads. `threads`: of the node's ranks,
+// in their order.
 std::vector<int> choose_processors(const ProcessorTopology& topology, const NodeProcessors& node,
                                    const std::vector<int>& threads);
 

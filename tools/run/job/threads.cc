@@ -86,14 +86,14 @@ NodeProcessors gather_processors(Communicator& communicator) {
   }
   const auto local_size = static_cast<size_t>(communicator.local_size());
   if (node.ranks.size() == local_size) return node;
-  // A rank that is not bound shares the machine; one that is bound is likely to be alone on its processors.
+  // An unbound rank shares the machine; a bound rank is likely to be alone on its processors.
   const bool is_free = mine.mask.count() >= std::thread::hardware_concurrency();
   return {.ranks = {}, .masks = std::vector<ProcessorMask>(is_free ? local_size : 1, mine.mask), .index = 0};
 }
 
 std::vector<int> choose_processors(const ProcessorTopology& topology, const NodeProcessors& node,
                                    const std::vector<int>& threads) {
-  size_t index = 0;  // of this rank among those that share its processors
+  size_t index = 0;  // of this rank among the ranks with the same processors
   for (size_t rank = 0; rank < node.masks.size(); ++rank) {
     if (node.masks[rank] == node.own()) {
       if (threads[rank] != threads[node.index]) return {};

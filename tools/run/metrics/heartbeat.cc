@@ -51,7 +51,7 @@ std::string label_of(std::string_view line, const char* name) {
   return std::string(value.substr(0, value.find('"')));
 }
 
-// Two users may both have a runs/one, which one Prometheus reads.
+// Two users may both have a runs/one, read by the same Prometheus.
 std::string label_of_run(const std::string& run_dir) {
   std::error_code error;
   const auto path = std::filesystem::absolute(run_dir, error).lexically_normal();

@@ -1,5 +1,5 @@
 // metrics.prom: the figures of a run in Prometheus' text format, for monitoring and for `mantissa status`. Heartbeat
-// tells others through it that a run is alive, and how far.
+// shows others through it that a run is alive, and how far.
 #pragma once
 
 #include <chrono>
@@ -66,7 +66,7 @@ class Pace {
   std::optional<Point> first_, last_;
 };
 
-// A start found that the run is done: refreshes the file, so that `status` stays at "done".
+// A start found that the run is done: refreshes the file to keep `status` at "done".
 void still_done(const std::string& run_dir);
 
 // Rank 0 only.

@@ -178,7 +178,7 @@ constexpr std::array kMetrics = {
                           "Unix time of the estimated end; only while it runs."}},
 };
 
-// The metrics of one part of a line, those left out that a number up to `left_out` marks.
+// The metrics of one part of a line, without metrics whose `leave_out` is 1 to `left_out`.
 std::string part_of_line(const StepFigures& figures, Part part, int left_out) {
   std::string line;
   for (const Metric& row : kMetrics) {

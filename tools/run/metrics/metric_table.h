@@ -18,7 +18,7 @@ std::string in_thousands(double value);
 // In four digits; "-" for NaN.
 std::string in_four_digits(double value);
 
-// What is known once a step is done.
+// The figures of a step after it is done.
 struct StepFigures {
   const StepReport& report;
   const SpeedContext& speed;
@@ -30,7 +30,7 @@ struct Metric {
   using Text = std::string (*)(double);
 
   const char* name;
-  // Of metrics of steps, for which `name` is the field in the `step` records of metrics.jsonl.
+  // Only for metrics of steps, for which `name` is the field in the `step` records of metrics.jsonl.
   const char *unit = "", *meaning = "";
   // Its value after a step, null if it is not known; no function: a metric of the run, set when it changes.
   nlohmann::json (*of_step)(const StepFigures&) = nullptr;
@@ -50,7 +50,7 @@ struct Metric {
     Text text = nullptr;
     // Lines that are too long leave out metrics above 0, the smallest first.
     int leave_out = 0;
-    const char* or_else = nullptr;  // the metric that is shown if this one is not known
+    const char* or_else = nullptr;  // the metric shown if this metric is not known
   } line{};
 
   // `watch`.
@@ -75,7 +75,7 @@ const Metric& metric(std::string_view name);
 // The value of a step; nothing if it is not known or no number. NaN and Inf are values.
 std::optional<double> value_of(const Metric& metric, const StepFigures& figures);
 
-// A record of metrics.jsonl. Figures that are not finite are null in the file, as are those that are not known.
+// A record of metrics.jsonl. Figures that are unknown or not finite are null in the file.
 nlohmann::json step_json(const StepFigures& figures);
 
 // "step 5/100 | loss 7.6201, norm 2.100, lr 3.0e-04, scale 65536 | 12.3 ms, 90.0k tok/s, MFU 45% | 14:02, ends 14:05".

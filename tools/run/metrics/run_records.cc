@@ -47,13 +47,13 @@ std::string prepared(const std::string& path, std::optional<int64_t> steps) {
 
 // ---- TensorBoard
 
-// TensorBoard takes every file for one of events that has this in its name.
+// TensorBoard takes every file with "tfevents" in its name for a file of events.
 constexpr std::string_view kEvents = "tfevents", kPrevious = "previous";
 
-// The files of another run, instead of those that were kept of an earlier one.
+// Keeps the files of another run under names without "tfevents", and removes files kept of an earlier run.
 void set_events_aside(const std::string& run_dir) {
   std::vector<std::filesystem::path> files, kept;
-  std::error_code ignored;  // a folder that cannot be read has no files that could be moved
+  std::error_code ignored;  // a folder that cannot be read has no files to move
   for (const auto& entry : std::filesystem::directory_iterator(run_dir, ignored)) {
     const std::string name = entry.path().filename();
     if (name.starts_with(fmt::format("events.out.{}.", kEvents))) files.push_back(entry.path());
@@ -213,7 +213,7 @@ const std::vector<double>& RunMetrics::values(std::string_view metric) const {
 void RunMetrics::refresh() {
   struct stat file {};
   const bool exists = ::stat(path_.c_str(), &file) == 0;
-  // A resumed run replaces the file by one without the steps behind its checkpoint.
+  // A resumed run replaces the file by a file without the steps after its checkpoint.
   if (!exists || file.st_dev != device_ || file.st_ino != inode_ || file.st_size < read_bytes_) {
     read_bytes_ = 0;
     steps_.clear();

@@ -92,11 +92,11 @@ class TensorboardEvent {
 // An event file of TensorBoard in the run folder, where `tensorboard --logdir` finds the run by its folder's name.
 class TensorboardFile {
  public:
-  // Each session has a file of its own. If it continues a run that has done `steps`, readers drop what the files before
-  // say of later steps. Nothing: a run begins, and older files get names that TensorBoard passes over. `settings`: all.
+  // Each session has a file of its own. If it continues a run after `steps`, readers drop later steps from the files
+  // before. Nothing: a run begins, and older files get names that TensorBoard passes over. `settings`: all.
   TensorboardFile(const std::string& run_dir, std::optional<int64_t> steps,
                   const std::map<std::string, std::string>& settings);
-  // A record of metrics.jsonl; those without a figure that TensorBoard can show are passed over.
+  // A record of metrics.jsonl; skips records without a figure for TensorBoard.
   void write(const nlohmann::json& record);
   // Histograms of the tensors' magnitudes, by powers of two.
   void write(const ProbedStep& step);
@@ -144,7 +144,7 @@ class RunMetrics {
   const std::vector<double>& values(std::string_view metric) const;
   // The other records, in the order of the file.
   const std::vector<nlohmann::json>& events() const { return events_; }
-  // Those of this kind: "validation", and the steps that were skipped as "skip", with `step` and `reason`.
+  // Records of this kind: "validation", or "skip" for skipped steps, with `step` and `reason`.
   std::vector<const nlohmann::json*> events(const std::string& kind) const;
 
  private:

@@ -43,9 +43,9 @@ struct StepReport {
   std::optional<double> curvature{};
   // gradient_noise_of() in amp/adaptive_precision.h; only if it was measured.
   std::optional<double> gradient_noise{};
-  // How far loss or norm is above those of the steps before, if that makes it a spike (stop_rules).
+  // How far loss or norm is above the previous steps, if the difference makes it a spike (stop_rules).
   std::optional<std::string> spike{};
-  std::shared_ptr<const ProbedStep> probed{};  // findings of the probe; rank 0 has those of all ranks
+  std::shared_ptr<const ProbedStep> probed{};  // findings of the probe; rank 0 has the findings of all ranks
   double seconds = 0.0;
 
   // Why the step was skipped, in one line; empty when it was applied.
@@ -60,10 +60,10 @@ inline constexpr const char* kStateFaultAdvice =
     "this state was not saved: lower optimizer.lr or model.init_stddev, or give optimizer.clip, and start again";
 
 // MFU, model FLOP utilisation (Chowdhery et al. 2022, "PaLM", appendix B): the model's FLOP over what the devices could
-// have done in that time. FLOP of recomputation, padding and the optimizer do not count. "Could have done" is either
-// the peak measured at the start of the run, or the data sheet. The first is fair to a device that power or other users
-// hold below its data sheet; the second compares with published numbers. The measured peak is that of matrix products;
-// on a CPU at least that of multiply-adds on registers, their upper bound. PeakWatch raises it if steps exceed it.
+// have done in the same time. FLOP of recomputation, padding and the optimizer do not count. "Could have done" is
+// either the peak measured at the start of the run, or the data sheet. The first is fair to a device that power or
+// other users hold below its data sheet; the second compares with published numbers. The measured peak is for matrix
+// products; on a CPU at least for multiply-adds on registers, their upper bound. PeakWatch raises it if it is exceeded.
 struct SpeedContext {
   int64_t tokens_per_step = 0;   // positions of the global batch
   double flops_per_step = 0.0;   // see training_flops_per_token()
@@ -123,7 +123,7 @@ struct RunStatistics {
   // Steps, skips with reasons, the loss scale, quantiles of gradient norm and step time, rates of the median step.
   std::string to_text(size_t peak_memory_bytes, const SpeedContext& speed) const;
 };
-// For checkpoints: all but the step times, which belong to one start of the program.
+// For checkpoints: all but the step times, which belong to a single start of the program.
 void to_json(nlohmann::json& json, const RunStatistics& statistics);
 void from_json(const nlohmann::json& json, RunStatistics& statistics);
 

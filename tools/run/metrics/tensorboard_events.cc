@@ -78,7 +78,7 @@ ProtoMessage tensor_value(std::string_view tag, std::string_view plugin, std::st
   return ProtoMessage().bytes(1, ProtoMessage().bytes(1, tag).bytes(9, metadata).bytes(8, tensor));
 }
 
-// The value of a setting in one of the types that the hyperparameters have.
+// The value of a setting, in one of the types of hyperparameters.
 struct SettingValue {
   int type;            // of `DataType`
   ProtoMessage value;  // `Value` of Protocol Buffers

@@ -72,7 +72,7 @@ std::string ended_at(const RunHistory& run) {
   return step == 0 ? "the job ended before its first step: " : fmt::format("the job ended at step {}: ", step);
 }
 
-// Ranks in a collective that `cause` has not begun; else all in the newest one.
+// Ranks in a collective that `cause` has not begun; else all ranks in the newest collective.
 Ranks ranks_waiting_for(const RunHistory& run, const Ranks& cause) {
   uint64_t newest = 0;
   Ranks waiting;
@@ -97,7 +97,7 @@ std::string by_the_clocks(const RunHistory& run) {
   return run.has_several_hosts() ? ", by the clocks of the nodes" : "";
 }
 
-// Ranks that hold up `others`: those that have not begun the collective in which a rank waits.
+// Ranks that hold up `others`: they have not begun the collective of a waiting rank.
 Ranks ranks_behind(const RunHistory& run, const Ranks& ranks) {
   const uint64_t awaited = awaited_by(*std::ranges::max_element(run.ranks, {}, awaited_by));
   return filtered(run, ranks, [&](const RankHistory& rank) { return rank.begun < awaited; });
@@ -109,7 +109,7 @@ FirstCause cause_of(const RunHistory& run, Kind kind, const Ranks& ranks, int64_
 
 FirstCause failure(const RunHistory& run, int first) {
   const RankHistory& failed = of(run, first);
-  // An error of communication may be the echo of a rank that died. Ranks that waited for the failed one are its echo.
+  // An error of communication may be the echo of a rank that died. Ranks that waited for the failed rank are its echo.
   if (failed.exit_code == static_cast<int>(ExitCode::kComm)) {
     const Ranks silent = filtered(run, run.with(RankEnd::kGone), [&](const RankHistory& rank) {
       const bool waited = rank.waits_in && awaited_by(rank) >= failed.begun;
@@ -141,8 +141,8 @@ FirstCause failure(const RunHistory& run, int first) {
   return cause;
 }
 
-// The ranks that wait in a collective which all ranks have begun, while another rank has passed it. Between nodes, what
-// was sent there did not arrive; on one node, such a rank stands still itself.
+// Ranks that wait in a collective begun by all ranks, while another rank has passed it. Between nodes, a message did
+// not arrive there; on one node, such a rank stands still itself.
 Ranks ranks_cut_off(const RunHistory& run, const Ranks& behind) {
   const auto begun_by_all = [&](const RankHistory& waiting) {
     return waiting.waits_in && std::ranges::all_of(run.ranks, [&](const RankHistory& rank) {

@@ -165,7 +165,7 @@ Json shown_rank(const RankHistory& rank, int64_t origin_ns) {
           {"spans", spans_of(rank, origin_ns)}};
 }
 
-// All of a small job; else one of the cause and one that waited for it.
+// All ranks of a small job; else one of the cause and the first of the ranks waiting for it.
 std::set<int> shown_ranks(const RunHistory& run, const FirstCause& cause, const std::vector<int>& wanted) {
   std::set<int> shown(wanted.begin(), wanted.end());
   if (!shown.empty()) return shown;

@@ -41,7 +41,7 @@ struct RankHistory {
   std::string phase = "start";            // the innermost
   uint64_t begun = 0;                     // collectives
   std::string stopped_by{};               // the signal or time limit; empty: none
-  // The begin of the newest collective, as for the watchdog, if it has not ended.
+  // The start of the newest collective, as for the watchdog, if it has not ended.
   std::optional<BlackBoxEvent> waits_in{};
   std::vector<BlackBoxEvent> events{};  // the last ones, oldest first
 };
@@ -75,15 +75,15 @@ struct FirstCause {
   };
 
   Kind kind = Kind::kUnclear;
-  std::vector<int> ranks{};    // with which it began; empty: none, or not known
+  std::vector<int> ranks{};    // where it began; empty: no ranks, or not known
   std::vector<int> waiting{};  // for them
   int64_t unix_ns = 0;         // times in the report are relative to it
   std::string line{};
 };
 
-// An error is the first cause if it is the earliest, unless it is one of communication and a rank without an end mark
-// was silent before. The watchdog's end is that of the ranks that it found missing. If there is neither, signs of life
-// tell which ranks were killed before the others. Times of different nodes are compared by their clocks.
+// An error is the first cause if it is the earliest, unless it is an error of communication and a rank without an end
+// mark was silent before. A watchdog's end has the ranks that it found missing as its cause. If there is neither,
+// heartbeats show which ranks were killed before the others. Times of different nodes are compared by their clocks.
 FirstCause find_first_cause(const RunHistory& run);
 
 const char* name(FirstCause::Kind kind);

@@ -56,7 +56,7 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
         open.push_back(name_of(event));
         break;
       case BlackBoxEvent::Kind::kPhaseEnds:
-        if (!open.empty()) open.pop_back();  // the ring may have lost its begin
+        if (!open.empty()) open.pop_back();  // the ring may have lost its start
         break;
       case BlackBoxEvent::Kind::kCollectiveBegins:
         collectives[number] = &event;
@@ -91,8 +91,8 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
   if (has_ring_lost_steps) rank.steps_done = std::max<int64_t>(0, rank.step - 1);
 }
 
-// mpirun wakes a stopped rank before it kills it: what the rank did then is not how it came to stand still. A watchdog
-// gives no sign of life once it has given up, so that one after the first end is that of a rank that was woken.
+// mpirun sends SIGCONT before it kills a stopped rank: its events after that do not explain the hang. A watchdog gives
+// no heartbeat after it has given up: a rank with a heartbeat after the first end was woken.
 void leave_out_after_hang(RunHistory& run) {
   int64_t hang_ns = 0;
   std::string hang_host;
@@ -117,7 +117,7 @@ void leave_out_after_hang(RunHistory& run) {
   }
 }
 
-// Whether the report that the watchdog of this process left says that it gave up.
+// Whether this process's watchdog left a report that it gave up.
 bool gave_up(const std::string& run, const RankHistory& rank) {
   const auto report = read_report(Watchdog::report_path(run + kWatchdogFolder, rank.rank));
   return report && report->pid == rank.pid && report->gives_up;

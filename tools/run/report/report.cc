@@ -48,7 +48,7 @@ const Json& at_key(const Json& row, const std::string& key) {
   return row.contains(place) ? row.at(place) : kMissing;
 }
 
-// The lines of one column from top to bottom, those of its heading first.
+// The lines of one column from top to bottom, its heading first.
 Cells cells_of(const Column& column, size_t heading_lines, const Json& rows) {
   Cells cells;
   if (heading_lines > 0) cells = split(column.heading, '\n');

@@ -46,8 +46,8 @@ Json share_of(int64_t part, int64_t whole);
 // "gpt: 4 layers, width 320, context 256".
 std::string describe_model(const ModelConfig& model);
 
-// The settings that tell a training from others, whatever its precision and length: "model.width": "128". Figures of
-// verbs have them as "training", so that those of different trainings are not taken for one.
+// The settings that identify a training, whatever its precision and length: "model.width": "128". Figures of verbs
+// carry them as "training", so that different trainings are not mixed.
 Json training_settings(const Config& config);
 
 // How a table's column prints a value.
@@ -71,7 +71,7 @@ struct Column {
 // Prints to standard output at once.
 void print(const std::string& text);
 
-// Text of at most kWidth columns, unless one name is longer than that.
+// Text of at most kWidth columns, unless a single name is longer.
 class ReportText {
  public:
   static constexpr size_t kWidth = kTextColumns;
@@ -93,16 +93,16 @@ class ReportText {
   std::string text_;
 };
 
-// A page: one HTML file with style, script and figures in it, which loads nothing. `script` follows the scripts that
-// all pages share (page/*.js). Text in the figures stays text; bytes that are not UTF-8 become U+FFFD.
+// A page: an HTML file with style, script and figures in it, which loads nothing. `script` follows the shared scripts
+// of all pages (page/*.js). Text in the figures stays text; bytes outside UTF-8 become U+FFFD.
 std::string page_document(std::string_view script, const Json& figures);
 
 // ---- Files
 
 // A file that a verb writes a report to.
 //
-// Opened before anything is computed, so that a path that cannot be written fails at once. It replaces an older file
-// only when it is complete. Anything that is not a regular file (/dev/stdout, a pipe) is written in place.
+// Opened before anything is computed, so a path that cannot be written fails at once. It replaces an older file only
+// when it is complete. Anything but a regular file (/dev/stdout, a pipe) is written in place.
 class OutputFile {
  public:
   // `option` has static storage and names the file in errors: "--json". An empty path means no file: write() does
@@ -133,8 +133,8 @@ struct NamedFile {
   std::string path;  // empty: none
 };
 
-// The files that a verb reads: the configuration, in a run folder if `path` is one, and the data that it names, with
-// folders that stand for their files. DataError as in_folders().
+// The files that a verb reads: the configuration, in a run folder if `path` is a folder, and the data named in it.
+// Folders stand for their files. DataError as in_folders().
 std::vector<NamedFile> files_read(const std::string& path, const Config& config);
 
 // ConfigError if an output file is also another output or an input, or would lie in a folder of inputs, however the

@@ -257,7 +257,7 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
 
 // ---- All runs
 
-// The last parts of the paths, as many as tell them apart.
+// The last parts of the paths, as many as distinguish them.
 std::vector<std::string> names_of(const std::vector<std::string>& folders) {
   std::vector<std::filesystem::path> paths;
   for (const std::string& folder : folders) {
@@ -362,7 +362,7 @@ Json verdict_on(const Json& runs) {
 }  // namespace
 
 Json examine_runs(const std::vector<std::string>& folders, double now) {
-  // Pages of many runs stay as quick as those of one.
+  // Pages of many runs stay as quick as the page of one run.
   const size_t points = std::clamp<size_t>(4 * kReportPoints / folders.size(), 100, kReportPoints);
   const std::vector<std::string> names = names_of(folders);
   Json runs = Json::array();

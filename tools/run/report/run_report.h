@@ -21,8 +21,8 @@ struct RunReportRequest {
 //                     tokens_per_second, mfu (medians); memory (predicted, measured, by category); phases (seconds by
 //                     name); series, evaluations, events, samples; skipped, skips, causes of skips
 //   charts    array   series, title, panel and form of the curves, by the table of metrics
-//   settings  object  values by run. Several runs: the settings that differ. One run: those that are not defaults.
-//                     `reason` tells why there are none
+//   settings  object  values by run. Several runs: the settings that differ. One run: settings not at their defaults.
+//                     `reason` explains why there are none
 //
 // A series has at most kReportPoints parts: step, tokens and hours of its middle; mean, least and largest values.
 nlohmann::json examine_runs(const std::vector<std::string>& folders, double now);
@@ -32,7 +32,7 @@ inline constexpr size_t kReportPoints = 800;
 std::string run_report_text(const nlohmann::json& figures);
 std::string run_report_page(const nlohmann::json& figures);
 
-// Prints the report and writes the files: 0; 2 for a folder that is no run's, or a file that cannot be written.
+// Prints the report and writes the files: 0; 2 for a folder without a run, or a file that cannot be written.
 int report_verb(const RunReportRequest& request);
 
 }  // namespace mantissa

@@ -46,9 +46,9 @@ std::string find_checkpoint_folder(const std::string& path);
 // Whether this is the folder of a checkpoint of the run itself.
 bool is_own_checkpoint(const std::string& folder, const Config& run);
 
-// How this start begins: `auto`, `none` or a folder. That is checkpoint.resume, but `auto` where the run has its own
-// checkpoints and the command line is one that led to them: the folder of another run is only the beginning, and a
-// restarted job does not begin anew, or go back, once more. `store`: the checkpoints of the run. Rank 0 only.
+// How this start begins: `auto`, `none` or a folder. It is checkpoint.resume, but `auto` if the run has checkpoints of
+// its own from the same command line. The folder of another run is only the beginning, and a restarted job does not
+// begin anew, or go back, once more. `store`: the checkpoints of the run. Rank 0 only.
 std::string choose_beginning(const Config& run, const CheckpointStore& store);
 
 // A warning at the start of a run, in lines that fit a console. Rank 0 only.
@@ -84,8 +84,8 @@ class DamagedEntry final : public CheckpointError {
   using CheckpointError::CheckpointError;
 };
 
-// Runs `read`, which reads the state in the manifest of a checkpoint folder. CheckpointError for entries that are
-// damaged, and for those that are missing or of another type, as another version of this program may write them.
+// Runs `read`, which reads the state in the manifest of a checkpoint folder. CheckpointError for damaged entries, and
+// for missing entries or another type, as another version of this program may write them.
 template <typename Read>
 auto read_state(const std::string& folder, const Read& read) {
   try {

@@ -62,7 +62,7 @@ void require_number(const NumberRange& range, const nlohmann::json& value, std::
   }
 }
 
-// DamagedEntry, which calls the value `name`, for a number that is not in its range.
+// DamagedEntry, which calls the value `name`, for a number out of its range.
 void require_in(std::span<const NumberRange> ranges, const nlohmann::json& value, const std::string& name) {
   for (const NumberRange& range : ranges) {
     for (const std::string_view path : range.paths) require_number(range, value, path, name);

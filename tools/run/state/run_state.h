@@ -17,9 +17,9 @@
 
 namespace mantissa {
 
-// The checkpoint that a rollback (Rollback) returns to. Only saves at checkpoint.interval count, for
-// precision.adaptive.rollback only those without an uneasy signal since the save before or at its last measurement, and
-// the checkpoint of another run with which this one began: an early stop must not change where a run returns to.
+// The checkpoint that a rollback (Rollback) returns to. Only saves at checkpoint.interval count. For
+// precision.adaptive.rollback, no signal may have been uneasy since the previous save or when last measured. The
+// checkpoint of another run that this run began with counts too: an early stop must not change where a run returns to.
 struct RollbackPoint {
   int64_t step = 0;
   std::string folder{};  // of another run; empty: of this run
@@ -45,8 +45,8 @@ struct RunState {
 };
 
 nlohmann::json to_json(const RunState& state);
-// The state after `steps_done` steps from a manifest's "run" entry, in which parts may be missing that the run had not
-// yet: they begin there. DamagedEntry (manifest.h).
+// The state after `steps_done` steps from a manifest's "run" entry. Parts that the run did not have yet may be missing:
+// they begin there. DamagedEntry (manifest.h).
 RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved);
 void to_json(nlohmann::json& j, const RollbackPoint& point);
 void from_json(const nlohmann::json& j, RollbackPoint& point);
@@ -58,10 +58,10 @@ int phase_of(const Config& run, int64_t steps_done, const RunState& state);
 // The configuration of that phase, for the state in a manifest's "run" entry.
 Config config_of(const Config& run, int64_t steps_done, const nlohmann::json& saved);
 
-// Numbers that a session hands on to the next one; the same on all ranks.
+// Numbers handed from a session to the next; the same on all ranks.
 struct TrainingState {
   int64_t next_step = 0;      // steps done
-  int64_t applied_steps = 0;  // those that were not skipped: for ShardedOptimizer::end_load()
+  int64_t applied_steps = 0;  // not skipped: for ShardedOptimizer::end_load()
   GradScaler::State scaler;
   int gradient_prescale_log2 = 0;  // see comm/comm_options.h
   std::vector<double> clip_norms;

@@ -71,7 +71,7 @@ RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begu
   return is_fresh ? RunHealth::kRunning : RunHealth::kSilent;
 }
 
-// The text of a line of run.log, behind time, host, job and rank; empty for the second line of a text.
+// The text of a line of run.log, after time, host, job and rank; empty for the second line of a text.
 std::string_view text_behind_tags(std::string_view line) {
   constexpr size_t kTimeLength = std::string_view("2026-11-27 03:04:05.123 ").size();
   if (line.size() < kTimeLength || line[4] != '-' || line[10] != ' ' || line[13] != ':' || line[19] != '.') return "";
@@ -89,7 +89,7 @@ std::string error_of_start(const std::string& run_dir, double begun) {
     try {
       const BlackBoxHeader box = read_black_box(BlackBox::path(run_dir + kBlackBoxFolder, rank)).header;
       ranks = box.ranks;
-      // It is made behind the lock: an older one is of another start.
+      // It is made after the lock: an older one is of another start.
       const bool is_of_start = 1e-9 * static_cast<double>(box.started_unix_ns) >= begun;
       if (is_of_start && box.error[0] != '\0') return std::string(text_of(box.error));
     } catch (const DataError&) {

@@ -24,7 +24,7 @@ enum class RunHealth : uint8_t {
   kDone,
   kStopped,  // early, with a checkpoint
   kFailed,
-  kDead,  // no job holds the folder, and none said that it ends
+  kDead,  // no job holds the folder, and no job reported its end
 };
 // "starting", "running", "silent", "done", "stopped", "failed", "dead".
 const char* name(RunHealth health);

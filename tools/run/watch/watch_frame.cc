@@ -177,7 +177,7 @@ std::vector<std::string> frame_of_run(const WatchedRun& run, const FrameStyle& s
     lines.emplace_back("no step is done yet");
   } else {
     const std::vector<WatchedCurve> curves = curves_of(run.metrics);
-    // The last column of a terminal stays empty: some begin a line behind it.
+    // The last column of a terminal stays empty: some begin a line after it.
     const size_t taken_columns = kNameColumns + kAxisColumns + 2;
     SparklineOptions options{.columns = std::max(kLeastCurve, style.columns - std::min(style.columns, taken_columns)),
                              .from = static_cast<double>(steps.front().step),
@@ -220,7 +220,7 @@ std::string row_of(const WatchedRun& run, size_t name_columns, double now) {
          right_aligned(left, 9);
 }
 
-// The loss, in one row behind `taken` columns; empty where there is no room.
+// The loss, in one row after `taken` columns; empty where there is no room.
 std::string small_curve(const RunMetrics& metrics, const FrameStyle& style, size_t taken) {
   const std::vector<RunStep>& steps = metrics.steps();
   if (steps.empty() || style.columns < taken + kLeastCurve) return "";

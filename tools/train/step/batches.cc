@@ -21,7 +21,7 @@ constexpr uint64_t kValidationStream = 0x76616c6964617465;  // keeps validation 
 
 // Whether these files are a folder with others below it that are not hidden.
 bool has_folders(const std::string& files) {
-  std::error_code error;  // then none that can be read
+  std::error_code error;  // set if the folder cannot be read
   return std::ranges::any_of(std::filesystem::directory_iterator(files, error), [&error](const auto& entry) {
     return entry.is_directory(error) && !entry.path().filename().string().starts_with('.');
   });

@@ -108,7 +108,7 @@ void evaluate(Session& session) {
   runtime.model->loss(tape, tokens, tokens, context);
 }
 
-// The device that packs weights in steps of `ranks` ranks; nullptr where none does.
+// The device that packs weights in steps of `ranks` ranks; nullptr if the weights are not packed.
 std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
   if (!config.train.keeps_packed_weights(ranks) || !computes_on_host(config.device, 0)) return nullptr;
   return create_backend(choose_device(config.device, 0).backend);

@@ -1,5 +1,5 @@
-// Dry runs: the training step on a device and among ranks that compute nothing, to learn what it needs before anything
-// is allocated. The results are exact for any model and precision.
+// Dry runs: the training step on a device and among ranks that compute nothing, to learn its needs before anything is
+// allocated. The results are exact for any model and precision.
 #pragma once
 
 #include <algorithm>
@@ -82,7 +82,7 @@ struct PlacedOp {
   // For linear layers. inputs is 0 if the layer has no weight of its own.
   LinearFormats formats{};
   LayerExtents extents{};
-  Fp32Products fp32_products = Fp32Products::kFp32;  // of those of its products that multiply fp32 numbers
+  Fp32Products fp32_products = Fp32Products::kFp32;  // of its products of fp32 numbers
 
   bool multiplies_fp32(Product product) const {
     return op == Op::kLinear && compute == DType::kF32 && !formats.rounds(product);

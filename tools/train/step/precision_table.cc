@@ -24,7 +24,7 @@ struct Row {
                          : fmt::format("{}{}-{}{}", before, first, last, after);
   }
   bool is_like(const Row& row) const { return before == row.before && after == row.after && settings == row.settings; }
-  // Whether this row includes `row`, which is about one block at most.
+  // Whether this row includes `row`, which is about at most a single block.
   bool covers(const Row& row) const { return is_like(row) && first <= row.first && row.first <= last; }
   // Whether `row` is the same op of the next block.
   bool is_followed_by(const Row& row) const { return is_like(row) && first >= 0 && row.first == last + 1; }

@@ -1,5 +1,5 @@
-// The precision of a model as text: what every op computes in, what linear layers round their operands to, and which
-// weights travel between ranks as codes of 8 bits (comm.gather).
+// The precision of a model as text: the dtype of every op, the formats of rounded operands of linear layers, and the
+// weights that travel between ranks as codes of 8 bits (comm.gather).
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace mantissa {
 
-// One line for each op of the forward pass, in order; one for blocks with equal settings. `prefix` begins every line.
-// ConfigError as ops_of().
+// A line for each op of the forward pass, in order; blocks with equal settings share a line. `prefix` begins every
+// line. ConfigError as ops_of().
 std::string precision_table(const Config& config, std::string_view prefix = "");
 
 // One line for the log: how many linear layers round operands; for each of their recipes, whether the device multiplies
@@ -23,7 +23,7 @@ std::string fp32_products_summary(const Config& config);
 
 // The weights that travel as codes; empty with `working`. Working dtypes are assigned.
 CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters, const PrecisionPolicy& policy);
-// One line for the log: bytes with and without codes, or that nothing is sent. Empty with `working`.
+// One line for the log: bytes with and without codes, or a note if nothing is sent. Empty with `working`.
 std::string gather_summary(const Config& config, const FlatBuckets& buckets, const PrecisionPolicy& policy);
 
 }  // namespace mantissa

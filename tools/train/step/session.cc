@@ -11,7 +11,7 @@
 namespace mantissa {
 namespace {
 
-// The first rank whose value differs from that of rank 0, which would train another model; nothing if all agree.
+// The first rank whose value differs from rank 0's: it would train another model. Nothing if all agree.
 template <typename Value>
 std::optional<size_t> first_difference(const std::vector<Value>& by_rank) {
   const auto found = std::find_if(by_rank.begin(), by_rank.end(), [&](const Value& one) { return one != by_rank[0]; });
@@ -27,7 +27,7 @@ ReducerConfig reducer_config(const Config& config, int ranks) {
   return reducer;
 }
 
-// The buckets in shared memory: those that ranks of one node read in place, and gradients that are sent as they are.
+// The buckets in shared memory: buckets that ranks of a node read in place, and gradients sent as they are.
 SentBuckets sent_buckets(const Config& config, Communicator& communicator) {
   const ReducerConfig reducer = reducer_config(config, communicator.size());
   const bool in_place = expected_path(config, communicator) == ContributionPath::kInPlace;
@@ -165,7 +165,7 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
     const bool on_host = runtime.backend->device().kind == Device::Kind::kCpu;
     profiler->attach(*runtime.stream, on_host ? StreamOrder::kInline : StreamOrder::kBeside);
   }
-  faults.attach(sharded);  // behind the profiler, whose sink of ranges outlives that of faults
+  faults.attach(sharded);  // after the profiler: its sink of ranges outlives the sink of faults
 }
 
 }  // namespace mantissa

@@ -21,7 +21,7 @@ namespace mantissa {
 // and of the search for the op that made a loss non-finite. DryRun finds it (dry_run.cc).
 size_t training_arena_bytes(const Config& config, Fp8GemmSupport support);
 
-// Parts that are given; the configuration says what the others are.
+// Parts given by the caller; the configuration decides the others.
 struct SessionParts {
   std::unique_ptr<Backend> backend{};        // null: the device that config.device names
   std::unique_ptr<StepProfiler> profiler{};  // null: none, unless config.profile
@@ -29,8 +29,8 @@ struct SessionParts {
   std::shared_ptr<StruckFaults> struck{};  // null: no fault has struck before
 };
 
-// A training in one precision on one rank. Code that runs, saves or restores a training takes a Session; code that
-// needs one part takes that part: most often `runtime`, or `sharded`.
+// A training in one precision on each rank. Code that runs, saves or restores a training takes a Session. Code with
+// need of a single part takes the part: most often `runtime`, or `sharded`.
 struct Session {
   // Checks that all ranks have the same configuration and data (CommError naming the ranks otherwise), then allocates
   // and initialises. On a backend that computes nothing the step arena is unlimited and weights are left as they are.
@@ -57,7 +57,7 @@ struct Session {
   std::unique_ptr<Communicator> profiled_;  // reports to the profiler
 
  public:
-  Communicator& communicator;  // the given one, or what wraps it
+  Communicator& communicator;  // the given communicator or its wrapper
   const std::shared_ptr<const Batches> batches;
   AmaxExchange amaxes;
   ShardedState sharded;

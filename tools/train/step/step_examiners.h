@@ -52,9 +52,9 @@ class ProbeExaminer final : public StepExaminer {
 };
 
 // Measures the curvature along the update (precision.adaptive.curvature): how far the loss of a step's own batch after
-// the update is from what the gradient promised (curvature_of() in amp/adaptive_precision.h). The loss is that of the
-// same micro-batches in one more forward pass each, with the same dropout. Update and gradient are multiplied on the
-// host, in double: in the precision under judgement small products would be lost. Nothing is found where the step was
+// the update is from the gradient's promise (curvature_of() in amp/adaptive_precision.h). The loss comes from the same
+// micro-batches in one more forward pass each, with the same dropout. Update and gradient are multiplied on the host,
+// in double: in the precision under judgement small products would be lost. Nothing is found where the step was
 // skipped, its rate was 0, or the update does not lead downhill to first order, as momentum may not.
 //
 // Cost: about a third of a step for the forward passes and three copies of this rank's weights from the device, and one

@@ -1,4 +1,4 @@
-// The passes of one step, and what they measure.
+// The passes of one step, and their measurements.
 #pragma once
 
 #include <array>
@@ -32,31 +32,31 @@ class StepWork {
 
   // Reads this rank's samples of a step, unless they are at hand, and uploads them: the calls below are about these.
   void load(int64_t step);
-  // Reads the samples of the kAhead steps behind this one, as far as the run goes. Returns why it cannot; empty: it
-  // can. A rank that learns it so early can tell the others, and all stop with whole weights.
+  // Reads the samples of the kAhead steps after this one, as far as the run goes. Returns the error; empty without. A
+  // rank with such an early error can warn the others, and all stop with whole weights.
   std::string read_ahead(int64_t step);
   // Non-ignored tokens of the global batch, at least 1. Collective, unless every token counts.
   int64_t count_global_tokens() const;
   // The gradient of the summed loss that backward passes start from.
   void set_loss_gradient(double value);
-  // Queues forward and backward passes and the reduction. The device reads all that differs between steps from memory
-  // that load() and set_loss_gradient() wrote, so that a captured run can be replayed. Collective.
+  // Queues forward and backward passes and the reduction. All that differs between steps lies in device memory, written
+  // by load() and set_loss_gradient(), so a captured run can be replayed. Collective.
   void run(const PassOptions& passes = {});
   // (micro-batches) fp32 or fp64, on the device: the loss of each in run(), summed over its tokens.
   const Tensor& losses() const { return losses_; }
 
   // The loss of the loaded samples, summed over this rank's tokens, nats: forward passes with the present weights and
-  // the step's dropout. Leaves no record of amaxes behind. `policy`: see PassOptions. Blocks.
+  // the step's dropout. Leaves no record of amaxes. `policy`: see PassOptions. Blocks.
   double loss_again(const PrecisionPolicy* policy = nullptr);
 
   // Passes of each micro-batch by itself, with the present weights and the step's dropout: the squared norms of their
   // gradients, summed over the micro-batches of all ranks, in double. They carry the factor of set_loss_gradient() and
-  // take the place of the gradients. Leaves no record of amaxes behind. Collective; blocks.
+  // replace the gradients. Leaves no record of amaxes. Collective; blocks.
   double sum_of_squared_norms();
 
   // Runs this rank's forward passes once more with every op checked and, for kBackward, if these are finite, the
-  // backward passes, whose gradients replace those of run(). Returns the first op that made something non-finite, on
-  // the first rank that has one. Slow; collective.
+  // backward passes, whose gradients replace those of run(). Returns the first op with a non-finite result, on the
+  // first such rank. Slow; collective.
   std::optional<FoundOp> find_culprit(Pass pass);
 
  private:
@@ -67,7 +67,7 @@ class StepWork {
     int64_t step = -1;
     std::vector<int32_t> tokens, targets, starts;  // starts: if the data packs documents
   };
-  // On a GPU the next step has started when the ranks learn that one of them asks to stop.
+  // On a GPU the next step has started when the ranks learn that a rank asks to stop.
   static constexpr int64_t kAhead = 2;
 
   const Samples& read(int64_t step);
@@ -85,7 +85,7 @@ class StepWork {
   GradientReducer& reducer_;
   FaultInjection& faults_;
   int64_t step_ = 0;
-  // By step: those ahead, the present one, and the one before, which may run again.
+  // By step: the steps ahead, the present step, and the previous step, which may run again.
   std::array<Samples, kAhead + 2> samples_;
   std::vector<uint32_t> first_samples_;  // of each micro-batch, in the step's global batch
   // (micro-batches, micro_batch * context) i32, on the device; starts: if the data packs documents.

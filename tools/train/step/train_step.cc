@@ -43,7 +43,7 @@ std::vector<StepReport> TrainStep::run() {
   Pending started = start(next_to_start(), examiners);
   if (pending_) {
     reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kOverwritten));
-    // A step that was started after one that was not applied is void: it will be started again.
+    // A step started after a step that was not applied is void: it will be started again.
     if (!reports.back().applied) return reports;
   }
   if (runs_ahead() && examiners.empty()) {
@@ -245,7 +245,7 @@ void TrainStep::explain(StepReport& report, double loss_gradient, Gradients grad
     return verdicts_.release_hold();
   }
   if (gradients == Gradients::kOverwritten) {
-    s.runtime.stream->synchronize();  // the step behind has run: its gradients give way
+    s.runtime.stream->synchronize();  // the next step has run: its gradients give way
     work_.load(report.step);
     work_.set_loss_gradient(loss_gradient);
     work_.run();

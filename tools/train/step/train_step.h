@@ -1,8 +1,8 @@
 // TrainStep: one step of training, from samples to updated weights.
 //
-// On a GPU the host does not wait inside a step. It plans each step as if all earlier ones were applied, queues it, and
-// reads the outcome one step later. A step that is not applied (overflow, fault) makes the device hold: the step queued
-// after it changes nothing and runs again with the right plan. The results are those of a host that waits, bit for bit.
+// On a GPU the host does not wait inside a step. It plans each step as if all earlier steps were applied, queues it,
+// and reads the outcome one step later. A step that is not applied (overflow, fault) makes the device hold: the next
+// queued step changes nothing and runs again with the right plan. The results equal a waiting host's, bit for bit.
 #pragma once
 
 #include <chrono>
@@ -22,8 +22,8 @@ class TrainStep {
   // nullptr. All must outlive the object.
   explicit TrainStep(Session& session, const std::vector<StepExaminer*>& examiners = {}, StopRequest* stop = nullptr);
 
-  // Gives delayed scaling its first amaxes if it has none: those of the next step's batch, from passes that scale by
-  // current amaxes and whose gradients are dropped. run() does it too, and again for the next step if they were not
+  // Gives delayed scaling its first amaxes if there are no amaxes: from passes on the next step's batch with scaling by
+  // current amaxes. Their gradients are dropped. run() does it too, and again for the next step if they were not
   // finite. Evaluation before the first step needs it. Collective.
   void calibrate() { calibrate(next_to_start()); }
   // Starts the next step and returns the reports that are known by now, in order: of this very step where the host
@@ -36,7 +36,7 @@ class TrainStep {
   void require_intact_state() { integrity_.at_rest(session_.next_step); }
   // Why samples of steps ahead cannot be read on this rank, which then asks to stop; empty: they can.
   const std::string& data_error() const { return data_error_; }
-  // The step that run() would start: session.next_step, or the one after it while a step is under way.
+  // The step that run() would start: session.next_step, or the step after it while a step is under way.
   int64_t next_to_start() const { return session_.next_step + (pending_ ? 1 : 0); }
 
  private:
