@@ -10,8 +10,8 @@
 #define HWY_TARGET_INCLUDE "core/kernels/optimizer/adamw_cpu.cc"
 #include "hwy/foreach_target.h"
 
-#include "core/kernels/optimizer/adamw-inl.h"
 #include "core/kernels/digest/digest-inl.h"
+#include "core/kernels/optimizer/adamw-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {

@@ -1,8 +1,8 @@
 // Sums over rows and ranks, gradient statistics, digests, and the verdict about a step.
 #pragma once
 
-#include "core/kernels/kernel_args.h"
 #include "core/kernels/digest/digest.h"
+#include "core/kernels/kernel_args.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {

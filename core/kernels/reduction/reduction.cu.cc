@@ -1,5 +1,6 @@
-// Sums over rows, gradient statistics, digests, and the verdict about a step: see args.h; contribution_sum.cu.cc has the
-// sum over ranks. Sums are added in a fixed order, which depends on the shape alone. All but the last are bound by memory.
+// Sums over rows, gradient statistics, digests, and the verdict about a step: see args.h; contribution_sum.cu.cc has
+// the sum over ranks. Sums are added in a fixed order, which depends on the shape alone. All but the last are bound by
+// memory.
 #include <cfloat>
 
 #include "core/cuda/device/device.h"

@@ -196,9 +196,10 @@ TEST(Validation, FormatsOfTheStateAreRead) {
 // ---- Settings that have become constants.
 
 TEST(Validation, SettingsThatAreConstantsNowAreRefusedWithTheirValue) {
-  EXPECT_THAT(error_of({"straggler.factor=1.3"}),
-              HasSubstr("command line: straggler.factor=1.3: straggler.factor is no setting any more, and is 1.3; remove "
-                        "it: straggler.window turns the comparison off"));
+  EXPECT_THAT(
+      error_of({"straggler.factor=1.3"}),
+      HasSubstr("command line: straggler.factor=1.3: straggler.factor is no setting any more, and is 1.3; remove "
+                "it: straggler.window turns the comparison off"));
   EXPECT_THAT(error_of({"precision.adaptive.band=0.25"}), HasSubstr("precision.adaptive.band is no setting any more"));
   EXPECT_THAT(error_of({"scaler.preset=deepspeed", "scaler.growth_delay=0"}),
               HasSubstr("scaler.growth_delay is no setting any more, and is 1; remove it: scaler.preset sets it"));
@@ -206,7 +207,9 @@ TEST(Validation, SettingsThatAreConstantsNowAreRefusedWithTheirValue) {
 
 // A configuration that an earlier version wrote has all of its settings.
 TEST(Validation, CheckpointsMayHoldConstantsWithTheirValues) {
-  const auto parsed = [](const char* text) { return parse_config(std::string("data: {train: [a.txt]}\n") + text, "kept"); };
+  const auto parsed = [](const char* text) {
+    return parse_config(std::string("data: {train: [a.txt]}\n") + text, "kept");
+  };
   EXPECT_EQ(flatten(parsed("straggler: {window: 50, factor: 1.3}\nstop_rules: {window: 128, max_rollbacks: 3}\n"
                            "scaler: {growth_delay: 0, refill: growth}\n")),
             flatten(parsed("")));
@@ -288,8 +291,7 @@ TEST(Validation, InjectedFaultsAreInTheFirstStepUnlessTheySayOtherwise) {
 }
 
 TEST(Validation, InjectedFaultsNameRanksThatExist) {
-  const Config c =
-      minimal_config({"test.faults=[{rank: 1, parameter: a}]", "test.activations=[{rank: 2, layer: a}]"});
+  const Config c = minimal_config({"test.faults=[{rank: 1, parameter: a}]", "test.activations=[{rank: 2, layer: a}]"});
   const std::string message = message_of<ConfigError>([&] { validate_for_ranks(c, 1); });
   EXPECT_THAT(message, HasSubstr("test.faults[0].rank = 1"));
   EXPECT_THAT(message, HasSubstr("test.activations[0].rank = 2"));

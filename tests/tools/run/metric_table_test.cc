@@ -31,8 +31,8 @@ TEST(MetricTable, IsThatOfTheDocumentation) {
     if (prometheus.name == nullptr) continue;
     const std::string help = prometheus.help;
     ASSERT_TRUE(help.ends_with('.')) << help;
-    of_prometheus += table_row({fmt::format("`mantissa_{}`", prometheus.name), prometheus.type,
-                                help.substr(0, help.size() - 1)});
+    of_prometheus +=
+        table_row({fmt::format("`mantissa_{}`", prometheus.name), prometheus.type, help.substr(0, help.size() - 1)});
   }
   EXPECT_NE(page.find(of_steps), std::string::npos) << "docs/metrics.md should have these rows:\n" << of_steps;
   EXPECT_NE(page.find(of_prometheus), std::string::npos) << "docs/metrics.md should have these rows:\n"

@@ -4,8 +4,8 @@
 
 #include "core/backend/decorators.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/train/step/precision_table.h"
 #include "tools/train/step/dry_run.h"
+#include "tools/train/step/precision_table.h"
 
 namespace mantissa {
 namespace {
