@@ -63,7 +63,12 @@ __device__ __forceinline__ void copy_floats_singly(float* to, const float* from,
 // Scores, keys by queries, of queries that do not see a key become -Inf.
 template <Reach kReach, int kRowTiles, int kColumnTiles>
 __device__ __forceinline__ void mask_scores_by_keys(Sums<kRowTiles, kColumnTiles>& scores, int first_key,
-                                                    int first_query, int window) {
+                                                    int first_query, const AttentionShape& shape) {
+  const int window = static_cast<int>(shape.window);
+  if ((shape.mask != Mask::kCausal || first_key + kRowTiles * 16 <= first_query + 1) &&
+      !is_before_window<kReach>(first_query + kColumnTiles * 8 - 1, first_key, 1, window)) {
+    return;  // nothing is hidden
+  }
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
@@ -79,6 +84,52 @@ __device__ __forceinline__ void mask_scores_by_keys(Sums<kRowTiles, kColumnTiles
   }
 }
 
+// Calls body(m, n, i, term) for the scores that a lane holds, keys by queries, with the term of the score's query.
+template <int kRowTiles, int kColumnTiles, typename Body>
+__device__ __forceinline__ void for_each_score_by_keys(const float* terms, const Body& body) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+#pragma unroll
+  for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float term = terms[n * 8 + lane % 4 * 2 + i % 2];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) body(m, n, i, term);
+    }
+  }
+}
+
+template <typename T, int kDim>
+__device__ __forceinline__ QueryBuffer<SharedTile<T, kDim>> query_buffer(int index) {
+  using S = Shape<kDim>;
+  using Tile = SharedTile<T, kDim>;
+  T* shared = shared_memory<T>();
+  T* tiles = shared + Tile::elements(2 * S::kKeys + index * 2 * S::kQueries);
+  auto* floats = reinterpret_cast<float*>(shared + Tile::elements(2 * S::kKeys + 4 * S::kQueries));
+  floats += index * 2 * S::kQueries;
+  return {Tile{tiles}, Tile{tiles + Tile::elements(S::kQueries)}, floats, floats + S::kQueries};
+}
+
+// Starts copying the queries of a step, up to `end`, with their terms.
+template <Reach kReach, int kQueries, typename T, typename Tile>
+__device__ __forceinline__ void copy_queries(const QueryBuffer<Tile>& to, const AttentionBackwardOperands<T>& operands,
+                                             const AttentionShape& shape, int b, const Step& step, int end) {
+  const T* queries = operands.qkv + shape.query_offset(b, step.head, step.query);
+  const T* d_out = operands.d_out + shape.out_offset(b, step.head, step.query);
+  const int rows = end - step.query;
+  copy_tile<kQueries, kAttentionThreads>(to.queries, head_rows(queries, shape.qkv_row(), shape, rows));
+  copy_tile<kQueries, kAttentionThreads>(to.d_out, head_rows(d_out, shape.out_row(), shape, rows));
+  const int64_t terms = operands.terms.offset(shape, b, step.head, step.query);
+  if constexpr (kReach == Reach::kLimited) {  // queries of the next document see nothing here, like the padding
+    copy_floats_singly(to.log2_sums, operands.terms.log2_sums + terms, kQueries, rows, -kMaskedScore);
+    copy_floats_singly(to.deltas, operands.terms.deltas + terms, kQueries, rows, 0.0f);
+  } else {
+    const int thread = static_cast<int>(threadIdx.x);
+    copy_floats(to.log2_sums, operands.terms.log2_sums + terms, kQueries, thread);
+    copy_floats(to.deltas, operands.terms.deltas + terms, kQueries, thread - kAttentionThreads / 2);
+  }
+}
+
 // Keys from `first_key` up to `end` of one key head, at most kKeys, and the queries up to `queries_end`.
 template <typename T, int kDim, Reach kReach>
 __device__ __forceinline__ void keys_backward(const AttentionBackwardOperands<T>& operands, const AttentionShape& shape,
@@ -87,99 +138,57 @@ __device__ __forceinline__ void keys_backward(const AttentionBackwardOperands<T>
   using Tile = SharedTile<T, kDim>;
   T* shared = shared_memory<T>();
   const Tile keys{shared}, values{shared + Tile::elements(S::kKeys)};
-  const auto buffer = [&](int index) {
-    T* tiles = shared + Tile::elements(2 * S::kKeys + index * 2 * S::kQueries);
-    auto* floats = reinterpret_cast<float*>(shared + Tile::elements(2 * S::kKeys + 4 * S::kQueries));
-    floats += index * 2 * S::kQueries;
-    return QueryBuffer<Tile>{Tile{tiles}, Tile{tiles + Tile::elements(S::kQueries)}, floats, floats + S::kQueries};
-  };
-
+  const auto rows = [&](auto* first) { return head_rows(first, shape.qkv_row(), shape, end - first_key); };
   const bool causal = shape.mask == Mask::kCausal;
   const int first_query = causal ? first_key : 0, window = static_cast<int>(shape.window);
   const int warp_row = static_cast<int>(threadIdx.x) / kLanes * S::kWarpKeys, first_warp_key = first_key + warp_row;
   const int64_t head_end = (at.head + 1) * shape.group();
 
-  const auto copy_step = [&](const Step& step, const QueryBuffer<Tile>& to) {
-    const T* queries = operands.qkv + shape.query_offset(at.b, step.head, step.query);
-    const T* d_out = operands.d_out + shape.out_offset(at.b, step.head, step.query);
-    const int rows = queries_end - step.query;
-    copy_tile<S::kQueries, kAttentionThreads>(to.queries, head_rows(queries, shape.qkv_row(), shape, rows));
-    copy_tile<S::kQueries, kAttentionThreads>(to.d_out, head_rows(d_out, shape.out_row(), shape, rows));
-    const int64_t terms = operands.terms.offset(shape, at.b, step.head, step.query);
-    if constexpr (kReach == Reach::kLimited) {  // queries of the next document see nothing here, like the padding
-      copy_floats_singly(to.log2_sums, operands.terms.log2_sums + terms, S::kQueries, rows, -kMaskedScore);
-      copy_floats_singly(to.deltas, operands.terms.deltas + terms, S::kQueries, rows, 0.0f);
-    } else {
-      const int thread = static_cast<int>(threadIdx.x);
-      copy_floats(to.log2_sums, operands.terms.log2_sums + terms, S::kQueries, thread);
-      copy_floats(to.deltas, operands.terms.deltas + terms, S::kQueries, thread - kAttentionThreads / 2);
-    }
+  const auto copy_step = [&](const Step& step, int buffer) {
+    copy_queries<kReach, S::kQueries>(query_buffer<T, kDim>(buffer), operands, shape, at.b, step, queries_end);
   };
-
   Step step{.head = at.head * shape.group(), .query = first_query};
-  const T* key_rows = operands.qkv + shape.key_offset(at.b, at.head, first_key);
-  const T* value_rows = operands.qkv + shape.value_offset(at.b, at.head, first_key);
-  copy_tile<S::kKeys, kAttentionThreads>(keys, head_rows(key_rows, shape.qkv_row(), shape, end - first_key));
-  copy_tile<S::kKeys, kAttentionThreads>(values, head_rows(value_rows, shape.qkv_row(), shape, end - first_key));
-  copy_step(step, buffer(0));
+  copy_tile<S::kKeys, kAttentionThreads>(keys, rows(operands.qkv + shape.key_offset(at.b, at.head, first_key)));
+  copy_tile<S::kKeys, kAttentionThreads>(values, rows(operands.qkv + shape.value_offset(at.b, at.head, first_key)));
+  copy_step(step, 0);
   commit_copies();
 
   Sums<S::kRowTiles, kDim / 8> d_keys = {}, d_values = {};
   const float log2_scale = shape.scale * kLog2E;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
   for (int parity = 0; step.head < head_end; parity ^= 1) {
-    const QueryBuffer<Tile> now = buffer(parity);
+    const QueryBuffer<Tile> now = query_buffer<T, kDim>(parity);
     const int query = step.query;
     wait_for_copies<0>();
     __syncthreads();  // this step's queries are there; nobody needs those of the step before any more
     step.query += S::kQueries;
     if (step.query >= queries_end) step = {.head = step.head + 1, .query = first_query};
-    if (step.head < head_end) copy_step(step, buffer(parity ^ 1));
+    if (step.head < head_end) copy_step(step, parity ^ 1);
     commit_copies();
     if (causal && first_warp_key >= query + S::kQueries) continue;  // no query of this step sees a key of the warp
     if (is_before_window<kReach>(query, first_warp_key, S::kWarpKeys, window)) continue;
 
     Sums<S::kRowTiles, S::kQueries / 8> probabilities = {};
     multiply_transposed(probabilities, keys, warp_row, now.queries);
-    if ((causal && first_warp_key + S::kWarpKeys > query + 1) ||
-        is_before_window<kReach>(query + S::kQueries - 1, first_warp_key, 1, window)) {
-      mask_scores_by_keys<kReach>(probabilities, first_warp_key, query, window);
-    }
-#pragma unroll
-    for (int n = 0; n < S::kQueries / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float log2_sum = now.log2_sums[n * 8 + lane % 4 * 2 + i % 2];
-#pragma unroll
-        for (int m = 0; m < S::kRowTiles; ++m) {
-          probabilities[m][n][i] = exp2_flushed(fmaf(probabilities[m][n][i], log2_scale, -log2_sum));
-        }
-      }
-    }
+    mask_scores_by_keys<kReach>(probabilities, first_warp_key, query, shape);
+    for_each_score_by_keys<S::kRowTiles, S::kQueries / 8>(now.log2_sums, [&](int m, int n, int i, float log2_sum) {
+      probabilities[m][n][i] = exp2_flushed(fmaf(probabilities[m][n][i], log2_scale, -log2_sum));
+    });
     LeftOperand<S::kRowTiles> left[S::kQueries / 16];
     round_to_left<T>(left, probabilities);
     multiply(d_values, left, now.d_out);
 
     Sums<S::kRowTiles, S::kQueries / 8> d_scores = {};
     multiply_transposed(d_scores, values, warp_row, now.d_out);
-#pragma unroll
-    for (int n = 0; n < S::kQueries / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float delta = now.deltas[n * 8 + lane % 4 * 2 + i % 2];
-#pragma unroll
-        for (int m = 0; m < S::kRowTiles; ++m) d_scores[m][n][i] = probabilities[m][n][i] * (d_scores[m][n][i] - delta);
-      }
-    }
+    for_each_score_by_keys<S::kRowTiles, S::kQueries / 8>(now.deltas, [&](int m, int n, int i, float delta) {
+      d_scores[m][n][i] = probabilities[m][n][i] * (d_scores[m][n][i] - delta);
+    });
     round_to_left<T>(left, d_scores);
     multiply(d_keys, left, now.queries);
   }
 
   scale_sums(d_keys, shape.scale);
-  T* d_key_rows = operands.d_qkv + shape.key_offset(at.b, at.head, first_key);
-  T* d_value_rows = operands.d_qkv + shape.value_offset(at.b, at.head, first_key);
-  write_sums(head_rows(d_key_rows, shape.qkv_row(), shape, end - first_key), keys, warp_row, d_keys);
-  write_sums(head_rows(d_value_rows, shape.qkv_row(), shape, end - first_key), values, warp_row, d_values);
+  write_sums(rows(operands.d_qkv + shape.key_offset(at.b, at.head, first_key)), keys, warp_row, d_keys);
+  write_sums(rows(operands.d_qkv + shape.value_offset(at.b, at.head, first_key)), values, warp_row, d_values);
 }
 
 template <typename T, int kDim, Reach kReach>
@@ -210,6 +219,48 @@ template <typename Tile>
 struct KeyBuffer {
   Tile keys, values;
 };
+
+// Terms of the queries whose scores a lane holds: two in each row tile.
+template <int kRowTiles>
+struct LaneTerms {
+  float log2_sums[kRowTiles][2], deltas[kRowTiles][2];
+};
+
+// Those of queries from `first_query` up to `end`.
+template <Reach kReach, int kRowTiles>
+__device__ __forceinline__ void load_terms(LaneTerms<kRowTiles>& to, const AttentionRowTerms& terms,
+                                           const AttentionShape& shape, const HeadPiece& at, int first_query, int end) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int query = first_query + m * 16 + half * 8 + lane / 4;
+      if constexpr (kReach == Reach::kLimited) query = std::min(query, end - 1);  // the others' results are not written
+      const int64_t term = terms.offset(shape, at.b, at.head, query);
+      to.log2_sums[m][half] = terms.log2_sums[term];
+      to.deltas[m][half] = terms.deltas[term];
+    }
+  }
+}
+
+// d_p, queries by keys, become d_s.
+template <int kRowTiles, int kColumnTiles>
+__device__ __forceinline__ void softmax_gradient(Sums<kRowTiles, kColumnTiles>& d_scores,
+                                                 const Sums<kRowTiles, kColumnTiles>& scores, float log2_scale,
+                                                 const LaneTerms<kRowTiles>& terms) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float p = exp2_flushed(fmaf(scores[m][n][i], log2_scale, -terms.log2_sums[m][i / 2]));
+        d_scores[m][n][i] = p * (d_scores[m][n][i] - terms.deltas[m][i / 2]);
+      }
+    }
+  }
+}
 
 // Queries from `first_query` on of one head, at most a block, and keys from `keys_begin` on. Both end at `end`.
 template <typename T, int kDim, Reach kReach>
@@ -245,20 +296,8 @@ __device__ __forceinline__ void queries_backward(const AttentionBackwardOperands
   copy_step(keys_begin, buffer(0));
   commit_copies();
 
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  float log2_sums[kRowTiles][2], deltas[kRowTiles][2];  // of the queries whose scores the lane holds
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      int query = first_warp_query + m * 16 + half * 8 + lane / 4;
-      if constexpr (kReach == Reach::kLimited) query = std::min(query, end - 1);  // the others' results are not written
-      const int64_t term = operands.terms.offset(shape, at.b, at.head, query);
-      log2_sums[m][half] = operands.terms.log2_sums[term];
-      deltas[m][half] = operands.terms.deltas[term];
-    }
-  }
-
+  LaneTerms<kRowTiles> terms;
+  load_terms<kReach>(terms, operands.terms, shape, at, first_warp_query, end);
   Sums<kRowTiles, kDim / 8> d_queries = {};
   const float log2_scale = shape.scale * kLog2E;
   for (int first_key = keys_begin, parity = 0; first_key < keys_end; first_key += kStep, parity ^= 1) {
@@ -273,21 +312,8 @@ __device__ __forceinline__ void queries_backward(const AttentionBackwardOperands
     Sums<kRowTiles, kStep / 8> scores = {}, d_scores = {};
     multiply_transposed(scores, queries, warp_row, now.keys);
     multiply_transposed(d_scores, d_out, warp_row, now.values);
-    if (first_key + kStep > end || (causal && first_key + kStep > first_warp_query + 1) ||
-        is_before_window<kReach>(first_warp_query + kWarpQueries - 1, first_key, 1, window)) {
-      mask_scores<kReach>(scores, first_warp_query, first_key, end, shape);
-    }
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < kStep / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float p = exp2_flushed(fmaf(scores[m][n][i], log2_scale, -log2_sums[m][i / 2]));
-          d_scores[m][n][i] = p * (d_scores[m][n][i] - deltas[m][i / 2]);
-        }
-      }
-    }
+    mask_scores<kReach>(scores, first_warp_query, first_key, end, shape);
+    softmax_gradient(d_scores, scores, log2_scale, terms);
     LeftOperand<kRowTiles> left[kStep / 16];
     round_to_left<T>(left, d_scores);
     multiply(d_queries, left, now.keys);

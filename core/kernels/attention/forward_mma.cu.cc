@@ -82,6 +82,28 @@ __device__ __forceinline__ void softmax_block(Sums<kRowTiles, kKeys / 8>& scores
   }
 }
 
+// Divides the sums of a warp's queries by their totals, and writes the logarithms of the totals to `lse` of the head.
+template <int kRowTiles, int kDimTiles>
+__device__ __forceinline__ void divide_by_totals(Sums<kRowTiles, kDimTiles>& sums, const PerQuery<kRowTiles>& totals,
+                                                 const PerQuery<kRowTiles>& maxima, float scale, float* lse,
+                                                 int first_query, int end) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float total = reduce_query(totals[m][half], Sum()), factor = 1.0f / total;
+#pragma unroll
+      for (int n = 0; n < kDimTiles; ++n) {
+        sums[m][n][half * 2] *= factor;
+        sums[m][n][half * 2 + 1] *= factor;
+      }
+      const int query = first_query + m * 16 + half * 8 + lane / 4;
+      if (lane % 4 == 0 && query < end) lse[query] = fmaf(maxima[m][half], scale, logf(total));
+    }
+  }
+}
+
 // Queries from `first_query` on of one head, at most a block, and keys from `keys_begin` on. Both end at `end`.
 template <typename T, int kDim, Reach kReach>
 __device__ __forceinline__ void attend(const ForwardOperands<T>& operands, const AttentionShape& shape,
@@ -96,18 +118,14 @@ __device__ __forceinline__ void attend(const ForwardOperands<T>& operands, const
   const int warp_row = static_cast<int>(threadIdx.x) / kLanes * kWarpQueries, window = static_cast<int>(shape.window);
   const int keys_end = causal ? std::min(end, first_query + kQueries) : end;
   const T* head_keys = operands.qkv + shape.key_offset(at.b, at.head / shape.group(), 0);
-  const auto copy_keys = [&](int first) {
-    const T* from = head_keys + first * shape.qkv_row();
-    copy_tile<kKeys, kAttentionThreads>(keys, head_rows(from, shape.qkv_row(), shape, end - first));
-  };
-  const auto copy_values = [&](int first) {
-    const T* from = head_keys + shape.num_kv_heads * shape.head_dim + first * shape.qkv_row();
-    copy_tile<kKeys, kAttentionThreads>(values, head_rows(from, shape.qkv_row(), shape, end - first));
+  const auto copy_step = [&](const Tile& to, const T* of_head, int first) {
+    const T* from = of_head + first * shape.qkv_row();
+    copy_tile<kKeys, kAttentionThreads>(to, head_rows(from, shape.qkv_row(), shape, end - first));
   };
 
   const T* query_rows = operands.qkv + shape.query_offset(at.b, at.head, first_query);
   copy_tile<kQueries, kAttentionThreads>(queries, head_rows(query_rows, shape.qkv_row(), shape, end - first_query));
-  copy_keys(keys_begin);
+  copy_step(keys, head_keys, keys_begin);
   commit_copies();
 
   Sums<kRowTiles, kDim / 8> sums = {};
@@ -120,41 +138,24 @@ __device__ __forceinline__ void attend(const ForwardOperands<T>& operands, const
                            !is_before_window<kReach>(first_warp_query, first_key, kKeys, window);
     wait_for_copies<0>();
     __syncthreads();  // the keys are there; nobody needs the values before them any more
-    copy_values(first_key);
+    copy_step(values, head_keys + shape.num_kv_heads * shape.head_dim, first_key);
     commit_copies();
     Sums<kRowTiles, kKeys / 8> scores = {};
     if (sees_keys) multiply_transposed(scores, queries, warp_row, keys);
     wait_for_copies<0>();
     __syncthreads();  // the values are there; nobody needs these keys any more
-    if (first_key + kKeys < keys_end) copy_keys(first_key + kKeys);
+    if (first_key + kKeys < keys_end) copy_step(keys, head_keys, first_key + kKeys);
     commit_copies();
     if (!sees_keys) continue;
-    if (first_key + kKeys > end || (causal && first_key + kKeys > first_warp_query + 1) ||
-        is_before_window<kReach>(first_warp_query + kWarpQueries - 1, first_key, 1, window)) {
-      mask_scores<kReach>(scores, first_warp_query, first_key, end, shape);
-    }
+    mask_scores<kReach>(scores, first_warp_query, first_key, end, shape);
     softmax_block(scores, maxima, totals, sums, operands.log2_scale);
     LeftOperand<kRowTiles> probabilities[kKeys / 16];
     round_to_left<T>(probabilities, scores);
     multiply(sums, probabilities, values);
   }
 
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float total = reduce_query(totals[m][half], Sum()), factor = 1.0f / total;
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) {
-        sums[m][n][half * 2] *= factor;
-        sums[m][n][half * 2 + 1] *= factor;
-      }
-      const int query = first_query + warp_row + m * 16 + half * 8 + lane / 4;
-      if (lane % 4 != 0 || query >= end) continue;
-      operands.lse[shape.lse_offset(at.b, at.head, query)] = fmaf(maxima[m][half], shape.scale, logf(total));
-    }
-  }
+  float* lse = operands.lse + shape.lse_offset(at.b, at.head, 0);
+  divide_by_totals(sums, totals, maxima, shape.scale, lse, first_query + warp_row, end);
   T* out = operands.out + shape.out_offset(at.b, at.head, first_query);
   write_sums(head_rows(out, shape.out_row(), shape, end - first_query), queries, warp_row, sums);
 }

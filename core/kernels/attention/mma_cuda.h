@@ -81,11 +81,16 @@ __device__ __forceinline__ bool is_before_window(int first_query, int first_key,
 template <Reach kReach, int kRowTiles, int kColumnTiles>
 __device__ __forceinline__ void mask_scores(Sums<kRowTiles, kColumnTiles>& scores, int first_query, int first_key,
                                             int keys_end, const AttentionShape& shape) {
+  const bool causal = shape.mask == Mask::kCausal;
+  const int window = static_cast<int>(shape.window), step_end = first_key + kColumnTiles * 8;
+  if (step_end <= keys_end && (!causal || step_end <= first_query + 1) &&
+      !is_before_window<kReach>(first_query + kRowTiles * 16 - 1, first_key, 1, window)) {
+    return;  // nothing is hidden
+  }
   // Once in a while: not worth registers in between.
   const int lane = computed_here(static_cast<int>(threadIdx.x)) % kLanes;
   // A query at t sees t + ahead keys, or all.
-  const int ahead = shape.mask == Mask::kCausal ? 1 : static_cast<int>(shape.sequence_length);
-  const int window = static_cast<int>(shape.window);
+  const int ahead = causal ? 1 : static_cast<int>(shape.sequence_length);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll

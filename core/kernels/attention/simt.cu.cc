@@ -140,6 +140,34 @@ __device__ __forceinline__ float reduce_row(float value, Op op) {
   return value;
 }
 
+// Scores become probabilities against the new running maximum, or 0 if not seen; earlier sums are rescaled to it.
+template <typename Sees>
+__device__ __forceinline__ void softmax_block(SimtSums& scores, float (&maxima)[kSimtPerThread],
+                                              float (&totals)[kSimtPerThread], SimtSums& sums, float scale,
+                                              const Sees& sees) {
+#pragma unroll
+  for (int i = 0; i < kSimtPerThread; ++i) {
+    float largest = maxima[i];
+#pragma unroll
+    for (int j = 0; j < kSimtPerThread; ++j) {
+      scores[i][j] *= scale;
+      if (sees(i, j)) largest = fmaxf(largest, scores[i][j]);
+    }
+    largest = reduce_row(largest, NumberMax());
+    // While every score is -Inf any finite reference gives p = 0; -Inf itself would give NaN.
+    const float reference = largest == kLowest ? 0.0f : largest;
+    const float correction = expf(maxima[i] - reference);
+    maxima[i] = largest;
+    totals[i] *= correction;
+#pragma unroll
+    for (int j = 0; j < kSimtPerThread; ++j) {
+      scores[i][j] = sees(i, j) ? expf(scores[i][j] - reference) : 0.0f;
+      totals[i] += scores[i][j];
+      sums[i][j] *= correction;
+    }
+  }
+}
+
 // Queries [first_query, end) of a document.
 template <typename T>
 __device__ __forceinline__ void attend_simt(const ForwardOperands<T>& operands, const AttentionShape& shape,
@@ -161,32 +189,10 @@ __device__ __forceinline__ void attend_simt(const ForwardOperands<T>& operands, 
   for (; first_key < keys_end; first_key += kSimtTile) {
     SimtSums scores = {};
     add_dot_products(scores, queries, rows_at(shape.key_offset(at.b, kv_head, first_key), first_key), a, b);
-#pragma unroll
-    for (int i = 0; i < kSimtPerThread; ++i) {
-      const int query = first_query + simt_first_row() + i;
-      const auto sees = [&](int j) {
-        const int key = first_key + simt_column(j);
-        return key < document.end && shape.sees(query, key);
-      };
-      float largest = maxima[i];
-#pragma unroll
-      for (int j = 0; j < kSimtPerThread; ++j) {
-        scores[i][j] *= shape.scale;
-        if (sees(j)) largest = fmaxf(largest, scores[i][j]);
-      }
-      largest = reduce_row(largest, NumberMax());
-      // While every score is -Inf any finite reference gives p = 0; -Inf itself would give NaN.
-      const float reference = largest == kLowest ? 0.0f : largest;
-      const float correction = expf(maxima[i] - reference);
-      maxima[i] = largest;
-      totals[i] *= correction;
-#pragma unroll
-      for (int j = 0; j < kSimtPerThread; ++j) {
-        scores[i][j] = sees(j) ? expf(scores[i][j] - reference) : 0.0f;
-        totals[i] += scores[i][j];
-        sums[i][j] *= correction;
-      }
-    }
+    softmax_block(scores, maxima, totals, sums, shape.scale, [&](int i, int j) {
+      const int query = first_query + simt_first_row() + i, key = first_key + simt_column(j);
+      return key < document.end && shape.sees(query, key);
+    });
     store_tile(probabilities, scores);
     load_tile(b, rows_at(shape.value_offset(at.b, kv_head, first_key), first_key), first_column);
     __syncthreads();

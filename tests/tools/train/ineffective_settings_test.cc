@@ -71,8 +71,7 @@ TEST(IneffectiveSettings, RulesThatChangeNoOp) {
 TEST(IneffectiveSettings, PatternsThatKeepNothingHigh) {
   EXPECT_EQ(warnings_of({"precision.pattern=attention_high", "precision.compute=fp32"}),
             "precision.pattern = attention_high" + kNoOp);
-  EXPECT_EQ(warnings_of({"precision.pattern=all_low"}),
-            "precision.pattern = all_low" + kNoOp);
+  EXPECT_EQ(warnings_of({"precision.pattern=all_low"}), "precision.pattern = all_low" + kNoOp);
   EXPECT_EQ(warnings_of({"precision.pattern_blocks=2"}),
             "precision.pattern_blocks = 2 has no effect: it belongs to precision.pattern = first_last_k_high");
 }
@@ -82,12 +81,14 @@ TEST(IneffectiveSettings, DelayedScalingThatNothingUses) {
             "precision.delayed has no effect: no operand has delayed scaling; give precision.recipe=delayed");
 }
 
+// Whether there is a warning about `setting` in a run with the settings `choice`.
+bool is_named(const std::string& setting, const Settings& choice, int ranks = 0) {
+  Settings settings = choice;
+  settings.push_back(setting);
+  return warnings_of(settings, ranks).find(setting.substr(0, setting.find('=')) + " = ") != std::string::npos;
+}
+
 TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
-  const auto is_named = [](const std::string& setting, const Settings& choice, int ranks = 0) {
-    Settings settings = choice;
-    settings.push_back(setting);
-    return warnings_of(settings, ranks).find(setting.substr(0, setting.find('=')) + " = ") != std::string::npos;
-  };
   const std::pair<const char*, Settings> cases[] = {
       {"model.rope_base=5", {"model.position=rope"}},
       {"data.layout=u16", {"data.format=tokens"}},
@@ -107,8 +108,10 @@ TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
     EXPECT_TRUE(is_named(setting, {})) << setting;
     EXPECT_FALSE(is_named(setting, choice)) << setting;
   }
-  const Settings unevaluated = {"train.eval_interval=0"},
-                 fixed_scale = {"precision.compute=fp16", "scaler.mode=static"};
+}
+
+TEST(IneffectiveSettings, SettingsOfThingsThatAreLeftOut) {
+  const Settings unevaluated = {"train.eval_interval=0"};
   for (const char* setting : {"train.eval_batches=3", "data.validation=[b]", "data.validation_fraction=0.2"}) {
     EXPECT_FALSE(is_named(setting, {})) << setting;
     EXPECT_TRUE(is_named(setting, unevaluated)) << setting;
@@ -120,13 +123,6 @@ TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
   }
   EXPECT_TRUE(is_named("train.sample_tokens=5", {"data.format=tokens"}));
   EXPECT_FALSE(is_named("train.sample_tokens=0", {"data.format=tokens"}));
-  for (const char* setting :
-       {"scaler.growth_factor=3", "scaler.growth_interval=3", "scaler.backoff_factor=0.25",
-        "scaler.min_scale=4", "scaler.max_scale=1e9", "scaler.hysteresis=3"}) {
-    EXPECT_FALSE(is_named(setting, {"precision.compute=fp16"})) << setting;
-    EXPECT_TRUE(is_named(setting, fixed_scale)) << setting;
-  }
-  EXPECT_FALSE(is_named("scaler.floor=clamp", fixed_scale));
   for (const char* setting : {"optimizer.sharding=replicated", "comm.wire_dtype=fp32", "comm.accumulate=wire"}) {
     EXPECT_FALSE(is_named(setting, {})) << setting;
     EXPECT_FALSE(is_named(setting, {}, 2)) << setting;
@@ -142,6 +138,16 @@ TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
   EXPECT_TRUE(is_named("optimizer.final_lr=1e-5", {"optimizer.schedule=constant"}));
   EXPECT_TRUE(is_named("optimizer.clip.max_norm=2", {"optimizer.clip.mode=none"}));
   EXPECT_TRUE(is_named("cuda.graph=true", {"device=cpu"}));
+}
+
+TEST(IneffectiveSettings, SettingsOfTheScaler) {
+  const Settings fixed_scale = {"precision.compute=fp16", "scaler.mode=static"};
+  for (const char* setting : {"scaler.growth_factor=3", "scaler.growth_interval=3", "scaler.backoff_factor=0.25",
+                              "scaler.min_scale=4", "scaler.max_scale=1e9", "scaler.hysteresis=3"}) {
+    EXPECT_FALSE(is_named(setting, {"precision.compute=fp16"})) << setting;
+    EXPECT_TRUE(is_named(setting, fixed_scale)) << setting;
+  }
+  EXPECT_FALSE(is_named("scaler.floor=clamp", fixed_scale));
   EXPECT_TRUE(is_named("scaler.preset=deepspeed", {}));
   EXPECT_FALSE(is_named("scaler.growth_interval=3", {"scaler.preset=deepspeed", "precision.compute=fp16"}));
 }
@@ -187,10 +193,9 @@ TEST(IneffectiveSettings, ReasonsOfRulesThatLaterOnesUndo) {
   EXPECT_EQ(warnings_of({"precision.compute=fp32", "precision.pattern=attention_high",
                          "precision.rules=[{match: blocks, format: bf16}]"}),
             "precision.pattern = attention_high" + kNoOp);
-  EXPECT_EQ(
-      warnings_of(
-          {"precision.compute=fp32", "precision.fp32_products=tf32", "precision.rules=[{match: head, format: tf32}]"}),
-      "precision.rules[0] = {match: head, format: tf32}" + kNoOp);
+  EXPECT_EQ(warnings_of({"precision.compute=fp32", "precision.fp32_products=tf32",
+                         "precision.rules=[{match: head, format: tf32}]"}),
+            "precision.rules[0] = {match: head, format: tf32}" + kNoOp);
 }
 
 TEST(IneffectiveSettings, FormatsOfTheStateWithoutWeightsIn16Bits) {
