@@ -28,7 +28,7 @@
 #include "tools/config/config.h"
 #include "tools/run/job/job.h"
 #include "tools/train/run_profile.h"
-#include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 #include "tools/train/step/train_step.h"
 
 namespace mantissa {

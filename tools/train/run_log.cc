@@ -12,7 +12,7 @@
 #include "tools/run/guard/watchdog.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/run_profile.h"
-#include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 #include "tools/train/step/precision_table.h"
 
 namespace mantissa {

@@ -21,7 +21,7 @@
 #include "tools/train/initial_weights.h"
 #include "tools/train/run_observers.h"
 #include "tools/train/run_profile.h"
-#include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 #include "tools/train/step/precision_table.h"
 
 namespace mantissa {

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "core/cuda/runtime/runtime.h"
-#include "core/kernels/gemm/device_cublaslt.h"
+#include "core/kernels/gemm/choice_cublaslt.h"
 #include "core/kernels/gemm/gemm_cuda.h"
 
 namespace mantissa::cuda {

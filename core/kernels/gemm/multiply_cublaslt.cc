@@ -14,7 +14,7 @@
 #include "core/cuda/runtime/runtime.h"
 #include "core/kernels/activation/args.h"
 #include "core/kernels/elementwise/args.h"
-#include "core/kernels/gemm/device_cublaslt.h"
+#include "core/kernels/gemm/choice_cublaslt.h"
 #include "core/kernels/gemm/steps.h"
 #include "core/kernels/reduction/args.h"
 

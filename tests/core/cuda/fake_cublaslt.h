@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/kernels/gemm/device_cublaslt.h"
+#include "core/kernels/gemm/choice_cublaslt.h"
 
 namespace mantissa::cuda::fake_cublaslt {
 

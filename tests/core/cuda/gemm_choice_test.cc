@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "core/cuda/emulation/stream_queue.h"
-#include "core/kernels/gemm/device_cublaslt.h"
+#include "core/kernels/gemm/choice_cublaslt.h"
 #include "core/kernels/gemm/problem_cublaslt.h"
 #include "tests/core/cuda/gemm_products.h"
 #include "tests/testing/error_of.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/cuda/runtime/runtime.h"
-#include "core/kernels/gemm/device_cublaslt.h"
+#include "core/kernels/gemm/choice_cublaslt.h"
 #include "tests/core/cuda/fake_cublaslt.h"
 #include "tests/core/io/temp_folder.h"
 #include "tests/reference/gelu.h"

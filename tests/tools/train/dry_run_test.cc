@@ -1,5 +1,5 @@
 // Memory of a step, byte for byte, from dry runs: with recomputation, long contexts and large vocabularies.
-#include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 
 #include <gtest/gtest.h>
 

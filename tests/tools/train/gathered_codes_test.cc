@@ -13,7 +13,7 @@
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/config/minimal.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 #include "tools/train/step/train_step.h"
 
 namespace mantissa::testing {

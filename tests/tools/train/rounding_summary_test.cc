@@ -5,6 +5,7 @@
 #include "core/backend/decorators.h"
 #include "tests/tools/config/minimal.h"
 #include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 #include "tools/train/step/precision_table.h"
 
 namespace mantissa {

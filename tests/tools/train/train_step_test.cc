@@ -16,7 +16,7 @@
 #include "tests/testing/weight_hash.h"
 #include "tools/model/generate/generator.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 #include "tools/train/step/step_work.h"
 #include "tools/train/trainer.h"
 

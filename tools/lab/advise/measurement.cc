@@ -8,6 +8,7 @@
 #include "tools/lab/experiment/candidates.h"
 #include "tools/run/report/report.h"
 #include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 
 namespace mantissa {
 namespace {

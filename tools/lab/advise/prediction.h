@@ -14,7 +14,7 @@
 #include "core/backend/decorators.h"
 #include "core/kernels/fp8_gemm_support.h"
 #include "tools/lab/experiment/training_run.h"
-#include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 
 namespace mantissa {
 

@@ -10,7 +10,7 @@
 #include "tools/config/config.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/run/job/job.h"
-#include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 
 namespace mantissa {
 

@@ -15,6 +15,7 @@
 #include "core/kernels/fp8_gemm_support.h"
 #include "tools/config/config.h"
 #include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 
 namespace mantissa {
 

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "comm/sharded_optimizer.h"
 #include "core/ops/rounded_operand.h"
 #include "core/profile/range.h"
@@ -41,36 +39,6 @@ class DryRun {
   const std::unique_ptr<Communicator> communicator_;
   Session session_;
 };
-
-// ---- Memory of a rank, by category.
-
-struct MemoryTable {
-  int64_t parameters = 0;  // elements of the model, on whatever rank
-  StateMemory state;
-  size_t activations = 0;  // peak of the step arena: activations, their gradients and temporaries
-  size_t casts = 0;        // low-precision copies of weights kept in another dtype, and scales
-  size_t packed = 0;       // copies of weights in the order of matrix products, for several micro-batches
-  size_t total() const { return state.total() + activations + casts + packed; }
-};
-
-MemoryTable measure_memory_table(const Session& session);
-// The table that a training of this configuration will measure, but for evaluation and samples. ConfigError as DryRun.
-// Weights are packed as config.device does, or as the options say.
-MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged,
-                                 Fp8GemmSupport support = Fp8GemmSupport::kNone);
-MemoryTable predict_memory_table(const Config& config, const DryRunOptions& options);
-// The same for every phase of precision.schedule. ConfigError names the phase.
-std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks,
-                                               ContributionPath path = ContributionPath::kExchanged);
-// MemoryError if the most that a phase needs is more than the host has: such a training would be killed as soon as it
-// touches what is missing. GPUs refuse it themselves.
-void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator);
-// One line a category, in MiB. Then the rank's bytes of state for each parameter of the model.
-std::string to_text(const MemoryTable& table);
-// "2.45 GiB (weights and gradients 0.71, optimizer 1.42, activations 0.11, buffers 0.21)".
-std::string to_line(const MemoryTable& table);
-// Bytes by category.
-void to_json(nlohmann::json& json, const MemoryTable& table);
 
 // ---- The ops of the model.
 

@@ -17,7 +17,7 @@
 #include "tools/lab/analyze/sensitivity/passes.h"
 #include "tools/run/job/job.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/train/step/dry_run.h"
+#include "tools/train/step/memory_prediction.h"
 #include "tools/train/step/train_step.h"
 
 namespace mantissa {

@@ -1,4 +1,4 @@
-#include "core/kernels/gemm/device_cublaslt.h"
+#include "core/kernels/gemm/choice_cublaslt.h"
 
 #include <algorithm>
 #include <bit>
