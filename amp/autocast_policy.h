@@ -79,6 +79,7 @@ std::optional<RuleFormat> parse_rule_format(std::string_view text);
 extern const char* const kRecipeNames;
 extern const char* const kPlainFormatNames;
 
+// Sets the precision of ops or operands in the layers that match.
 struct PrecisionRule {
   std::string match = "**";  // a LayerPattern
   std::optional<Op> op{};

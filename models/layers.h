@@ -48,11 +48,12 @@ class LoraAdapters {
   float dropout_ = 0.0f;
 };
 
-// The layer and projection whose adapter has this parameter; std::nullopt: it is none's.
+// The layer and projection that an adapter belongs to.
 struct AdapterPlace {
   std::string layer;       // "blocks.0.attention.qkv"
   std::string projection;  // "q_proj"
 };
+// The place of the adapter with this parameter; std::nullopt: no adapter has it.
 std::optional<AdapterPlace> adapter_place(const Parameter& parameter);
 // The adapter's matrices among the parameters: A is `<layer>.<projection>.lora_a.weight`, B the same with lora_b.
 std::string adapter_name(const AdapterPlace& place, std::string_view matrix);
