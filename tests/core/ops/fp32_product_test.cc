@@ -1,7 +1,7 @@
 // Products of fp32 matrices by tf32 and by bf16 parts, against sums in double within the bounds that
 // core/ops/fp32_product.h derives.
-#include "core/kernels/gemm/args.h"
 #include "core/ops/fp32_product.h"
+#include "core/kernels/gemm/args.h"
 
 #include <gtest/gtest.h>
 

@@ -134,10 +134,10 @@ TEST(ReferenceYaml, NamesEveryActivationAndOp) {
 TEST(ReferenceYaml, NamesEveryChoice) {
   const std::string text = reference_text();
   for (const char* word :
-       {"layer_norm", "rms_norm",   "gelu_tanh", "gelu_erf", "swiglu",   "learned",  "rope",       "bytes",
-        "tokens",     "llmc",       "u16",       "u32",      "constant", "linear",   "cosine",     "wsd",
-        "adaptive",   "replicated", "widest",    "as_given", "static",   "dynamic",  "clamp",
-        "wire",       "mpi",        "local",     "pytorch",  "megatron", "deepspeed"}) {
+       {"layer_norm", "rms_norm",   "gelu_tanh", "gelu_erf", "swiglu",   "learned", "rope",   "bytes",
+        "tokens",     "llmc",       "u16",       "u32",      "constant", "linear",  "cosine", "wsd",
+        "adaptive",   "replicated", "widest",    "as_given", "static",   "dynamic", "clamp",  "wire",
+        "mpi",        "local",      "pytorch",   "megatron", "deepspeed"}) {
     EXPECT_THAT(text, HasSubstr(word));
   }
 }

@@ -1,6 +1,6 @@
 // Plans for a model with one deliberately sensitive layer: choices, costs and memory.
-#include "core/backend/registry.h"
 #include "tools/lab/advise/plan/plan_advice.h"
+#include "core/backend/registry.h"
 
 #include <gtest/gtest.h>
 
