@@ -1,6 +1,11 @@
 // Backends without computation, and backends that report calls.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include <cstring>
 #include <span>
 

@@ -128,7 +128,7 @@ constexpr E8M0 micro_scale_of(float after) {
 }
 
 // --- delayed scaling
-// It takes the scale of a tensor in this step from its amaxes in earlier steps, so that rounding needs no pass of its
+// The scale of a tensor in this step follows from its amaxes in earlier steps, so that rounding needs no pass of its
 // own. A non-finite amax belongs to a step that overflowed. It is entered as 0, which counts as no amax: otherwise it
 // would determine the scale for as long as it stays in the history.
 

@@ -164,7 +164,7 @@ def functions(text):
 def is_function(head):
     head = re.sub(r"^\s*(?:template\s*<[^{};]*?>\s*(?=[\w\[]))*", "", head)
     while re.search(r"\([^()]*\)", head):
-        head, marked = re.sub(r"\([^()]*\)", "§", head), True
+        head = re.sub(r"\([^()]*\)", "§", head)
     return "§" in head and not CONTROL.match(head) and not re.search(r"(?<!operator)=(?!=)", head) and "(" not in head
 
 

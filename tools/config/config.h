@@ -1,5 +1,5 @@
-// Config: every setting of a run, as plain typed structs, and nothing else. The keys are bound in config_binding.cc and
-// documented, with these defaults, in configs/reference.yaml.
+// Config: every setting of a run, as plain typed structs; how it is read, checked, compared and printed. The keys are
+// bound in config_binding.cc and documented, with these defaults, in configs/reference.yaml.
 #pragma once
 
 #include <fmt/core.h>

@@ -2,7 +2,7 @@
 //
 //   void bind_train(ConfigVisitor& v, TrainConfig& c) {
 //     v.scalar("steps", integer_field<int64_t>(c.steps, 1));
-//     v.scalar("device", choice_field(c.device, kDeviceNames));
+//     v.scalar("recompute", choice_field(c.recompute, names::kRecompute));
 //   }
 #pragma once
 

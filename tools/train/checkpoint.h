@@ -31,7 +31,7 @@ struct ResumePoint {
   std::string folder;
   int64_t step = 0;       // steps done
   nlohmann::json run;     // the manifest's "run" entry: see run_state.h
-  bool is_named = false;  // by checkpoint.resume: none other will do
+  bool is_named = false;  // by checkpoint.resume: no other will do
 };
 
 // A checkpoint that is at fault itself, where the configuration is not: `auto` takes the one before.

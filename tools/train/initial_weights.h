@@ -1,4 +1,4 @@
-// The weights of a run or checkpoint, and of models of other programs, one parameter at a time.
+// Weights that a training begins with, and the file of its frozen weights.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 
 namespace mantissa {
 
-// Gives the run folder its file: from `weights`, as find_initial_weights() returns them, or from the run of the
-// checkpoint. Nothing if the run freezes no weights. CheckpointError, the same on all ranks, if the file differs from
-// the file in the checkpoint's training, or cannot be read or written. Collective.
+// Writes the file of frozen weights to the run folder: from `weights`, as find_initial_weights() returns them, or from
+// the run of the checkpoint. Nothing if the run freezes no weights. CheckpointError, the same on all ranks, if the file
+// differs from the file in the checkpoint's training, or cannot be read or written. Collective.
 std::optional<CheckpointFile> provide_base(const Config& run, const std::optional<ResumePoint>& checkpoint,
                                            const std::string& weights, Communicator& communicator);
 // Sets the session's frozen weights, if there are any, to those of such a file or of a model. Without a path they stay

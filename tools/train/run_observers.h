@@ -1,4 +1,4 @@
-// Observers by which `mantissa train` keeps a run safe: checkpoints, scores, the black box, slow ranks. RunLog logs it.
+// Observers of `mantissa train` beside its log: checkpoints, scores, the black box, slow ranks.
 #pragma once
 
 #include <algorithm>

@@ -38,7 +38,6 @@ class Evaluation {
 
   // Whether there is validation text and train.eval_interval asks for it.
   bool enabled() const { return sequences_ > 0; }
-  int64_t sequences() const { return sequences_; }
   // Mean loss over the non-ignored tokens of the first sequences of the validation text, nats: the same set in every
   // call and for every number of ranks. DataError, alike on all ranks, if a rank cannot read its part. Collective.
   double run() {

@@ -52,10 +52,11 @@ struct SumContributionsArgs {
   static auto operands(auto& a) { return std::array{&a.contributions, &a.out, &a.record}; }
 };
 
-// Writes record, u8 of one VerdictRecord: the sum of losses (M) fp32 or fp64 of this rank's micro-batches, in double
-// and in order; the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets; and the stop
-// request of plan, u8 of one UpdatePlan; and state_faults (1) i32, AdamWArgs::faults of this rank's updates, or
-// undefined.
+// Writes record, u8 of one VerdictRecord:
+//   the sum of losses (M) fp32 or fp64 of this rank's micro-batches, in double and in order
+//   the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets
+//   the stop request of plan, u8 of one UpdatePlan
+//   state_faults (1) i32, AdamWArgs::faults of this rank's updates, or undefined
 struct RecordVerdictArgs {
   static constexpr std::string_view kName = "record_verdict";
   Tensor losses{}, stats{}, plan{}, record{}, state_faults{};

@@ -5,7 +5,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/kernels/check_args.h"
 #include "core/kernels/reduction/block_stats_cpu.h"
 
 #undef HWY_TARGET_INCLUDE

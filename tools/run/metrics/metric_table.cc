@@ -172,8 +172,6 @@ constexpr std::array kMetrics = {
            .prometheus = {"heartbeat_timestamp_seconds", "gauge", "Unix time at which this file was written."}},
     Metric{.name = "start", .prometheus = {"start_timestamp_seconds", "gauge", "Unix time of this start of the run."}},
     Metric{.name = "estimated_end",
-           .unit = "s",
-           .meaning = "Unix time of the end",
            .prometheus = {"estimated_end_timestamp_seconds", "gauge",
                           "Unix time of the estimated end; only while it runs."}},
 };

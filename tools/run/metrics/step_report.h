@@ -38,7 +38,7 @@ struct StepReport {
   // After a non-finite state: describe_state_faults(). After a non-finite loss, or non-finite gradients whose source
   // was searched: the first op with a non-finite output, and its inputs. Nothing if every op's output was finite.
   std::optional<std::string> culprit;
-  std::vector<std::string> overflowed_layers{};  // whose precision that had
+  std::vector<std::string> overflowed_layers{};  // layers in the precision that overflowed
   // curvature_of() in amp/adaptive_precision.h; only if it was measured and the update leads downhill.
   std::optional<double> curvature{};
   // gradient_noise_of() in amp/adaptive_precision.h; only if it was measured.

@@ -41,12 +41,13 @@ struct RunState {
   PrecisionFallback fallback;
   std::optional<AdaptivePrecision> adaptive{};  // where the run's precision adapts
   std::optional<double> first_validation_loss{};
-  std::optional<CheckpointFile> base{};  // the file of frozen weights (run_model.h); for manifests, not read from them
+  std::optional<CheckpointFile>
+      base{};  // the file of frozen weights (tools/model/runtime/open_model.h); for manifests, not read from them
 };
 
 nlohmann::json to_json(const RunState& state);
 // The state after `steps_done` steps from a manifest's "run" entry. Parts that the run did not have yet may be missing:
-// they begin there. DamagedEntry (manifest.h).
+// they begin there. DamagedEntry (run_folder.h).
 RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved);
 void to_json(nlohmann::json& j, const RollbackPoint& point);
 void from_json(const nlohmann::json& j, RollbackPoint& point);

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/sharded_optimizer.h"
 #include "core/ops/rounded_operand.h"
 #include "core/profile/range.h"
 #include "tools/train/step/step_work.h"

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "comm/sharded_optimizer.h"
 #include "tools/train/step/dry_run.h"
 
 namespace mantissa {

@@ -126,11 +126,7 @@ void StepWork::run(const PassOptions& passes) {
       options.between_nodes = [this] { reducer_.progress(); };
     }
     Tape tape = runtime_.make_tape(std::move(options), passes.policy);
-    LossOutput output;
-    {
-      const Range range(RangeKind::kPhase, "forward");
-      output = runtime_.model->loss(tape, part_of(tokens_, index), part_of(targets_, index), config_.model.context);
-    }
+    const LossOutput output = forward(tape, index);
     runtime_.backend->copy(output.sum.value, losses_.slice(static_cast<int64_t>(index), 1), *runtime_.stream);
     const Range range(RangeKind::kPhase, "backward");
     tape.backward(output.sum);

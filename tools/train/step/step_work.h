@@ -60,7 +60,7 @@ class StepWork {
   std::optional<FoundOp> find_culprit(Pass pass);
 
  private:
-  // On this rank, in the micro-batch that the text names.
+  // find_culprit() on this rank; the text names the micro-batch.
   std::optional<FoundOp> find_own_culprit(Pass pass);
   // All micro-batches of a step.
   struct Samples {
