@@ -1,5 +1,9 @@
 #include "core/autograd/delayed_scales.h"
 
+#include <algorithm>
+#include <bit>
+
+#include "core/kernels/quantize/args.h"
 #include "core/quant/narrow_format.h"
 
 namespace mantissa {
@@ -28,8 +32,8 @@ int32_t times(int32_t amax, double ratio) {
 
 DelayedScales::DelayedScales(const ParameterSet& parameters, const PrecisionPolicy& policy,
                              const DelayedScalingOptions& options, Backend& backend, Stream& stream)
-    : backend_(backend), stream_(stream) {
-  args_.options = options;
+    : backend_(backend), stream_(stream), args_(std::make_unique<DelayedScalesArgs>()) {
+  args_->options = options;
   for (int index = 0; index < parameters.size(); ++index) {
     const Parameter& parameter = parameters[index];
     if (!is_linear(parameter)) continue;
@@ -47,16 +51,28 @@ DelayedScales::DelayedScales(const ParameterSet& parameters, const PrecisionPoli
     calibrated_ = true;
     return;
   }
-  args_.mine = backend_.make_tensor(DType::kU8, {tensors() * kRecordBytes}, "amaxes");
-  args_.total = backend_.make_tensor(DType::kU8, {tensors() * kRecordBytes}, "amaxes");
-  args_.history = backend_.make_tensor(DType::kI32, {tensors(), args_.options.history}, "amax history");
-  args_.scales = backend_.make_tensor(DType::kF32, {tensors()}, "scales");
-  args_.maxima = backend_.make_tensor(DType::kF32, {tensors()}, "maxima of formats");
-  args_.entries = backend_.make_tensor(DType::kI32, {1}, "entries of the amax history");
+  args_->mine = backend_.make_tensor(DType::kU8, {tensors() * kRecordBytes}, "amaxes");
+  args_->total = backend_.make_tensor(DType::kU8, {tensors() * kRecordBytes}, "amaxes");
+  args_->history = backend_.make_tensor(DType::kI32, {tensors(), args_->options.history}, "amax history");
+  args_->scales = backend_.make_tensor(DType::kF32, {tensors()}, "scales");
+  args_->maxima = backend_.make_tensor(DType::kF32, {tensors()}, "maxima of formats");
+  args_->entries = backend_.make_tensor(DType::kI32, {1}, "entries of the amax history");
   std::vector<float> maxima;
   for (const Key& key : keys_) maxima.push_back(narrow_format(std::get<Format>(key)).max);
-  backend_.upload(maxima.data(), args_.maxima, stream_);
-  backend_.fill(args_.scales, 1.0f, stream_);
+  backend_.upload(maxima.data(), args_->maxima, stream_);
+  backend_.fill(args_->scales, 1.0f, stream_);
+}
+
+DelayedScales::~DelayedScales() = default;
+
+const Tensor& DelayedScales::records() const { return args_->mine; }
+
+void DelayedScales::advance(const Tensor& all_records, const Tensor& decision) {
+  DelayedScalesArgs args = *args_;
+  args.records = all_records;
+  args.decision = decision;
+  backend_.run(args, stream_);
+  ++version_;
 }
 
 DelayedScales::Slot DelayedScales::slot(const Parameter& weight, Role role, Format format) const {
@@ -64,20 +80,20 @@ DelayedScales::Slot DelayedScales::slot(const Parameter& weight, Role role, Form
   const auto found = slots_.find(key);
   MANTISSA_CHECK(found != slots_.end(), "[delayed_scales] the policy has no delayed scaling for {}", name_of(key));
   const int64_t index = found->second;
-  return {.scale = args_.scales.slice(index, 1),
-          .record = args_.mine.slice(index * kRecordBytes, kRecordBytes),
+  return {.scale = args_->scales.slice(index, 1),
+          .record = args_->mine.slice(index * kRecordBytes, kRecordBytes),
           .left = role == Role::kWeight && left_.contains(&weight)};
 }
 
 size_t DelayedScales::size_bytes() const {
   size_t bytes = 0;
-  for (const Tensor* tensor : DelayedScalesArgs::operands(args_)) bytes += tensor->defined() ? tensor->size_bytes() : 0;
+  for (const Tensor* tensor : DelayedScalesArgs::operands(*args_)) bytes += tensor->defined() ? tensor->size_bytes() : 0;
   return bytes;
 }
 
 void DelayedScales::end_calibration() {
   std::vector<QuantizeRecord> totals(keys_.size());
-  backend_.download(args_.total, totals.data(), stream_);
+  backend_.download(args_->total, totals.data(), stream_);
   calibrating_ = false;
   calibrated_ = std::all_of(totals.begin(), totals.end(),
                             [](const QuantizeRecord& total) { return is_finite_magnitude(total.amax); });
@@ -86,24 +102,24 @@ void DelayedScales::end_calibration() {
 void DelayedScales::forget_records() {
   if (empty()) return;
   const std::vector<QuantizeRecord> none(keys_.size());
-  backend_.upload(none.data(), args_.mine, stream_);
+  backend_.upload(none.data(), args_->mine, stream_);
   ++version_;  // weights must be rounded, and recorded, again
 }
 
 DelayedScales::State DelayedScales::state() const {
   State state;
   if (empty()) return state;
-  std::vector<int32_t> history(static_cast<size_t>(args_.history.numel()));
+  std::vector<int32_t> history(static_cast<size_t>(args_->history.numel()));
   int32_t entries = 0;
   state.scales.resize(keys_.size());
-  backend_.download(args_.history, history.data(), stream_);
-  backend_.download(args_.scales, state.scales.data(), stream_);
-  backend_.download(args_.entries, &entries, stream_);
-  state.entries = std::min<int64_t>(entries, args_.options.history);
+  backend_.download(args_->history, history.data(), stream_);
+  backend_.download(args_->scales, state.scales.data(), stream_);
+  backend_.download(args_->entries, &entries, stream_);
+  state.entries = std::min<int64_t>(entries, args_->options.history);
   for (int64_t tensor = 0; tensor < tensors(); ++tensor) {
     state.names.push_back(name_of(keys_[static_cast<size_t>(tensor)]));
     for (int64_t i = entries - state.entries; i < entries; ++i) {
-      state.amaxes.push_back(history[static_cast<size_t>(tensor * args_.options.history + i % args_.options.history)]);
+      state.amaxes.push_back(history[static_cast<size_t>(tensor * args_->options.history + i % args_->options.history)]);
     }
   }
   return state;
@@ -115,9 +131,9 @@ void DelayedScales::load_state(const State& state, double gradient_ratio) {
                  "[delayed_scales.load_state] {} names, {} scales and {} entries each do not go with {} amaxes",
                  state.names.size(), state.scales.size(), state.entries, state.amaxes.size());
   if (empty()) return;
-  std::vector<int32_t> history(static_cast<size_t>(args_.history.numel()));
+  std::vector<int32_t> history(static_cast<size_t>(args_->history.numel()));
   std::vector<float> scales(keys_.size(), 1.0f);
-  const int64_t kept = std::min<int64_t>(state.entries, args_.options.history);
+  const int64_t kept = std::min<int64_t>(state.entries, args_->options.history);
   calibrated_ = state.entries > 0;
   for (size_t tensor = 0; tensor < keys_.size(); ++tensor) {
     const auto found = std::find(state.names.begin(), state.names.end(), name_of(keys_[tensor]));
@@ -129,13 +145,13 @@ void DelayedScales::load_state(const State& state, double gradient_ratio) {
     const double ratio = std::get<Role>(keys_[tensor]) == Role::kGradient ? gradient_ratio : 1.0;
     scales[tensor] = normal(state.scales[saved] / ratio);
     const auto newest = state.amaxes.begin() + static_cast<int64_t>(saved + 1) * state.entries;
-    std::transform(newest - kept, newest, history.begin() + static_cast<int64_t>(tensor) * args_.options.history,
+    std::transform(newest - kept, newest, history.begin() + static_cast<int64_t>(tensor) * args_->options.history,
                    [ratio](int32_t amax) { return times(amax, ratio); });
   }
   const auto entries = static_cast<int32_t>(kept);
-  backend_.upload(history.data(), args_.history, stream_);
-  backend_.upload(scales.data(), args_.scales, stream_);
-  backend_.upload(&entries, args_.entries, stream_);
+  backend_.upload(history.data(), args_->history, stream_);
+  backend_.upload(scales.data(), args_->scales, stream_);
+  backend_.upload(&entries, args_->entries, stream_);
   ++version_;
 }
 

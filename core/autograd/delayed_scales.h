@@ -7,15 +7,20 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
-#include "core/kernels/quantize/args.h"
+#include "core/kernels/quantize/records.h"
 
 namespace mantissa {
+
+struct DelayedScalesArgs;
 
 class DelayedScales {
  public:
@@ -37,6 +42,7 @@ class DelayedScales {
   // Makes a slot for each tensor with delayed scaling in the policy. References must outlive the object.
   DelayedScales(const ParameterSet& parameters, const PrecisionPolicy& policy, const DelayedScalingOptions& options,
                 Backend& backend, Stream& stream);
+  ~DelayedScales();
 
   bool empty() const { return keys_.empty(); }
   // ContractError if the policy has no delayed scaling for this tensor.
@@ -45,16 +51,10 @@ class DelayedScales {
   // Passes get this weight already rounded. The owner of the unrounded weight raises its records.
   void leave_record_of(const Parameter& weight) { left_.insert(&weight); }
 
-  const Tensor& records() const { return args_.mine; }  // (S * sizeof(QuantizeRecord)) u8: found since advance()
+  const Tensor& records() const;  // (S * sizeof(QuantizeRecord)) u8: found since advance()
   // Ends a step: appends the amaxes of all ranks' records() to the histories, clears this rank's, and computes the next
   // step's scales. all_records (N, ...): in rank order. decision: an UpdateDecision; undefined: not held.
-  void advance(const Tensor& all_records, const Tensor& decision) {
-    DelayedScalesArgs args = args_;
-    args.records = all_records;
-    args.decision = decision;
-    backend_.run(args, stream_);
-    ++version_;
-  }
+  void advance(const Tensor& all_records, const Tensor& decision);
   size_t size_bytes() const;
   uint64_t version() const { return version_; }  // changes whenever scales change or records are dropped
 
@@ -84,7 +84,9 @@ class DelayedScales {
   std::vector<Key> keys_;
   std::map<Key, int64_t> slots_;
   std::set<const Parameter*> left_;
-  DelayedScalesArgs args_;  // its tensors and options; `records` and `decision` are given for each step
+  // Its tensors and options; `records` and `decision` are given for each step. A pointer: an edit of the kernel's
+  // contract does not compile the users of this header again.
+  const std::unique_ptr<DelayedScalesArgs> args_;
   uint64_t version_ = 0;
   bool calibrated_ = false;
   bool calibrating_ = false;

@@ -1,16 +1,14 @@
 // Backends without computation, and backends that report calls.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
-#include <cstring>
-#include <span>
-
 #include "core/backend/backend.h"
-#include "core/kernels/gemm/args.h"
 #include "core/kernels/kernel_args.h"
 #include "core/profile/step_profiler.h"
 
@@ -48,9 +46,7 @@ class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
 
   template <typename Args>
   void call(const Args&, Stream&) {}
-  void call(const GemmArgs& args, Stream&) {
-    if (args.b_cache != nullptr) args.b_cache->plan(args);
-  }
+  void call(const GemmArgs& args, Stream&);
 
  private:
   Backend* const like_;
