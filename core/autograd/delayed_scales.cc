@@ -87,7 +87,8 @@ DelayedScales::Slot DelayedScales::slot(const Parameter& weight, Role role, Form
 
 size_t DelayedScales::size_bytes() const {
   size_t bytes = 0;
-  for (const Tensor* tensor : DelayedScalesArgs::operands(*args_)) bytes += tensor->defined() ? tensor->size_bytes() : 0;
+  for (const Tensor* tensor : DelayedScalesArgs::operands(*args_))
+    bytes += tensor->defined() ? tensor->size_bytes() : 0;
   return bytes;
 }
 
@@ -119,7 +120,8 @@ DelayedScales::State DelayedScales::state() const {
   for (int64_t tensor = 0; tensor < tensors(); ++tensor) {
     state.names.push_back(name_of(keys_[static_cast<size_t>(tensor)]));
     for (int64_t i = entries - state.entries; i < entries; ++i) {
-      state.amaxes.push_back(history[static_cast<size_t>(tensor * args_->options.history + i % args_->options.history)]);
+      state.amaxes.push_back(
+          history[static_cast<size_t>(tensor * args_->options.history + i % args_->options.history)]);
     }
   }
   return state;
