@@ -1,4 +1,5 @@
 #include "comm/coded_gather.h"
+#include "core/kernels/quantize/args.h"
 
 namespace mantissa {
 namespace {

@@ -1,6 +1,7 @@
 #include "core/ops/rounded_operand.h"
 
 #include "core/kernels/gemm/args.h"
+#include "core/kernels/quantize/args.h"
 #include "core/quant/scales.h"
 
 namespace mantissa {
