@@ -11,7 +11,6 @@
 namespace mantissa {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanOption, name, seconds, bytes, damage, damage_error, joules)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MeanDifference, pairs, mean, interval)
 
 namespace {
 
@@ -33,10 +32,17 @@ Json figures(const WholePlan& plan) {
           {"damage_error", plan.damage_error}};
 }
 
+Json figures(const std::optional<MeanDifference>& found) {
+  return found ? Json{{"pairs", found->pairs}, {"mean", found->mean}, {"interval", found->interval}} : Json();
+}
+
 Json figures(const ReferenceResult& one) {
-  return {{"margin", one.margin},     {"why", one.why},
-          {"loss", one.loss},         {"loss_verdict", name(one.loss_verdict)},
-          {"log_time", one.log_time}, {"time_verdict", name(one.time_verdict)}};
+  return {{"margin", one.margin},
+          {"why", one.why},
+          {"loss", figures(one.loss)},
+          {"loss_verdict", name(one.loss_verdict)},
+          {"log_time", figures(one.log_time)},
+          {"time_verdict", name(one.time_verdict)}};
 }
 
 Json figures(const PlanValidation& validation) {
@@ -103,7 +109,7 @@ std::string verdict(const PlanAdvice& advice) {
 }
 
 std::string loss_text(const std::optional<MeanDifference>& loss) {
-  return loss ? with_error("+")(*loss) + " nats" : "not known";
+  return loss ? with_error("+")(figures(loss)) + " nats" : "not known";
 }
 
 std::string time_text(const MeanDifference& log_time) {
