@@ -25,7 +25,8 @@ ConfigSynonyms config_synonyms();
 // ConfigError for a setting of another program that mantissa lacks, and for a setting of earlier versions. It names the
 // alternative.
 void refuse_unavailable(const ConfigNode& root);
-// Removes settings of earlier versions from a configuration written by such a version, if their values now always hold.
+// Removes settings of earlier versions from a configuration that such a version has written. Warns once about a value
+// that no longer holds.
 void drop_fixed_settings(ConfigNode& root);
 
 // Path to printed value of every setting.

@@ -2,8 +2,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {
@@ -106,12 +109,19 @@ void refuse_below(const ConfigNode& node, const std::string& section) {
 }  // namespace
 
 void drop_fixed_settings(ConfigNode& root) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
   for (const Fixed& fixed : kFixed) {
     auto* const section = const_cast<ConfigNode*>(root.below(fixed.section));
     if (section == nullptr) continue;
     std::erase_if(section->members, [&](const ConfigMember& member) {
       const std::string value = value_of(fixed, *section);
-      return !value.empty() && member.key == fixed.key && member.value.text == value;
+      if (value.empty() || member.key != fixed.key) return false;
+      const std::string text = fmt::format("{}: {}.{} = {} is no setting any more, and is {}", member.origin,
+                                           fixed.section, fixed.key, member.value.text, value);
+      const std::lock_guard lock(mutex);
+      if (member.value.text != value && said.insert(text).second) log_warn("{}", text);
+      return true;
     });
   }
 }

@@ -107,6 +107,7 @@ class Validation final : public TrainObserver {
   }
   bool pauses_after(int64_t steps) const override { return is_due(interval_, steps); }
   void at_pause(Trainer& trainer) override { run(trainer); }
+  bool keeps_state() const override { return false; }
   void at_end(Trainer& trainer, Ending ending) override {
     if (ending == Ending::kDone) run(trainer);
   }

@@ -190,9 +190,11 @@ void Trainer::pause(int64_t steps) {
   if (std::ranges::none_of(observers_, pauses)) return;
   settle();
   require_finite_state();
-  step_.require_intact_state();
+  bool is_examined = false;
   for (const auto& observer : observers_) {
-    if (pauses(observer)) observer->at_pause(*this);
+    if (!pauses(observer)) continue;
+    if (observer->keeps_state() && !std::exchange(is_examined, true)) step_.require_intact_state();
+    observer->at_pause(*this);
   }
 }
 

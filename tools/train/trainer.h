@@ -69,6 +69,8 @@ class TrainObserver {
   virtual bool pauses_after(int64_t /*steps*/) const { return false; }
   // No step is under way: weights and optimizer are those of session().next_step.
   virtual void at_pause(Trainer&) {}
+  // Whether at_pause() keeps the state, which then is examined for corruption before.
+  virtual bool keeps_state() const { return true; }
   // The run ends here.
   virtual void at_end(Trainer&, Ending) {}
   // The session ends, and all that belongs to it. After at_end().

@@ -180,6 +180,9 @@ TEST(IntegrityGuard, StateIsExaminedBeforeItIsSavedAndAtTheEnd) {
   const std::vector<std::string> settings = {"precision.compute=bf16", "integrity.interval=100"};
   EXPECT_THAT(train_with(run, 2, settings, faults, 7).error, HasSubstr("silent data corruption after step 7: rank 1"));
   EXPECT_THAT(train_with(run, 2, settings, faults).error, HasSubstr("silent data corruption after step 8: rank 1"));
+  // An evaluation keeps nothing.
+  const std::vector<std::string> evaluates = with(settings, {"train.eval_interval=7"});
+  EXPECT_THAT(train_with(run, 2, evaluates, faults).error, HasSubstr("silent data corruption after step 8: rank 1"));
 }
 
 TEST(IntegrityGuard, AWarningGoesOn) {

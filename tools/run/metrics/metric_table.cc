@@ -120,20 +120,18 @@ constexpr std::array kMetrics = {
            .meaning = "arithmetic of the model over the measured peak",
            .of_step = [](Figures f) -> json { return known(f.speed.mfu_of_gemm_peak(f.report.seconds)); },
            .tag = "throughput/mfu",
-           .line = {.part = Part::kSpeed, .text = mfu_text, .leave_out = 2, .or_else = "mfu_of_datasheet"},
-           .chart = {.title = "Model FLOP utilisation, of the measured peak",
+           .or_else = "mfu_of_datasheet",
+           .line = {.part = Part::kSpeed, .text = mfu_text, .leave_out = 2},
+           .chart = {.title = "Model FLOP utilisation",
                      .panel = "speed",
+                     .series = "mfu",
                      .starts_at_0 = true,
                      .is_share = true}},
     Metric{.name = "mfu_of_datasheet",
            .unit = "0 to 1",
            .meaning = "the same over the data sheet",
            .of_step = [](Figures f) -> json { return known(f.speed.mfu_of_datasheet(f.report.seconds)); },
-           .tag = "throughput/mfu_of_datasheet",
-           .chart = {.title = "Model FLOP utilisation, of the data sheet",
-                     .panel = "speed",
-                     .starts_at_0 = true,
-                     .is_share = true}},
+           .tag = "throughput/mfu_of_datasheet"},
     Metric{.name = "skipped_steps",
            .prometheus = {"skipped_steps_total", "counter", "Skipped steps since this start."}},
     Metric{.name = "memory_bytes",
@@ -183,7 +181,7 @@ std::string part_of_line(const StepFigures& figures, Part part, int left_out) {
     if (row.line.text == nullptr || row.line.part != part) continue;
     if (row.line.leave_out > 0 && row.line.leave_out <= left_out) continue;
     auto value = value_of(row, figures);
-    if (!value && row.line.or_else != nullptr) value = value_of(metric(row.line.or_else), figures);
+    if (!value && row.or_else != nullptr) value = value_of(metric(row.or_else), figures);
     const std::string text = value ? row.line.text(*value) : "";
     if (!text.empty()) line += (line.empty() ? "" : ", ") + text;
   }

@@ -36,7 +36,8 @@ struct Metric {
   nlohmann::json (*of_step)(const StepFigures&) = nullptr;
   // Records of steps that do not know it leave it out. Otherwise it is null in them.
   bool is_seldom = false;
-  const char* tag = nullptr;  // of TensorBoard
+  const char* tag = nullptr;      // of TensorBoard
+  const char* or_else = nullptr;  // the metric that line and report show where this one is not known
 
   // metrics.prom, where mantissa_ stands before the name, and `status --json`.
   struct Prometheus {
@@ -50,7 +51,6 @@ struct Metric {
     Text text = nullptr;
     // Lines that are too long leave out metrics above 0, the smallest first.
     int leave_out = 0;
-    const char* or_else = nullptr;  // the metric shown if this metric is not known
   } line{};
 
   // `watch`.
@@ -64,6 +64,7 @@ struct Metric {
   // The report.
   struct Chart {
     const char *title = nullptr, *panel = nullptr;
+    const char* series = nullptr;  // its name in the JSON, if not the metric's
     bool is_logarithmic = false, starts_at_0 = false, is_share = false;
   } chart{};
 };

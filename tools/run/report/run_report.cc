@@ -70,13 +70,24 @@ class Parts {
   const size_t count_;
 };
 
+const char* series_name(const Metric& row) { return row.chart.series != nullptr ? row.chart.series : row.name; }
+
+// By step; where the metric is not known, the metric that is shown instead.
+std::vector<double> values_of(const RunMetrics& metrics, const Metric& row) {
+  std::vector<double> values = metrics.values(row.name);
+  if (row.or_else == nullptr) return values;
+  const auto known = [](double value, double other) { return std::isnan(value) ? other : value; };
+  std::ranges::transform(values, metrics.values(row.or_else), values.begin(), known);
+  return values;
+}
+
 Json series_of(const RunMetrics& metrics, size_t most) {
   const Parts parts(metrics.steps(), most);
   Json series = {{"step", parts.middle([](const RunStep& step) { return static_cast<double>(step.step); })},
                  {"tokens", parts.middle([](const RunStep& step) { return step.tokens_so_far; })},
                  {"hours", parts.middle([](const RunStep& step) { return step.hours_so_far; })}};
   for (const Metric& row : mantissa::metrics()) {
-    if (row.chart.title != nullptr) series[row.name] = parts.spread(metrics.values(row.name));
+    if (row.chart.title != nullptr) series[series_name(row)] = parts.spread(values_of(metrics, row));
   }
   return series;
 }
@@ -87,7 +98,7 @@ Json charts() {
   for (const Metric& row : metrics()) {
     const Metric::Chart& chart = row.chart;
     if (chart.title == nullptr) continue;
-    list.push_back({{"series", row.name},
+    list.push_back({{"series", series_name(row)},
                     {"title", chart.title},
                     {"panel", chart.panel},
                     {"log", chart.is_logarithmic},
@@ -226,7 +237,6 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
   const std::vector<const Json*> memory = metrics.events("memory");
   const std::vector<double>& losses = metrics.values("loss");
   const auto newest = std::find_if(losses.rbegin(), losses.rend(), [](double loss) { return std::isfinite(loss); });
-  const double mfu = median_of(metrics.values("mfu_of_gemm_peak"));
   Json skips = Json::array();
   for (const Json* const skip : metrics.events("skip")) {
     skips.push_back(placed(steps, step_of(*skip), {{"reason", skip->at("reason")}}));
@@ -242,7 +252,7 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
           {"loss", newest == losses.rend() ? Json() : rounded(*newest)},
           {"validation", validation_of(evaluations)},
           {"tokens_per_second", rounded(median_of(metrics.values("tokens_per_second")))},
-          {"mfu", rounded(std::isnan(mfu) ? median_of(metrics.values("mfu_of_datasheet")) : mfu)},
+          {"mfu", rounded(median_of(values_of(metrics, metric("mfu_of_gemm_peak"))))},
           {"skipped", skips.size()},
           {"memory", memory.empty() ? Json() : *memory.back()},
           {"phases", phases_of(metrics)},
