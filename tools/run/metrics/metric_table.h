@@ -37,7 +37,7 @@ struct Metric {
   // Records of steps that do not know it leave it out. Otherwise it is null in them.
   bool is_seldom = false;
   const char* tag = nullptr;      // of TensorBoard
-  const char* or_else = nullptr;  // the metric that line and report show where this one is not known
+  const char* or_else = nullptr;  // line and report show this metric instead where the value is not known
 
   // metrics.prom, where mantissa_ stands before the name, and `status --json`.
   struct Prometheus {
