@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "amp/autocast_policy.h"
+#include "amp/precision_rules.h"
 
 namespace mantissa {
 

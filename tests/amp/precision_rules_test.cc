@@ -1,5 +1,5 @@
 // Precision rules as they are written: patterns over layers, recipes, names, and what is refused.
-#include "amp/autocast_policy.h"
+#include "amp/precision_rules.h"
 
 #include <gtest/gtest.h>
 

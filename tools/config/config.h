@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "amp/adaptive_precision.h"
-#include "amp/autocast_policy.h"
 #include "amp/grad_scaler.h"
+#include "amp/precision_rules.h"
 #include "comm/comm_options.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/tape.h"
