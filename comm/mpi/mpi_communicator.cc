@@ -1,12 +1,11 @@
 #include "comm/mpi/mpi_communicator.h"
 
-#include <mpi.h>
-
 #include <algorithm>
 #include <chrono>
 #include <climits>
 
 #include "comm/mpi/mpi_environment.h"
+#include "comm/mpi/node_ranks.h"
 #include "comm/node/node_exchange.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
@@ -17,62 +16,6 @@ namespace {
 // Messages of all collectives use one tag: MPI keeps the order of messages between two ranks.
 constexpr int kTag = 1;
 constexpr int kUnusedTag = 2;
-
-struct MpiContext {
-  int rank = 0;
-  int size = 1;
-  MPI_Comm communicator = MPI_COMM_NULL;
-};
-
-CommError collective_error(const char* collective, size_t bytes, const MpiContext& context, const std::string& text) {
-  return CommError(
-      fmt::format("[{}] rank {} of {}, {} bytes: {}", collective, context.rank, context.size, bytes, text));
-}
-
-// CommError naming the collective, rank, size and bytes unless `code` is MPI_SUCCESS.
-void check_mpi(int code, const char* collective, size_t bytes, const MpiContext& context) {
-  if (code != MPI_SUCCESS) throw collective_error(collective, bytes, context, mpi_error_text(code));
-}
-
-void describe(MpiContext& context) {
-  check_mpi(MPI_Comm_set_errhandler(context.communicator, MPI_ERRORS_RETURN), "create", 0, context);
-  MPI_Comm_rank(context.communicator, &context.rank);
-  MPI_Comm_size(context.communicator, &context.size);
-}
-
-// The next two make communicators that return errors instead of ending the job; the caller frees them.
-MpiContext duplicate_world() {
-  MpiContext world;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world.communicator), "create", 0, world);
-  describe(world);
-  return world;
-}
-
-// The ranks on this rank's node, in the order of `world`. Unless ranks_per_node is 0, in pieces of so many, or fewer.
-MpiContext split_into_nodes(const MpiContext& world, int ranks_per_node) {
-  MpiContext node;
-  check_mpi(
-      MPI_Comm_split_type(world.communicator, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL, &node.communicator),
-      "create", 0, world);
-  describe(node);
-  if (ranks_per_node == 0) return node;
-  MpiContext piece;
-  check_mpi(MPI_Comm_split(node.communicator, node.rank / ranks_per_node, node.rank, &piece.communicator), "create", 0,
-            world);
-  MPI_Comm_free(&node.communicator);
-  describe(piece);
-  return piece;
-}
-
-// By rank of `world`: its number in `node`, or -1.
-std::vector<int> ranks_within(const MpiContext& world, const MpiContext& node) {
-  std::vector<int> members(static_cast<size_t>(node.size)), ranks(static_cast<size_t>(world.size), -1);
-  check_mpi(MPI_Allgather(&world.rank, 1, MPI_INT, members.data(), 1, MPI_INT, node.communicator), "create", 0, node);
-  for (size_t index = 0; index < members.size(); ++index) {
-    ranks[static_cast<size_t>(members[index])] = static_cast<int>(index);
-  }
-  return ranks;
-}
 
 // Calls f(offset, count) for the pieces of a message. An empty message has none.
 template <typename F>

@@ -128,6 +128,7 @@ class NcclConnection {
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  static double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
   std::string who() const;  // "rank 1 of 4 (GPU 1 of node a)"
   std::string what(const NcclOperation& operation) const;
   std::string describe(ncclResult_t result) const;
