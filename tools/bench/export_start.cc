@@ -1,4 +1,4 @@
-#include "tools/bench/step_modes.h"
+#include "tools/bench/export_start.h"
 
 #include <fmt/format.h>
 

@@ -2,11 +2,10 @@
 // model on random tokens. Alone or under mpirun; on the CPU next to the GEMM ceiling, measured in the same rounds.
 //
 //   step configs/gpt_small_bf16.yaml model.context=256 --sequences 2
-//   step configs/gpt_small_bf16.yaml --recompute all
 //   step configs/gpt_small_bf16.yaml --products
 //
-// Prints lines "key: values", for people, tools/bench/gpu and tools/bench/peers. A round is timed as a whole, from an
-// idle device to an idle device, so that a GPU's steps follow each other as they do in training. profile=true adds a
+// Prints lines "key: values", for people and for tools/bench/{gpu,peers,recompute}. A round is timed as a whole, from
+// an idle device to an idle device, so that a GPU's steps follow each other as they do in training. profile=true adds a
 // table of times over all steps; its marks slow the steps down. Exit codes are those of `mantissa`.
 #include <CLI/CLI.hpp>
 
@@ -23,8 +22,8 @@
 #include "core/kernels/gemm/gemm_cpu.h"
 #include "core/profile/step_profiler.h"
 #include "models/model.h"
+#include "tools/bench/export_start.h"
 #include "tools/bench/gemm_rates.h"
-#include "tools/bench/step_modes.h"
 #include "tools/config/config.h"
 #include "tools/run/job/job.h"
 #include "tools/train/run_profile.h"
@@ -41,7 +40,6 @@ struct Request {
   int64_t micro_batch = 0;  // 0: sequences, or the configuration's
   int warm_up = 3, steps = 1, rounds = 6, phase_steps = 0;
   bool paced = false;
-  bool compares_recompute = false;
   bool products = false;
   std::string export_path;
 };
@@ -133,9 +131,10 @@ void print_run(const Session& session, int threads) {
                            config.train.micro_batch, session.captures_steps() ? ", CUDA graph" : ""));
 }
 
-// Lets tools/bench/peers run several programs in turns. Prints "ready: yes" and waits for a line on standard input:
-// true for "round", false for "end" or the end of the input; ConfigError for any other. Collective: rank 0 reads and
-// informs the others. These may spin while they wait, as MPI does; stop the processes (SIGSTOP) to free the cores.
+// Lets tools/bench/peers and recompute run several programs in turns. Prints "ready: yes" and waits for a line on
+// standard input: true for "round", false for "end" or the end of the input; ConfigError for any other. Collective:
+// rank 0 reads and informs the others. These may spin while they wait, as MPI does; stop the processes (SIGSTOP) to
+// free the cores.
 bool wait_for_round(Communicator& communicator) {
   enum class Order : int32_t { kEnd, kRound, kUnknown };
   std::string line;
@@ -255,23 +254,6 @@ int run(const Request& request) {
   return run_job([&] { return bench_config(request); }, body);
 }
 
-// Each setting runs in a separate process, so that memory is measured separately.
-int run_by_turns(const Request& request) {
-  return run_reported([&] {
-    if (launcher_size() > 1) {
-      throw ConfigError("--recompute all starts processes of its own: start it alone, not under mpirun or srun");
-    }
-    compare_recompute(
-        [&request](const std::string& setting) {
-          Request paced = request;
-          paced.paced = true;
-          paced.overrides.push_back("train.recompute=" + setting);
-          return run(paced);
-        },
-        request.rounds);
-  });
-}
-
 }  // namespace
 }  // namespace mantissa
 
@@ -303,11 +285,6 @@ int main(int argc, char** argv) {
       "--products", request.products,
       "times products of square matrices in bf16, and of codes of 8 bits where the device multiplies these; no "
       "steps");
-  app.add_option("--recompute", "times the settings of train.recompute by turns; no ceilings, no phases")
-      ->check(CLI::IsMember({"all"}))
-      ->each([&request](const std::string&) { request.compares_recompute = true; })
-      ->excludes("--paced")
-      ->excludes("--export");
   CLI11_PARSE(app, argc, argv);
-  return request.compares_recompute ? mantissa::run_by_turns(request) : mantissa::run(request);
+  return mantissa::run(request);
 }
