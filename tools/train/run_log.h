@@ -13,7 +13,7 @@
 #include "tools/run/guard/black_box.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/metrics/run_records.h"
+#include "tools/run/metrics/metrics_file.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {

@@ -1,5 +1,5 @@
 // A file of metrics is read while it grows, is replaced, and is damaged.
-#include "tools/run/metrics/run_records.h"
+#include "tools/run/metrics/metrics_file.h"
 
 #include <gtest/gtest.h>
 

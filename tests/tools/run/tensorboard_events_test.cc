@@ -1,5 +1,5 @@
 // Event files are read back by a reader of their own, which knows only the framing and the wire types.
-#include "tools/run/metrics/run_records.h"
+#include "tools/run/metrics/metrics_file.h"
 
 #include <gtest/gtest.h>
 

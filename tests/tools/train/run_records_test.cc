@@ -1,5 +1,5 @@
 // The files that a run leaves for programs: metrics.jsonl, and event files for TensorBoard.
-#include "tools/run/metrics/run_records.h"
+#include "tools/run/metrics/metrics_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

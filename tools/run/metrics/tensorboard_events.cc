@@ -3,7 +3,7 @@
 #include <charconv>
 #include <concepts>
 
-#include "tools/run/metrics/run_records.h"
+#include "tools/run/metrics/metrics_file.h"
 
 namespace mantissa {
 namespace {

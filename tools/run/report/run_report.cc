@@ -15,7 +15,7 @@
 #include "tools/config/config_binding.h"
 #include "tools/config/data_paths.h"
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/metrics/run_records.h"
+#include "tools/run/metrics/metrics_file.h"
 #include "tools/run/report/report.h"
 #include "tools/run/watch/watch.h"
 

@@ -240,20 +240,18 @@ nlohmann::json to_json(const RunStatus& status, double now) {
                          {"exit_code", exit_code(status.health)},
                          {"host", figures.host},
                          {"job", figures.job},
-                         {"steps", number(figures["steps_total"])},
-                         {"validation_loss", number(figures["validation_loss"])},
-                         {"skipped_steps", number(figures["skipped_steps"])},
-                         {"start_time", number(figures["start"])},
-                         {"estimated_end_time", number(figures["estimated_end"])},
                          {"heartbeat_age_seconds", age(figures["heartbeat"])},
                          {"checkpoint_step", is_saved ? nlohmann::json(saved.step) : nlohmann::json(nullptr)},
                          {"checkpoint_age_seconds", is_saved ? age(to_seconds(saved.time)) : nlohmann::json(nullptr)},
                          {"warnings", status.warnings},
                          {"last_warnings", status.last_warnings}};
   for (const Metric& row : metrics()) {
-    if (row.of_step == nullptr || row.prometheus.name == nullptr) continue;
+    const std::string name = row.status != nullptr            ? row.status
+                             : row.prometheus.name != nullptr ? row.prometheus.name
+                                                              : "";
+    if (name.empty()) continue;
     const auto value = figures[row.name];
-    json[row.prometheus.name] = number(value ? std::optional(*value / row.prometheus.units) : std::nullopt);
+    json[name] = number(value ? std::optional(*value / row.prometheus.units) : std::nullopt);
   }
   return json;
 }

@@ -12,7 +12,7 @@
 
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/metrics/metric_table.h"
-#include "tools/run/metrics/run_records.h"
+#include "tools/run/metrics/metrics_file.h"
 
 namespace mantissa {
 

@@ -1,4 +1,4 @@
-#include "tools/run/metrics/run_records.h"
+#include "tools/run/metrics/metrics_file.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -81,7 +81,6 @@ std::string new_events_path(const std::string& run_dir, double time) {
   return path;
 }
 
-constexpr const char* kValidationTag = "validation/loss";
 // Figures of train.evaluations. The tag is evaluation/NAME/FIELD.
 constexpr const char* kScores[] = {"acc", "acc_norm", "loss", "bits_per_byte"};
 
@@ -135,7 +134,8 @@ TensorboardFile::TensorboardFile(const std::string& run_dir, std::optional<int64
   if (steps) file_->append(TensorboardEvent::restart(now, *steps > 0 ? *steps + 1 : 0));
   std::map<std::string, std::string> readable;
   for (const auto& [name, value] : settings) readable[name] = legible(value);
-  file_->append(TensorboardEvent(now, 0).session_start(readable, {metric("loss").tag, kValidationTag}).record());
+  file_->append(
+      TensorboardEvent(now, 0).session_start(readable, {metric("loss").tag, metric("validation_loss").tag}).record());
 }
 
 void TensorboardFile::write(const nlohmann::json& record) {
@@ -146,9 +146,9 @@ void TensorboardFile::write(const nlohmann::json& record) {
       const auto figure = row.tag == nullptr ? record.end() : record.find(row.name);
       if (figure != record.end() && figure->is_number()) event.scalar(row.tag, *figure);
     }
-    event.scalar("train/skipped", record.at("applied") ? 0.0 : 1.0);
+    event.scalar(metric("skipped_steps").tag, record.at("applied") ? 0.0 : 1.0);
   } else if (kind == "validation") {
-    event.scalar(kValidationTag, record.at("loss"));
+    event.scalar(metric("validation_loss").tag, record.at("loss"));
   } else if (kind == "evaluation") {
     for (const char* const field : kScores) {
       const auto figure = record.find(field);
