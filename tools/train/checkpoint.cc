@@ -9,7 +9,6 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
-#include "core/io/files.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/optional_json.h"
 #include "tools/run/state/run_folder.h"
@@ -189,11 +188,11 @@ bool is_finished(const Config& run, const ConfigOrigins& origins, const ResumePo
                  std::vector<std::string>& unused) {
   bool finished = false;
   if (communicator.rank() == 0 && point.step == run.train.last_step()) {
-    const auto figures = text_of_file(run.train.run_dir + "/" + kMetricsPromName);
+    const auto figures = read_metrics_prom(run.train.run_dir);
     const Config saved = saved_config(open_checkpoint(point.folder));
     unused = training_differences(saved, run);
-    finished = is_own_checkpoint(point.folder, run) && figures &&
-               parse_prometheus(*figures).progress == RunProgress::kDone && shaping(unused).empty();
+    finished = is_own_checkpoint(point.folder, run) && figures && figures->progress == RunProgress::kDone &&
+               shaping(unused).empty();
     std::ranges::move(reporting_differences(saved, run, origins), std::back_inserter(unused));
   }
   return all_gather_records(communicator, int32_t{finished})[0] != 0;

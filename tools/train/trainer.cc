@@ -44,8 +44,8 @@ class Sessions {
     state_ = state_at_start(state_);
   }
 
-  // The configuration of the next session's phase.
-  const Config& config() {
+  // The configuration of the phase in which the next session trains.
+  const Config& begin_phase() {
     phase_ = phase_of(run_, start_.steps_done(), state_);
     config_ = with_lifts(in_phase(run_, phase_), state_.fallback);
     return config_;
@@ -238,7 +238,7 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
   Sessions sessions(run, checkpoint, hooks, communicator);
   while (true) {
     try {
-      Session session(sessions.config(), communicator, sessions.parts());
+      Session session(sessions.begin_phase(), communicator, sessions.parts());
       std::optional<Trainer> trainer;
       try {
         sessions.set_state(session);
