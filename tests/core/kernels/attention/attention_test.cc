@@ -42,9 +42,11 @@ TEST(Attention, AgreesWithTheReferenceAtOddSizes) {
 // Rows of whole multiples of 16 bytes take another path on a GPU, which pads heads to a multiple of 32. So do tensors
 // that begin at a 16-byte boundary.
 TEST(Attention, AgreesWithTheReferenceWhateverTheAlignmentOfRows) {
+  const bool every_case = GTEST_FLAG_GET(also_run_disabled_tests);  // tools/test --slow
   size_t index = 0;
   for (const size_t dim : {8u, 16u, 32u, 40u, 64u, 80u, 96u, 104u, 128u}) {
     for (const size_t length : {31u, 129u, 200u}) {
+      if (length == 200 && dim % 32 != 0 && !every_case) continue;  // the reference takes most of the time
       for (const DType dtype : {DType::kBF16, DType::kF16}) {
         for (const bool causal : {true, false}) {
           for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
