@@ -114,7 +114,7 @@ TEST(BadInput, AFirstStartThatIsRefusedMakesNoFolder) {
   }
   // Rank 1 finds no data, and then other data.
   const std::string script = run.folder() + "/start.sh", here = run.folder() + "/$OMPI_COMM_WORLD_RANK";
-  write_file(script, "program=$PWD/tools/mantissa; mkdir -p " + here + "; cd " + here +
+  write_file(script, "program=$PWD/tools/mantissa_cpu; mkdir -p " + here + "; cd " + here +
                          "; exec $program train ../config.yaml data.train=[mine.txt] train.run_dir=" + run.run_dir());
   std::filesystem::create_directories(run.folder() + "/0");
   std::filesystem::create_directories(run.folder() + "/1");
@@ -273,7 +273,7 @@ TEST(BadInput, RanksWithDifferentConfigurations) {
   const SmallRun run("different");
   const std::string script = run.folder() + "/start.sh";
   write_file(script,
-             "exec tools/mantissa train " + run.config_path() + " optimizer.lr=1e-$((OMPI_COMM_WORLD_RANK + 3))\n");
+             "exec tools/mantissa_cpu train " + run.config_path() + " optimizer.lr=1e-$((OMPI_COMM_WORLD_RANK + 3))\n");
   const Outcome outcome = run_under_mpirun(2, "bash " + script);
   expect_refused(outcome, 6, {"rank 1 was started with another configuration than rank 0"});
 }
@@ -310,8 +310,8 @@ TEST(BadInput, TwoJobsInOneFolder) {
   // The first job holds the folder while the second one, started from within it, tries.
   const std::string script = run.folder() + "/start.sh";
   write_file(script, "mkdir -p " + run.run_dir() + "; exec 9>" + run.run_dir() +
-                         "/lock; flock 9; echo -n host n, process 7 >&9; tools/mantissa train " + run.config_path() +
-                         " train.run_dir=" + run.run_dir() + "\n");
+                         "/lock; flock 9; echo -n host n, process 7 >&9; tools/mantissa_cpu train " +
+                         run.config_path() + " train.run_dir=" + run.run_dir() + "\n");
   const std::string dir = run.run_dir();
   expect_refused(run_shell("bash " + script), 2,
                  {"error: command line: train.run_dir=" + dir + ": train.run_dir: another job is running in '" + dir +
@@ -326,7 +326,7 @@ TEST(BadInput, MoreMemoryThanThereIs) {
   expect_refused(run.try_train(1, {"model.width=65536", "model.vocab=1048576", "model.heads=64"}), 8,
                  {"of memory by prediction", "MiB of host memory are free. Lower train.micro_batch"});
   // And where the system refuses it: 1 GiB of addresses.
-  expect_refused(run_shell("ulimit -v 1048576; exec tools/mantissa train " + run.config_path() +
+  expect_refused(run_shell("ulimit -v 1048576; exec tools/mantissa_cpu train " + run.config_path() +
                            " model.width=2048 model.layers=3"),
                  8, {"host memory"});
 }
@@ -361,8 +361,8 @@ TEST(BadInput, AFullDiskWhileSavingDoesNotStopTheRun) {
   const ThreadedRun run("full_disk");
   run.train(2, {"train.stop_at_step=5"});
   // Files of this size cannot be written any more: rank 0's model file is larger, its log is not.
-  const Outcome outcome = run_under_mpirun(2, "bash -c 'ulimit -f 40; exec tools/mantissa train " + run.config_path() +
-                                                  " train.steps=20 checkpoint.interval=5'");
+  const Outcome outcome = run_under_mpirun(2, "bash -c 'ulimit -f 40; exec tools/mantissa_cpu train " +
+                                                  run.config_path() + " train.steps=20 checkpoint.interval=5'");
   // It trains to the end, and then says that its last state is not on the disk.
   expect_refused(outcome, 4, {"checkpoint of step 10 not saved", "the state after step 20 could not be saved"});
   EXPECT_EQ(run.losses().size(), 20u);
@@ -371,7 +371,7 @@ TEST(BadInput, AFullDiskWhileSavingDoesNotStopTheRun) {
   run.train(2, {});  // and the old checkpoint is good
 
   const ThreadedRun fresh("full_disk_fresh");
-  const Outcome none = run_shell("ulimit -f 40; exec tools/mantissa train " + fresh.config_path() +
+  const Outcome none = run_shell("ulimit -f 40; exec tools/mantissa_cpu train " + fresh.config_path() +
                                  " train.steps=6 checkpoint.interval=5");
   expect_refused(none, 4, {"there is no older checkpoint", "could not be saved", "there is no checkpoint in"});
   for (const char* false_hint : {"to generate: ", "to continue: ", "checkpoints in "}) {

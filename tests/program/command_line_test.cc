@@ -123,7 +123,7 @@ TEST(CommandLine, MistypedWordsGetTheNearestOnes) {
 
 // The shell's completions after the given words.
 std::string completed(const std::string& words, int index) {
-  return run_shell("bash -c 'source <(tools/mantissa completion bash); COMP_WORDS=(" + words +
+  return run_shell("bash -c 'source <(tools/mantissa_cpu completion bash); COMP_WORDS=(" + words +
                    "); COMP_CWORD=" + std::to_string(index) + "; _mantissa; echo \"${COMPREPLY[@]}\"'")
       .output;
 }
@@ -141,7 +141,7 @@ TEST(Completion, KnowsVerbsAndOptions) {
 
 TEST(Completion, ZshReadsItsScript) {
   ASSERT_EQ(run_shell("command -v zsh").exit_code, 0) << "there is no zsh here: tools/setup --tests installs it";
-  const Outcome outcome = run_shell("zsh -fc 'source <(tools/mantissa completion zsh); echo ${_comps[mantissa]}'");
+  const Outcome outcome = run_shell("zsh -fc 'source <(tools/mantissa_cpu completion zsh); echo ${_comps[mantissa]}'");
   EXPECT_TRUE(has(outcome.output, "_bash_complete")) << outcome.output;
 }
 

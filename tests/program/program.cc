@@ -44,7 +44,7 @@ std::string generated_text(size_t bytes) {
 
 std::string program_under_test() {
   const char* given = std::getenv("MANTISSA_TEST_PROGRAM");  // NOLINT(concurrency-mt-unsafe): no thread sets variables
-  return given ? given : "tools/mantissa";
+  return given ? given : "tools/mantissa_cpu";
 }
 
 std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {

@@ -44,7 +44,7 @@ TEST(RankParity, OneRankUnderMpirunLearnsWhatItLearnsAlone) {
   const ThreadedRun alone("alone"), started("started");
   alone.train(1, {"train.steps=6"});
   const Outcome outcome =
-      run_under_mpirun(1, command_line("tools/mantissa", {"train", started.config_path(), "train.steps=6"}));
+      run_under_mpirun(1, command_line("tools/mantissa_cpu", {"train", started.config_path(), "train.steps=6"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("1 rank (mpi)"), std::string::npos) << outcome.output;
   EXPECT_EQ(started.hashes(6), alone.hashes(6));

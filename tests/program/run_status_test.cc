@@ -203,7 +203,7 @@ TEST(RunStatusOfARun, ARunningRunAndAKilledOne) {
       std::regex("\ncode 10\n(.*\n)?dead: step \\d+ of 1000000[^\n]*; no job holds the folder; the same command "
                  "continues\n")))
       << outcome.output;
-  EXPECT_TRUE(outcome.output.ends_with(fmt::format("why: tools/mantissa postmortem {}\ncode 12\n", run.run_dir())))
+  EXPECT_TRUE(outcome.output.ends_with(fmt::format("why: tools/mantissa_cpu postmortem {}\ncode 12\n", run.run_dir())))
       << outcome.output;
 }
 

@@ -23,6 +23,7 @@ Tags that tools/test knows:
     all-sanitized  left out of them unless --all is given; set by mantissa_cc_test for the packages in _ALL_SANITIZED
     seldom-sanitized  left out of them unless --slow is given; set by BUILD files, by mantissa_cc_test for the packages in
                  _SELDOM_SANITIZED, and by device_test for the emulated GPU
+    with-all     left out of tools/test; run by tools/test --all
     slow         left out of tools/test; run by tools/test --slow, or by its name
     every-arch   no test: kernels for all GPU architectures; left out of tools/test, compiled by tools/test --slow
     cpu:2        Bazel's own: no other test beside one that compares times
@@ -59,8 +60,11 @@ _SELDOM_SANITIZED = [
     "tests/tools",
 ]
 
-# Half of the rest. Kernels are also tested on guarded memory; ops and models are sums of kernels.
+# Packages whose tests call kernels: these take most of the time to compile. Kernels are also tested on guarded memory.
 _ALL_SANITIZED = [
+    "tests/amp",
+    "tests/comm",
+    "tests/core/autograd",
     "tests/core/backend",
     "tests/core/kernels",
     "tests/core/ops",

@@ -83,6 +83,7 @@ touch "$TEST_TMPDIR"/cuda/{lib64/libcudart_static.a,include/{nccl,cuda_runtime,n
 echo '#define CUDART_VERSION 13000' >"$TEST_TMPDIR/cuda/include/cuda_runtime_api.h"
 export MANTISSA_CUDA=on CUDA_HOME=$TEST_TMPDIR/cuda CUDNN_HOME=
 expect "left out, need a GPU: 1 test(s), only built; tools/gpu_check runs them" slow //:gpu_test //:long_test
+expect "left out, need a GPU: 1 test(s), built by tools/test --all; tools/gpu_check runs them" product //:gpu_test
 said=$("$left_out" slow //...)
 [[ "$said" != *"no CUDA"* && "$said" != *"no NCCL"* && "$said" != *slow* ]] || fail "with CUDA and NCCL it printed: $said"
 echo "left_out_test: passed"

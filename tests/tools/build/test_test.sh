@@ -62,8 +62,9 @@ has "left out, fuzzing: clang++ with libFuzzer is not installed"
 : >../bazel.log
 expect 0 "1 passed, 0 failed"
 grep -q -- " -- //\.\.\. .* -//tests/tools/lab/\.\.\." ../bazel.log || { echo "FAILED: the laboratory is tested" >&2 && exit 1; }
-has "left out, laboratory, scripts and benches (tools/test --all runs them):"
+grep -q -- "--build_tests_only .*-with-all\|-with-all.* --build_tests_only" ../bazel.log || { echo "FAILED: programs for GPUs are built" >&2 && exit 1; }
+has "left out, laboratory, scripts, benches, trainings on the emulated GPU (tools/test --all runs them):"
 : >../bazel.log
 expect 0 "1 passed, 0 failed" --all
 expect 0 "1 passed, 0 failed" //tests/tools/lab/...
-! grep -q -- "-//tests" ../bazel.log || { echo "FAILED: --all leaves out the laboratory" >&2 && exit 1; }
+! grep -q -- "-//tests\|-with-all" ../bazel.log || { echo "FAILED: --all leaves out the laboratory" >&2 && exit 1; }
