@@ -71,12 +71,20 @@ void backward_block(const T* x, const T* dy, T* dx, int64_t n) {
   });
 }
 
+// Functions that no field of their arguments chooses: by both of their argument structs.
+template <typename Args>
+struct FunctionOf;
+template <>
+struct FunctionOf<ReluSquaredForwardArgs> : ReluSquared {};
+template <>
+struct FunctionOf<ReluSquaredBackwardArgs> : ReluSquared {};
+
 // Calls body with the activation function and the element type as template arguments.
 template <typename Args, typename Body>
 void dispatch_function(const Args& args, const Body& body) {
   dispatch(args.x.dtype(), [&]<typename T>() {
     if constexpr (!requires { args.form; }) {
-      body.template operator()<ReluSquared, T>();
+      body.template operator()<FunctionOf<Args>, T>();
     } else if (args.form == GeluForm::kTanh) {
       body.template operator()<TanhGelu, T>();
     } else {

@@ -61,6 +61,12 @@ const ModelFamily& family_of(const nlohmann::json& config, const std::string& fi
   throw ConfigError(fmt::format("{}: model_type: expected one of {}, got '{}'", file, fmt::join(known, ", "), named));
 }
 
+std::string_view gpt2_name(Activation activation) {
+  if (activation == Activation::kGeluTanh) return "gelu_new";
+  if (activation == Activation::kGeluErf) return "gelu";
+  return activation == Activation::kReluSquared ? "relu2" : "";
+}
+
 std::vector<std::string> obstacles(const ModelFamily& family, const ModelConfig& m) {
   std::vector<std::string> found;
   const auto require = [&found](bool fits, std::string what) {
@@ -73,7 +79,9 @@ std::vector<std::string> obstacles(const ModelFamily& family, const ModelConfig&
   if (family.style == FamilyStyle::kGpt2) {
     require(m.norm == NormKind::kLayerNorm, "model.norm = rms_norm");
     require(m.position == Position::kLearned, "model.position = rope");
-    require(m.activation != Activation::kSwiglu, "model.activation = swiglu");
+    for (const auto& [name, activation] : kActivationNames) {
+      require(activation != m.activation || !gpt2_name(activation).empty(), fmt::format("model.activation = {}", name));
+    }
     require(m.bias && qkv && out && mlp, "layers without biases");
     require(m.resolved_kv_heads() == m.heads, "model.kv_heads");
     require(m.head_dim == 0 || m.head_dim * m.heads == m.width, "model.head_dim");

@@ -33,6 +33,9 @@ const ModelFamily& family_for(const ModelConfig& model, std::optional<std::strin
 // Why the family cannot hold the model; empty if it can.
 std::vector<std::string> obstacles(const ModelFamily& family, const ModelConfig& model);
 
+// GPT-2's activation_function in config.json, where it has one for the activation; else empty.
+std::string_view gpt2_name(Activation activation);
+
 // The tensors of `family` that make up the parameter of the model.
 ParameterParts hf_parts(const ModelFamily& family, const ModelConfig& model, const Parameter& parameter);
 

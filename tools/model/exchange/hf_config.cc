@@ -113,15 +113,13 @@ void read_gpt2(KeyReader& keys, ModelConfig& model) {
   model.norm_epsilon = keys.scale("layer_norm_epsilon", 1e-5f);
   model.tie_head = keys.get<bool>("tie_word_embeddings", true);
   const std::string activation = keys.get<std::string>("activation_function", "gelu_new");
-  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh") {
-    model.activation = Activation::kGeluTanh;
-  } else if (activation == "gelu") {
-    model.activation = Activation::kGeluErf;
-  } else if (activation == "relu2") {
-    model.activation = Activation::kReluSquared;
-  } else {
+  const std::string name = activation == "gelu_pytorch_tanh" ? "gelu_new" : activation;
+  const auto* const known =
+      std::ranges::find_if(kActivationNames, [&](const auto& entry) { return gpt2_name(entry.second) == name; });
+  if (name.empty() || known == std::end(kActivationNames)) {
     keys.refuse("activation_function", "supported are gelu_new, gelu_pytorch_tanh, gelu and relu2");
   }
+  model.activation = known->second;
   if (!keys.get<bool>("scale_attn_weights", true)) model.attention_scale = 1.0f;
   keys.require<bool>("scale_attn_by_inverse_layer_idx", false, "scores are scaled alike in all layers here");
   keys.require<bool>("add_cross_attention", false, "there is no cross-attention here");
@@ -270,10 +268,7 @@ json rope_parameters(const RopeFrequencies& rope) {
 }
 
 json gpt2_keys(const ModelConfig& model) {
-  const char* const activation = model.activation == Activation::kGeluTanh  ? "gelu_new"
-                                 : model.activation == Activation::kGeluErf ? "gelu"
-                                                                            : "relu2";
-  return {{"activation_function", activation},
+  return {{"activation_function", gpt2_name(model.activation)},
           {"layer_norm_epsilon", shortest(model.norm_epsilon)},
           {"n_embd", model.width},
           {"n_head", model.heads},
