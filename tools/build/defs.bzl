@@ -20,8 +20,7 @@ All take every further attribute of the native rule. In tools and tests, `deps` 
 Tags that tools/test knows:
     mpi          set by mantissa_mpi_test; such tests are left out of the sanitizer runs of tools/test, which are for unit tests
     no-sanitize  left out of the sanitizer runs
-    all-sanitized  left out of them unless --all is given; set by mantissa_cc_test for the packages in _ALL_SANITIZED
-    seldom-sanitized  left out of them unless --slow is given; set by BUILD files, by mantissa_cc_test for the packages in
+    seldom-sanitized  left out of these unless --slow is given; set by BUILD files, by mantissa_cc_test for the packages in
                  _SELDOM_SANITIZED, and by device_test for the emulated GPU
     with-all     left out of tools/test; run by tools/test --all
     slow         left out of tools/test; run by tools/test --slow, or by its name
@@ -58,17 +57,6 @@ _SELDOM_SANITIZED = [
     "tests/experiments",
     "tests/reference",
     "tests/tools",
-]
-
-# Packages whose tests call kernels: these take most of the time to compile. Kernels are also tested on guarded memory.
-_ALL_SANITIZED = [
-    "tests/amp",
-    "tests/comm",
-    "tests/core/autograd",
-    "tests/core/backend",
-    "tests/core/kernels",
-    "tests/core/ops",
-    "tests/models",
 ]
 
 # Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
@@ -253,7 +241,7 @@ def mantissa_cc_test(name, srcs = None, deps = [], size = "small", tags = [], **
         name = name,
         size = size,
         srcs = _batched(name, srcs, options),
-        tags = tags + (["seldom-sanitized"] if _is_in(_SELDOM_SANITIZED) else ["all-sanitized"] if _is_in(_ALL_SANITIZED) else []),
+        tags = tags + (["seldom-sanitized"] if _is_in(_SELDOM_SANITIZED) else []),
         **options
     )
 

@@ -31,7 +31,6 @@ filegroup(name = "always")
         ("plain_test", [], True),
         ("long_test", ["local", "slow"], True),
         ("slower_test", ["slower", "seldom-sanitized"], True),
-        ("kernel_test", ["all-sanitized"], True),
         ("cuda_test", [], CUDA_AVAILABLE),
         ("gpu_test", ["gpu"], CUDA_AVAILABLE),
         ("by_hand_test", ["manual"], CUDA_AVAILABLE),
@@ -64,16 +63,15 @@ got:
 $said"
 }
 
-slow="left out, slow: 1 test(s); tools/test --slow runs them
-left out of the sanitizers: 1 test(s); tools/test --slow runs them"
+slow="left out, slow: 1 test(s); tools/test --slow runs them"
 export MANTISSA_CUDA=off
 expect "left out, no CUDA: 3 target(s), including 2 test(s); MANTISSA_CUDA=off
 left out, no NCCL: 1 target(s), including 1 test(s); needs CUDA's headers
 left out, no cuDNN: 1 target(s), including 1 test(s); needs CUDA's headers
-left out of the sanitizers: 1 test(s); tools/test --all runs them
 $slow" product //...
 expect "" product //third_party/...
-expect "$slow" all //:all -//:cuda_test -//:gpu_test -//:kernels -//:nccl_test -//:cudnn_test
+expect "$slow
+left out of the sanitizers: 1 test(s); tools/test --slow runs them" all //:all -//:cuda_test -//:gpu_test -//:kernels -//:nccl_test -//:cudnn_test
 
 # A toolkit with NCCL.
 mkdir -p "$TEST_TMPDIR"/cuda/{bin,lib64,include/nvtx3}

@@ -63,7 +63,7 @@ has "left out, fuzzing: clang++ with libFuzzer is not installed"
 expect 0 "1 passed, 0 failed"
 grep -q -- " -- //\.\.\. .* -//tests/tools/lab/\.\.\." ../bazel.log || { echo "FAILED: the laboratory is tested" >&2 && exit 1; }
 grep -q -- "--build_tests_only .*-with-all\|-with-all.* --build_tests_only" ../bazel.log || { echo "FAILED: programs for GPUs are built" >&2 && exit 1; }
-has "left out, laboratory, scripts, benches, trainings on the emulated GPU (tools/test --all runs them):"
+has "left out, sanitizers, and laboratory, scripts, benches, models on the emulated GPU (tools/test --all runs them):"
 : >../bazel.log
 expect 0 "1 passed, 0 failed" --all
 expect 0 "1 passed, 0 failed" //tests/tools/lab/...
