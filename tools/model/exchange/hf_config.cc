@@ -166,7 +166,7 @@ void read_rope(KeyReader& keys, ModelConfig& model, float default_theta) {
     inner.refuse(inner.has("rope_type") ? "rope_type" : "type", "supported are default, linear and llama3");
   }
   for (const std::string& key : inner.unknown()) inner.refuse(key, "not known");
-  for (const std::string& problem : inner.problems()) keys.problems().push_back(name + "." + problem);
+  for (const std::string& problem : inner.problems()) keys.problems().push_back(fmt::format("{}.{}", name, problem));
 }
 
 // Blocks with a sliding window, from layer_types where they are given.
@@ -210,8 +210,8 @@ void read_no_rope_layers(KeyReader& keys, ModelConfig& model) {
     rotates[block] = (static_cast<int64_t>(block) + 1) % interval != 0;
   }
   if (const json* const given = keys.find("no_rope_layers")) {  // despite its name, 1 is a layer with rope
-    const bool fits = given->is_array() && given->size() >= rotates.size() &&
-                      std::ranges::all_of(*given, [](const json& one) { return one == 0 || one == 1; });
+    const auto is_flag = [](const json& entry) { return entry == json(0) || entry == json(1); };
+    const bool fits = given->is_array() && given->size() >= rotates.size() && std::ranges::all_of(*given, is_flag);
     if (!fits) return keys.refuse("no_rope_layers", fmt::format("expected {} entries, each 0 or 1", model.layers));
     for (size_t block = 0; block < rotates.size(); ++block) rotates[block] = (*given)[block] == 1;
   }
