@@ -2,12 +2,8 @@
 // bits of functions. A rounding to fp32 anywhere would show as 1e-8.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
+#include "tests/core/cpu/fp64_case.h"
 #include "tests/core/kernels/run_kernel.h"
-#include "tests/core/kernels/test_tensor.h"
 #include "tests/reference/gelu.h"
 #include "tests/reference/random_values.h"
 #include "tests/reference/relu_squared.h"
@@ -17,17 +13,9 @@ namespace mantissa::kernel_test::fp64_activation_test {
 namespace {
 
 using reference::random_values;
-using Values = std::vector<double>;
-
-Tensor fp64(Shape shape, const Values& values) { return make_tensor(DType::kF64, shape, values); }
-Tensor unwritten(Shape shape) { return make_unwritten(DType::kF64, shape); }
 
 void expect_close(const Tensor& found, const Values& expected, const char* what) {
-  const Values values = values_of(found);
-  ASSERT_EQ(values.size(), expected.size()) << what;
-  for (size_t i = 0; i < values.size(); ++i) {
-    ASSERT_NEAR(values[i], expected[i], 1e-13 * std::max(1.0, std::abs(expected[i]))) << what << ", element " << i;
-  }
+  expect_each_close(found, expected, 1e-13, what);
 }
 
 class Fp64Activation : public ::testing::Test {

@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
+#include "tests/core/cpu/fp64_case.h"
 #include "tests/core/kernels/norm/norm_cases.h"
 #include "tests/core/kernels/run_kernel.h"
-#include "tests/core/kernels/test_tensor.h"
 #include "tests/reference/attention.h"
 #include "tests/reference/bias.h"
 #include "tests/reference/cross_entropy.h"
@@ -25,12 +25,6 @@ namespace mantissa::kernel_test {
 namespace {
 
 using reference::random_values;
-using Values = std::vector<double>;
-
-constexpr DType kF64 = DType::kF64;
-
-Tensor fp64(Shape shape, const Values& values) { return make_tensor(kF64, shape, values); }
-Tensor unwritten(Shape shape) { return make_unwritten(kF64, shape); }
 
 Values operator+(Values a, const Values& b) {
   for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];

@@ -1,16 +1,14 @@
 // The CPU's kernels in fp64 on gradients and optimizer state: AdamW, digests, sums over ranks and statistics.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "core/kernels/reduction/args.h"
 #include "core/kernels/reduction/update_decision.h"
+#include "tests/core/cpu/fp64_case.h"
 #include "tests/core/kernels/run_kernel.h"
-#include "tests/core/kernels/test_tensor.h"
 #include "tests/reference/adamw.h"
 #include "tests/reference/random_values.h"
 
@@ -18,18 +16,9 @@ namespace mantissa::kernel_test::fp64_state_test {
 namespace {
 
 using reference::random_values;
-using Values = std::vector<double>;
 
-Tensor fp64(Shape shape, const Values& values) { return make_tensor(DType::kF64, shape, values); }
-Tensor unwritten(Shape shape) { return make_unwritten(DType::kF64, shape); }
-
-// A rounding to fp32 would be 1e-8.
 void expect_near(const Tensor& found, const Values& expected, const char* what) {
-  const Values values = values_of(found);
-  ASSERT_EQ(values.size(), expected.size()) << what;
-  for (size_t i = 0; i < values.size(); ++i) {
-    ASSERT_NEAR(values[i], expected[i], 1e-14 * std::max(1.0, std::abs(expected[i]))) << what << ", element " << i;
-  }
+  expect_each_close(found, expected, 1e-14, what);
 }
 
 TEST(Fp64State, AdamWAsTheReferenceAndDigestsOfItsState) {

@@ -39,12 +39,12 @@ struct Metric {
   const char* tag = nullptr;      // of TensorBoard
   const char* or_else = nullptr;  // line and report show this metric instead where the value is not known
 
-  // metrics.prom, where mantissa_ stands before the name, and `status --json`, unless `status` says otherwise.
+  // metrics.prom, where mantissa_ stands before the name, and `status --json`.
   struct Prometheus {
     const char *name = nullptr, *type = nullptr, *help = nullptr;
     double units = 1.0;  // its value in metrics.jsonl over the one here
   } prometheus{};
-  const char* status = nullptr;  // its name in `status --json`; empty: left out
+  const char* status = nullptr;  // another name in `status --json`; empty: it leaves the metric out
 
   // The line of a step in the log: "loss 7.62". Empty texts are left out.
   struct Line {

@@ -246,10 +246,8 @@ nlohmann::json to_json(const RunStatus& status, double now) {
                          {"warnings", status.warnings},
                          {"last_warnings", status.last_warnings}};
   for (const Metric& row : metrics()) {
-    const std::string name = row.status != nullptr            ? row.status
-                             : row.prometheus.name != nullptr ? row.prometheus.name
-                                                              : "";
-    if (name.empty()) continue;
+    const char* const name = row.status != nullptr ? row.status : row.prometheus.name;
+    if (name == nullptr || *name == '\0') continue;
     const auto value = figures[row.name];
     json[name] = number(value ? std::optional(*value / row.prometheus.units) : std::nullopt);
   }

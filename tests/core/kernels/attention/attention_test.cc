@@ -10,6 +10,7 @@
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/reference/random_values.h"
+#include "tests/testing/every_case.h"
 
 namespace mantissa::kernel_test {
 namespace {
@@ -42,11 +43,10 @@ TEST(Attention, AgreesWithTheReferenceAtOddSizes) {
 // Rows of whole multiples of 16 bytes take another path on a GPU, which pads heads to a multiple of 32. So do tensors
 // that begin at a 16-byte boundary.
 TEST(Attention, AgreesWithTheReferenceWhateverTheAlignmentOfRows) {
-  const bool every_case = GTEST_FLAG_GET(also_run_disabled_tests);  // tools/test --slow
   size_t index = 0;
   for (const size_t dim : {8u, 16u, 32u, 40u, 64u, 80u, 96u, 104u, 128u}) {
     for (const size_t length : {31u, 129u, 200u}) {
-      if (length == 200 && dim % 32 != 0 && !every_case) continue;  // the reference takes most of the time
+      if (length == 200 && dim % 32 != 0 && !testing::every_case()) continue;  // the reference takes most of the time
       for (const DType dtype : {DType::kBF16, DType::kF16}) {
         for (const bool causal : {true, false}) {
           for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
@@ -155,7 +155,7 @@ TEST(Attention, TheSameBitsOnEverySchedule) {
 // The only head of T = 130 has a non-finite element. Tests check the non-finite rows of out, lse and d_qkv. Blocks of
 // masked keys and values are skipped as a whole. Within a block, of at most 128 positions, a masked probability of 0
 // times NaN is NaN.
-class NonFinite : public testing::TestWithParam<std::tuple<DType, size_t>> {
+class NonFinite : public ::testing::TestWithParam<std::tuple<DType, size_t>> {
  protected:
   static constexpr size_t kLength = 130, kAt = 70, kBlock = 128;
   const DType dtype = std::get<0>(GetParam());
@@ -239,7 +239,8 @@ TEST_P(NonFinite, GradientReachesItsQueryAndTheKeysItSaw) {
 
 // The larger dimension makes rows of a multiple of 16 bytes.
 INSTANTIATE_TEST_SUITE_P(AllDTypes, NonFinite,
-                         testing::Combine(testing::ValuesIn(kFloatDTypes), testing::Values(size_t{3}, size_t{16})),
+                         ::testing::Combine(::testing::ValuesIn(kFloatDTypes),
+                                            ::testing::Values(size_t{3}, size_t{16})),
                          [](const auto& info) {
                            return std::string(name(std::get<0>(info.param))) + "_" +
                                   std::to_string(std::get<1>(info.param));

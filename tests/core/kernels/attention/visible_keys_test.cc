@@ -110,7 +110,7 @@ TEST(VisibleKeys, TheSameBitsOnEverySchedule) {
   }
 }
 
-class VisibleKeysBits : public testing::TestWithParam<std::tuple<DType, size_t>> {
+class VisibleKeysBits : public ::testing::TestWithParam<std::tuple<DType, size_t>> {
  protected:
   const DType dtype = std::get<0>(GetParam());
   const size_t dim = std::get<1>(GetParam());
@@ -128,7 +128,8 @@ class VisibleKeysBits : public testing::TestWithParam<std::tuple<DType, size_t>>
 };
 
 INSTANTIATE_TEST_SUITE_P(AllDTypes, VisibleKeysBits,
-                         testing::Combine(testing::ValuesIn(kFloatDTypes), testing::Values(size_t{3}, size_t{16})),
+                         ::testing::Combine(::testing::ValuesIn(kFloatDTypes),
+                                            ::testing::Values(size_t{3}, size_t{16})),
                          [](const auto& info) {
                            return std::string(name(std::get<0>(info.param))) + "_" +
                                   std::to_string(std::get<1>(info.param));

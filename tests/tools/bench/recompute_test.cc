@@ -23,7 +23,7 @@ double value(const std::string& output, const std::string& setting, const std::s
   return line == std::string::npos || at == std::string::npos ? -1.0 : std::stod(output.substr(at + label.size()));
 }
 
-TEST(StepRecompute, TellsTimeAndMemoryOfEachSetting) {
+TEST(Recompute, TellsTimeAndMemoryOfEachSetting) {
   const Outcome outcome = recompute("model.layers=4");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   const auto activations = [&](const char* setting) { return value(outcome.output, setting, "; activations "); };
@@ -36,7 +36,7 @@ TEST(StepRecompute, TellsTimeAndMemoryOfEachSetting) {
   }
 }
 
-TEST(StepRecompute, ErrorOfOneSettingEndsAll) {
+TEST(Recompute, ErrorOfOneSettingEndsAll) {
   const Outcome outcome = recompute("test.faults=[{step: 2, parameter: blocks.0.mlp.up.weight}]");
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("recompute: train.recompute=none: error: step 2 was skipped"));
