@@ -113,7 +113,7 @@ def next_token_batches(count, vocab, rng):
 
 
 def masked_token_batch(vocab, rng):
-    """A quarter of the tokens is hidden behind the last token and is to be predicted; all others are ignored."""
+    """A quarter of the tokens becomes the vocabulary's last token and is to be predicted; all others are ignored."""
     text = rng.integers(0, vocab - 1, (BATCH, CONTEXT))
     hidden = rng.random(text.shape) < 0.25
     tokens, targets = np.where(hidden, vocab - 1, text), np.where(hidden, text, IGNORE)
@@ -244,6 +244,19 @@ def check_against_fp64(model, initial, tokens, targets, loss, gradients):
     assert worst < 2e-6 and relative_error(loss, exact_loss) < 2e-6
 
 
+def relu_squared():
+    tensors = {}
+    rng = np.random.Generator(np.random.PCG64(5))
+    for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.items():
+        x, dy = (torch.from_numpy(rng.standard_normal(200) * 3).to(dtype) for _ in range(2))
+        x[:2] = torch.tensor([0.0, -0.0], dtype=dtype)
+        y = functional.relu(x.requires_grad_()).square()
+        y.backward(dy)
+        values = {"x": x.detach(), "dy": dy, "y": y.detach(), "dx": x.grad}
+        tensors |= {f"relu_squared/{name}/{key}": value for key, value in values.items()}
+    return tensors
+
+
 def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -287,15 +300,7 @@ def main():
                 tensors[f"gpt/{name}/gradient_difference/{key}"] = (weight.grad - gradients[key]).bfloat16()
             worst = max(relative_error(weight.grad, gradients[key]) for key, weight in weights.items())
             print(f"gpt {name}: logits {relative_error(low_logits, logits):.1e}, worst gradient {worst:.1e}")
-
-    rng = np.random.Generator(np.random.PCG64(5))
-    for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.items():
-        x, dy = (torch.from_numpy(rng.standard_normal(200) * 3).to(dtype) for _ in range(2))
-        x[:2] = torch.tensor([0.0, -0.0], dtype=dtype)
-        y = functional.relu(x.requires_grad_()).square()
-        y.backward(dy)
-        values = {"x": x.detach(), "dy": dy, "y": y.detach(), "dx": x.grad}
-        tensors |= {f"relu_squared/{name}/{key}": value for key, value in values.items()}
+    tensors |= relu_squared()
 
     about = {
         "versions": f"torch {torch.__version__}, numpy {np.__version__}, safetensors {safetensors.__version__}",

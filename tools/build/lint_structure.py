@@ -1,4 +1,5 @@
 """Rules of tools/lint about the structure of the tree: floors, circles, vendors, sizes and budgets."""
+import ast
 import collections
 import fnmatch
 import os
@@ -51,12 +52,16 @@ VENDORS = [
 MAX_LINES = 400
 MAX_FILES = 40
 MAX_FUNCTION_LINES = 60
-# Files with one purpose; production lines are those of these below PRODUCTION.
+# Files with one purpose. Their lines below PRODUCTION are production lines.
 SIZED = (".h", ".cc", ".js", ".css", ".html", ".py", ".sh", ".bzl")
 PRODUCTION = ("core/", "amp/", "comm/", "models/", "tools/")
+KINDS = (*SIZED, ".yaml")  # suffixes below PRODUCTION; scripts, BUILD files and tables have none
+FOREIGN = re.compile(r"\.(?:c|cpp|cxx|c\+\+|hh|hpp|hxx|h\+\+|inc|inl|ipp|tpp|cu|cuh|bazel)$")  # not in this repository
 BUDGETS = "tools/build/budgets"
+SCRIPTS = "scripts"  # the row of BUDGETS for all files without a suffix
 
-INCLUDE = re.compile(r'\s*#\s*include\s+(["<])([^">]+)[">]')
+INCLUDE = re.compile(r'\s*#\s*(?:include|import)\w*\s*(["<]?)([^">]*)')
+OURS = PRODUCTION + ("tests/",)
 
 
 def is_cxx(name):
@@ -69,6 +74,25 @@ def floor_of(folder):
     return folder, FLOORS.get(folder)
 
 
+def has_suffix(name):
+    return "." in os.path.basename(name)
+
+
+def check_place(name):
+    """Files that the other rules would not see."""
+    if FOREIGN.search(name) or (name.startswith(PRODUCTION) and has_suffix(name) and not name.endswith(KINDS)):
+        yield 1, "place", f"files of this project end in {' '.join(KINDS)}, or have no suffix"
+    if is_cxx(name) and not name.startswith("examples/") and floor_of(os.path.dirname(name))[1] is None:
+        yield 1, "place", "C++ in a folder without a floor (FLOORS in tools/build/lint_structure.py)"
+
+
+def is_written_well(mark, header):
+    """Says if an include names its header like all others do, so that the rules about arrows see it."""
+    if mark == '"' and header.startswith(OURS):
+        return header.endswith(".h") and header == os.path.normpath(header)
+    return not header.startswith(OURS) if mark == "<" else header.startswith("hwy/")
+
+
 def check_includes(name, lines):
     part, floor = floor_of(os.path.dirname(name))
     for number, line in enumerate(lines, 1):
@@ -76,6 +100,8 @@ def check_includes(name, lines):
         if not match:
             continue
         header = match[2]
+        if not is_written_well(match[1], header):
+            yield number, "layer", 'write "FOLDER/FILE.h" from the root for a header of ours, and <...> for others'
         for pattern, vendor, places in VENDORS:
             if re.match(pattern, header) and part != "tests" and not any(fnmatch.fnmatch(name, p) for p in places):
                 yield number, "vendor", f"only {' and '.join(places)} may include {header} ({vendor})"
@@ -88,7 +114,7 @@ def check_includes(name, lines):
 
 
 def circles(read, names):
-    """Folders that include each other, at each depth of the tree, as sorted lists. Tests have no folders of their own."""
+    """Folders that include each other, at each depth of the tree, as sorted lists. Tests have no folders like these."""
     arrows = collections.defaultdict(set)
     for name in names:
         if not is_cxx(name) or not name.startswith(PRODUCTION):
@@ -129,19 +155,24 @@ def strongly_connected(graph):
 
 # ---- Sizes
 
-CONTROL = re.compile(r"\s*(?:namespace|struct|class|enum|union|extern|if|for|while|switch|else|do|try|catch|return|case)\b")
+CONTROL = re.compile(r"(?:namespace|struct|class|enum|union|if|for|while|switch|else|do|try|catch|return|case)\b")
 TOKEN = re.compile(
     r'R"(\w*)\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<![\w])\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*|[{};]',
     re.S | re.M,
 )
 
-
 MACROS = re.compile(r"^(?:\s*[A-Z][A-Z0-9_]+(?:\([^()]*\))?\n)+")
+# The rest are patterns of heads as plain_head() gives them.
+ASSIGNMENT = re.compile(r"(?<![=!<>+\-*/%&|^])=(?!=)")
+LAMBDA = re.compile(r"(?:^|[=(,?:])\s*\[[^\[\]]*\][\s\w§:*&]*$")
+RETURNS_CLASS = re.compile(r"(?:struct|class|enum|union)\s+\w[\w:\s]*[\s*&]+(?!alignas|decltype|__att)[\w:~]+\s*§")
+# Heads that go on after a pair of braces: `f(int a = {`, `A::A() : member{`, `void f() requires requires(T x) {`.
+GOES_ON = re.compile(r"\(|§.*?(?<!:):(?!:).*\w\s*$|\brequires\s*§?\s*$", re.S)
 
 
 def functions(text):
-    """(first line, lines) of each function that is defined at the level of a namespace or class."""
-    stack = []  # of each open brace: the first line of the function that it begins, or None
+    """(first line, lines) of each macro, and of each function that is defined at the level of a namespace or class."""
+    stack = []  # of each open brace: first line of the function that it begins or `None`, its line, the head after it
     head, line, at, in_function = "", 1, 0, 0
     for token in TOKEN.finditer(text):
         head += text[at : token.start()]
@@ -149,33 +180,58 @@ def functions(text):
         at = token.end()
         if token[0] == "{":
             head = MACROS.sub("", head).lstrip()
-            begins = not in_function and is_function(head)
-            stack.append(line - head.count("\n") if begins else None)
+            plain = "" if in_function else plain_head(head)
+            goes_on = GOES_ON.search(plain) and not CONTROL.match(plain)
+            begins = bool(LAMBDA.search(plain)) or (not goes_on and is_function(plain))
+            stack.append((line - head.count("\n") if begins else None, line, head + "()()" if goes_on else ""))
             in_function += begins
+            head = ""
         elif token[0] == "}" and stack:
-            first = stack.pop()
+            first, opened, head = stack.pop()
+            head += "\n" * (line - opened) if head else ""
             if first is not None:
                 in_function -= 1
                 yield first, line - first + 1
+        elif token[0].lstrip().startswith("#"):
+            head = ""
+            yield line, 1 + token[0].count("\n")
+        else:
+            head = "" if token[0] in "};" else head + '""' * (token[0][0] in "\"'R")
         line += token[0].count("\n")
-        head = "" if token[0] in "{};" or token[0].lstrip().startswith("#") else head + '""' * (token[0][0] in "\"'R")
+
+
+def plain_head(head):
+    """The text before a brace, with `§` for each pair of parentheses and without templates' arguments."""
+    head = re.sub(r"\boperator\s*[^\w\s(]+", "operator_", head).replace("->", " ")
+    for pattern, short in ((r"\([^()]*\)", "§"), (r"<[^<>]*>", "")):
+        while re.search(pattern, head):
+            head = re.sub(pattern, short, head)
+    return re.sub(r"^(?:template\b|(?:public|private|protected)\s*:(?!:)|\s)+", "", head)
 
 
 def is_function(head):
-    head = re.sub(r"^\s*(?:template\s*<[^{};]*?>\s*(?=[\w\[]))*", "", head)
-    while re.search(r"\([^()]*\)", head):
-        head = re.sub(r"\([^()]*\)", "§", head)
-    return "§" in head and not CONTROL.match(head) and not re.search(r"(?<!operator)=(?!=)", head) and "(" not in head
+    is_other = CONTROL.match(head) and not RETURNS_CLASS.match(head)
+    return "§" in head and not is_other and not ASSIGNMENT.search(head)
+
+
+def python_functions(text, name):
+    for node in ast.walk(ast.parse(text, name)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.lineno, node.end_lineno - node.lineno + 1
 
 
 def check_size(name, lines):
     count = len(lines) - 1
     if name.endswith(SIZED) and count > MAX_LINES:
         yield count, "file-size", f"{count} lines; split it by purpose (at most {MAX_LINES})"
+    parts, text = (), "\n".join(lines)
     if is_cxx(name):
-        for first, length in functions("\n".join(lines)):
-            if length > MAX_FUNCTION_LINES:
-                yield first, "function-size", f"{length} lines; split it by purpose (at most {MAX_FUNCTION_LINES})"
+        parts = functions(text)
+    elif name.endswith(".py") or (lines[0].startswith("#!") and "python" in lines[0]):
+        parts = python_functions(text, name)
+    for first, length in parts:
+        if length > MAX_FUNCTION_LINES:
+            yield first, "function-size", f"{length} lines; split it by purpose (at most {MAX_FUNCTION_LINES})"
 
 
 def check_folders(names):
@@ -198,13 +254,19 @@ def room_of(name, rooms):
 
 def check_budgets(read, names):
     """The table of BUDGETS against the tree, as (line of the table, rule, text)."""
-    table = [(number, line.split()) for number, line in enumerate(read(BUDGETS), 1) if line[:1].strip(" #")]
+    text = read(BUDGETS) if os.path.isfile(BUDGETS) else []
+    table = [(number, line.split()) for number, line in enumerate(text, 1) if line[:1].strip(" #")]
     rooms = {words[0] for _, words in table}
+    for row in sorted({"sum", "BUILD", SCRIPTS} - rooms):
+        yield 1, "budget", f"there is no row '{row}'"
     sizes = {n: len(read(n)) - 1 for n in names if n.startswith(PRODUCTION) and n.endswith(SIZED)}
     lines, files = collections.Counter(), collections.Counter()
     for name, size in sizes.items():
         lines[room_of(name, rooms)] += size
         files[room_of(name, rooms)] += 1
+    scripts = [n for n in names if n.startswith(PRODUCTION) and not has_suffix(n) and os.path.basename(n) != "BUILD"]
+    lines[SCRIPTS] = sum(len(read(name)) - 1 for name in scripts)
+    files[SCRIPTS] = len(scripts)
 
     def above(number, what, count, most, unit):
         if count > int(most):
@@ -221,5 +283,5 @@ def check_budgets(read, names):
         else:
             yield from above(number, words[0], lines[words[0]], words[1], "lines")
             yield from above(number, words[0], files[words[0]], words[2], "files")
-    for room in sorted(set(lines) - rooms):
+    for room in sorted(set(lines) - rooms - {SCRIPTS}):
         yield 1, "budget", f"{room}: {lines[room]} lines in a room without a budget"

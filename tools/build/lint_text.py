@@ -2,7 +2,7 @@
 import os
 import re
 
-from lint_structure import is_cxx
+from lint_structure import has_suffix, is_cxx
 
 OPENING = re.compile(r"\b(Of|What|Who|Which|Whose)\b(?!\?)")
 PRONOUNS = {"that", "those", "one", "ones", "none", "which", "what"}
@@ -11,30 +11,36 @@ PATH = re.compile(r"(?<![\w/.:-])(?:core|amp|comm|models|tools|tests|configs|doc
 
 
 def has_comments(name):
-    if is_cxx(name) or name.endswith((".py", ".sh", ".bzl", ".yaml", ".md", "BUILD")):
+    if has_slashes(name) or name.endswith((".py", ".sh", ".bzl", ".yaml", ".md", "BUILD")):
         return True
-    return "." not in os.path.basename(name)  # scripts
+    return not has_suffix(name)  # scripts
+
+
+def has_slashes(name):
+    """Says if comments begin with //, and not with #."""
+    return is_cxx(name) or name.endswith(".js")
 
 
 def comment_text(name, line):
-    """The text of a line's comment, or of a line of a page; None if there is none."""
-    if is_cxx(name):
+    """The text of a line's comment, or of a line of a page; `None` without such a text."""
+    if has_slashes(name):
         match = re.search(r"(?:^|\s)//+ ?(.*)$", line)
-        return match[1] if match else None
-    if name.endswith(".md"):
+    elif name.endswith(".md"):
         return None if line.startswith(("    ", "|", "#")) else line
-    match = re.match(r'\s*(?:#|""") ?(.*)$', line)
+    else:
+        match = re.match(r'\s*(?:#|""") ?(.*)$', line) or re.search(r"\s# (.*)$", line)
     return match[1] if match else None
 
 
 def comments(name, lines):
     """Blocks of comments: lists of (line number, text)."""
     block, fenced = [], False
+    marks = "//" if has_slashes(name) else "" if name.endswith(".md") else ("#", '"""')
     for number, line in enumerate(lines, 1):
         if name.endswith(".md") and line.startswith("```"):
             fenced = not fenced
         text = None if fenced else comment_text(name, line)
-        beside_code = is_cxx(name) and text is not None and not line.lstrip().startswith("//")
+        beside_code = text is not None and not line.lstrip().startswith(marks)
         if block and (text is None or beside_code):
             yield block
             block = []
@@ -85,9 +91,8 @@ def check_paths(name, block, exists):
 def check_comments(name, lines, exists):
     for block in comments(name, lines):
         yield from check_openings(block)
-        if is_cxx(name):
-            yield from check_pronouns(block)
         if not name.endswith(".md"):
+            yield from check_pronouns(block)
             yield from check_paths(name, block, exists)
     if name.endswith(".md"):  # also tables
         yield from check_paths(name, [(i, line) for i, line in enumerate(lines, 1) if line[:4].strip()], exists)

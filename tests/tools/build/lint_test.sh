@@ -27,6 +27,7 @@ lacks() { ! grep -qE -- "$1" "$TEST_TMPDIR/out" || fail "a line matches: $1"; }
 commit() { git add -A && git commit -qm "$1"; }
 
 printf 'BasedOnStyle: Google\n' >.clang-format
+printf '%s\n' {core,amp,comm,models,tools,scripts}' 9999 99 x' 'sum 9999 core' 'BUILD 9' >tools/build/budgets
 printf '// What old code says.\nint old_value;\n' >core/base/old.h
 git init -q .
 commit first
@@ -54,6 +55,41 @@ seq -f 'int v%g;' 401 >core/ops/long.h
 { echo 'inline void g() {' && seq -f '  int v%g;' 59 && echo '}'; } >core/ops/function.h
 { echo 'inline int h(int a) {' && seq -f '  a += %g;' 58 && echo '}'; } >core/ops/short.h
 for number in $(seq 41); do echo "int n;" >"models/n$number.h"; done
+mkdir core/new
+touch core/new/floor.h core/ops/{kind.inc,BUILD.bazel} kind.hpp
+printf '#include %s\n' '<core/base/a.h>' '"../base/a.h"' '"core/ops/../base/a.h"' '"core/base/a.inc"' PATH \
+  '"core/base/a.h"' '<vector>' >core/ops/include.h
+heads=(
+  'auto f = [](int a) {' 'F f = [] {' 'const R r = add("a", [&]() -> int {' 'bool operator==(A a, A b) {'
+  'extern "C" int f() {' 'struct A* f() {' 'A::A() : a_{1} {' 'A::A(B b = {}) : a_(1), b_{b, {}} {'
+  'template <class T, std::enable_if_t<A<T> && (B > 1), int> = 0> void f(T a) {'
+  'template <class T> requires (sizeof(T) > 4) void f(T a) {' 'void f(auto a) requires requires { a.b(); } {'
+)
+others=(
+  'struct A : B<int> {' 'struct alignas(8) A : B {' 'extern "C" {' 'int a[] = {'
+  'template <class T> concept A = requires(T a) {'
+)
+bodies() { for head in "$@"; do printf '%s\n' "$head" && seq -f '  v%g;' 59 && echo '};'; done; }
+bodies "${heads[@]}" >core/ops/functions.h
+bodies "${others[@]}" >core/ops/others.h
+{ echo 'def f():' && seq -f '    v = %g' 60; } | tee tools/function.py | sed '1i #!/usr/bin/env python3' >tools/function
+hashes=(core/BUILD tools/pronoun tools/pronoun.{py,sh,bzl,yaml})
+printf '\x23 The sum that\n\x23 those ranks hold.\na = 1  \x23 that\nb = 2  \x23 that and those\n' |
+  tee "${hashes[@]}" >/dev/null
+printf '// The sum that\n// those ranks hold, see core/nowhere.js.\n' >tools/pronoun.js
+expect 1
+for name in core/new/floor.h core/ops/{kind.inc,BUILD.bazel} kind.hpp; do has "^$name:1: place: "; done
+for line in 1 2 3 4 5; do has "^core/ops/include.h:$line: layer: write "; done
+lacks '^core/ops/include.h:[67]: layer'
+for number in "${!heads[@]}"; do has "^core/ops/functions.h:$((61 * number + 1)): function-size: 61 lines"; done
+lacks '^core/ops/others.h:[0-9]+: function-size'
+has '^tools/function.py:1: function-size: 61 lines'
+has '^tools/function:2: function-size: 61 lines'
+for name in "${hashes[@]}" tools/pronoun.js; do has "^$name:2: pronoun: 'that' and 'those'"; done
+for name in "${hashes[@]}"; do has "^$name:4: pronoun: " && lacks "^$name:3"; done
+has '^tools/pronoun.js:2: dead-path: '
+rm -r core/{new,BUILD} core/ops/{kind.inc,BUILD.bazel,include.h,functions.h,others.h} kind.hpp tools/{function,pronoun}*
+
 expect 1
 has '^core/base/up.h:1: layer: core/ops/a.h: core/base must not include core/ops, which stands above it$'
 has '^amp/beside.h:1: layer: comm/a.h: amp must not include comm, which stands beside it$'
@@ -69,12 +105,13 @@ has '^core/ops/path.h:1: dead-path: there is no core/ops/nowhere.h$'
 has '^core/ops/long.h:401: file-size: 401 lines'
 has '^core/ops/function.h:1: function-size: 61 lines'
 lacks '^core/ops/short.h'
-has '^tools/lint: 51 files, 0 with clang-tidy: 10 error\(s\)$'
+has '^tools/lint: 51 files, 0 with clang-tidy: 11 error\(s\)$'
 
-# Rules about the tree, with --all.
+# Rules about the tree.
 printf '#include "core/ops/b/b.h"\n' >core/ops/a/a.h
 printf '#include "core/ops/a/a.h"\n' >core/ops/b/b.h
-printf '# room lines files why\ncore 100 20 x\namp 1 1 x\nmodels 41 40 x\ntools 2000 9 x\nsum 3 amp+comm\nBUILD 1\n' >tools/build/budgets
+printf '%s\n' '# room lines files why' 'core 100 20 x' 'amp 1 1 x' 'models 41 40 x' 'tools 2000 9 x' 'sum 3 amp+comm' \
+  'BUILD 1' 'scripts 1 9 x' >tools/build/budgets
 printf 'a\nb\n' >core/BUILD
 expect 1 --all
 has '^core/ops/a/:1: circle: core/ops/a, core/ops/b include each other$'
@@ -85,9 +122,15 @@ has '^tools/build/budgets:3: budget: amp: 2 lines, at most 1$'
 has '^tools/build/budgets:4: budget: models: 41 files, at most 40$'
 has '^tools/build/budgets:6: budget: amp\+comm: 4 lines, at most 3$'
 has '^tools/build/budgets:7: budget: BUILD files: 2 lines, at most 1$'
+has '^tools/build/budgets:8: budget: scripts: [0-9]+ lines, at most 1$'
 lacks 'budget: tools'
 has '^arrows up: 2, circles of folders: 1$'
-rm -r core/ops/[ab] core/BUILD tools/build/budgets
+rm tools/build/budgets
+expect 1
+for row in sum BUILD scripts; do has "^tools/build/budgets:1: budget: there is no row '$row'$"; done
+has '^tools/build/budgets:1: budget: models: 41 lines in a room without a budget$'
+git checkout -q tools/build/budgets
+rm -r core/ops/[ab] core/BUILD
 
 # The comment rule applies only to lines that a change touches.
 commit third
@@ -95,7 +138,7 @@ printf 'int old_value;  // Whose\n' >>core/base/old.h
 expect 1
 has '^core/base/old.h:1: comment: \(warning\)'
 has '^core/base/old.h:3: comment: a sentence'
-has ': 11 error\(s\)$'
+has ': 12 error\(s\)$'
 expect 1 core/base/up.h
 has '^core/base/up.h:1: layer'
 expect 2 core/base/nowhere.h
@@ -111,6 +154,7 @@ if command -v clang-format >/dev/null && [[ $(clang-format --version) == *" vers
 fi
 
 # The hook refuses a commit with a finding, and does not replace a hook.
+rm models/n41.h
 git add -A && git commit -qm fourth
 expect 0 --install-hook
 printf '#include "core/ops/a.h"\n' >core/base/again.h
@@ -118,6 +162,8 @@ git add -A
 ! git commit -qm fifth 2>/dev/null >/dev/null || fail "the hook let a wrong include pass"
 printf 'int i;\n' >core/base/again.h
 git add -A && git commit -qm fifth >/dev/null 2>&1 || fail "the hook refused a clean commit"
+printf 'sum 1 core\n' >>tools/build/budgets
+! git commit -qam sixth >/dev/null 2>&1 || fail "the hook let the sum of a budget pass"
 expect 2 --install-hook
 has 'is already there$'
 echo "lint_test: passed"

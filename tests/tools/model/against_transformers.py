@@ -15,6 +15,7 @@ Prints a line for each claim, and ends with status 1 if one does not hold:
   training         20 steps of AdamW in fp32: each loss within 1e-3 of PyTorch's, the export trained as PyTorch's model
 """
 import argparse
+import functools
 import json
 import math
 import pathlib
@@ -69,23 +70,35 @@ def train(model, windows):
     return losses
 
 
-def main():
+def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mantissa", type=pathlib.Path)
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("text", type=pathlib.Path)
     parser.add_argument("--context", type=int, default=256)
-    arguments = parser.parse_args()
-    program, source, context = arguments.mantissa.resolve(), arguments.model.resolve(), arguments.context
+    return parser.parse_args()
+
+
+def call(program, *words):
+    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def continued(model, tokenizer, prompt):
+    tokens = tokenizer(prompt, return_tensors="pt")
+    ids = model.generate(**tokens, max_new_tokens=32, do_sample=False, repetition_penalty=1.0)[0]
+    return tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def main():
+    arguments = options()
+    run = functools.partial(call, arguments.mantissa.resolve())
+    source, context = arguments.model.resolve(), arguments.context
     tokenizer = AutoTokenizer.from_pretrained(source)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
     ids = torch.tensor(tokenizer(arguments.text.read_text(encoding="utf-8"), add_special_tokens=False).input_ids)
-
-    def run(*words):
-        done = subprocess.run([program, *map(str, words)], capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
-        return done.stdout
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -115,9 +128,7 @@ def main():
               f"{bf16:.5f} ({bf16 / exact - 1:+.1e} beside fp32), transformers {low:.5f} ({low / exact - 1:+.1e})")
 
         prompt = "The capital of France is"
-        tokens = tokenizer(prompt, return_tensors="pt")
-        wanted = model.generate(**tokens, max_new_tokens=32, do_sample=False, repetition_penalty=1.0)[0]
-        wanted = tokenizer.decode(wanted, skip_special_tokens=True)
+        wanted = continued(model, tokenizer, prompt)
         found = run("generate", folder / "run", "precision.compute=fp32", "--prompt", prompt, "--tokens", 32, "--temperature", 0)
         check("greedy", found.rstrip("\n").startswith(wanted.rstrip("\n")), repr(found))
 
