@@ -16,8 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/base/error.h"
-#include "core/kernels/reduction/update_decision.h"
+#include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 
@@ -25,6 +24,11 @@ enum class ScalerMode : uint8_t {
   kNone,     // scale 1, with the same finite check and skip (bf16, fp32)
   kStatic,   // init_scale forever
   kDynamic,  // grows after clean steps, backs off on overflow
+};
+
+enum class HysteresisRefill : uint8_t {
+  kOnGrowth,     // when growth_interval clean steps are complete (Megatron, DeepSpeed)
+  kOnCleanStep,  // on every clean step (DeepSpeed's consecutive_hysteresis)
 };
 
 // How an overflow counts when the scale cannot go lower. In modes kNone and kStatic it never can.
@@ -46,8 +50,8 @@ struct ScalerConfig {
   int64_t growth_delay = 0;  // clean steps after the start or an overflow that do not count towards the first growth
   float min_scale = 1.0f;    // the floor; 0 for none
   float max_scale = std::numeric_limits<float>::max();  // the scale does not grow beyond it
-  // Overflows until the scale backs off; 1: at the first. Full again when growth_interval clean steps are complete.
-  int hysteresis = 1;
+  int hysteresis = 1;                                   // overflows until the scale backs off; 1: at the first
+  HysteresisRefill refill = HysteresisRefill::kOnGrowth;
   FloorPolicy floor_policy = FloorPolicy::kFault;
 };
 
@@ -56,11 +60,12 @@ void validate(const ScalerConfig& config);
 
 // Configurations that reproduce the dynamic loss scalers of other systems state for state.
 //
-//                     init   interval  delay  hysteresis (refill)   floor
-//   pytorch           2^16   2000      0      1                     none
-//   megatron          2^32   1000      0      2 (on growth)         1, clamps
-//   deepspeed         2^16   1000      1      2 (on growth)         1, the first overflow there ends the run
-//   deepspeed_0.17.0  2^16   1000      0      2 (on growth)         1, the same
+//                          init   interval  delay  hysteresis (refill)   floor
+//   pytorch                2^16   2000      0      1                     none
+//   megatron               2^32   1000      0      2 (on growth)         1, clamps
+//   deepspeed              2^16   1000      1      2 (on growth)         1, the first overflow there ends the run
+//   deepspeed_consecutive  2^16   1000      1      2 (on a clean step)   1, the same
+//   deepspeed_0.17.0       2^16   1000      0      2 (on growth)         1, the same
 //
 // Since 0.17.1 DeepSpeed counts one more clean step before the first growth after an overflow. Read in
 // torch/amp/grad_scaler.py and AmpKernels.cu; megatron/core/optimizer/grad_scaler.py;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "comm/flat_buckets.h"
-#include "core/kernels/optimizer/records.h"
+#include "core/kernels/digest/state_digests.h"
 
 namespace mantissa {
 

@@ -9,7 +9,7 @@
 
 #include "comm/gradient_reducer.h"
 #include "core/autograd/delayed_scales.h"
-#include "core/kernels/reduction/update_decision.h"
+#include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 

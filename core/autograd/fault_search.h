@@ -3,7 +3,7 @@
 
 #include "core/autograd/derived_weights.h"
 #include "core/autograd/precision.h"
-#include "core/kernels/reduction/update_decision.h"
+#include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 

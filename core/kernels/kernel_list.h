@@ -48,7 +48,7 @@ using Kernels = KernelList<          //
     struct SumContributionsArgs,   //
     struct RecordVerdictArgs,      //
     struct DecideUpdateArgs,       //
-    struct DigestArgs,             // digest
+    struct DigestArgs,             //
     struct ExponentHistogramArgs,  // probe
     struct UpdateStagnationArgs,   //
     struct RoundingLossesArgs,     //

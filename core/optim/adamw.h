@@ -3,7 +3,8 @@
 
 #include <cstdint>
 
-#include "core/kernels/reduction/update_decision.h"
+#include "core/kernels/optimizer/records.h"
+#include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 

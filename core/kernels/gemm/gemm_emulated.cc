@@ -5,7 +5,6 @@
 #include "core/cuda/emulation/stream_queue.h"
 #include "core/kernels/gemm/gemm_cuda.h"
 #include "core/kernels/gemm/steps.h"
-#include "core/kernels/reduction/args.h"
 #include "core/tensor/half.h"
 
 namespace mantissa::cuda {

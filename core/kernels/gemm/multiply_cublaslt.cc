@@ -16,7 +16,6 @@
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/gemm/choice_cublaslt.h"
 #include "core/kernels/gemm/steps.h"
-#include "core/kernels/reduction/args.h"
 
 namespace mantissa::cuda {
 namespace {

@@ -1,6 +1,7 @@
 // The AdamW update.
 #pragma once
 
+#include "core/kernels/digest/state_digests.h"
 #include "core/kernels/kernel_args.h"
 #include "core/kernels/optimizer/records.h"
 

@@ -3,7 +3,7 @@
 
 #include "core/kernels/digest/digest.h"
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/reduction/update_decision.h"
+#include "core/kernels/reduction/records.h"
 
 namespace mantissa {
 
@@ -31,8 +31,8 @@ struct TensorStatsArgs {
 //   rounded_to   If a 16-bit dtype: the rows are fp32, and c[r] is the result of cast() with scale_before on row r.
 //   accumulate   fp32: the sum is kept in fp32 and rounded once to out's dtype. The dtype of c: rounded to it after
 //                every addition, as a native 16-bit reduction does. fp64 contributions are summed in fp64.
-//   record       If defined: adds tensor_stats() of out, as stored, with the same bits. A CPU examines each block right
-//                after its sum, while the caches hold it.
+//   record       If defined: adds the TensorStats of out, as stored, with the same bits. A CPU examines each block
+//                right after its sum, while the caches hold it.
 struct SumContributionsArgs {
   static constexpr std::string_view kName = "sum_contributions";
   Tensor contributions{}, out{};

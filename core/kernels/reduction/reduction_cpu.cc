@@ -8,6 +8,7 @@
 #include "core/cpu/memory.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/reduction/block_stats_cpu.h"
+#include "core/kernels/reduction/update_decision.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/reduction/reduction_cpu.cc"
