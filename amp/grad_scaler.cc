@@ -23,6 +23,12 @@ constexpr Preset kPresets[] = {
     {"megatron",
      {.init_scale = 0x1p32f, .growth_interval = 1000, .hysteresis = 2, .floor_policy = FloorPolicy::kClamp}},
     {"deepspeed", {.growth_interval = 1000, .growth_delay = 1, .hysteresis = 2, .floor_policy = FloorPolicy::kStop}},
+    {"deepspeed_consecutive",
+     {.growth_interval = 1000,
+      .growth_delay = 1,
+      .hysteresis = 2,
+      .refill = HysteresisRefill::kOnCleanStep,
+      .floor_policy = FloorPolicy::kStop}},
     {"deepspeed_0.17.0", {.growth_interval = 1000, .hysteresis = 2, .floor_policy = FloorPolicy::kStop}}};
 
 // By ScalerMode, by ScalerEvent.
@@ -140,6 +146,7 @@ ScalerEvent GradScaler::update() {
 
 ScalerEvent GradScaler::on_clean_step() {
   if (config_.mode != ScalerMode::kDynamic) return ScalerEvent::kUnchanged;
+  if (config_.refill == HysteresisRefill::kOnCleanStep) state_.hysteresis_left = config_.hysteresis;
   if (++state_.clean_steps < config_.growth_interval) return ScalerEvent::kUnchanged;
   state_.clean_steps = 0;
   state_.hysteresis_left = config_.hysteresis;

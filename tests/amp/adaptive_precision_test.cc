@@ -165,7 +165,7 @@ TEST(AdaptivePrecision, AnEarlierStateGoesOnOnTheLevelOfNow) {
   EXPECT_EQ(then.state().switches, 1);
   EXPECT_TRUE(then.state().raised);
   EXPECT_EQ(then.state().changed_at, 9);
-  EXPECT_EQ(then.state().best_validation, 2.0) << "the better one was measured behind it";
+  EXPECT_EQ(then.state().best_validation, 2.0) << "the better one was measured after it";
   EXPECT_TRUE(then.state().losses.empty());
   EXPECT_TRUE(then.is_calm_since(9));
 }

@@ -64,6 +64,19 @@ TEST(GradScalerTest, HysteresisForgivesOverflowsUntilGrowth) {
   EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kHysteresisConsumed);  // refilled
 }
 
+TEST(GradScalerTest, HysteresisMayRefillOnEveryCleanStep) {
+  ScalerConfig config = small_dynamic_config();
+  config.hysteresis = 2;
+  config.refill = HysteresisRefill::kOnCleanStep;
+  GradScaler scaler(config);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kHysteresisConsumed);
+    run(scaler, kClean);
+  }
+  EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kHysteresisConsumed);
+  EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kBackedOff);
+}
+
 TEST(GradScalerTest, OverflowAtTheFloorIsAFault) {
   GradScaler scaler(small_dynamic_config([](auto& c) { c.min_scale = 300.0f; }));
   EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kBackedOff);

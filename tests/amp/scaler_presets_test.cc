@@ -186,6 +186,24 @@ TYPED_TEST(ScalerPresetTest, FollowsTheReferenceWithOtherIntervals) {
   }
 }
 
+TEST(ScalerPresetsTest, ConsecutiveHysteresisIsTheRefillOnCleanSteps) {
+  DeepSpeedScaler<true> reference;
+  reference.configure(5, 3);
+  reference.consecutive_hysteresis = true;
+  ScalerConfig config = scaler_preset("deepspeed_consecutive");
+  config.growth_interval = 5;
+  config.hysteresis = 3;
+  GradScaler scaler(config);
+  int back_offs = 0;
+  for (uint32_t i = 0; i < 20'000; ++i) {
+    const bool overflow = overflows(7, i, 0.3, scaler.current_scale());
+    if (!reference.update(overflow)) break;
+    back_offs += run(scaler, overflow) == ScalerEvent::kBackedOff ? 1 : 0;
+    ASSERT_EQ(scaler.state(), reference.state()) << "step " << i;
+  }
+  EXPECT_GT(back_offs, 20);
+}
+
 // PyTorch has no floor: the scale sinks through the subnormal numbers to 0 and stays there.
 TEST(ScalerPresetsTest, PyTorchSinksToZeroWithTheReference) {
   PyTorchScaler reference;
@@ -248,7 +266,8 @@ TEST(ScalerPresetsTest, AnUnknownNameIsRefusedWithTheList) {
     FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(),
-                 "[scaler_preset] expected one of pytorch, megatron, deepspeed, deepspeed_0.17.0, got 'apex'");
+                 "[scaler_preset] expected one of pytorch, megatron, deepspeed, deepspeed_consecutive, "
+                 "deepspeed_0.17.0, got 'apex'");
   }
 }
 
