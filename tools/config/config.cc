@@ -46,6 +46,7 @@ void find_plugin(ModelConfig& model, const std::filesystem::path& folder, const 
 Config build(ConfigNode root, const std::filesystem::path& folder, const std::vector<std::string>& overrides,
              ConfigOrigins* origins) {
   for (const std::string& assignment : overrides) apply_override(root, assignment);
+  drop_fixed_settings(root, /*written=*/false);
   refuse_unavailable(root);
   Config config;
   // Model settings that are missing come from the weights. A run's file has all of them.
@@ -139,11 +140,11 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
   if (std::error_code error; std::filesystem::is_directory(file, error)) {
     throw ConfigError(
         fmt::format("'{0}' is a folder without config.yaml, and so no run folder: expected one, or a YAML file; data "
-                    "are given behind it, by data.train={0}",
+                    "are given after it, by data.train={0}",
                     path));
   }
   ConfigNode root = parse_config_file(file);
-  if (is_config_of_run(file)) drop_fixed_settings(root);
+  if (is_config_of_run(file)) drop_fixed_settings(root, /*written=*/true);
   Config config = build(std::move(root), file.parent_path(), overrides, &written);
   if (is_config_of_run(file)) relocate(config, file.has_parent_path() ? file.parent_path() : ".", written);
   if (origins != nullptr) *origins = std::move(written);
@@ -153,7 +154,7 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
 Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides,
                     ConfigOrigins* origins) {
   ConfigNode root = parse_config_text(yaml, source);
-  drop_fixed_settings(root);
+  drop_fixed_settings(root, /*written=*/true);
   return build(std::move(root), {}, overrides, origins);
 }
 

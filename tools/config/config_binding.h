@@ -22,12 +22,11 @@ inline constexpr int64_t kMaxSteps = (int64_t{1} << 32) - 1;
 
 // Names that other programs use for our settings.
 ConfigSynonyms config_synonyms();
-// ConfigError for a setting of another program that mantissa lacks, and for a setting of earlier versions. It names the
-// alternative.
+// ConfigError for a setting of another program that mantissa lacks. It names the alternative.
 void refuse_unavailable(const ConfigNode& root);
-// Removes settings of earlier versions from a configuration that such a version has written. Warns once about a value
-// that no longer holds.
-void drop_fixed_settings(ConfigNode& root);
+// Removes settings of earlier versions, which are constants now, if they have the constant's value. Another value is a
+// ConfigError with the alternative; in a configuration `written` by a run or checkpoint it is a warning.
+void drop_fixed_settings(ConfigNode& root, bool written);
 
 // Path to printed value of every setting.
 std::map<std::string, std::string> flatten(const Config& config);

@@ -1,7 +1,8 @@
 // Names that users of other programs try: messages about unknown keys give ours, or say what is not available.
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 #include <set>
 
@@ -37,16 +38,18 @@ const std::vector<Unavailable>& unavailable() {
   return kAll;
 }
 
-// A setting of earlier versions that is a constant now.
+// A setting of earlier versions that is a constant now. "[]": every entry of a list.
 struct Fixed {
   const char *section, *key;
   const char* value;  // as such a version printed it; nullptr: that of scaler.preset; "": other settings replace it
   const char* instead;
 };
-constexpr const char* kByPreset = "scaler.preset sets it: deepspeed, megatron, pytorch or none";
+constexpr const char *kByPreset = "scaler.preset sets it, see configs/reference.yaml",
+                     *kByRules = "write precision.rules, an ordered list in which the last match wins",
+                     *kByRulesHere = "write rules, an ordered list in which the last match wins";
 constexpr Fixed kFixed[] = {
     {"scaler", "growth_delay", nullptr, kByPreset},
-    {"scaler", "refill", "growth", kByPreset},
+    {"scaler", "refill", nullptr, kByPreset},
     {"straggler", "factor", "1.3", "straggler.window turns the comparison off"},
     {"stop_rules", "window", "128", "stop_rules.loss_z and grad_norm_z are its thresholds"},
     {"stop_rules", "max_rollbacks", "3", "stop_rules.action says what spikes lead to"},
@@ -56,27 +59,89 @@ constexpr Fixed kFixed[] = {
     {"precision.adaptive", "norm_quantile", "0.9", "precision.adaptive.norm_factor is the threshold"},
     {"precision.adaptive", "curvature_interval", "50", "precision.adaptive.curvature is the threshold"},
     {"precision.adaptive", "noise_interval", "50", "precision.adaptive.gradient_noise is the threshold"},
-    {"precision", "ops", "", "write precision.rules, an ordered list in which the last match wins"},
-    {"precision", "layers", "", "write precision.rules, an ordered list in which the last match wins"},
-    {"test", "gradients", "", "write test.faults, whose entries have a kind"}};
+    {"precision", "ops", "", kByRules},
+    {"precision", "layers", "", kByRules},
+    {"precision.schedule[]", "ops", "", kByRulesHere},
+    {"precision.schedule[]", "layers", "", kByRulesHere},
+    {"precision.adaptive.levels[]", "ops", "", kByRulesHere},
+    {"precision.adaptive.levels[]", "layers", "", kByRulesHere},
+    {"test", "gradients", "", "write test.faults, whose entries have a kind"},
+    {"test.faults[]", "value", "", "write kind"}};
 
-std::string value_of(const Fixed& fixed, const ConfigNode& section) {
+// The preset of the section `scaler`; the defaults for other sections.
+ScalerConfig preset_of(const ConfigNode& section) {
+  const ConfigMember* const given = section.find("preset");
+  const auto presets = scaler_preset_names();
+  return given != nullptr && std::ranges::count(presets, given->value.text) > 0 ? scaler_preset(given->value.text)
+                                                                                : ScalerConfig();
+}
+
+std::string value_of(const Fixed& fixed, const ScalerConfig& scaler) {
   if (fixed.value != nullptr) return fixed.value;
-  const ConfigMember* const preset = section.find("preset");
-  const bool has_preset = preset != nullptr && preset->value.text != "none";
-  const ScalerConfig scaler = has_preset ? scaler_preset(preset->value.text) : ScalerConfig();
+  if (fixed.key == std::string_view("refill")) {
+    return scaler.refill == HysteresisRefill::kOnGrowth ? "growth" : "clean_step";
+  }
   return fmt::format("{}", scaler.growth_delay);
 }
 
-void refuse_fixed(const ConfigNode& root) {
-  for (const Fixed& fixed : kFixed) {
-    const ConfigNode* const section = root.below(fixed.section);
-    const ConfigMember* const member = section != nullptr ? section->find(fixed.key) : nullptr;
-    if (member == nullptr) continue;
-    const std::string value = value_of(fixed, *section);
-    throw ConfigError(fmt::format("{}: {}.{} is no setting any more{}: {}", member->origin, fixed.section, fixed.key,
-                                  value.empty() ? "" : fmt::format(", and is {}; remove it", value), fixed.instead));
+std::optional<double> number_of(const ConfigMember* member) {
+  return member != nullptr ? parse_number<double>(member->value) : std::nullopt;
+}
+
+bool has_value(const ConfigMember& member, const std::string& value) {
+  const std::optional<double> number = number_of(&member);
+  return number ? fmt::format("{}", *number) == value : member.value.text == value;
+}
+
+// The constants bound other settings, which a run with its own value could set beyond.
+void keep_bounds(const std::string& key, ConfigNode& adaptive) {
+  const auto bound = [&](const char* name, double least, double most) {
+    ConfigMember* const other = adaptive.find(name);
+    const std::optional<double> value = number_of(other);
+    if (!value || *value == 0.0 || (*value >= least && *value <= most)) return;
+    other->value.text = fmt::format("{}", std::clamp(*value, least, most));
+    log_warn("{}: precision.adaptive.{} = {} does not fit the constant {}, and is taken as {}", other->origin, name,
+             *value, key, other->value.text);
+  };
+  const bool halves = number_of(adaptive.find("loss_roughness")).value_or(0.0) != 0.0;
+  if (key == "window") bound("warmup", 0.0, halves ? 50.0 : 100.0);
+  if (key.ends_with("_interval")) bound("stable_steps", 50.0, std::numeric_limits<double>::infinity());
+}
+
+void warn_once(const std::string& setting, const ConfigMember& member, const std::string& value) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard lock(mutex);
+  if (!said.insert(setting + "=" + member.value.text).second) return;
+  log_warn("{}: {} = {} is no setting any more, and is {}", member.origin, setting, member.value.text, value);
+}
+
+// Removes settings of earlier versions from a section and from all below it. Where `written` by such a version, warns
+// of other values; else they are an error, a line for each in `errors`.
+void drop_fixed(ConfigNode& section, const std::string& path, bool written, std::vector<std::string>& errors) {
+  const ScalerConfig scaler = preset_of(section);
+  std::vector<std::string> changed;
+  std::erase_if(section.members, [&](const ConfigMember& member) {
+    const auto* const fixed =
+        std::ranges::find_if(kFixed, [&](const Fixed& one) { return path == one.section && member.key == one.key; });
+    if (fixed == std::end(kFixed)) return false;
+    const std::string value = value_of(*fixed, scaler), setting = join_config_path(path, member.key);
+    if (!value.empty() && has_value(member, value)) return true;
+    if (value.empty() || !written) {
+      errors.push_back(fmt::format("{}: {} is no setting any more{}: {}", member.origin, setting,
+                                   value.empty() ? "" : fmt::format(", and is {}; remove it", value), fixed->instead));
+      return false;
+    }
+    warn_once(setting, member, value);
+    changed.push_back(member.key);
+    return true;
+  });
+  if (path == "precision.adaptive") {
+    for (const std::string& key : changed) keep_bounds(key, section);
   }
+  for (ConfigMember& member : section.members)
+    drop_fixed(member.value, join_config_path(path, member.key), written, errors);
+  for (ConfigNode& item : section.items) drop_fixed(item, path + "[]", written, errors);
 }
 
 [[noreturn]] void refuse(const std::string& origin, const std::string& what, std::string_view why) {
@@ -108,26 +173,13 @@ void refuse_below(const ConfigNode& node, const std::string& section) {
 
 }  // namespace
 
-void drop_fixed_settings(ConfigNode& root) {
-  static std::mutex mutex;
-  static std::set<std::string> said;
-  for (const Fixed& fixed : kFixed) {
-    auto* const section = const_cast<ConfigNode*>(root.below(fixed.section));
-    if (section == nullptr) continue;
-    std::erase_if(section->members, [&](const ConfigMember& member) {
-      const std::string value = value_of(fixed, *section);
-      if (value.empty() || member.key != fixed.key) return false;
-      const std::string text = fmt::format("{}: {}.{} = {} is no setting any more, and is {}", member.origin,
-                                           fixed.section, fixed.key, member.value.text, value);
-      const std::lock_guard lock(mutex);
-      if (member.value.text != value && said.insert(text).second) log_warn("{}", text);
-      return true;
-    });
-  }
+void drop_fixed_settings(ConfigNode& root, bool written) {
+  std::vector<std::string> errors;
+  drop_fixed(root, "", written, errors);
+  if (!errors.empty()) throw ConfigError(fmt::format("{}", fmt::join(errors, "\n")));
 }
 
 void refuse_unavailable(const ConfigNode& root) {
-  refuse_fixed(root);
   if (const ConfigMember* const optimizer = root.find("optimizer")) {
     const auto refuse_name = [](const ConfigMember& member, const std::string& path) {
       const std::string& name = member.value.text;

@@ -113,7 +113,9 @@ void copy(std::span<const char* const> names, const std::string& from, const std
 
 ModelConfig model_of_file(const std::string& path) {
   Config config;
-  read_config(parse_config_file(path), [&config](ConfigVisitor& visitor) { bind_config(visitor, config); });
+  ConfigNode root = parse_config_file(path);
+  std::erase_if(root.members, [](const ConfigMember& member) { return member.key != "model"; });
+  read_config(root, [&config](ConfigVisitor& visitor) { bind_config(visitor, config); });
   return config.model;
 }
 

@@ -142,6 +142,13 @@ TEST(Runs, AreKnownByWhatARunWritesFirst) {
   }
 }
 
+// Only its model matters, not the settings of the training, which an earlier version may have written.
+TEST(Runs, GiveTheirModel) {
+  const Room room("runs_model");
+  Room::write("old/config.yaml", "model: {width: 48}\nstraggler: {factor: 2}\nprecision: {ops: []}\n");
+  EXPECT_EQ(model_of_weights("old").width, 48);
+}
+
 TEST(Relocation, FollowsAFolderThatMovedWithItsData) {
   const Room room("relocation_moved");
   Room::write("new/data/a.txt");

@@ -198,12 +198,19 @@ TEST(Validation, FormatsOfTheStateAreRead) {
 
 TEST(Validation, SettingsThatAreConstantsNowAreRefusedWithTheirValue) {
   EXPECT_THAT(
-      error_of({"straggler.factor=1.3"}),
-      HasSubstr("command line: straggler.factor=1.3: straggler.factor is no setting any more, and is 1.3; remove "
+      error_of({"straggler.factor=1.4"}),
+      HasSubstr("command line: straggler.factor=1.4: straggler.factor is no setting any more, and is 1.3; remove "
                 "it: straggler.window turns the comparison off"));
   EXPECT_THAT(error_of({"precision.adaptive.band=0.25"}), HasSubstr("precision.adaptive.band is no setting any more"));
   EXPECT_THAT(error_of({"scaler.preset=deepspeed", "scaler.growth_delay=0"}),
               HasSubstr("scaler.growth_delay is no setting any more, and is 1; remove it: scaler.preset sets it"));
+  EXPECT_THAT(error_of({"scaler.growth_delay=3", "stop_rules.window=64"}),
+              AllOf(HasSubstr("scaler.growth_delay is no setting"), HasSubstr("stop_rules.window is no setting")));
+  EXPECT_THAT(error_of({"precision.schedule=[{after_step: 3, layers: []}]"}),
+              HasSubstr("precision.schedule[].layers is no setting any more: write rules"));
+  // A file that an earlier version printed has all settings with their defaults.
+  EXPECT_EQ(error_of({"straggler.factor=1.30", "stop_rules.max_rollbacks=3", "scaler.refill=growth"}),
+            "(nothing was thrown)");
 }
 
 // A configuration that an earlier version wrote has all of its settings.
@@ -215,6 +222,14 @@ TEST(Validation, CheckpointsMayHoldConstants) {
                            "scaler: {growth_delay: 0, refill: growth}\n")),
             flatten(parsed("")));
   EXPECT_EQ(parsed("scaler: {preset: deepspeed, growth_delay: 1, refill: growth}\n").scaler.scaler.growth_delay, 1);
+  EXPECT_EQ(parsed("scaler: {preset: deepspeed_consecutive, refill: clean_step}\n").scaler.scaler.refill,
+            HysteresisRefill::kOnCleanStep);
+  // Settings that its own constants allowed are moved to the bounds of the present ones.
+  const Config bounded = parsed(
+      "precision: {adaptive: {levels: [{}, {compute: bf16}], window: 300, warmup: 150, curvature: 3, "
+      "curvature_interval: 7, stable_steps: 30}}\n");
+  EXPECT_EQ(bounded.precision_adaptive.options.warmup, 100);
+  EXPECT_EQ(bounded.precision_adaptive.options.stable_steps, 50);
   // Another value is gone, with one warning: nobody can edit a manifest.
   const int64_t before = logged_warnings();
   for (int i = 0; i < 2; ++i) {

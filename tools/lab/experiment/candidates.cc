@@ -6,6 +6,7 @@
 
 #include "core/base/check.h"
 #include "tools/config/config_binding.h"
+#include "tools/config/data_paths.h"
 #include "tools/config/precision_phases.h"
 
 namespace mantissa {
@@ -49,6 +50,7 @@ Config from_file(const Config& given, const std::string& path) {
   require<ConfigError>(root.find("precision") != nullptr, "{}: expected a `precision:` section, got none", path);
   Config file = without_precision(given);
   file.precision_fallback = {};
+  drop_fixed_settings(root, is_config_of_run(path));
   refuse_unavailable(root);
   read_config(
       root, [&file](ConfigVisitor& visitor) { bind_config(visitor, file); }, config_synonyms());
