@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "core/base/log.h"
-#include "core/kernels/elementwise/args.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/exchange/model_source.h"
 #include "tools/model/runtime/open_model.h"

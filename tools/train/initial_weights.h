@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "tools/model/exchange/model_source.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/step/session.h"
 

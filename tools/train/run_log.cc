@@ -10,7 +10,6 @@
 #include "core/profile/range.h"
 #include "tools/model/generate/generator.h"
 #include "tools/run/guard/watchdog.h"
-#include "tools/train/checkpoint.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/step/memory_prediction.h"
 #include "tools/train/step/precision_table.h"
@@ -36,7 +35,7 @@ RunLog::RunLog(Session& session, const Start& start, const BlackBox& box, Heartb
       box_(box),
       speed_(measure_speed_context(session.config, session.device, session.runtime, session.communicator)),
       heartbeat_(heartbeat),
-      told_seconds_(box.work_seconds(kPhases)) {
+      recorded_seconds_(box.work_seconds(kPhases)) {
   if (session.communicator.rank() == 0) begin(session, start);
 }
 
@@ -101,10 +100,10 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step) {
              step.step + 1, speed_.gemm_peak_flops * 1e-12, before * 1e-12);
     records_->write({{"event", "peak"}, {"step", step.step + 1}, {"gemm_peak_flops", speed_.gemm_peak_flops}});
   }
-  tell_spike(step, trainer.state().spikes_in_a_row);
+  log_spike(step, trainer.state().spikes_in_a_row);
   records_->write(record);
   if (step.probed) records_->write(*step.probed);
-  tell(figures);
+  update_figures(figures);
   const TrainConfig& train = config_.train;
   if (is_due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
     log_info("{}", step_line(figures, train.steps, heartbeat_->times()));
@@ -112,7 +111,7 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step) {
 }
 
 // A warning at the start of a row of spikes, for applied steps: skipped steps have a line each.
-void RunLog::tell_spike(const StepReport& step, int spikes_before) const {
+void RunLog::log_spike(const StepReport& step, int spikes_before) const {
   if (step.spike && step.applied && spikes_before == 0) {
     log_warn("step {}: a spike: {}; stop_rules.action only warns", step.step + 1, *step.spike);
   } else if (!step.spike && step.applied && spikes_before > 1) {
@@ -140,7 +139,7 @@ void RunLog::log_rollback(const Session& session, const Rollback& rollback) {
                    {"cause", rollback.cause}});
 }
 
-void RunLog::tell(const StepFigures& figures) {
+void RunLog::update_figures(const StepFigures& figures) {
   heartbeat_->step_done(figures.report.step + 1);
   RunFigures& newest = heartbeat_->figures();
   for (const Metric& row : metrics()) {
@@ -190,24 +189,24 @@ void RunLog::saved(const Session& session) {
   if (!records_) return;
   log_info("step {} | checkpoint saved to {}", session.next_step, checkpoint_root(config_.train.run_dir));
   records_->write({{"event", "checkpoint"}, {"step", session.next_step}});
-  tell_phases(session);
+  record_phases(session);
   heartbeat_->figures().set("last_checkpoint_step", static_cast<double>(session.next_step));
   heartbeat_->beat();
 }
 
-void RunLog::tell_phases(const Session& session) {
+void RunLog::record_phases(const Session& session) {
   const auto all = box_.work_seconds(kPhases);
   const auto now = std::chrono::steady_clock::now();
   nlohmann::json seconds;
   for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i] > told_seconds_[i]) seconds[std::string(kPhases[i])] = all[i] - told_seconds_[i];
+    if (all[i] > recorded_seconds_[i]) seconds[std::string(kPhases[i])] = all[i] - recorded_seconds_[i];
   }
   records_->write({{"event", "phases"},
                    {"step", session.next_step},
-                   {"wall_seconds", std::chrono::duration<double>(now - told_at_).count()},
+                   {"wall_seconds", std::chrono::duration<double>(now - recorded_at_).count()},
                    {"seconds", seconds}});
-  told_seconds_ = all;
-  told_at_ = now;
+  recorded_seconds_ = all;
+  recorded_at_ = now;
 }
 
 void RunLog::sample(Session& session) {
@@ -222,7 +221,7 @@ void RunLog::sample(Session& session) {
            SamplingOptions{.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
              text += decoder.add(token);
              constexpr int64_t kTokensOfASign = 32;
-             if (++count % kTokensOfASign == 0) tell_progress();
+             if (++count % kTokensOfASign == 0) report_progress();
              return Continue::kYes;
            });
   text += decoder.finish();
@@ -236,7 +235,7 @@ void RunLog::sample(Session& session) {
 void RunLog::summarise(Trainer& trainer) {
   const Session& session = trainer.session();
   const Backend& backend = *session.runtime.backend;
-  const std::string &run_dir = config_.train.run_dir, memory = tell_memory(session);
+  const std::string &run_dir = config_.train.run_dir, memory = record_memory(session);
   log_info("statistics:{}", wrapped(trainer.state().statistics.to_text(backend.memory_use().peak_bytes, speed_)));
   if (!memory.empty()) log_info("{}", memory);
   if (const auto& first = trainer.state().first_validation_loss; first && last_validation_loss_) {
@@ -247,7 +246,7 @@ void RunLog::summarise(Trainer& trainer) {
 }
 
 // A line for people, and a record. Without a step in this session, there is nothing to compare.
-std::string RunLog::tell_memory(const Session& session) {
+std::string RunLog::record_memory(const Session& session) {
   if (steps_ == 0) return "";
   const MemoryTable predicted =
       predict_memory_table(config_, session.ranks(), expected_path(config_, session.communicator),

@@ -29,7 +29,7 @@ class RunLog final : public TrainObserver {
   void at_pause(Trainer& trainer) override { sample(trainer.session()); }
   void at_end(Trainer& trainer, Ending ending) override;
   void before_leave(Trainer& trainer) override {
-    if (trainer.is_leader()) tell_phases(trainer.session());
+    if (trainer.is_leader()) record_phases(trainer.session());
   }
 
   // Logs a result of train.evaluations: `text` for people, `figures` for programs.
@@ -41,16 +41,16 @@ class RunLog final : public TrainObserver {
   void unsaved() { is_unsaved_ = true; }
 
  private:
-  void tell(const StepFigures& figures);
-  void tell_spike(const StepReport& step, int spikes_before) const;
+  void update_figures(const StepFigures& figures);
+  void log_spike(const StepReport& step, int spikes_before) const;
   void begin(const Session& session, const Start& start);
   void log_switch(const Session& session, const PrecisionSwitch& by_switch);
   void log_rollback(const Session& session, const Rollback& rollback);
   void sample(Session& session);
   void summarise(Trainer& trainer);
-  std::string tell_memory(const Session& session);
+  std::string record_memory(const Session& session);
   // Records the time by phase since the last such record.
-  void tell_phases(const Session& session);
+  void record_phases(const Session& session);
 
   const Config& config_;
   const BlackBox& box_;
@@ -67,8 +67,8 @@ class RunLog final : public TrainObserver {
   static constexpr std::array<std::string_view, 13> kPhases = {
       "data",     "forward", "backward",   "reduce",    "decide",    "update", "step",
       "evaluate", "sample",  "checkpoint", "integrity", "calibrate", "wait"};
-  std::array<double, kPhases.size()> told_seconds_{};
-  std::chrono::steady_clock::time_point told_at_ = std::chrono::steady_clock::now();
+  std::array<double, kPhases.size()> recorded_seconds_{};
+  std::chrono::steady_clock::time_point recorded_at_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace mantissa

@@ -45,7 +45,7 @@ class Saver final : public TrainObserver {
   void at_pause(Trainer& trainer) override { save(trainer); }
   void at_end(Trainer& trainer, Ending ending) override {
     const int64_t step = trainer.session().next_step;
-    if (ending == Ending::kCorrupt) return tell_of_restart();
+    if (ending == Ending::kCorrupt) return log_restart();
     if (saved_step_ != step && !save(trainer)) {
       unsaved_step_ = step;
       log_->unsaved();
@@ -54,7 +54,7 @@ class Saver final : public TrainObserver {
   }
 
  private:
-  void tell_of_restart() const {
+  void log_restart() const {
     if (saved_step_ < 0) return log_info("this start has saved no checkpoint: a new one takes the newest there is");
     log_info("the state is corrupt and not saved; a new start continues after step {}", saved_step_);
   }
@@ -206,14 +206,14 @@ class StragglerWatch final : public TrainObserver {
     PhaseTimes mine;
     for (size_t i = 0; i < mine.size(); ++i) mine[i] = all[i] - counted_[i];
     const auto changes = detector_.judge(all_gather_records(trainer.session().communicator, mine), steps_);
-    for (const StragglerChange& change : changes) tell(change, step.step + 1);
+    for (const StragglerChange& change : changes) log_change(change, step.step + 1);
     if (heartbeat_ != nullptr) heartbeat_->figures().set("slow_ranks", detector_.slow_ranks());
     counted_ = all;
     steps_ = 0;
   }
 
  private:
-  void tell(const StragglerChange& change, int64_t step) {
+  void log_change(const StragglerChange& change, int64_t step) {
     box_.note(BlackBoxEvent::Kind::kNotice, change.is_slow ? "slow rank" : "no longer slow rank",
               static_cast<double>(change.rank));
     if (heartbeat_ == nullptr) return;

@@ -11,7 +11,6 @@
 #include "tools/model/runtime/model_runtime.h"
 #include "tools/probe/run_probe.h"
 #include "tools/run/metrics/step_report.h"
-#include "tools/train/step/session.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {

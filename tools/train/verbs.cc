@@ -23,6 +23,7 @@
 #include "tools/train/run_profile.h"
 #include "tools/train/step/memory_prediction.h"
 #include "tools/train/step/precision_table.h"
+#include "tools/train/training.h"
 
 namespace mantissa {
 namespace {
@@ -278,7 +279,7 @@ int train_verb(const std::string& config_path, const std::vector<std::string>& o
   Job job;
   try {
     const Config run = load_config(config_path, overrides, &origins);
-    return static_cast<int>(run_training(run, origins, stop, job.start(run)));
+    return static_cast<int>(run_train_verb(run, origins, stop, job.start(run)));
   } catch (...) {
     return job.failed(origins);
   }
@@ -344,14 +345,15 @@ struct ConfigArguments {
 
 std::shared_ptr<const ConfigArguments> add_config_arguments(CLI::App* verb) {
   const auto arguments = std::make_shared<ConfigArguments>();
-  verb->add_option("config", arguments->path, "YAML file; configs/reference.yaml documents every key")->required();
+  verb->add_option("config", arguments->path, "YAML file; configs/reference.yaml documents the keys")->required();
   verb->add_option("overrides", arguments->overrides, "settings that replace the file's: optimizer.lr=3e-4");
   return arguments;
 }
 
 }  // namespace
 
-ExitCode run_training(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator) {
+ExitCode run_train_verb(const Config& run, const ConfigOrigins& origins, StopRequest& stop,
+                        Communicator& communicator) {
   TrainingJob training(run, origins, stop, communicator);
   stop.limit(run.train.max_minutes);
   if (!training.prepare()) return ExitCode::kOk;

@@ -13,6 +13,6 @@ namespace mantissa {
 void add_train_verbs(CLI::App& app, std::vector<Verb>& verbs);
 
 // A training as `mantissa train` does it, up to its exit code. Errors: see train_run(). Collective.
-ExitCode run_training(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator);
+ExitCode run_train_verb(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator);
 
 }  // namespace mantissa

@@ -10,7 +10,7 @@
 #include "tests/comm/watched_rank.h"
 #include "tests/program/program.h"
 #include "tests/testing/weight_hash.h"
-#include "tools/train/trainer.h"
+#include "tools/train/training.h"
 
 namespace mantissa::testing {
 namespace {

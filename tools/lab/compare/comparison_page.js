@@ -31,7 +31,7 @@ function curveOf({name, color, dash}, runs) {
 }
 const curves = (series) => trained.map((one) => curveOf(one, one.runs.map((run) => stepsOf(run, series))));
 
-// Losses minus those of the baseline, for the seeds with which both runs succeeded.
+// Losses minus the baseline's losses, for the seeds with which both runs succeeded.
 const pairedLosses = (precision) => precision.runs.flatMap((run) => {
   const twin = baseline.runs.find((other) => other.seed === run.seed);
   if (!twin || run.failure || twin.failure) return [];

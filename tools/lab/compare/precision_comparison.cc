@@ -14,7 +14,6 @@
 #include "core/base/log.h"
 #include "tools/model/runtime/model_runtime.h"
 #include "tools/run/metrics/heartbeat.h"
-#include "tools/train/trainer.h"
 
 namespace mantissa {
 
@@ -200,7 +199,7 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
       PrecisionRuns& precision = comparison.precisions[trained[precision_in_turn(seed, turn, trained.size())]];
       const auto begin = std::chrono::steady_clock::now();
       precision.runs.push_back(
-          run_training(with_seed(precision.config, comparison.seeds[seed]), communicator, &progress));
+          record_training(with_seed(precision.config, comparison.seeds[seed]), communicator, &progress));
       progress.reach(++runs_done * comparison.steps);  // also after a run that failed early
       precision.places.push_back(static_cast<int64_t>(turn));
       if (communicator.rank() == 0) announce(precision.name, comparison.seeds[seed], precision.runs.back());

@@ -20,7 +20,7 @@
 #include "tools/train/checkpoint.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/step/train_step.h"
-#include "tools/train/trainer.h"
+#include "tools/train/training.h"
 
 namespace mantissa {
 namespace {
@@ -212,7 +212,7 @@ void require_trainable(const Config& config, const Communicator& communicator) {
   predict_memory_tables(config, communicator.size(), expected_path(config, communicator));
 }
 
-TrainingRecord run_training(const Config& given, Communicator& communicator, ProgressBar* progress) {
+TrainingRecord record_training(const Config& given, Communicator& communicator, ProgressBar* progress) {
   require_trainable(given, communicator);
   const bool rolls_back = adapts(given) && given.precision_adaptive.options.rollback;
   const auto kept = rolls_back ? std::make_unique<KeptFolder>(given.train.run_dir, communicator) : nullptr;

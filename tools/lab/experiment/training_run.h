@@ -14,7 +14,6 @@
 #include "core/base/progress_bar.h"
 #include "core/kernels/fp8_gemm_support.h"
 #include "tools/config/config.h"
-#include "tools/train/step/dry_run.h"
 #include "tools/train/step/memory_prediction.h"
 
 namespace mantissa {
@@ -82,7 +81,7 @@ void require_trainable(const Config& config, const Communicator& communicator);
 // training that ends early, by faults.max_consecutive faults in a row, is a result and no error. Errors are those of
 // require_trainable(), unreadable data and failing ranks. Collective, with the same configuration on all ranks.
 // `progress`: advances with each step.
-TrainingRecord run_training(const Config& config, Communicator& communicator, ProgressBar* progress = nullptr);
+TrainingRecord record_training(const Config& config, Communicator& communicator, ProgressBar* progress = nullptr);
 
 // Whether runs are long enough for their final losses to stand for longer runs. A difference of precisions that is
 // hidden after a hundred steps may be plain after a thousand. Means leave out non-finite losses of skipped steps.

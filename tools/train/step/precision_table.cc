@@ -178,10 +178,6 @@ std::string precision_table(const Config& config, std::string_view prefix) {
   return text;
 }
 
-CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters, const PrecisionPolicy& policy) {
-  return config.comm.gather == WeightGather::kF8 ? coded_weights(parameters, policy) : CodedWeights();
-}
-
 std::string gather_summary(const Config& config, const FlatBuckets& buckets, const PrecisionPolicy& policy) {
   if (config.comm.gather == WeightGather::kWorking) return "";
   if (buckets.weights_in_common()) {

@@ -21,8 +21,6 @@ std::string rounding_summary(const Config& config, const Backend& backend);
 // One line for the log: how many linear layers multiply fp32 numbers in another way (tf32, bf16x3). Empty if none.
 std::string fp32_products_summary(const Config& config);
 
-// The weights that travel as codes; empty with `working`. Working dtypes are assigned.
-CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters, const PrecisionPolicy& policy);
 // One line for the log: bytes with and without codes, or a note if nothing is sent. Empty with `working`.
 std::string gather_summary(const Config& config, const FlatBuckets& buckets, const PrecisionPolicy& policy);
 

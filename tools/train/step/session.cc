@@ -6,7 +6,6 @@
 #include "comm/communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
-#include "tools/train/step/precision_table.h"
 
 namespace mantissa {
 namespace {
@@ -127,6 +126,10 @@ ContributionPath expected_path(const Config& config, const Communicator& communi
   const bool in_place =
       one_node && communicator.shares_node_memory() && computes_on_host(config.device, communicator.local_rank());
   return in_place ? ContributionPath::kInPlace : ContributionPath::kExchanged;
+}
+
+CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters, const PrecisionPolicy& policy) {
+  return config.comm.gather == WeightGather::kF8 ? coded_weights(parameters, policy) : CodedWeights();
 }
 
 BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks) {

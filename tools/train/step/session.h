@@ -79,6 +79,9 @@ std::shared_ptr<const Batches> open_common_batches(const Config& config, Communi
 // How ranks reach each other's gradients, unless the system refuses the shared memory.
 ContributionPath expected_path(const Config& config, const Communicator& communicator);
 
+// The weights that travel as codes (comm.gather); empty with `working`. Working dtypes are assigned.
+CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters, const PrecisionPolicy& policy);
+
 // The buckets of the configuration's parameters for this many ranks.
 BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/sharded_state.h"
+#include "core/kernels/reduction/update_decision.h"
 #include "core/profile/range.h"
 
 namespace mantissa {

@@ -32,7 +32,7 @@ class TrainingRun : public ::testing::Test {
 
   TrainingRecord train(const std::vector<std::string>& settings) {
     const Config own = config(settings);
-    return run_training(own, group_.rank(0));
+    return record_training(own, group_.rank(0));
   }
 
   static std::string letters() {

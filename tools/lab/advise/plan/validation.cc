@@ -104,7 +104,7 @@ PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& r
     std::vector<TrainingRecord> records(runs);  // the plan's is the first
     for (size_t turn = 0; turn < runs; ++turn) {
       const size_t which = (static_cast<size_t>(validation.seeds) + turn) % runs;
-      records[which] = run_training(with_seed(which == 0 ? short_plan : others[which - 1], seed), communicator);
+      records[which] = record_training(with_seed(which == 0 ? short_plan : others[which - 1], seed), communicator);
     }
     ++validation.seeds;
     validation.failure = records[0].failure;
