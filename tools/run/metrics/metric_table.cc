@@ -26,7 +26,10 @@ json known(const std::optional<Value>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
-std::string loss_text(double value) { return fmt::format("{:.4f}", value); }
+std::string loss_text(double value) {
+  const double size = std::abs(value);
+  return size == 0.0 || (size >= 1e-3 && size < 1e5) ? fmt::format("{:.4f}", value) : fmt::format("{:.4g}", value);
+}
 std::string norm_text(double value) {
   const double norm = std::abs(value);  // NaN may have a sign
   return "norm " + (norm < 1000.0 ? fmt::format("{:.3f}", norm) : fmt::format("{:.4g}", norm));
@@ -43,6 +46,7 @@ std::string duration_text(double ms) {
   if (ms < 100.0) return fmt::format("{:.1f} ms", ms);
   return ms < 1e4 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.1f} s", 1e-3 * ms);
 }
+std::string skipped_text(double steps) { return steps > 0.0 ? fmt::format("skipped steps: {:.0f}", steps) : ""; }
 std::string mfu_text(double share) { return fmt::format("MFU {:.{}f}%", 100.0 * share, share < 0.1 ? 1 : 0); }
 
 constexpr std::array kMetrics = {
@@ -63,9 +67,13 @@ constexpr std::array kMetrics = {
            .watch = {.curve = "loss", .column = "loss", .text = loss_text},
            .chart = {.title = "Training loss, nats per token", .panel = "loss"}},
     Metric{.name = "validation_loss",
+           .event = "validation",
+           .field = "loss",
            .tag = "validation/loss",
            .prometheus = {"validation_loss", "gauge", "Last validation loss, nats per token."},
-           .watch = {.column = "validation", .text = loss_text}},
+           .line = {.part = Part::kStatus, .text = [](double value) { return "validation loss: " + loss_text(value); }},
+           .watch = {.curve = "validation loss", .column = "validation", .text = loss_text},
+           .chart = {.title = "Validation loss, nats per token", .panel = "loss", .series = "evaluations"}},
     Metric{.name = "grad_norm",
            .meaning = "of the unscaled gradient, before clipping",
            .of_step = [](Figures f) -> json { return f.report.grad_norm; },
@@ -91,7 +99,7 @@ constexpr std::array kMetrics = {
            .prometheus = {"loss_scale", "gauge", "Loss scale of the last step."},
            .line = {.text = scale_text},
            .watch = {.curve = "loss scale", .pick = Pick::kSmallest, .is_logarithmic = true, .needs_change = true},
-           .chart = {.title = "Loss scale", .panel = "scale"}},
+           .chart = {.title = "Loss scale", .panel = "scale", .is_power_of_2 = true}},
     Metric{.name = "next_scale",
            .meaning = "loss scale after it",
            .of_step = [](Figures f) -> json { return f.report.next_scale; }},
@@ -117,7 +125,7 @@ constexpr std::array kMetrics = {
            .prometheus = {"tokens_per_second", "gauge", "Tokens of all ranks in the last step, over its time."},
            .line = {.part = Part::kSpeed, .text = [](double value) { return in_thousands(value) + " tok/s"; }},
            .watch = {.curve = "tokens/s", .column = "tok/s", .text = in_thousands},
-           .chart = {.title = "Tokens per second", .panel = "speed", .starts_at_0 = true}},
+           .chart = {.title = "Tokens per second", .panel = "speed", .column = "tokens/s", .starts_at_0 = true}},
     Metric{.name = "mfu_of_gemm_peak",
            .unit = "0 to 1",
            .meaning = "arithmetic of the model over the measured peak",
@@ -128,6 +136,7 @@ constexpr std::array kMetrics = {
            .chart = {.title = "Model FLOP utilisation",
                      .panel = "speed",
                      .series = "mfu",
+                     .column = "MFU",
                      .starts_at_0 = true,
                      .is_share = true}},
     Metric{.name = "mfu_of_datasheet",
@@ -138,7 +147,8 @@ constexpr std::array kMetrics = {
     Metric{.name = "skipped_steps",
            .tag = "train/skipped",
            .prometheus = {"skipped_steps_total", "counter", "Skipped steps since this start."},
-           .status = "skipped_steps"},
+           .status = "skipped_steps",
+           .line = {.part = Part::kStatus, .text = skipped_text}},
     Metric{.name = "memory_bytes",
            .unit = "bytes",
            .meaning = "held by rank 0",

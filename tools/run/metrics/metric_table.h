@@ -36,6 +36,8 @@ struct Metric {
   nlohmann::json (*of_step)(const StepFigures&) = nullptr;
   // Records of steps that do not know it leave it out. Otherwise it is null in them.
   bool is_seldom = false;
+  // The records of metrics.jsonl that hold it, and its field there, if not `name`.
+  const char *event = "step", *field = nullptr;
   const char* tag = nullptr;      // of TensorBoard
   const char* or_else = nullptr;  // line and report show this metric instead where the value is not known
 
@@ -46,9 +48,9 @@ struct Metric {
   } prometheus{};
   const char* status = nullptr;  // another name in `status --json`; empty: it leaves the metric out
 
-  // The line of a step in the log: "loss 7.62". Empty texts are left out.
+  // The line of a step in the log: "loss 7.62"; or a line of its own in `status`. Empty texts are left out.
   struct Line {
-    enum class Part : uint8_t { kResult, kSpeed } part = Part::kResult;
+    enum class Part : uint8_t { kResult, kSpeed, kStatus } part = Part::kResult;
     Text text = nullptr;
     // Lines that are too long leave out metrics above 0, the smallest first.
     int leave_out = 0;
@@ -66,7 +68,9 @@ struct Metric {
   struct Chart {
     const char *title = nullptr, *panel = nullptr;
     const char* series = nullptr;  // its name in the JSON, if not the metric's
+    const char* column = nullptr;  // heading of its median in the table of runs
     bool is_logarithmic = false, starts_at_0 = false, is_share = false;
+    bool is_power_of_2 = false;  // drawn by its exponent; runs at 1 throughout are left out
   } chart{};
 };
 

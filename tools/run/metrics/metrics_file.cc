@@ -141,14 +141,13 @@ TensorboardFile::TensorboardFile(const std::string& run_dir, std::optional<int64
 void TensorboardFile::write(const nlohmann::json& record) {
   const auto kind = record.at("event").get<std::string>();
   TensorboardEvent event(unix_time(), record.value("step", int64_t{0}));
+  for (const Metric& row : metrics()) {
+    if (row.tag == nullptr || kind != row.event) continue;
+    const auto figure = record.find(row.field != nullptr ? row.field : row.name);
+    if (figure != record.end() && figure->is_number()) event.scalar(row.tag, *figure);
+  }
   if (kind == "step") {
-    for (const Metric& row : metrics()) {
-      const auto figure = row.tag == nullptr ? record.end() : record.find(row.name);
-      if (figure != record.end() && figure->is_number()) event.scalar(row.tag, *figure);
-    }
     event.scalar(metric("skipped_steps").tag, record.at("applied") ? 0.0 : 1.0);
-  } else if (kind == "validation") {
-    event.scalar(metric("validation_loss").tag, record.at("loss"));
   } else if (kind == "evaluation") {
     for (const char* const field : kScores) {
       const auto figure = record.find(field);
@@ -209,7 +208,7 @@ RunMetrics::RunMetrics(const std::string& run_dir) : path_(run_dir + "/metrics.j
 }
 
 const std::vector<double>& RunMetrics::values(std::string_view metric) const {
-  return values_.find(mantissa::metric(metric).name)->second;
+  return values_.at(mantissa::metric(metric).name);
 }
 
 void RunMetrics::refresh() {

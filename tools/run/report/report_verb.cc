@@ -14,18 +14,27 @@ std::string run_report_text(const Json& figures) {
   ReportText text;
   text.line("{}", figures["verdict"]["line"]);
   for (const Json& detail : figures["verdict"]["details"]) text.line("  {}", detail);
-  const CellText rate = [](const Json& value) { return value.is_null() ? "-" : in_thousands(number_of(value)); };
+  const auto in = [](Metric::Text cell) -> CellText {
+    return [cell](const Json& value) { return value.is_null() ? "-" : cell(number_of(value)); };
+  };
+  const Metric &loss = metric("loss"), &validation = metric("validation_loss");
   const CellText clock = [](const Json& hours) { return to_clock(3600.0 * number_of(hours)); };
-  text.blank_line().table(figures["runs"], {{"", "name"},
-                                            {"state", "state"},
-                                            {"steps", "steps"},
-                                            {"tokens", "tokens", rate},
-                                            {"time of\nsteps", "hours", clock},
-                                            {"loss", "loss", in_format("{:.4f}")},
-                                            {"lowest\nvalidation", "validation/best", in_format("{:.4f}")},
-                                            {"skipped", "skipped"},
-                                            {"tokens/s", "tokens_per_second", rate},
-                                            {"MFU %", "mfu", per_cent}});
+  std::vector<Column> columns = {
+      {"", "name"},
+      {"state", "state"},
+      {"steps", "steps"},
+      {"tokens", "tokens", in(in_thousands)},
+      {"time of\nsteps", "hours", clock},
+      {loss.watch.column, "loss", in(loss.watch.text)},
+      {std::string("lowest\n") + validation.watch.column, "validation/best", in(validation.watch.text)},
+      {"skipped", "skipped"}};
+  for (const Json& chart : figures["charts"]) {
+    if (chart["column"].is_null()) continue;
+    const bool is_share = chart["share"], is_rate = chart["zero"];
+    columns.push_back({chart["column"].get<std::string>() + (is_share ? " %" : ""), chart["series"].get<std::string>(),
+                       is_share ? CellText(per_cent) : in(is_rate ? in_thousands : in_four_digits)});
+  }
+  text.blank_line().table(figures["runs"], columns);
   const Json& settings = figures["settings"];
   if (settings.contains("reason")) text.blank_line().line("settings: {}", settings["reason"]);
   return text.text();

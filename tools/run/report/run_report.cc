@@ -87,7 +87,8 @@ Json series_of(const RunMetrics& metrics, size_t most) {
                  {"tokens", parts.middle([](const RunStep& step) { return step.tokens_so_far; })},
                  {"hours", parts.middle([](const RunStep& step) { return step.hours_so_far; })}};
   for (const Metric& row : mantissa::metrics()) {
-    if (row.chart.title != nullptr) series[series_name(row)] = parts.spread(values_of(metrics, row));
+    const bool is_curve = row.chart.title != nullptr && row.of_step != nullptr;
+    if (is_curve) series[series_name(row)] = parts.spread(values_of(metrics, row));
   }
   return series;
 }
@@ -101,9 +102,11 @@ Json charts() {
     list.push_back({{"series", series_name(row)},
                     {"title", chart.title},
                     {"panel", chart.panel},
+                    {"column", chart.column != nullptr ? Json(chart.column) : Json()},
                     {"log", chart.is_logarithmic},
                     {"zero", chart.starts_at_0},
-                    {"share", chart.is_share}});
+                    {"share", chart.is_share},
+                    {"power_of_2", chart.is_power_of_2}});
   }
   return list;
 }
@@ -241,28 +244,30 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
   for (const Json* const skip : metrics.events("skip")) {
     skips.push_back(placed(steps, step_of(*skip), {{"reason", skip->at("reason")}}));
   }
-  return {{"name", name},
-          {"path", folder},
-          {"state", mantissa::name(status.health)},
-          {"verdict", status_text.substr(0, status_text.find('\n'))},
-          {"warnings", status.warnings},
-          {"steps", steps.empty() ? 0 : steps.back().step},
-          {"tokens", steps.empty() ? 0.0 : steps.back().tokens_so_far},
-          {"hours", steps.empty() ? Json(0.0) : rounded(steps.back().hours_so_far)},
-          {"loss", newest == losses.rend() ? Json() : rounded(*newest)},
-          {"validation", validation_of(evaluations)},
-          {"tokens_per_second", rounded(median_of(metrics.values("tokens_per_second")))},
-          {"mfu", rounded(median_of(values_of(metrics, metric("mfu_of_gemm_peak"))))},
-          {"skipped", skips.size()},
-          {"memory", memory.empty() ? Json() : *memory.back()},
-          {"phases", phases_of(metrics)},
-          {"series", series_of(metrics, points)},
-          {"evaluations", evaluations},
-          {"skips", skips},
-          {"causes", causes_of(metrics)},
-          {"events", events_of(metrics)},
-          {"scores", scores_of(metrics)},
-          {"samples", samples_of(metrics)}};
+  Json run = {{"name", name},
+              {"path", folder},
+              {"state", mantissa::name(status.health)},
+              {"verdict", status_text.substr(0, status_text.find('\n'))},
+              {"warnings", status.warnings},
+              {"steps", steps.empty() ? 0 : steps.back().step},
+              {"tokens", steps.empty() ? 0.0 : steps.back().tokens_so_far},
+              {"hours", steps.empty() ? Json(0.0) : rounded(steps.back().hours_so_far)},
+              {"loss", newest == losses.rend() ? Json() : rounded(*newest)},
+              {"validation", validation_of(evaluations)},
+              {"skipped", skips.size()},
+              {"memory", memory.empty() ? Json() : *memory.back()},
+              {"phases", phases_of(metrics)},
+              {"series", series_of(metrics, points)},
+              {"evaluations", evaluations},
+              {"skips", skips},
+              {"causes", causes_of(metrics)},
+              {"events", events_of(metrics)},
+              {"scores", scores_of(metrics)},
+              {"samples", samples_of(metrics)}};
+  for (const Metric& row : mantissa::metrics()) {
+    if (row.chart.column != nullptr) run[series_name(row)] = rounded(median_of(values_of(metrics, row)));
+  }
+  return run;
 }
 
 // ---- All runs
@@ -319,7 +324,7 @@ Json settings_of(const std::vector<std::string>& folders) {
 }
 
 // Adds the sentences on a run that a reader should see first. `kind` becomes worse if it must.
-void tell_of_run(const Json& run, std::string& kind, std::vector<std::string>& details) {
+void describe_run(const Json& run, std::string& kind, std::vector<std::string>& details) {
   const auto worsen = [&kind](const char* to) {
     if (kind != "bad") kind = to;
   };
@@ -352,7 +357,7 @@ Json verdict_on(const Json& runs) {
   const Json* best = nullptr;
   std::map<std::string, int> states;
   for (const Json& run : runs) {
-    tell_of_run(run, kind, details);
+    describe_run(run, kind, details);
     ++states[run["state"].get<std::string>()];
     const Json& validation = run["validation"];
     if (!validation.is_null() && (best == nullptr || validation["best"] < (*best)["validation"]["best"])) best = &run;

@@ -20,7 +20,7 @@ struct RunReportRequest {
 //   runs      array   name, path, state, verdict; steps, tokens, hours; loss, validation (first, last, best);
 //                     tokens_per_second, mfu (medians); memory (predicted, measured, by category); phases (seconds by
 //                     name); series, evaluations, events, samples; skipped, skips, causes of skips
-//   charts    array   series, title, panel and form of the curves, by the table of metrics
+//   charts    array   series, title, panel and form of the curves, and the headings of medians, by the table of metrics
 //   settings  object  values by run. Several runs: the settings that differ. One run: settings not at their defaults.
 //                     `reason` explains why there are none
 //

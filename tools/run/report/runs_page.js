@@ -49,17 +49,28 @@ function curvesOf(figure, of = (value) => value) {
       })
       .filter((run) => run.points.some((point) => point.mean !== null));
 }
+const pointsOfEvaluations = (run) =>
+    recordsOf(run.evaluations).map((one) => ({x: numberOf(one[axis]), mean: numberOf(one.loss)}));
+// The curves of a chart, and the options of their form.
+function formOf({series, log, zero, share: isShare, power_of_2: isPower}) {
+  if (series === 'evaluations') {
+    const curves = runs.map((run) => ({...run, points: pointsOfEvaluations(run)})).filter((run) => run.points.length);
+    return {curves, dots: curves.every((run) => run.points.length <= 40) ? 'beside' : null};
+  }
+  if (!isPower)
+    return {curves: curvesOf(textOf(series)), log, zero, text: isShare ? wholePercent : zero ? compact : undefined};
+  const text = (exponent) => (Number.isInteger(exponent) ? power(exponent) : '');
+  const isScaled = (run) => run.points.some(({mean}) => mean !== 0);
+  return {curves: curvesOf(textOf(series), Math.log2).filter(isScaled), text, room: 1};
+}
 // The charts of a panel, by the table of metrics; those without a value are left out.
-function chartsOf(name) {
-  return recordsOf(figures.charts).filter(({panel: of}) => of === name).flatMap(({series, title, log, zero, share: isShare}) => {
-    const curves = curvesOf(textOf(series));
-    const text = isShare ? wholePercent : zero ? compact : undefined;
-    return curves.length ? [lineChart(textOf(title), curves, {...horizontal(), log, zero, ...(text && {text})})] : [];
+function chartsOf(name, more = {}) {
+  return recordsOf(figures.charts).filter(({panel: of}) => of === name).flatMap((chart) => {
+    const {curves, ...form} = formOf(chart);
+    return curves.length ? [lineChart(textOf(chart.title), curves, {...horizontal(), ...form, ...more})] : [];
   });
 }
 const kNoSteps = 'No step is done yet.';
-const evaluationsOf = (run) =>
-    recordsOf(run.evaluations).map((one) => ({x: numberOf(one[axis]), mean: numberOf(one.loss)}));
 
 // ---- Panels
 
@@ -89,22 +100,11 @@ const kColumns = {
   'last': ({validation}) => loss((validation || {}).last),
   'lowest': ({validation}) => loss((validation || {}).best),
   'Skipped': ({skipped}) => count(skipped),
-  'Tokens/s': (run) => withDefault(compact)(run.tokens_per_second),
-  'MFU': ({mfu}) => share(numberOf(mfu)),
 };
+for (const {series, column, share: isShare} of recordsOf(figures.charts).filter((chart) => chart.column))
+  kColumns[column[0].toUpperCase() + column.slice(1)] = (run) => (isShare ? share : withDefault(compact))(run[series]);
 function drawFigures(body) {
   body.append(figureTable(runs, kColumns));
-}
-
-function drawLoss(body, legend) {
-  const charts = chartsOf('loss');
-  const evaluated = runs.map((run) => ({...run, points: evaluationsOf(run)})).filter((run) => run.points.length);
-  if (!charts.length && !evaluated.length) return kNoSteps;
-  legend.append(...runLegend());
-  body.append(axisChoice());
-  const dots = evaluated.every((run) => run.points.length <= 40) ? 'beside' : null;
-  if (evaluated.length) charts.push(lineChart('Validation loss, nats per token', evaluated, {...horizontal(), dots}));
-  facetGrid(body, 420, charts);
 }
 
 const drawCharts = (name) => (body, legend) => {
@@ -113,6 +113,11 @@ const drawCharts = (name) => (body, legend) => {
   legend.append(...runLegend());
   facetGrid(body, 420, charts);
 };
+function drawLoss(body, legend) {
+  const reason = drawCharts('loss')(body, legend);
+  if (!reason) body.prepend(axisChoice());
+  return reason;
+}
 
 const kCauseColumns = {
   'Run': ({run}) => runCell(run),
@@ -123,18 +128,18 @@ const kCauseColumns = {
 };
 function drawScales(body, legend) {
   const causes = runs.flatMap((run) => recordsOf(run.causes).map((cause) => ({...cause, run})));
-  const isScaled = (run) => listOf((run.series.scale || {}).mean).some((scale) => scale !== 1);
-  const exponents = curvesOf('scale', Math.log2).filter(isScaled);
-  if (exponents.length === 0 && causes.length === 0)
-    return 'No run scaled its loss, and none skipped a step: their precisions need no loss scale.';
-  legend.append(...runLegend(), causes.length ? word('short lines at the bottom: skipped steps') : '');
   const rug = runs.flatMap(
       ({name, color, skips}) => recordsOf(skips).map(
           (skip) => ({x: numberOf(skip[axis]), color, tip: `${name}, step ${skip.step}: ${textOf(skip.reason)}`})));
-  const text = (exponent) => (Number.isInteger(exponent) ? power(exponent) : '');
-  const charts = exponents.length ?
-      [lineChart('Loss scale', exponents, {...horizontal(), text, room: 1, rug})] :
-      [lineChart('Training loss, and skipped steps', curvesOf('loss'), {...horizontal(), rug})];
+  const charts = chartsOf('scale', {rug});
+  if (charts.length === 0 && causes.length === 0)
+    return 'No run scaled its loss, and none skipped a step: their precisions need no loss scale.';
+  legend.append(...runLegend(), causes.length ? word('short lines at the bottom: skipped steps') : '');
+  if (!charts.length) {
+    const {title} = recordsOf(figures.charts).find(({series}) => series === 'loss') || {};
+    const name = textOf(title).replace(/,.*|$/, ', and skipped steps');
+    charts.push(lineChart(name, curvesOf('loss'), {...horizontal(), rug}));
+  }
   facetGrid(body, 420, charts);
   if (causes.length) body.append(scrolling('causes of skipped steps', figureTable(causes, kCauseColumns)));
 }

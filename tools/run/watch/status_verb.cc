@@ -209,9 +209,10 @@ std::string to_text(const RunStatus& status, double now) {
     if (const auto start = figures["start"]) text += ", since " + at_time(*start);
     if (const auto heartbeat = figures["heartbeat"]) text += ", heartbeat " + ago(*heartbeat, now);
     text += "\n";
-    if (const auto loss = figures["validation_loss"]) text += fmt::format("validation loss: {:.4f}\n", *loss);
-    if (const auto skipped = figures["skipped_steps"]; skipped.value_or(0.0) > 0.0) {
-      text += fmt::format("skipped steps: {:.0f}\n", *skipped);
+    for (const Metric& row : metrics()) {
+      const auto value = row.line.part == Metric::Line::Part::kStatus ? figures[row.name] : std::nullopt;
+      const std::string line = value ? row.line.text(*value) : "";
+      if (!line.empty()) text += line + "\n";
     }
   }
   const LastCheckpoint& checkpoint = status.checkpoint;

@@ -122,12 +122,9 @@ std::vector<WatchedCurve> curves_of(const RunMetrics& metrics) {
     if (watch.needs_change && std::ranges::all_of(metrics.values(row.name), [](double one) { return one == 1.0; })) {
       continue;
     }
-    curves.push_back({watch.curve, points_of(metrics, row.name), watch});
-    if (curves.size() > 1) continue;
-    // Beside the training loss.
-    if (auto points = points_of_events(metrics, "validation", "loss"); !points.empty()) {
-      curves.push_back({"validation loss", std::move(points), watch});
-    }
+    auto points =
+        row.of_step != nullptr ? points_of(metrics, row.name) : points_of_events(metrics, row.event, row.field);
+    if (!points.empty()) curves.push_back({watch.curve, std::move(points), watch});
   }
   return curves;
 }
@@ -245,7 +242,7 @@ std::vector<std::string> frame_of_runs(const std::vector<WatchedRun>& runs, cons
   }
   heading += " " + right_aligned("skips", 5) + " " + right_aligned("ends in", 9) + "  ";
   const size_t taken = columns_of(heading);
-  lines.push_back(heading + "loss");
+  lines.push_back(heading + metric("loss").watch.curve);
   for (const WatchedRun& run : runs) {
     lines.push_back(row_of(run, name_columns, now) + "  " + small_curve(run.metrics, style, taken));
   }

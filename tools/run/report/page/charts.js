@@ -76,7 +76,7 @@ function shortened(text, room_px, kind = 'name') {
   return short;
 }
 
-// Labels of a horizontal scale. They keep within the chart, and one that would touch the one before is left out.
+// Labels of a horizontal scale. They keep within the chart, and a label that would touch the label before is left out.
 function bottomLabels(scale, y, right) {
   let free = -Infinity;
   return scale.ticks.flatMap((tick) => {
@@ -132,7 +132,7 @@ const lineSample = (style) =>
         line('curve', 1, 29, 5, 5, strokeOf(style)));
 const lineLegend = (list) => list.map((one) => word(lineSample(one), one.name));
 
-// A path through points, broken where one has no mean; a single one is a dot.
+// A path through points, broken where a point has no mean; a single point is a dot.
 function pathOf(points, x, y) {
   let path = '', open = false;
   for (const point of points) {

@@ -19,7 +19,7 @@ function median(values) {
   if (sorted.length === 0) return null;
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
-// The values that occur: the known ones first, in their order.
+// The values that occur: known values first, in their order.
 const inOrder = (values, known) => [...new Set([...known.filter((value) => values.includes(value)), ...values])];
 
 // Elements. All text becomes text nodes, so that names cannot become markup.
