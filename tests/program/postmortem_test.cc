@@ -10,7 +10,7 @@ namespace {
 
 // Trains without end on two ranks; after 20 steps, rank 1 gets the signal.
 Outcome signal_rank_1(const SmallRun& run, const std::string& signal, const std::vector<std::string>& settings) {
-  return interrupt(run, mpirun(2), signal_last_rank(signal),
+  return interrupt(run, mpirun(2), "kill -" + signal + " " + rank_1_of("$job"),
                    with({"train.steps=1000000", "train.log_interval=1000"}, settings));
 }
 

@@ -57,7 +57,7 @@ TEST(Preemption, ASignalToOneRankStopsAllAtTheSameStep) {
   ThreadedRun whole("preempted_whole_2");
   whole.train(2, kLong);
   SmallRun run("preempted_rank");
-  const Outcome outcome = interrupt(run, mpirun(2), signal_last_rank("USR1"), kLong);
+  const Outcome outcome = interrupt(run, mpirun(2), "kill -USR1 " + rank_1_of("$job"), kLong);
   expect_continues(run, 2, outcome, "SIGUSR1", whole);
   EXPECT_EQ(run.records("stop")[0].at("rank"), 1);
 
@@ -244,7 +244,7 @@ TEST(Supervise, ARunWhoseRankIsKilledGoesOnToTheSameBits) {
   const std::vector<std::string> settings = {"train.steps=120", "train.log_interval=100", "checkpoint.interval=15"};
   whole.train(2, settings);
   SmallRun run("supervised_run");
-  const std::string kill = "kill -9 $(pgrep -P $(pgrep -P $job mpirun) mantissa | tail -n 1)";
+  const std::string kill = "kill -9 " + rank_1_of("$(pgrep -P $job mpirun)");
   const Outcome outcome = interrupt(run, kSupervise + std::string("-- ") + mpirun(2), kill, settings);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("supervise: "), std::string::npos) << outcome.output;

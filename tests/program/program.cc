@@ -217,8 +217,9 @@ Outcome interrupt(const SmallRun& run, const std::string& launcher, const std::s
                                command, steps, commands));
 }
 
-std::string signal_last_rank(const std::string& signal) {
-  return fmt::format("kill -{} $(pgrep -P $job mantissa | tail -n 1)", signal);
+std::string rank_1_of(const std::string& mpirun) {
+  return "$(grep -lxzF OMPI_COMM_WORLD_RANK=1 $(pgrep -P " + mpirun +
+         " mantissa | sed 's|.*|/proc/&/environ|') | cut -d/ -f3)";
 }
 
 }  // namespace mantissa::testing

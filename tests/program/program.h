@@ -44,8 +44,9 @@ class SmallRun;
 // end. `launcher`: what precedes the program: mpirun(2).
 Outcome interrupt(const SmallRun& run, const std::string& launcher, const std::string& commands,
                   const std::vector<std::string>& settings);
-// Shell commands that send a signal to the last rank of a job of mpirun.
-std::string signal_last_rank(const std::string& signal);
+// Shell words: the process of rank 1 below an mpirun. Numbers of processes wrap around, so that the last child may be
+// rank 0.
+std::string rank_1_of(const std::string& mpirun);
 
 // Expects memory of these categories, or of all in "total", as it was predicted.
 void expect_predicted_memory(const SmallRun& run, const std::vector<std::string>& categories);

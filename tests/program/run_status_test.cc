@@ -273,9 +273,9 @@ TEST(RunStatusOfARun, ASlowRankIsNamedWithItsNode) {
                                           "model.layers=3", "train.global_batch=24", "straggler.window=20"});
   const Outcome outcome = run_shell(
       fmt::format("({} {} & job=$!; while [ ! -e {}/black_box/rank-0001.box ] && kill -0 $job; do sleep 0.01; done; "
-                  "slow=$(pgrep -P $job mantissa | tail -n 1); "
+                  "slow={}; "
                   "while kill -STOP $slow 2>/dev/null; do sleep 0.08; kill -CONT $slow; sleep 0.007; done; wait $job)",
-                  mpirun(2), train, run.run_dir()));
+                  mpirun(2), train, run.run_dir(), rank_1_of("$job")));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   const std::string log = log_of(run);
   EXPECT_GE(
