@@ -62,19 +62,6 @@ BucketLayout::AlignmentOf state_alignment(const AdamWOptions& options) {
   };
 }
 
-size_t StateFormat::master_bytes(int64_t numel) const {
-  const int64_t each = has_master ? size_bytes(master) : has_compensation ? size_bytes(DType::kBF16) : 0;
-  return static_cast<size_t>(numel * each);
-}
-
-size_t StateFormat::moment_bytes(int64_t numel) const {
-  int64_t bytes = 0;
-  for (const DType dtype : {m, v}) {
-    bytes += numel * size_bytes(dtype) + (dtype == DType::kU8 ? blocks_of(numel) * kFloatBytes : 0);
-  }
-  return static_cast<size_t>(bytes);
-}
-
 StateFormat state_format(const BucketLayout::Bucket& bucket, const AdamWOptions& options) {
   const bool blockwise = bucket.alignment == kDynamicBlock;
   MANTISSA_CHECK(!blockwise || options.has_blocks(),

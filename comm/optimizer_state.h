@@ -1,4 +1,4 @@
-// The optimizer state of a bucket: its dtypes and bytes by the settings, its tensors, and values from the host for it.
+// The optimizer state of a bucket: its dtypes by the settings, its tensors, and values from the host for it.
 #pragma once
 
 #include <map>
@@ -21,10 +21,6 @@ struct StateFormat {
   bool has_compensation = false;
   DType master = DType::kF32;              // of masters; fp64 beside fp64 weights, and so are then the moments
   DType m = DType::kF32, v = DType::kF32;  // u8: codes, with an fp32 absmax for each kDynamicBlock elements
-
-  // Bytes for `numel` elements in whole blocks.
-  size_t master_bytes(int64_t numel) const;  // masters, or compensations
-  size_t moment_bytes(int64_t numel) const;
 };
 
 // ConfigError for 16-bit working weights that need a master. ContractError unless the layout uses state_alignment().

@@ -11,7 +11,7 @@
 // rounded to nearest when they are initialized and loaded.
 //
 // With digests, every update takes digests of the state as read and as written (StateDigests in
-// core/kernels/optimizer/records.h). An update must read the state that the previous update wrote.
+// core/kernels/digest/state_digests.h). An update must read the state that the previous update wrote.
 //
 // State is addressed by (parameter, element range), so that any other layout can load a checkpoint.
 #pragma once
@@ -176,7 +176,7 @@ class ShardedOptimizer {
   Registration registration_;           // of the weights that are gathered
 };
 
-// Bytes of the training state by category: predicted from the layout before anything is allocated, or measured.
+// Bytes of the training state by category.
 struct StateMemory {
   size_t weights = 0;    // working copies and unrounded shards; of weights in common, this rank's part
   size_t gradients = 0;  // local
@@ -187,9 +187,6 @@ struct StateMemory {
   bool operator==(const StateMemory&) const = default;
 };
 
-// `coded`: the weights that are gathered as codes, if ranks gather weights at all.
-StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& config, const AdamWOptions& options,
-                           ContributionPath path = ContributionPath::kExchanged, const CodedWeights& coded = {});
 StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
                            const ShardedOptimizer& optimizer);
 

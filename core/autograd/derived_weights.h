@@ -67,10 +67,6 @@ class DerivedWeights {
   const RoundedMatrix& rounded(const DerivedKey& key, uint64_t scales_version,
                                const std::function<RoundedMatrix(const RoundingBuffers& buffers)>& round);
 
-  // Frees everything derived from the parameter, whose weight may then be moved away.
-  void evict(const Parameter& parameter) {
-    std::erase_if(entries_, [&](const auto& entry) { return entry.first.parameter == &parameter; });
-  }
   size_t size_bytes(DerivedKind kind) const;
   int64_t casts() const { return casts_; }  // number of casts actually made
 

@@ -170,8 +170,8 @@ TEST_P(CodedGatherOnRanks, TakesTheMemoryThatIsPlanned) {
       CodedRank rank(communicator, {.gather = gather});
       const CodedWeights coded = gather == WeightGather::kF8 ? rank.coded : CodedWeights();
       const StateMemory measured = measure_memory(*rank.buckets, *rank.reducer, rank.optimizer);
-      EXPECT_EQ(predict_memory(rank.buckets->layout(), rank.reducer->config(), rank.options,
-                               ContributionPath::kExchanged, coded),
+      EXPECT_EQ(testing::predicted_memory(rank.buckets->layout(), rank.reducer->config(), rank.options,
+                                          ContributionPath::kExchanged, coded),
                 measured);
       EXPECT_EQ(rank.optimizer.gather_bytes() > 0, gather == WeightGather::kF8 && communicator.size() > 1);
     }

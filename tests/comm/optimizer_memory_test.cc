@@ -11,6 +11,7 @@
 #include "comm/sharded_optimizer.h"
 #include "core/backend/registry.h"
 #include "tests/comm/node_ranks.h"
+#include "tests/comm/predicted_memory.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {
@@ -84,7 +85,8 @@ TEST(OptimizerMemory, OneRankHoldsTwelveBytesAParameterAndAllAsPredicted) {
     const double after = resident_bytes();
     const double formula = kStateBytes * static_cast<double>(rank.parameters.numel());
     EXPECT_NEAR(after - before, formula, 0.02 * formula);
-    const auto predicted = static_cast<double>(predict_memory(*rank.layout, rank.config, rank.options).total());
+    const auto predicted =
+        static_cast<double>(testing::predicted_memory(*rank.layout, rank.config, rank.options).total());
     EXPECT_NEAR(after - empty, predicted, 0.02 * predicted);
   });
 }
@@ -147,7 +149,7 @@ void expect_predicted_allocations(int ranks, const testing::NamedState& state, S
     EXPECT_EQ(reducer.path(), path);
     ShardedOptimizer optimizer(buckets, communicator, *backend, *stream, sharding, options);
     const StateMemory measured = measure_memory(buckets, reducer, optimizer);
-    EXPECT_EQ(measured, predict_memory(layout, config, options, path));
+    EXPECT_EQ(measured, testing::predicted_memory(layout, config, options, path));
     const double holders = sharded ? ranks : 1, copies = sharded && shares ? ranks : 1;
     // A scale takes 4 bytes for 256 codes. Vectors, a thousandth of all elements, are fp32.
     const double codes = (options.first_moment == MomentFormat::kBlockwise8Bit ? 1.0 : 0.0) +

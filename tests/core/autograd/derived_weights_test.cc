@@ -109,19 +109,6 @@ TEST_F(CastWeights, AnUnboundWeightIsRefused) {
   EXPECT_THROW(weights_.cast(unbound, kBF16, *stream_), ContractError);
 }
 
-TEST_F(CastWeights, EvictionFreesWhatOneParameterMade) {
-  Parameter other;
-  bind(other, 64.0f);
-  get(kBF16);
-  weights_.packed(parameter_, kF32);
-  weights_.cast(other, kBF16, *stream_);
-  const size_t bytes = weights_.size_bytes(DerivedKind::kCast);
-  weights_.evict(parameter_);
-  EXPECT_EQ(weights_.size_bytes(DerivedKind::kCast), bytes / 2);
-  EXPECT_TRUE(is_current(get(kBF16), parameter_, kBF16));
-  EXPECT_EQ(weights_.casts(), 3);
-}
-
 constexpr int64_t kRows = 5, kColumns = 7;
 
 class PackedWeights : public ::testing::Test {
