@@ -161,7 +161,7 @@ int run(const AdviseRequest& request) {
 }
 
 // The options of plans, which need --budget.
-void add_plan_options(CLI::App& advise, LabOptions& options, AdviseRequest& request) {
+void add_plan_options(CLI::App& advise, VerbOptions& options, AdviseRequest& request) {
   PlanRunRequest& run = request.run;
   constexpr int64_t kMostSteps = int64_t{1} << 40;
   const std::vector<CLI::Option*> all = {
@@ -202,7 +202,7 @@ void add_plan_options(CLI::App& advise, LabOptions& options, AdviseRequest& requ
 
 std::function<int()> add_advise_options(CLI::App& advise) {
   const auto request = std::make_shared<AdviseRequest>();
-  LabOptions options(advise);
+  VerbOptions options(advise);
   advise.add_option("config", request->config, "YAML file")->required();
   advise.add_option("overrides", request->overrides, "settings that replace the file's: precision.recipe=mxfp8");
   options.add("--hardware", request->hardware,

@@ -22,7 +22,7 @@ std::string share_of_text(const std::string& text) {
 void add_formats(CLI::App* analyze, std::vector<Verb>& verbs) {
   CLI::App* formats = analyze->add_subcommand("formats", "Range and error of each number format, GEMM speed by format");
   const auto request = std::make_shared<FormatsRequest>();
-  LabOptions options(*formats);
+  VerbOptions options(*formats);
   options.add("--device", request->device, "backend name, or auto");
   options.count("--samples", request->samples, 1, int64_t{1} << 26, "values to try for each magnitude");
   formats->add_flag("!--no-products", request->products, "do not measure GEMM speed");
@@ -34,7 +34,7 @@ void add_formats(CLI::App* analyze, std::vector<Verb>& verbs) {
 void add_probes(CLI::App* analyze, std::vector<Verb>& verbs) {
   CLI::App* probes = analyze->add_subcommand("probes", "Print what a run's probes recorded as comma-separated values");
   const auto request = std::make_shared<ProbesRequest>();
-  LabOptions options(*probes);
+  VerbOptions options(*probes);
   probes->add_option("run", request->run, "run folder or probe file")->required();
   options.add("--role", request->role, "only rows of this role: activation, weight, gradient, wgrad, ...");
   options.add("--tensor", request->tensor, "only rows of tensors whose name contains this text");
@@ -56,7 +56,7 @@ void add_model(CLI::App* analyze, std::vector<Verb>& verbs) {
   CLI::App* model =
       analyze->add_subcommand("model", "Show what precision does to a model, layer by layer; also runs under mpirun");
   const auto request = std::make_shared<ModelRequest>();
-  LabOptions options(*model);
+  VerbOptions options(*model);
   model->add_option("target", request->target, "configuration file or run folder")->required();
   model->add_option("overrides", request->overrides, "settings that replace the target's: precision.recipe=mxfp8");
   options.count("--batches", request->batches, 1, 10000, "steps to train from each point of the training");
@@ -73,7 +73,7 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
   CLI::App* sensitivity = analyze->add_subcommand(
       "sensitivity", "Show what lowering one product of one layer does to the training; also runs under mpirun");
   const auto request = std::make_shared<SensitivityRequest>();
-  LabOptions options(*sensitivity);
+  VerbOptions options(*sensitivity);
   const auto share = [&](const char* name, std::optional<double>& value, const char* text) {
     return sensitivity->add_option(name, value, text)->transform(share_of_text);
   };
@@ -113,7 +113,7 @@ void add_evidence(CLI::App* analyze, std::vector<Verb>& verbs) {
   const auto files = std::make_shared<std::vector<std::string>>();
   const auto json = std::make_shared<std::string>();
   evidence->add_option("files", *files, "files that these verbs wrote with --json")->required();
-  LabOptions(*evidence).json(*json);
+  VerbOptions(*evidence).json(*json);
   verbs.push_back({evidence, "analyze evidence compare.json sensitivity.json model.json",
                    [files, json] { return evidence_verb(*files, *json); }});
 }
@@ -122,7 +122,7 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* compare = app.add_subcommand(
       "compare", "Train a model in several precisions and show which of them differ; also runs under mpirun");
   const auto request = std::make_shared<CompareRequest>();
-  LabOptions options(*compare);
+  VerbOptions options(*compare);
   compare->add_option("config", request->config, "YAML file")->required();
   compare->add_option("overrides", request->overrides, "settings that replace the file's: optimizer.lr=3e-4");
   options.list(

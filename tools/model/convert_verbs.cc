@@ -344,7 +344,8 @@ void export_weights(const ExportRequest& request) {
 void add_import(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* import = app.add_subcommand("import", "Make a run folder of a Hugging Face model, or a GPT-2 of llm.c");
   const auto request = std::make_shared<ImportRequest>();
-  import->add_option("model", request->model, "folder with config.json and safetensors files, or llm.c's .bin file")
+  import
+      ->add_option("model", request->model, "folder with config.json and safetensors files, or a GPT-2 of llm.c (.bin)")
       ->required();
   import->add_option("--out", request->out, "run folder to make")->required();
   verbs.push_back({import, "import SmolLM2-135M --out runs/smollm2",

@@ -8,7 +8,6 @@
 #include "core/io/files.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/evaluate/scorer.h"
-#include "tools/model/runtime/open_model.h"
 #include "tools/run/job/job.h"
 
 namespace mantissa {
@@ -126,8 +125,9 @@ int run_scoring(const std::function<void(Communicator& communicator)>& body) {
 }
 
 void add_window_options(CLI::App* verb, ScoredModel& model) {
-  add_number(verb, "--context", model.context, 0, kMostTokens, "tokens in a window; 0: model.context, at most 2048");
-  add_number(verb, "--batch", model.sequences, 1, int64_t{1} << 20, "windows in a pass");
+  VerbOptions(*verb).count("--context", model.context, 0, kMostTokens,
+                           "tokens in a window; 0: model.context, at most 2048");
+  VerbOptions(*verb).count("--batch", model.sequences, 1, int64_t{1} << 20, "windows in a pass");
 }
 
 }  // namespace
@@ -141,8 +141,8 @@ void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
                       "files, folders or patterns: perplexity and bits per byte of each file");
   command->add_option("--tasks", request->tasks, "multiple choice: JSON lines, or llm.c's hellaswag_val.bin");
   add_window_options(command, request->model);
-  add_number(command, "--stride", request->stride, 0, kMostTokens,
-             "tokens from a window to the next; 0: windows do not overlap");
+  VerbOptions(*command).count("--stride", request->stride, 0, kMostTokens,
+                              "tokens from a window to the next; 0: windows do not overlap");
   command->add_option("--json", request->json, "also write the results to this file");
   verbs.push_back({command, "evaluate runs/quickstart --text my/text", [request] {
                      return run_scoring([&](Communicator& communicator) { evaluate(*request, communicator); });

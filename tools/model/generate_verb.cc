@@ -13,7 +13,6 @@
 #include "tools/model/generate/generator.h"
 #include "tools/model/generate/stop_strings.h"
 #include "tools/model/runtime/loaded_model.h"
-#include "tools/model/runtime/open_model.h"
 #include "tools/text/chat/chat_template.h"
 
 namespace mantissa {
@@ -274,11 +273,12 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   command->add_option("--chat-template", prompts.chat_template, "name of a template, in place of the model's")
       ->check(CLI::IsMember(chat_template_names()));
   constexpr int64_t kMostTokens = int64_t{1} << 40;
-  add_number(command, "--tokens", request->sampling.tokens, 0, kMostTokens, "how many tokens to add at most");
+  VerbOptions(*command).count("--tokens", request->sampling.tokens, 0, kMostTokens, "how many tokens to add at most");
   command->add_option("--stop", request->stops, "end in front of this text; several times for several")
       ->allow_extra_args(false);
   command->add_option("--temperature", filters.temperature, "0: always the likeliest token")->capture_default_str();
-  add_number(command, "--top-k", filters.top_k, 0, kMostTokens, "draw from this many likeliest tokens; 0: from all");
+  VerbOptions(*command).count("--top-k", filters.top_k, 0, kMostTokens,
+                              "draw from this many likeliest tokens; 0: from all");
   command->add_option("--top-p", filters.top_p, "draw from the likeliest tokens of this probability in all")
       ->capture_default_str();
   command->add_option("--min-p", filters.min_p, "leave out tokens less likely than this times the likeliest")
@@ -286,7 +286,8 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   command->add_option("--repetition-penalty", filters.repetition_penalty, "above 1: tokens repeat less")
       ->capture_default_str();
   command->add_option("--seed", request->sampling.seed, "the same seed gives the same text")->capture_default_str();
-  add_number(command, "--batch", request->batch, 1, 1024, "prompts of a file that are continued at a time")
+  VerbOptions(*command)
+      .count("--batch", request->batch, 1, 1024, "prompts of a file that are continued at a time")
       ->needs(prompt_file);
   verbs.push_back({command, "generate runs/quickstart --prompt \"The \"",
                    [request] { return run_reported([&] { generate(*request); }); }});

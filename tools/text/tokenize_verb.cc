@@ -326,12 +326,12 @@ void add_tokenize(CLI::App& app, std::vector<Verb>& verbs) {
       ->add_option("--chat", request->chat,
                    "lines are conversations, {\"messages\": [...]}, in this template; auto: the tokenizer's")
       ->check(CLI::IsMember(templates));
-  command->add_option("--end-of-text", request->end_of_text, "the token behind each text; otherwise the tokenizer's");
-  add_number(command, "--shard-tokens", request->shard_tokens, 1, 2'000'000'000, "tokens in a file");
-  add_number(command, "--bad-lines", request->most_bad_lines, 0, int64_t{1} << 40,
-             "skip up to this many lines that are not valid");
+  command->add_option("--end-of-text", request->end_of_text, "the token after each text; otherwise the tokenizer's");
+  VerbOptions(*command).count("--shard-tokens", request->shard_tokens, 1, 2'000'000'000, "tokens in a file");
+  VerbOptions(*command).count("--bad-lines", request->most_bad_lines, 0, int64_t{1} << 40,
+                              "skip up to this many lines that are not valid");
   command->add_flag("--special-tokens-as-text", request->special_tokens_as_text,
-                    "\"<|endoftext|>\" in a text is text like any other");
+                    "tokenize special tokens in a text as plain text");
   verbs.push_back({command, "tokenize my/text --tokenizer my/tokenizer --out my/tokens",
                    [request] { return run_reported([&] { tokenize(*request); }); }});
 }

@@ -117,7 +117,7 @@ void show(const std::string& path) {
   };
   std::string text = fmt::format("{}: {}, {} tokens\n", path, tokenizer->kind(), tokenizer->vocab_size());
   text +=
-      fmt::format("  begin of text: {}\n  end of text:   {}\n", name_of(tokenizer->bos()), name_of(tokenizer->eos()));
+      fmt::format("  start of text: {}\n  end of text:   {}\n", name_of(tokenizer->bos()), name_of(tokenizer->eos()));
   constexpr size_t kShown = 20;
   const std::vector<AddedToken>& added = tokenizer->added_tokens();
   text += fmt::format("  added tokens:  {}\n", added.size());
@@ -166,7 +166,7 @@ void add_encode(CLI::App* tokenizer, std::vector<Verb>& verbs) {
   command->add_flag("--add-special-tokens", request->options.add_special_tokens,
                     "with those that the tokenizer puts around a text");
   command->add_flag("--special-tokens-as-text", request->options.special_tokens_as_text,
-                    "\"<|endoftext|>\" in the text is text like any other");
+                    "tokenize special tokens in the text as plain text");
   verbs.push_back({command, "tokenizer encode my/tokenizer --text \"Hello\"",
                    [request] { return run_reported([&] { encode(*request); }); }});
 }

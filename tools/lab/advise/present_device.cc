@@ -12,7 +12,6 @@
 #include "core/base/error.h"
 #include "core/base/round_up.h"
 #include "core/base/wrapped_text.h"
-#include "core/kernels/optimizer/args.h"
 #include "core/tensor/philox.h"
 #include "tools/lab/advise/advice.h"
 #include "tools/run/job/job.h"

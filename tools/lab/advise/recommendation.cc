@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "core/base/check.h"
 #include "tools/lab/experiment/paired_comparison.h"
 
 namespace mantissa {

@@ -137,7 +137,7 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, c
     task.questions.push_back(std::move(question));
   }
   if (at != stream.size() || bytes.size() % 2 != 0) {
-    throw DataError(fmt::format("{}: it goes on behind its {} examples", path, header[2]));
+    throw DataError(fmt::format("{}: it goes on after its {} examples", path, header[2]));
   }
   return task;
 }
@@ -192,7 +192,7 @@ void Scorer::run(size_t count, const std::function<ScoredPass(size_t pass)>& mak
     }
     if (ranks > 1) round = all_gather_arrays(*communicator_, round[0]);
     for (size_t i = 0; i < ranks && first + i < count; ++i) take(first + i, round[i]);
-    tell_progress();
+    report_progress();
     progress.reach(static_cast<int64_t>(first + ranks));
   }
 }

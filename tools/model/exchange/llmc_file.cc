@@ -170,7 +170,8 @@ void write_llmc_model(const ModelConfig& model, DType dtype,
                       const std::function<std::vector<std::byte>(const Parameter&)>& values, ByteSink& sink) {
   MANTISSA_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "[llmc_model] no version for {}", dtype);
   if (const std::string why = obstacle(model); !why.empty()) {
-    throw ConfigError(fmt::format("llm.c has no model like this one, only GPT-2: {} is in the way", why));
+    throw ConfigError(
+        fmt::format("llm.c has no model like this one, only GPT-2: {} is in the way; give --format huggingface", why));
   }
   ParameterSet parameters;
   create_model(model, parameters);

@@ -32,7 +32,7 @@ inline constexpr const char* kBaseEntry = "base";  // of RunState in a manifest
 
 // That file, for a checkpoint folder of the run.
 std::string base_file_of(const std::string& checkpoint_folder);
-// The same file. CheckpointError if it is missing, or not the file that the checkpoint was trained with. `run_entry`:
+// That file. CheckpointError if it is missing, or not the file that the checkpoint was trained with. `run_entry`:
 // of the checkpoint's manifest.
 std::string checked_base(const std::string& checkpoint_folder, const nlohmann::json& run_entry);
 

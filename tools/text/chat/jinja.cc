@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/base/check.h"
 #include "tools/text/tokenizer/utf8.h"
 
 namespace mantissa {

@@ -18,7 +18,7 @@ namespace mantissa {
 
 struct EncodeOptions {
   bool add_special_tokens = false;      // the file's tokens around each text, for example at its start
-  bool special_tokens_as_text = false;  // "<|endoftext|>" in the text is text like any other
+  bool special_tokens_as_text = false;  // "<|endoftext|>" in the text is tokenized as plain text
 };
 
 struct DecodeOptions {

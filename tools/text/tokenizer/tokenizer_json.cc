@@ -112,8 +112,7 @@ void read_pre_tokenizers(const std::optional<JsonNode>& pre_tokenizer, std::vect
   if (!pre_tokenizer) return;
   for_each_part(*pre_tokenizer, "pretokenizers", [&](const JsonNode& node) {
     const std::string& type = node.at("type").text();
-    if (by_bytes)
-      node.fail(fmt::format("'{}' behind ByteLevel is not supported; ByteLevel must be the last one", type));
+    if (by_bytes) node.fail(fmt::format("'{}' after ByteLevel is not supported; ByteLevel must be the last one", type));
     if (type == "ByteLevel") {
       by_bytes = true;
       if (node.flag("add_prefix_space", true)) out.push_back(prefix_space_pre_tokenizer());
@@ -206,7 +205,7 @@ class TokenDecoder {
     } else if (type == "Strip") {
       const auto& value = decoder.object();
       if (!is_fused_ || value.value("content", nlohmann::json()) != " " || value.value("stop", nlohmann::json()) != 0) {
-        decoder.fail("only spaces at the start are stripped, behind Fuse: content ' ' and stop 0");
+        decoder.fail("only spaces at the start are stripped, after Fuse: content ' ' and stop 0");
       }
       start_.strips_spaces = decoder.at("start").id();
     } else {

@@ -16,7 +16,6 @@
 #include "tools/lab/advise/plan/places.h"
 #include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/advise/search/solver.h"
-#include "tools/lab/analyze/sensitivity/passes.h"
 
 namespace mantissa {
 

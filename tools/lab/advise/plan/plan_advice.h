@@ -16,7 +16,6 @@
 #include "tools/lab/experiment/paired_comparison.h"
 #include "tools/lab/experiment/step_turns.h"
 #include "tools/run/report/report.h"
-#include "tools/run/state/run_state.h"
 #include "tools/train/checkpoint.h"
 
 namespace mantissa {

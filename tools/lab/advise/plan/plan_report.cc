@@ -75,7 +75,7 @@ std::string verdict(const PlanAdvice& advice) {
   const PlanQuantity what = advice.goal.budget;
   const StepCost& cost = advice.plan.cost;
   if (!advice.meets_budget) {
-    const auto [limit, found] = told_apart(what, advice.limit, advice.limited(advice.plan));
+    const auto [limit, found] = distinct_texts(what, advice.limit, advice.limited(advice.plan));
     if (advice.promotions > 0) {
       return fmt::format("No plan within the budget of {} kept its promise: the one below takes {}.\n", limit, found);
     }

@@ -18,7 +18,6 @@
 #include "tools/run/job/job.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/train/step/memory_prediction.h"
-#include "tools/train/step/train_step.h"
 
 namespace mantissa {
 namespace {

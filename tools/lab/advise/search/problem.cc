@@ -94,7 +94,7 @@ std::string to_text(PlanQuantity what, double value, int digits) {
   return fmt::format("{:.{}g} nats", value, digits - 1);
 }
 
-std::pair<std::string, std::string> told_apart(PlanQuantity what, double a, double b) {
+std::pair<std::string, std::string> distinct_texts(PlanQuantity what, double a, double b) {
   constexpr int kAllDigits = 17;
   int digits = 3;
   while (digits < kAllDigits && a != b && to_text(what, a, digits) == to_text(what, b, digits)) ++digits;

@@ -62,7 +62,7 @@ std::string_view name(PlanQuantity what);  // "time", "memory", "loss", "energy"
 // At most so many digits, one less of nats, and the unit: "1.2 ms", "340 MiB", "0.0004 nats", "12 mJ".
 std::string to_text(PlanQuantity what, double value, int digits = 3);
 // Both, with enough digits to differ.
-std::pair<std::string, std::string> told_apart(PlanQuantity what, double a, double b);
+std::pair<std::string, std::string> distinct_texts(PlanQuantity what, double a, double b);
 
 // Limits one quantity and minimizes another: time under a budget of loss, damage under the others.
 struct PlanGoal {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/autograd/tape.h"
-#include "core/quant/exponent_histogram.h"
 #include "tools/lab/analyze/sensitivity/decisions.h"
 #include "tools/lab/analyze/sensitivity/statistics.h"
 #include "tools/model/runtime/model_runtime.h"

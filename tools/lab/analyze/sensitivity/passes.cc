@@ -8,7 +8,6 @@
 #include "core/kernels/probe/args.h"
 #include "core/tensor/philox.h"
 #include "tools/probe/probe_memory.h"
-#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {

@@ -16,7 +16,7 @@ function drawVerdict(body) {
   body.append(html('ul', {}, [...lines, ...refused].map((text) => html('li', {}, text))));
 }
 
-// Decisions by falling size of a figure; one that is not finite comes first.
+// Decisions by falling size of a figure; figures that are not finite come first.
 const bySize = (key) => [...tried].sort(
     (a, b) => Math.abs(meanOf(b[key]) ?? Infinity) - Math.abs(meanOf(a[key]) ?? Infinity) || 0);
 const effectChart = (title, key) => (width) => {
