@@ -88,7 +88,7 @@ def _compile_error(ctx, nvcc):
     return None if result.return_code == 0 else (result.stderr + result.stdout).strip().split("\n")[0][:300]
 
 def _inspect(ctx, root):
-    """The toolkit in the folder `root`: a struct whose `missing` says what keeps it from being one."""
+    """The toolkit in the folder `root`: a struct whose `missing` says why the folder is not a toolkit."""
     missing = []
     nvcc = "%s/bin/nvcc" % root
     version = None
@@ -139,7 +139,7 @@ def _candidates(ctx):
     return [folder for folder in once if ctx.path(folder).exists]
 
 def _find_toolkit(ctx):
-    """The toolkit and None, or None and why there is none."""
+    """The toolkit and `None`, or `None` and why there is no toolkit."""
     for variable in _VARIABLES:
         root = ctx.os.environ.get(variable, "")
         if root:
@@ -170,7 +170,7 @@ def _find_toolkit(ctx):
         fail("\n\nMANTISSA_CUDA=on, but there is %s\n" % message)
     return None, message
 
-# Libraries whose headers are optional; the last header has the version. cuDNN 9.8 is the first that can say what another device supports.
+# Libraries whose headers are optional; the last header has the version. cuDNN 9.8 is the first to list what another device supports.
 _LIBRARIES = {
     "NCCL": struct(
         headers = ["nccl.h"],
@@ -187,7 +187,7 @@ _LIBRARIES = {
 }
 
 def _headers_folder(ctx, toolkit, name, library):
-    """The folder of a library's headers, in its oldest version or a newer one; or None."""
+    """The folder of a library's headers, in its oldest version or newer; or None."""
     variable = name.upper() + "_HOME"
     home = ctx.os.environ.get(variable, "")
 

@@ -63,7 +63,7 @@ class Bench:
         if ranks > 1:
             command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] + command
         number = str(next(self.starts))
-        folders = [self.shared / number, self.sessions / number]  # of this start, so that what it leaves can be counted
+        folders = [self.shared / number, self.sessions / number]  # of this start, so that its leftovers can be counted
         for folder in folders:
             folder.mkdir()
         environment = {**self.environment, "OMPI_MCA_btl_vader_backing_directory": str(folders[0]),
@@ -181,7 +181,7 @@ def hashes(run):
 
 
 def count_left(bench, job):
-    """Waits for all processes of a job that has ended, then counts what it left."""
+    """Waits for all processes of an ended job, then counts what it left."""
     end = time.monotonic() + 20
     while (left := processes_of(job.run)) and time.monotonic() < end:
         time.sleep(0.02)

@@ -154,12 +154,12 @@ class UniformPrecision final : public PrecisionPolicy {
   Precision precision_;
 };
 
-// Thread-local override of the policy, set by nested scopes (amp::AutocastScope); the innermost scope wins.
+// Thread-local override of the policy, set by nested scopes (AutocastScope); the innermost scope wins.
 struct AutocastState {
   std::optional<bool> enabled{};
   std::optional<DType> dtype{};
 };
-AutocastState& autocast_state();  // that of the calling thread
+AutocastState& autocast_state();  // of the calling thread
 
 // The dtype in which `op` computes, given the layer's precision, the thread's scope and its first and widest input.
 DType compute_dtype(const Precision& precision, const AutocastState& scope, Op op, DType first, DType widest_input);

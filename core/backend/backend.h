@@ -86,7 +86,7 @@ class Backend {
   Tensor make_record(const char* what) {
     return make_tensor(DType::kU8, Shape{static_cast<int64_t>(sizeof(Record))}, what);
   }
-  // A record for tensor_stats() on the device: an empty one, and its value on the host (blocks).
+  // A record of TensorStatsArgs on the device: an empty one, and its value on the host (blocks).
   Tensor make_stats(Stream& stream);
   TensorStats read_stats(const Tensor& record, Stream& stream);
   double read_number(const Tensor& tensor, Stream& stream);  // the number in a tensor (1) of fp32 or fp64 (blocks)

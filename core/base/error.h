@@ -54,7 +54,7 @@ using FaultError = ErrorOf<ExitCode::kFault>;
 using CommError = ErrorOf<ExitCode::kComm>;
 using MemoryError = ErrorOf<ExitCode::kMemory>;
 
-// That of an Error; kMemory where the standard library got no memory; kInternal for everything else.
+// The code of an Error; kMemory where the standard library got no memory; kInternal for everything else.
 inline ExitCode exit_code_of(const std::exception& exception) {
   if (const auto* error = dynamic_cast<const Error*>(&exception)) return error->code();
   return dynamic_cast<const std::bad_alloc*>(&exception) != nullptr ? ExitCode::kMemory : ExitCode::kInternal;

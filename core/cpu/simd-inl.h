@@ -20,7 +20,7 @@
 
 // Highway keeps one table index for the whole program, so every file must be compiled for the same set of targets.
 #if HWY_ARCH_X86 && !defined(HWY_WANT_SSE4)
-#error "Kernels need the defines of //core/cpu:simd: HWY_WANT_SSE4=1"
+#error "Kernels need the defines of //core/cpu: HWY_WANT_SSE4=1"
 #endif
 
 // Goes between the parameters and the body of a lambda that uses vectors: lambdas do not inherit the instruction set.

@@ -33,7 +33,7 @@ class JsonNode {
   const nlohmann::json& array() const { return expect(value_->is_array(), "an array"); }
   const std::string& text() const { return expect(value_->is_string(), "a string").get_ref<const std::string&>(); }
   bool flag() const { return expect(value_->is_boolean(), "true or false").get<bool>(); }
-  // That of a member, or `otherwise` if it is absent.
+  // The flag of a member, or `otherwise` if it is absent.
   bool flag(std::string_view key, bool otherwise) const {
     const auto member = find(key);
     return member ? member->flag() : otherwise;

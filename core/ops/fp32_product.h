@@ -41,7 +41,7 @@ struct ProductDevice {
   std::function<Tensor(const Shape& shape)> make_part;
 };
 
-// Backend::gemm(args). If a and b are fp32, `products` determines the method: c must be fp32, and parts take 4 or 6
+// Runs GemmArgs. If a and b are fp32, `products` determines the method: c must be fp32, and parts take 4 or 6
 // bytes per element of a and b. args.b_cache is then used for kFp32 only.
 void multiply(const ProductDevice& device, GemmArgs args, Fp32Products products);
 // On the tape's stream. Parts stay in its arena during the call.

@@ -97,7 +97,7 @@ TEST(Convergence, IsNotThatOfRoundingToNearest) {
   const std::vector<double> means =
       mean_gradient_squares({.format = Format::kBF16, .lambda = kLambda, .lr = kLr}, 0.4, 20000);
   const double bound = kLambda * 0.4 * 0.4 / kLr / 20000, stopped = std::pow(spacing(Format::kBF16) / (2 * kLr), 2);
-  std::printf("bf16 to nearest: %.3e behind 20000 steps, C1 / T %.3e, lambda^2 b^2 %.3e\n", means.back(), bound,
+  std::printf("bf16 to nearest: %.3e after 20000 steps, C1 / T %.3e, lambda^2 b^2 %.3e\n", means.back(), bound,
               stopped);
   EXPECT_GT(means.back(), 10 * bound);
   EXPECT_LT(means.back(), stopped + bound);

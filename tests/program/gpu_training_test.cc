@@ -89,8 +89,8 @@ TEST(GpuTraining, TwoAndFourRanksOnOneGpuHoldTheSameWeights) {
   }
 }
 
-// The host is one step ahead when it learns of the overflow: the step behind is void and runs again, and the run is as
-// with a host that waits.
+// The host is one step ahead when it learns of the overflow: the step after it is void and runs again, and the run is
+// as with a host that waits.
 TEST(GpuTraining, AnOverflowIsSkippedReportedAndLeavesTheRunAsOnTheCpu) {
   const auto records_of = [](const std::string& device) {
     SmallRun run("overflow_" + device);
@@ -209,7 +209,7 @@ TEST(GpuTraining, CapturingTheStepsOfSeveralRanksIsRefused) {
 }
 
 // Half of the window of 128 steps must be known: a CPU trains so many. The device holds back the update of the spike,
-// and of the step that was queued behind it. With a checkpoint after each step, the host waits.
+// and of the step that was queued after it. With a checkpoint after each step, the host waits.
 TEST(GpuTraining, SpikesAreHeldBackAlikeWhetherTheHostWaitsOrNot) {
   const SmallRun ahead("spikes_ahead"), waits("spikes_waits");
   const std::vector<std::string> settings = gpu_settings(

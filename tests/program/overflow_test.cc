@@ -109,7 +109,7 @@ TEST(Overflow, FaultsThatAlternateWithOverflowsEndTheRun) {
   EXPECT_TRUE(run.has_checkpoint(9));
 }
 
-// Weights are those of the last good step: they are kept, and a new start goes on behind the faults.
+// Weights are those of the last good step: they are kept, and a new start goes on after the faults.
 TEST(Overflow, AFaultStopSavesWhatWasLearnt) {
   ThreadedRun run("fault_saved");
   run.with_yaml(R"(
@@ -235,7 +235,7 @@ test:
 
 // The loss belongs to no layer, and a block adds twice.
 TEST(Overflow, OpsThatShareALayerAreToldApart) {
-  ThreadedRun run("told_apart");
+  ThreadedRun run("distinct_texts");
   const Outcome outcome = run.with_yaml(R"(
 test:
   activations:

@@ -50,7 +50,7 @@ class Adaptive : public ::testing::TestWithParam<int> {};
 
 TEST_P(Adaptive, GoesUpBehindAFaultAtOnceAndDownAfterStableSteps) {
   const int ranks = GetParam();
-  // That of processes looks back over 100 steps, as every run does.
+  // A run of processes looks back over 100 steps, as every run does.
   ThreadedRun run = ranks == 1 ? short_sighted("up_and_down1") : ThreadedRun("up_and_down2", Ranks::kProcesses);
   const Outcome outcome =
       run.with_yaml(fault_in_step_5(ranks)).train(ranks, with(with(kLadder, kWatchLoss), {"faults.max_consecutive=1"}));
@@ -67,7 +67,7 @@ TEST_P(Adaptive, GoesUpBehindAFaultAtOnceAndDownAfterStableSteps) {
   EXPECT_EQ(switches[0].at("signals")[0].at("signal"), "loss");
   EXPECT_TRUE(switches[0].at("signals")[0].at("value").is_null());
   EXPECT_EQ(switches[0].at("signals")[0].at("threshold"), 5.0);
-  // Six steps behind step 5, at the next decision.
+  // Six steps after step 5, at the next decision.
   EXPECT_EQ(switches[1].at("step"), 12);
   EXPECT_EQ(
       switches[1].at("cause"),
@@ -75,7 +75,7 @@ TEST_P(Adaptive, GoesUpBehindAFaultAtOnceAndDownAfterStableSteps) {
   EXPECT_EQ(run.records("step").size(), 20u);
 }
 
-// Before the fault, in the step of it, behind it, and where the return is decided.
+// Before the fault, in the step of it, after it, and where the return is decided.
 TEST_P(Adaptive, StoppedAndResumedAnywhereEqualsTheWholeBitForBit) {
   const int ranks = GetParam();
   const auto settings = with(kLadder, kWatchLoss);

@@ -28,7 +28,7 @@ TEST_P(Fallback, LiftsTheLayerAloneAndGoesBackAfterCleanSteps) {
   ThreadedRun run("lifted" + std::to_string(ranks), ranks == 2 ? Ranks::kProcesses : Ranks::kThreads);
   const Outcome outcome = run.with_yaml(overflows_in("blocks.1.mlp.up", ranks))
                               .train(ranks, with(kFallback, {"checkpoint.interval=5", "checkpoint.keep_last=0"}));
-  EXPECT_TRUE(run.has_checkpoint(5)) << "what is due behind the step that lifts a layer is done";
+  EXPECT_TRUE(run.has_checkpoint(5)) << "what is due after the step that lifts a layer is done";
   const auto switches = run.records("precision");
   ASSERT_EQ(switches.size(), 2u) << outcome.output;
   EXPECT_EQ(switches[0].at("step"), 5);
@@ -43,7 +43,7 @@ TEST_P(Fallback, LiftsTheLayerAloneAndGoesBackAfterCleanSteps) {
   for (const auto& step : steps) EXPECT_EQ(step.at("applied"), step.at("step") != 3 && step.at("step") != 5) << step;
 }
 
-// Before a lift, between the two overflows, right behind the lift, right before and behind the return.
+// Before a lift, between the two overflows, right after the lift, right before and after the return.
 TEST_P(Fallback, StoppedAndResumedAnywhereEqualsTheWholeBitForBit) {
   const int ranks = GetParam();
   ThreadedRun straight("straight" + std::to_string(ranks));

@@ -15,7 +15,7 @@ constexpr int64_t kFirstSwitch = 20, kSecondSwitch = 40, kWindow = 10;
 
 const std::vector<std::string> kExact = {"train.steps=60", "precision.compute=fp32"};
 
-// Mean loss of the steps behind a switch minus that of as many before it.
+// Mean loss of the steps after a switch minus that of as many before it.
 double jump(const std::map<int64_t, double>& losses, int64_t after) {
   double before = 0.0, behind = 0.0;
   for (int64_t step = 1; step <= kWindow; ++step) {

@@ -14,7 +14,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Complete events of a thread lie within or behind each other. Times are differences of doubles.
+// Complete events of a thread lie within or after each other. Times are differences of doubles.
 void expect_nested(const nlohmann::json& trace, int rank) {
   constexpr double kRoundingUs = 1e-3;
   std::map<int, std::vector<std::pair<double, double>>> open;  // by thread: begin and end, innermost last

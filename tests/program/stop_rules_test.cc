@@ -108,7 +108,7 @@ TEST_P(StopRules, RollbackGoesOnBehindTheBatchesOfTheSpikes) {
   for (const nlohmann::json& record : straight.records("step")) EXPECT_TRUE(record.at("applied")) << record;
   EXPECT_EQ(open_checkpoint(straight.checkpoint_folder(60)).state.at("skipped_batches"), 6);
 
-  halves.train(ranks_, with(settings, {"train.stop_at_step=53"}));  // behind the rollback
+  halves.train(ranks_, with(settings, {"train.stop_at_step=53"}));  // after the rollback
   halves.train(ranks_, settings);
   EXPECT_EQ(straight.hashes(60), halves.hashes(60));
   EXPECT_EQ(straight.losses(), halves.losses());

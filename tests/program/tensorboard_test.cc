@@ -24,7 +24,7 @@ Events events_of(const SmallRun& run) {
     if (entry.path().filename().string().find("tfevents") == std::string::npos) continue;
     ++found.files;
     const std::string bytes = read_file(entry.path());
-    // With the key of the value behind it, which the list of metrics does not have.
+    // With the key of the value after it, which the list of metrics does not have.
     found.losses += count(bytes, "train/loss\x15");
     found.validations += count(bytes, "validation/loss\x15");
     found.restarts += count(bytes, "\x3a\x02\x08\x01");  // SessionLog.START

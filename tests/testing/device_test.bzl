@@ -1,4 +1,4 @@
-"""Tests that run on every device: one list of cases, one test program for each device.
+"""Tests that run on every device: a list of cases, and a test program for each device.
 
     device_test(name = "norm", srcs = ["norm_test.cc"], deps = [...])
 

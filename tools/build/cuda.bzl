@@ -27,7 +27,7 @@ load("//tools/build:defs.bzl", "COPTS", "mantissa_cc_library")
 # sm_80: A100. sm_89: L4, L40, RTX 40. sm_90a: H100, H200. sm_100a: B200. The suffix a: with the instructions of just this one.
 _ARCHS = ["sm_80", "sm_89", "sm_90a", "sm_100a"]
 
-# The first nvcc that supports them, if that is newer than the oldest that third_party/cuda.bzl accepts.
+# The first nvcc that supports them, if newer than the oldest nvcc of third_party/cuda.bzl.
 _FIRST_NVCC = {"sm_100a": [12, 8]}
 
 def _is_known_to_nvcc(arch):
@@ -117,9 +117,9 @@ def _define_options(ctx, context):
         defines.append("NDEBUG")
     return ["-D" + define for define in defines] + _command_line_options(ctx, ["-D", "-U"])
 
-# UNUSED HEADERS COMMAND...: runs the command with -MD, and writes to UNUSED those of the HEADERS that it did not read, so that
+# UNUSED HEADERS COMMAND...: runs the command with -MD, and writes to UNUSED the HEADERS that it did not read, so
 # Bazel does not compile again when they change. Fails if a kernel has a trap: nvcc compiles device code that takes the address
-# of a constant of the host to one, without a warning.
+# of a constant of the host to a trap, without a warning.
 _COMPILE = """
 unused=$1 headers=$2
 shift 2

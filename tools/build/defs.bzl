@@ -26,14 +26,14 @@ Tags that tools/test knows:
     slow         left out of tools/test; run by tools/test --slow, or by its name
     every-arch   no test: kernels for all GPU architectures; left out of tools/test, compiled by tools/test --slow
     cpu:2        Bazel's own: no other test beside one that compares times
-    gpu          needs a GPU: built by tools/test, run by tools/gpu_check
+    gpu          needs a GPU: built by tools/test --all, run by tools/gpu_check
     manual       left out of `//...` by Bazel
 """
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
-# default_visibility of the floors below the tools, of those that only comm sees beside them, and of the laboratory.
+# default_visibility of the floors below the tools, of the floors that only comm sees beside them, and of the laboratory.
 SEEN_FROM_TOOLS = ["//tests:__subpackages__", "//tools:__subpackages__"]
 SEEN_FROM_COMM = ["//comm:__subpackages__"] + SEEN_FROM_TOOLS
 SEEN_FROM_LAB = ["//tests:__subpackages__", "//tools:__pkg__", "//tools/lab:__subpackages__"]
@@ -79,7 +79,7 @@ _ARITHMETIC_SANITIZED_COPTS = ["-fno-sanitize=all"]
 
 # Files of a folder are compiled eight at a time, in a third of the time of eight compilations: all parse the same headers. They
 # share an anonymous namespace, so two helpers must not have the same name, unless each is in a namespace named after its file. Kernels and
-# devices are compiled one by one: Highway compiles a file once per instruction set, and an edit should be quick to try.
+# devices are compiled file by file: Highway compiles a file once per instruction set, and an edit should be quick to try.
 _BATCH = 8
 _NOT_BATCHED = ["core/cpu", "core/cuda", "core/kernels"]
 
@@ -116,7 +116,7 @@ def _copts(kind):
 # Headers that most files include, parsed once for each set of compiler options. A target that depends on NAME.h and has the options
 # ["-include", "PACKAGE/NAME.h"] and exactly these `copts` reads NAME.h.gch. GCC checks that the options agree: with -Winvalid-pch a
 # difference is a warning, and so an error here. With -fpch-deps, GCC names the headers within NAME.h.gch among the files that a target
-# has read (it knows them from -MD here), so that Bazel compiles the target again when one of them changes.
+# has read (it knows them from -MD here), so that Bazel compiles the target again when they change.
 def _precompiled_header_impl(ctx):
     header = ctx.actions.declare_file(ctx.label.name + ".h")
     ctx.actions.write(header, "".join(['#include "%s"\n' % include for include in ctx.attr.includes]))

@@ -5,7 +5,7 @@ set -u
 
 if [[ "$1" == --rank ]]; then  # one rank, started by mpirun below
   shift
-  # Only rank 0 writes GoogleTest's report, which is one file.
+  # Only rank 0 writes GoogleTest's report, which is a single file.
   if [[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}" != 0 ]]; then
     unset XML_OUTPUT_FILE GTEST_OUTPUT TEST_PREMATURE_EXIT_FILE
   fi

@@ -303,7 +303,8 @@ void check_injection(const Config& c, Problems& p) {
     }
   }
   for (const std::string& kind : c.test.random.kinds) {
-    p.refuse_if(!parse_fault_kind(kind), "{}: '{}' is not a kind of fault; see test.faults in configs/reference.yaml",
+    p.refuse_if(!parse_fault_kind(kind),
+                "{}: '{}' is not a kind of fault; see test.faults in configs/reference_test.yaml",
                 p.setting("test.random.kinds"), kind);
   }
   p.refuse_if(c.test.random.count > 0 && c.test.random.kinds.empty(), "{}, but {} names none",

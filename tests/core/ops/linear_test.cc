@@ -124,7 +124,7 @@ TEST_F(LinearOp, BiasIsCastLikeTheWeight) {
 }
 
 // The gradient of an fp32 value (a residual stream) is stored in fp32 although the product multiplies bf16 numbers.
-// That of a bf16 value is stored in bf16. dy = (1, 1), w = (1, 2^-9): dx = 1 + 2^-9, which bf16 rounds to 1.
+// The gradient of a bf16 value is stored in bf16. dy = (1, 1), w = (1, 2^-9): dx = 1 + 2^-9, which bf16 rounds to 1.
 TEST_F(LinearOp, InputGradientHasTheInputsDtype) {
   Parameter& weight = parameters_.add("w", {2, 1}, {});
   Parameter& wide = parameters_.add("wide", {1, 1}, {});

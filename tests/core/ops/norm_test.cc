@@ -86,7 +86,7 @@ TEST(LayerNormOp, BiasShapeIsChecked) {
             "[layer_norm] bias must have shape (2), got (3)");
 }
 
-// layer_norm.h guarantees it: rounding on store gives what a consumer's cast of the fp32 result would give.
+// core/ops/norm.h guarantees it: rounding on store gives what a consumer's cast of the fp32 result would give.
 TEST_P(NormOp, ResultInAnotherDtypeIsTheRoundedFp32Result) {
   for (const DType out : {DType::kBF16, DType::kF16}) {
     const auto tape = host_.tape(fp32_);

@@ -32,7 +32,7 @@ train() { # train RUN LAUNCHER...: trains a tiny model to its last step and chec
   expect "$ranks" "$@"
   whole=$output
   case $output in *"checkpoint saved to $results-$run"*) ;; *) fail "no checkpoint: $output" ;; esac
-  output=${output#*local probe returned unhandled shell} # the user has no entry that names one
+  output=${output#*local probe returned unhandled shell} # the user has no entry that names a shell
   output=${output#*"libcuda.so.1 was not found"}  # our own line
   case $output in *WARNING* | *ORTE_ERROR* | *"not found"*) fail "OpenMPI complains: $output" ;; esac
   [ -s "$results-$run/metrics.jsonl" ] || fail "no metrics in $results-$run"
@@ -85,7 +85,7 @@ train module "$bundle/bin/mpirun" -np 2 --oversubscribe
 unset LD_LIBRARY_PATH OPAL_PREFIX OPAL_PKGLIBDIR
 
 # Two nodes. Like ssh, the remote shell passes none of this environment on and splits its command line at spaces. Each
-# node has its own folder for temporary files: OpenMPI's daemons of one job on one machine create the same folders and
+# node has its own folder for temporary files: OpenMPI's daemons of one job on the same machine create the same folders and
 # files at the same time, and otherwise one start in twenty fails.
 case $bundle in *" "*) exit 0 ;; esac
 variables="OPAL_PREFIX OPAL_LIBDIR OPAL_PKGLIBDIR OPAL_SYSCONFDIR OPAL_PKGDATADIR PMIX_PREFIX PMIX_LIBDIR PMIX_PKGLIBDIR

@@ -1,7 +1,7 @@
 #!/bin/bash
 # A bundle with cuDNN: bundle_cudnn_test.sh BUNDLE_TOOL PROGRAM PROGRAM_WITHOUT_CUDNN LIBRARY_TEST TOOLKIT
 #
-# Runs the cuDNN test that needs no GPU on the bundle's libraries. The loader reports which ones it opened.
+# Runs the cuDNN test that needs no GPU on the bundle's libraries. The loader reports which libraries it opened.
 set -euo pipefail
 
 fail() {
@@ -28,7 +28,7 @@ opened=$(sed -nE 's/.*calling init: (.*lib(cudnn|nvrtc|cublas|nccl).*)/\1/p' "$T
 elsewhere=$(grep -vF "$bundle/lib/" <<<"$opened") || true
 [[ -z "$elsewhere" ]] || fail "these were not opened from the bundle: $elsewhere"
 
-# The bundle has the libraries that are opened by name on a GPU, all of one version.
+# The bundle has the libraries that are opened by name on a GPU, all of the same version.
 for name in libnvrtc.so libnvrtc-builtins.so libcublasLt.so libnccl.so libcudnn_engines_runtime_compiled.so; do
   compgen -G "$bundle/lib/$name.*" >/dev/null || fail "there is no $name in the bundle"
 done

@@ -87,7 +87,7 @@ rm -r "$room/opt/mantissa/runs"
   fail "the README does not say that there is no cuDNN"
 [[ $(find "$room/opt/mantissa" -type l | wc -l) == 0 ]] || fail "a bundle with links does not survive every way of copying"
 
-# The recipes of images copy what a bundle has, and nothing else that lies there, such as run folders. Nothing here can build an image.
+# The recipes of images copy the files of a bundle, and nothing else that lies there, such as run folders. Nothing here can build an image.
 recipes=$room/opt/mantissa/configs/containers
 while read -r part _; do
   [[ $part != . && -e "$room/opt/mantissa/$part" ]] || fail "a recipe copies $part, which the bundle does not have"

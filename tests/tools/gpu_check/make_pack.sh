@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the tests of tools/gpu_check. make_pack FOLDER PROGRAM makes a pack like that of --pack, with the emulated GPU or
-# none instead of a real one.
+# Sourced by the tests of tools/gpu_check. make_pack FOLDER PROGRAM makes a pack as --pack does, with the emulated GPU or
+# no GPU instead of a real GPU.
 
 fail() {
   echo "gpu_check: $*" >&2

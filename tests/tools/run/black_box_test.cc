@@ -53,8 +53,8 @@ TEST(BlackBox, KeepsEventsOfAProcessThatIsKilled) {
   });
   EXPECT_TRUE(WIFSIGNALED(status));
   const BlackBoxContent content = read_black_box(folder + "/rank-0003.box");
-  EXPECT_EQ(descriptions(content), (std::vector<std::string>{"41 the begin of phase reduce",
-                                                             "41 the begin of collective 1 (all_to_all, 4096 bytes)"}));
+  EXPECT_EQ(descriptions(content), (std::vector<std::string>{"41 the start of phase reduce",
+                                                             "41 the start of collective 1 (all_to_all, 4096 bytes)"}));
   EXPECT_EQ(content.header.rank, 3);
   EXPECT_EQ(content.header.ranks, 8);
   EXPECT_EQ(content.header.exit_code, BlackBoxHeader::kRunning);

@@ -46,7 +46,7 @@ function facts() {
     panels: [...document.querySelectorAll('section')].map(panel),
   };
 }
-// ---- What a reader would see.
+// ---- The page as a reader sees it.
 
 function legibility() {
   const nodes = textNodes();
@@ -74,7 +74,7 @@ function textNodes() {
   return nodes;
 }
 
-// Words that a line break divides, except after a character that a break may follow.
+// Words that a line break divides, except after characters where a break is allowed.
 function brokenWords(node) {
   const range = document.createRange();
   const topOf = (i) => {
@@ -137,7 +137,7 @@ function luminance(color) {
       color.map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
-// The colours that may lie behind an element's text: more than one over a gradient.
+// The colours that may lie behind an element's text: several over a gradient.
 function backdrops(element) {
   if (!element) return [[1, 1, 1, 1]];
   const {backgroundColor, backgroundImage} = getComputedStyle(element);
@@ -156,7 +156,7 @@ function faint(node) {
   return contrast < 4.5 ? [`${node.data.trim()}: ${contrast.toFixed(2)}`] : [];
 }
 
-// The format, or else "none", and the colour of every series that a legend or a line shows. fp8 and fp4 stand for
+// The format, or else "none", and the colour of every series in a legend or a line. fp8 and fp4 stand for
 // recipes.
 function keys() {
   const formats = [

@@ -143,7 +143,7 @@ TEST(Watchdog, EndsAllLivingRanksWhenOneIsStopped) {
   EXPECT_EQ(ranks.exit_code(2), 8);
   const std::string message = ranks.read("message");
   EXPECT_NE(message.find("\n  rank 1 does not answer"), std::string::npos) << message;
-  EXPECT_NE(message.find("last event: the begin of phase backward, step 5"), std::string::npos) << message;
+  EXPECT_NE(message.find("last event: the start of phase backward, step 5"), std::string::npos) << message;
   EXPECT_NE(message.find("\n  ranks 0 and 2 wait in collective 1 (all_to_all), phase reduce of step 5"),
             std::string::npos)
       << message;

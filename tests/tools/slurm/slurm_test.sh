@@ -1,7 +1,7 @@
 #!/bin/bash
 # Starts a Slurm of one node and submits the batch scripts of a bundle to it: slurm_test.sh PROGRAM BUNDLE_TOOL
 #
-# Jobs are preempted, told to stop, stopped by Ctrl-C and cancelled; those that continue must end with the weights of a run that nobody
+# Jobs are preempted, told to stop, stopped by Ctrl-C and cancelled; if they continue, they must end with the weights of a run that nobody
 # stopped. All files are in one folder in /tmp; the daemons end with the test.
 set -euo pipefail
 PATH+=:/usr/sbin:/sbin # Bazel's PATH lacks them
@@ -135,7 +135,7 @@ finish() { # finish JOB RUN: it completes, with the weights of the run `whole`
   echo "passed: $2"
 }
 
-# Slurm lets a requeued job wait for two minutes; a node refuses one that it ended in the same second.
+# Slurm lets a requeued job wait for two minutes; a node refuses a job that it ended in the same second.
 continue_requeued() { # continue_requeued JOB RUN CAUSE
   wait_for 60 "the requeue of job $1 ($2)" state_is "$1" PENDING
   grep -q "stopped after step .*: $3, on rank" "$work/$2.log" || fail "$2 does not name $3 as the cause"
@@ -255,7 +255,7 @@ by_hand >>"$work/interactive.log" 2>&1 || fail "interactive.sh: $(cat "$work/int
 if output=$("$MANTISSA_ROOT/configs/slurm/interactive.sh" train 2>&1); then fail "interactive.sh without --: $output"; fi
 echo "passed: interactive"
 
-# Tasks that are alone in MPI would train one model each.
+# Tasks that are alone in MPI would train a model each.
 if output=$(srun --mpi=none --ntasks=2 "$MANTISSA_ROOT/bin/mantissa" train "$work/config.yaml" 2>&1); then
   fail "two tasks without PMIx trained: $output"
 fi

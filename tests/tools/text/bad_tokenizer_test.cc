@@ -73,7 +73,7 @@ const BadKey kBadKeys[] = {
     {"llama3", [](Json& j) { pattern_of(j) = "[[:alpha:]_]"; }, "'[:alpha:]'"},
     {"llama3",
      [](Json& j) { std::swap(j["pre_tokenizer"]["pretokenizers"][0], j["pre_tokenizer"]["pretokenizers"][1]); },
-     "pre_tokenizer.pretokenizers[1]: 'Split' behind ByteLevel is not supported"},
+     "pre_tokenizer.pretokenizers[1]: 'Split' after ByteLevel is not supported"},
     {"qwen", [](Json& j) { j["normalizer"]["type"] = "Lowercase"; },
      "normalizer: the type 'Lowercase' is not supported; supported: NFC, NFD"},
     {"llama2", [](Json& j) { j["decoder"] = nullptr; }, "tokenizer.json: decoder: expected how tokens are joined"},

@@ -123,7 +123,7 @@ TEMPLATES = {
 {% endfor -%} \n{%- if true and add_generation_prompt != false %}{{ '<|im_start|>assistant\\n' -}} \n{% endif %}""",
 }
 
-# Templates near to those: each has to be refused, or its text to be that of transformers.
+# Variants of CHATML: each has to be refused, or to give the same text as in transformers.
 VARIANTS = {
     "bos_token": "{{ bos_token }}" + CHATML,
     "strip": CHATML.replace("message['content']", "message['content'].strip()"),

@@ -105,7 +105,7 @@ def metaspace(texts):
 
 
 def digits(texts):
-    """As SmolLM2: digits one by one, then GPT-2's pattern. Merges are spelled in the older way."""
+    """As SmolLM2: each digit alone, then GPT-2's pattern. Merges are spelled in the older way."""
     tokenizer = byte_level(None)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=True)])

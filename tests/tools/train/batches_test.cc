@@ -84,7 +84,7 @@ TEST(PackedBatches, EveryCountedTargetIsSeenOnceAnEpoch) {
       if (i % kDataContext == 0) order.push_back(all.tokens[i]);
       if (all.targets[i] == kIgnoredTarget) continue;
       ++seen[all.targets[i]];
-      EXPECT_EQ(all.targets[i], all.tokens[i] + 1) << "the token behind it, of the same document";
+      EXPECT_EQ(all.targets[i], all.tokens[i] + 1) << "the token after it, of the same document";
     }
     EXPECT_EQ(seen, made.targets);
   }

@@ -10,7 +10,7 @@ HEADER = (
 )
 
 
-# Options that name places of one machine; others cannot repeat them.
+# Options that name places of this machine; others cannot repeat them.
 PLACES = ("--output", "--venv", "--python", "--programs", "--llmc")
 
 

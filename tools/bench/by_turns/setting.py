@@ -96,7 +96,7 @@ def import_gib(python):
 
 
 def find_libraries(download):
-    """Paths by name, None for missing ones. download: Debian packages may be downloaded and unpacked in the cache; nothing
+    """Paths by name, `None` for missing ones. download: Debian packages may be downloaded and unpacked in the cache; nothing
     is installed."""
     unpacked = cache_folder() / "debian"
     folders = ["/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/local/lib", f"{unpacked}/usr/lib/*-linux-gnu"]

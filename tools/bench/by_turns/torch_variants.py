@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from by_turns.job import Job, JobError
 
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpt2_torch.py")
-TUNED_GLIBC = {  # keeps large blocks mapped, so that each step reuses the memory of the last one
+TUNED_GLIBC = {  # keeps large blocks mapped, so that each step reuses the memory of the last step
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(64 << 20),
@@ -21,7 +21,7 @@ JEMALLOC = {"MALLOC_CONF": "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"}
 
 @dataclass(frozen=True)
 class Choice:
-    """One setting of one kind."""
+    """A setting of one kind."""
 
     name: str
     options: tuple = ()  # options of gpt2_torch.py

@@ -153,9 +153,9 @@ class WatchedCommunicator final : public ForwardingCommunicator {
 std::string_view name_of(const BlackBoxEvent& event) { return text_of(event.name); }
 
 std::string describe_event(const BlackBoxEvent& event) {
-  static constexpr const char* kTexts[] = {"the begin of phase {name}",
+  static constexpr const char* kTexts[] = {"the start of phase {name}",
                                            "the end of phase {name}",
-                                           "the begin of collective {value:.0f} ({name}, {bytes} bytes)",
+                                           "the start of collective {value:.0f} ({name}, {bytes} bytes)",
                                            "the end of collective {value:.0f} ({name})",
                                            "a step with loss {value:.4f}",
                                            "a skipped step ({name}), at scale {value:g}",

@@ -53,7 +53,7 @@ std::string_view text_of(const std::array<char, kSize>& array) {
 }
 
 std::string_view name_of(const BlackBoxEvent& event);
-// "the begin of phase reduce", "the end of collective 212 (all_to_all, 1048576 bytes)"
+// "the start of phase reduce", "the end of collective 212 (all_to_all, 1048576 bytes)"
 std::string describe_event(const BlackBoxEvent& event);
 
 // The header of the file; its events follow.

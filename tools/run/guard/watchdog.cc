@@ -149,7 +149,7 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
                                waiting.size() == 1 ? "s" : "", first.begun, first.collective, place_of(first));
 }
 
-void tell_progress() { const Range sign(RangeKind::kPhase, "tokens"); }
+void report_progress() { const Range sign(RangeKind::kPhase, "tokens"); }
 
 Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::move(options)) {
   std::error_code ignored;

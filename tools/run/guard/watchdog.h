@@ -59,7 +59,7 @@ std::string list_ranks(const std::vector<int>& ranks);
 std::string stacks_of_all_threads();
 
 // Reports to this process's watchdog that a long phase goes on: the deadline counts from the last such report.
-void tell_progress();
+void report_progress();
 
 class Watchdog {
  public:

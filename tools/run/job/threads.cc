@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <thread>
 
-#include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"

@@ -129,7 +129,7 @@ TEST_F(ScoreAllocation, ABudgetCannotBeMetOnlyWhereNoneOfAllPlansMeetsIt) {
     EXPECT_LE(advice.plan.cost.bytes, std::max(budget, least));
     EXPECT_TRUE(advice.is_optimum);
     EXPECT_NE(text.find("No allocation by fisher meets the budget as a whole"), std::string::npos) << text;
-    const auto [limit, found] = told_apart(PlanQuantity::kBytes, budget, least);
+    const auto [limit, found] = distinct_texts(PlanQuantity::kBytes, budget, least);
     const std::string missed = fmt::format("The budget of {} cannot be met: {} is the least", limit, found);
     EXPECT_EQ(text.starts_with(missed), budget < least) << missed << "\n" << text;
     const bool says_why = text.find("without --damage they are planned, too.") != std::string::npos;

@@ -100,11 +100,11 @@ TEST(PlanProblem, QuantitiesThatDifferGetTheDigitsToTellThemApart) {
   using enum PlanQuantity;
   using Texts = std::pair<std::string, std::string>;
   constexpr double kMiB = 1024.0 * 1024.0;
-  EXPECT_EQ(told_apart(kBytes, 0.99842 * kMiB, 0.99791 * kMiB), Texts("0.9984 MiB", "0.9979 MiB"));
-  EXPECT_EQ(told_apart(kSeconds, 0.2, 0.1), Texts("200 ms", "100 ms"));
-  EXPECT_EQ(told_apart(kDamage, 0.00101, 0.00102), Texts("0.00101 nats", "0.00102 nats"));
-  EXPECT_EQ(told_apart(kJoules, 2.0, 2.0), Texts("2 J", "2 J"));
-  EXPECT_EQ(told_apart(kSeconds, 1e-3, std::nextafter(1e-3, 1.0)).first, "1 ms") << "no more digits than there are";
+  EXPECT_EQ(distinct_texts(kBytes, 0.99842 * kMiB, 0.99791 * kMiB), Texts("0.9984 MiB", "0.9979 MiB"));
+  EXPECT_EQ(distinct_texts(kSeconds, 0.2, 0.1), Texts("200 ms", "100 ms"));
+  EXPECT_EQ(distinct_texts(kDamage, 0.00101, 0.00102), Texts("0.00101 nats", "0.00102 nats"));
+  EXPECT_EQ(distinct_texts(kJoules, 2.0, 2.0), Texts("2 J", "2 J"));
+  EXPECT_EQ(distinct_texts(kSeconds, 1e-3, std::nextafter(1e-3, 1.0)).first, "1 ms") << "no more digits than there are";
 }
 
 TEST(PlanProblem, RefusesPlansThatItCannotHave) {
