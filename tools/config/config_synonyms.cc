@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <mutex>
 #include <set>
 
@@ -103,9 +102,10 @@ void keep_bounds(const std::string& key, ConfigNode& adaptive) {
     log_warn("{}: precision.adaptive.{} = {} does not fit the constant {}, and is taken as {}", other->origin, name,
              *value, key, other->value.text);
   };
-  const bool halves = number_of(adaptive.find("loss_roughness")).value_or(0.0) != 0.0;
-  if (key == "window") bound("warmup", 0.0, halves ? 50.0 : 100.0);
-  if (key.ends_with("_interval")) bound("stable_steps", 50.0, std::numeric_limits<double>::infinity());
+  const auto is_on = [&](const char* signal) { return number_of(adaptive.find(signal)).value_or(0.0) != 0.0; };
+  if (key == "window") bound("warmup", 0.0, is_on("loss_roughness") ? 50.0 : 100.0);
+  if (key == "curvature_interval" && is_on("curvature")) bound("stable_steps", 50.0, kMaxSteps);
+  if (key == "noise_interval" && is_on("gradient_noise")) bound("stable_steps", 50.0, kMaxSteps);
 }
 
 void warn_once(const std::string& setting, const ConfigMember& member, const std::string& value) {
