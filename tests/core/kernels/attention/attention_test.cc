@@ -59,6 +59,9 @@ TEST(Attention, AgreesWithTheReferenceWhateverTheAlignmentOfRows) {
       }
     }
   }
+  // The last row of the terms of rows, which are made in blocks, is a position.
+  const PlacementScope scope(Placement::kMisaligned);
+  expect_agreement({1, 128, 1, 1, 8, 0.35, true}, DType::kBF16);
 }
 
 TEST(Attention, AgreesWithTheReferenceInWideHeads) {
