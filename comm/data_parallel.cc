@@ -1,7 +1,5 @@
 #include "comm/data_parallel.h"
 
-#include "core/kernels/reduction/update_decision.h"
-
 #include <cmath>
 #include <limits>
 

@@ -12,6 +12,7 @@
 
 #include "comm/sharded_state.h"
 #include "comm/verdict_reduction.h"
+#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 

@@ -6,6 +6,7 @@
 #include "comm/communicator.h"
 #include "comm/local/local_communicator.h"
 #include "comm/sharded_optimizer.h"
+#include "tests/comm/predicted_memory.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {

@@ -19,6 +19,7 @@
 #include "comm/verdict_reduction.h"
 #include "core/backend/registry.h"
 #include "core/kernels/quantize/args.h"
+#include "core/kernels/reduction/update_decision.h"
 #include "core/optim/adamw.h"
 #include "tests/testing/weight_hash.h"
 

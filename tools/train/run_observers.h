@@ -59,8 +59,7 @@ class Saver final : public TrainObserver {
     log_info("the state is corrupt and not saved; a new start continues after step {}", saved_step_);
   }
   bool save(Trainer& trainer) {
-    const Range range(RangeKind::kPhase, "checkpoint");
-    if (!checkpoints_.save(trainer.state())) return false;
+    if (const Range range(RangeKind::kPhase, "checkpoint"); !checkpoints_.save(trainer.state())) return false;
     saved_step_ = trainer.session().next_step;
     log_->saved(trainer.session());
     box_.note(BlackBoxEvent::Kind::kSaved, "checkpoint");
