@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/base/check.h"
+#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 namespace {
