@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/error.h"
 #include "core/tensor/philox.h"
 #include "tests/amp/scaler_steps.h"
 

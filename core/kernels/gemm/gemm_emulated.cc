@@ -40,7 +40,7 @@ struct BlockScales {
 
 // The values of the codes, in a dtype that represents them exactly.
 Tensor decoded(const Tensor& codes, Format format, const BlockScales& scales, DType dtype) {
-  const Tensor values = make_on_host(dtype, codes.shape(), codes.device());
+  Tensor values = make_on_host(dtype, codes.shape(), codes.device());
   dispatch(dtype, [&]<typename T>() {
     float values_of[256];
     for (uint32_t code = 0; code < 256; ++code) values_of[code] = decode(format, code);
@@ -56,7 +56,7 @@ Tensor decoded(const Tensor& codes, Format format, const BlockScales& scales, DT
 }
 
 Tensor as_fp16(const Tensor& bias) {
-  const Tensor rounded = make_on_host(DType::kF16, bias.shape(), bias.device());
+  Tensor rounded = make_on_host(DType::kF16, bias.shape(), bias.device());
   dispatch(bias.dtype(), [&]<typename T>() {
     for (int64_t i = 0; i < bias.numel(); ++i) {
       rounded.data<Float16>()[i] = from_float<Float16>(to_float(bias.data<T>()[i]));
