@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <random>
 
 #include "core/base/error.h"
 #include "tests/program/program.h"
+#include "tools/text/parquet_pages.h"
 #include "tools/text/parquet_reader.h"
 
 namespace mantissa::testing {
@@ -107,6 +109,15 @@ TEST(Tokenize, RowsOfParquetAreTheSameAsLinesOfJson) {
   EXPECT_EQ(cut.exit_code, 3);
   EXPECT_THAT(cut.output, HasSubstr("cut.parquet: expected a Parquet file"));
   EXPECT_FALSE(std::filesystem::exists(folder + "/cut"));
+}
+
+// A level of 2 is neither present nor absent; texts were then looked up with more indices than there are.
+TEST(ParquetReader, RefusesARunOfAValueWithMoreBits) {
+  const std::array<std::byte, 2> run = {std::byte{1 << 1}, std::byte{2}};
+  std::array<uint32_t, 1> levels{};
+  EXPECT_THROW(parquet::read_hybrid(run, 1, levels), DataError);
+  parquet::read_hybrid(run, 2, levels);
+  EXPECT_EQ(levels[0], 2u);
 }
 
 }  // namespace
