@@ -235,7 +235,7 @@ test:
 
 // The loss belongs to no layer, and a block adds twice.
 TEST(Overflow, OpsThatShareALayerAreToldApart) {
-  ThreadedRun run("distinct_texts");
+  ThreadedRun run("told_apart");
   const Outcome outcome = run.with_yaml(R"(
 test:
   activations:

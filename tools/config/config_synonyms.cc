@@ -44,8 +44,7 @@ struct Fixed {
   const char* instead;
 };
 constexpr const char *kByPreset = "scaler.preset sets it, see configs/reference.yaml",
-                     *kByRules = "write precision.rules, an ordered list in which the last match wins",
-                     *kByRulesHere = "write rules, an ordered list in which the last match wins";
+                     *kByRules = "write rules, an ordered list in which the last match wins";
 constexpr Fixed kFixed[] = {
     {"scaler", "growth_delay", nullptr, kByPreset},
     {"scaler", "refill", nullptr, kByPreset},
@@ -60,12 +59,12 @@ constexpr Fixed kFixed[] = {
     {"precision.adaptive", "noise_interval", "50", "precision.adaptive.gradient_noise is the threshold"},
     {"precision", "ops", "", kByRules},
     {"precision", "layers", "", kByRules},
-    {"precision.schedule[]", "ops", "", kByRulesHere},
-    {"precision.schedule[]", "layers", "", kByRulesHere},
-    {"precision.adaptive.levels[]", "ops", "", kByRulesHere},
-    {"precision.adaptive.levels[]", "layers", "", kByRulesHere},
+    {"precision.schedule[]", "ops", "", kByRules},
+    {"precision.schedule[]", "layers", "", kByRules},
+    {"precision.adaptive.levels[]", "ops", "", kByRules},
+    {"precision.adaptive.levels[]", "layers", "", kByRules},
     {"test", "gradients", "", "write test.faults, whose entries have a kind"},
-    {"test.faults[]", "value", "", "write kind"}};
+    {"test.faults[]", "value", "", "kind names the fault, see configs/reference_test.yaml"}};
 
 // The preset of the section `scaler`; the defaults for other sections.
 ScalerConfig preset_of(const ConfigNode& section) {
@@ -92,28 +91,29 @@ bool has_value(const ConfigMember& member, const std::string& value) {
   return number ? fmt::format("{}", *number) == value : member.value.text == value;
 }
 
+void warn_once(const std::string& setting, const ConfigMember& member, const std::string& what) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard lock(mutex);
+  if (!said.insert(setting + "=" + member.value.text).second) return;
+  log_warn("{}: {} = {} {}", member.origin, setting, member.value.text, what);
+}
+
 // The constants bound other settings, which a run with its own value could set beyond.
 void keep_bounds(const std::string& key, ConfigNode& adaptive) {
   const auto bound = [&](const char* name, double least, double most) {
     ConfigMember* const other = adaptive.find(name);
     const std::optional<double> value = number_of(other);
     if (!value || *value == 0.0 || (*value >= least && *value <= most)) return;
-    other->value.text = fmt::format("{}", std::clamp(*value, least, most));
-    log_warn("{}: precision.adaptive.{} = {} does not fit the constant {}, and is taken as {}", other->origin, name,
-             *value, key, other->value.text);
+    const std::string within = fmt::format("{}", std::clamp(*value, least, most));
+    warn_once(std::string("precision.adaptive.") + name, *other,
+              fmt::format("does not fit the constant {}, and is taken as {}", key, within));
+    other->value.text = within;
   };
   const auto is_on = [&](const char* signal) { return number_of(adaptive.find(signal)).value_or(0.0) != 0.0; };
   if (key == "window") bound("warmup", 0.0, is_on("loss_roughness") ? 50.0 : 100.0);
   if (key == "curvature_interval" && is_on("curvature")) bound("stable_steps", 50.0, kMaxSteps);
   if (key == "noise_interval" && is_on("gradient_noise")) bound("stable_steps", 50.0, kMaxSteps);
-}
-
-void warn_once(const std::string& setting, const ConfigMember& member, const std::string& value) {
-  static std::mutex mutex;
-  static std::set<std::string> said;
-  const std::lock_guard lock(mutex);
-  if (!said.insert(setting + "=" + member.value.text).second) return;
-  log_warn("{}: {} = {} is no setting any more, and is {}", member.origin, setting, member.value.text, value);
 }
 
 // Removes settings of earlier versions from a section and from all below it. Where `written` by such a version, warns
@@ -132,7 +132,7 @@ void drop_fixed(ConfigNode& section, const std::string& path, bool written, std:
                                    value.empty() ? "" : fmt::format(", and is {}; remove it", value), fixed->instead));
       return false;
     }
-    warn_once(setting, member, value);
+    warn_once(setting, member, "is no setting any more, and is " + value);
     changed.push_back(member.key);
     return true;
   });

@@ -141,7 +141,7 @@ void read_hybrid(Bytes bytes, int width, std::span<uint32_t> values) {
       buffer = repeated = 0;
       buffered = 0;
       for (int bit = 0; !is_packed && bit < width; bit += 8) repeated |= static_cast<uint32_t>(next_byte()) << bit;
-      require_sound(uint64_t{repeated} >> width == 0);  // a run has whole bytes: more bits than its values
+      require_sound(uint64_t{repeated} >> width == 0);  // whole bytes can hold more than `width` bits
     }
     --left;
     value = repeated;

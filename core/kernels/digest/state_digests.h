@@ -1,4 +1,4 @@
-// The digests of an AdamW call's tensors. A plain record on the device.
+// A plain record on the device.
 #pragma once
 
 #include <cstdint>

@@ -36,6 +36,15 @@ TEST(Recompute, TellsTimeAndMemoryOfEachSetting) {
   }
 }
 
+TEST(Recompute, RefusesAWrongCommandLine) {
+  for (const auto& [option, text] : {std::pair{"--rounds=0", "--rounds: expected a number of at least 1"},
+                                     std::pair{"--paced", "--paced is an option of"}}) {
+    const Outcome outcome = recompute(option);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(text));
+  }
+}
+
 TEST(Recompute, ErrorOfOneSettingEndsAll) {
   const Outcome outcome = recompute("test.faults=[{step: 2, parameter: blocks.0.mlp.up.weight}]");
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;

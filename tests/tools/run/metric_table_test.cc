@@ -107,6 +107,13 @@ void fill(const PreparedRun& run) {
   write_file(run.path + "/metrics.prom", to_prometheus(figures));
 }
 
+TEST(MetricTable, ALossKeepsItsMagnitude) {
+  const Metric::Text text = metric("loss").watch.text;
+  EXPECT_EQ(text(2.5), "2.5000");
+  EXPECT_EQ(text(2.89e18), "2.89e+18");
+  EXPECT_EQ(text(5.5e-6), "5.5e-06");
+}
+
 TEST(MetricTable, TensorboardGetsEveryTag) {
   const std::string folder = fresh_folder("tags_of_rows");
   TensorboardFile file(folder, std::nullopt, {});
