@@ -74,7 +74,7 @@ class PromptReader {
   void add_line(const std::string& where, std::string_view line) {
     nlohmann::json json;
     try {
-      json = nlohmann::json::parse(line);
+      json = JsonNode::parse(line);
     } catch (const nlohmann::json::exception&) {
       throw DataError(
           fmt::format("{}: not valid JSON; expected {{\"prompt\": TEXT}} or {{\"messages\": [...]}}", where));

@@ -229,14 +229,17 @@ class Run {
     nlohmann::json json;
     const std::string name = chat_ ? "messages" : request_.field;
     if (raw.line > 0) {
-      json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-      const auto field = json.is_object() ? json.find(name) : json.end();
-      if (json.is_discarded()) {
+      try {
+        json = JsonNode::parse(text);
+      } catch (const nlohmann::json::exception&) {
         document.complaint = "not valid JSON";
-      } else if (!json.is_object() || field == json.end() || !(chat_ ? field->is_array() : field->is_string())) {
-        document.complaint = fmt::format("expected an object with the {} '{}'", chat_ ? "array" : "string", name);
+        return document;
       }
-      if (!document.complaint.empty()) return document;
+      const auto field = json.is_object() ? json.find(name) : json.end();
+      if (!json.is_object() || field == json.end() || !(chat_ ? field->is_array() : field->is_string())) {
+        document.complaint = fmt::format("expected an object with the {} '{}'", chat_ ? "array" : "string", name);
+        return document;
+      }
       if (chat_) {
         try {
           encode_chat(*tokenizer_, *chat_, *field, document.ids, document.loss_mask);

@@ -13,6 +13,7 @@
 #include "core/base/wrapped_text.h"
 #include "core/data/data_kind.h"
 #include "core/io/files.h"
+#include "core/io/json_node.h"
 #include "core/ops/cross_entropy.h"
 #include "tools/run/guard/watchdog.h"
 
@@ -76,7 +77,7 @@ Task read_lines(const std::string& path, std::string_view lines, const TextCodec
   Task task{.name = std::filesystem::path(path).stem().string(), .questions = {}, .length_unit = "characters"};
   for_each_line(lines, [&](size_t number, std::string_view line) {
     try {
-      task.questions.push_back(read_question(json::parse(line), text));
+      task.questions.push_back(read_question(JsonNode::parse(line), text));
     } catch (const json::exception& error) {
       throw DataError(
           fmt::format("{}:{}: expected {{\"context\": TEXT, \"choices\": [TEXT, ...], \"label\": INDEX}}: {}", path,
