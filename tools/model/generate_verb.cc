@@ -201,7 +201,7 @@ class JsonLines {
 
 void generate(const GenerateRequest& request) {
   request.sampling.filters.require_valid();
-  const GeneratorOptions options{.batch = request.prompts.prompts ? request.batch : 1, .keeps_packed = true};
+  GeneratorOptions options{.batch = request.prompts.prompts ? request.batch : 1, .keeps_packed = true};
   const LoadedModel model =
       load_model(request.run, request.overrides,
                  [&](ModelRuntime& runtime, const Config& config) { generate_dry(runtime, config.model, options); });
@@ -211,6 +211,7 @@ void generate(const GenerateRequest& request) {
   std::vector<std::string> stops = request.stops;
   stops.push_back(list.end_of_turn);  // for a tokenizer that has no such token
 
+  options.vocab = codec.vocab();
   Generator generator(*model.runtime, model.config.model, options);
   std::vector<std::vector<int32_t>> prompts;
   std::vector<GrowingText> texts;

@@ -109,5 +109,31 @@ TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
                  3, "got 'tool'");
 }
 
+// configs/reference.yaml advises to pad model.vocab: 257 tokens in a model of 304.
+TEST(PaddedVocabulary, SamplesAndTextsHaveTokensOfTheTokenizerOnly) {
+  const std::string folder = fresh_folder("padded_vocabulary"), run = folder + "/run";
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "the cat sat on the mat and the dog ran to the cat\n";
+  write_file(folder + "/text.txt", text);
+  write_file(
+      folder + "/c.yaml",
+      "model: {layers: 1, width: 32, heads: 2, context: 32, vocab: 304}\n"
+      "train: {steps: 2, global_batch: 2, micro_batch: 2, eval_interval: 0, sample_interval: 1, sample_tokens: 200}\n");
+  const auto run_well = [](const std::vector<std::string>& arguments) {
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  run_well({"tokenizer", "train", folder + "/text.txt", "--vocab", "257", "--special", "<|endoftext|>", "--out",
+            folder + "/tok"});
+  run_well({"tokenize", folder + "/text.txt", "--tokenizer", folder + "/tok", "--out", folder + "/tokens"});
+  run_well({"train", folder + "/c.yaml", "data.train=" + folder + "/tokens", "data.format=tokens",
+            "data.tokenizer=" + folder + "/tok", "train.run_dir=" + run});
+  run_well({"generate", run, "--prompt", "the cat", "--tokens", "200", "--temperature", "10", "--top-k", "0"});
+  // Without a tokenizer, a byte model has 256 texts.
+  run_well({"train", folder + "/c.yaml", "data.train=" + folder + "/text.txt", "train.run_dir=" + run + "_bytes"});
+  EXPECT_EQ(run_program(0, {"generate", run + "_bytes", "--prompt", "the cat"}).exit_code, 0);
+}
+
 }  // namespace
 }  // namespace mantissa::testing

@@ -1,5 +1,6 @@
 #include "tools/model/runtime/loaded_model.h"
 
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 
@@ -62,7 +63,10 @@ void make_weights(const ModelSource* source, ModelRuntime& runtime) {
 
 TextCodec::TextCodec(const std::string& path, const Config& config)
     : is_bytes_(config.data.format == DataFormat::kBytes),
-      tokenizer_(is_bytes_ ? nullptr : tokenizer_of(path, config)) {
+      tokenizer_(is_bytes_ ? nullptr : tokenizer_of(path, config)),
+      vocab_(std::min(config.model.vocab, tokenizer_  ? tokenizer_->vocab_size()
+                                          : is_bytes_ ? int64_t{256}
+                                                      : config.model.vocab)) {
   if (tokenizer_ && tokenizer_->vocab_size() > config.model.vocab) {
     throw DataError(fmt::format("{}: its tokenizer has {} tokens, and the model {}", path, tokenizer_->vocab_size(),
                                 config.model.vocab));

@@ -23,6 +23,8 @@ class TextCodec {
 
   bool is_text() const { return tokenizer_ != nullptr || is_bytes_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  // The ids of the model below this number have a text. A vocabulary may be padded beyond its tokenizer.
+  int64_t vocab() const { return vocab_; }
   // DataError for text that is not numbers where it must be.
   std::vector<int32_t> encode(std::string_view text) const;
 
@@ -30,6 +32,7 @@ class TextCodec {
   friend class TextDecoder;
   bool is_bytes_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  int64_t vocab_;
 };
 
 // The text of a stream of tokens.
