@@ -123,10 +123,25 @@ void load_initial_weights(Session& session, const std::string& found) {
   if (session.communicator.rank() == 0) log_info("weights: those of {}", source->path());
 }
 
+namespace {
+
+// Writes down the positions of the first model if this run's sequences are shorter, for a model without config.json.
+void keep_positions(const Config& run, const std::string& folder) {
+  const int64_t positions = positions_of(run.train.init_from, model_of_weights(run.train.init_from));
+  if (positions_of(run.train.run_dir, run.model) >= positions) return;
+  nlohmann::json config = carried_config(run.train.run_dir);
+  config["max_position_embeddings"] = positions;
+  std::filesystem::create_directories(folder);
+  write_file<CheckpointError>(folder + "/config.json", config.dump(2) + "\n");
+}
+
+}  // namespace
+
 void carry_model_files(const Config& run) {
   const std::string to = run.train.run_dir + "/" + kCarriedFolder;
   const std::string from = run.train.init_from.empty() ? "" : carried_folder(run.train.init_from);
   if (!from.empty()) carry_files(from, to);
+  if (!run.train.init_from.empty()) keep_positions(run, to);
   const std::filesystem::path tokenizer = run.data.tokenizer;
   if (tokenizer.empty()) return;
   carry_tokenizer((std::filesystem::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path()).string(), to);

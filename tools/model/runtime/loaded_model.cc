@@ -45,7 +45,12 @@ Config config_of_model(const std::string& path, const std::vector<std::string>& 
   return read_state(checkpoint.folder, [&] {
     const Config run = parse_config(checkpoint.state.at("config").get<std::string>(),
                                     checkpoint.folder + "/" + kManifestName, overrides);
-    return config_of(run, checkpoint.step, checkpoint.state.at("run"));
+    Config config = config_of(run, checkpoint.step, checkpoint.state.at("run"));
+    const bool is_given = std::ranges::any_of(overrides, [](const std::string& setting) {
+      return setting.starts_with("model.context=") || setting.starts_with("model=");
+    });
+    if (!is_given) config.model.context = positions_of(path, config.model);
+    return config;
   });
 }
 

@@ -1,11 +1,14 @@
 #include "tools/model/runtime/open_model.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <map>
 #include <set>
 
+#include "core/io/json_node.h"
 #include "core/kernels/elementwise/args.h"
+#include "tools/config/data_paths.h"
 #include "tools/run/state/run_folder.h"
 
 namespace mantissa {
@@ -81,6 +84,19 @@ std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weig
   if (is_foreign_model(path)) return open_foreign_model(path);
   const std::string found = find_checkpoint_folder(path);  // where it searches, it reads every byte
   return open_run(found == path ? open_checkpoint(found) : read_manifest(found), weights);
+}
+
+nlohmann::json carried_config(const std::string& path) {
+  const std::string folder = carried_folder(path), file = folder + "/config.json";
+  std::error_code error;  // then it is not there
+  if (folder.empty() || !std::filesystem::exists(file, error)) return nlohmann::json::object();
+  return read_json_object<ConfigError>(file);
+}
+
+int64_t positions_of(const std::string& path, const ModelConfig& model) {
+  if (model.position != Position::kRope) return model.context;
+  const nlohmann::json own = carried_config(path).value("max_position_embeddings", nlohmann::json());
+  return std::max(model.context, own.is_number_integer() ? own.get<int64_t>() : 0);
 }
 
 void load_weight(const ModelSource& source, Parameter& parameter, Backend& backend, Stream& stream) {
