@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
 #include <sstream>
 
 #include "tests/program/program.h"
+#include "tests/tools/model/hf_reference.h"
 
 namespace mantissa::testing {
 namespace {
@@ -107,6 +109,28 @@ TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
                  "key.jsonl:1: the key 'prompt' is missing");
   expect_refused({"--messages", file("role.json", R"([{"role": "tool", "content": ""}])"), "--chat-template", "chatml"},
                  3, "got 'tool'");
+}
+
+TEST(EndOfText, IsThatOfConfigJsonWithoutAGenerationConfig) {
+  const std::string folder = fresh_folder("end_of_config");
+  for (const char* const name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy(hf_folder("llama3") + "/" + name, folder + "/" + name);
+  }
+  const std::vector<std::string> command = {"generate", folder, "precision.compute=fp32", "--temperature", "0"};
+  const std::string text = run_program(0, with(command, {"--prompt", "3 2 5", "--tokens", "1"})).output;
+  ASSERT_TRUE(text.starts_with("3 2 5 ")) << text;
+  write_file(folder + "/prompts.txt", "3 2 5\n");
+  nlohmann::json config = nlohmann::json::parse(read_file(folder + "/config.json"));
+  const auto end_with = [&](const nlohmann::json& eos, const std::string& file) {
+    config["eos_token_id"] = eos;
+    write_file(folder + "/" + file, config.dump());
+    const Outcome outcome = run_program(0, with(command, {"--prompts", folder + "/prompts.txt", "--tokens", "1"}));
+    return nlohmann::json::parse(outcome.output).at("end").get<std::string>();
+  };
+  const int64_t drawn = std::stoll(text.substr(6)), other = (drawn + 1) % 40;
+  EXPECT_EQ(end_with(other, "config.json"), "length");
+  EXPECT_EQ(end_with({other, drawn}, "config.json"), "token");
+  EXPECT_EQ(end_with(other, "generation_config.json"), "length");
 }
 
 // configs/reference.yaml advises to pad model.vocab: 257 tokens in a model of 304.

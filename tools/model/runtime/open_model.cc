@@ -93,6 +93,18 @@ nlohmann::json carried_config(const std::string& path) {
   return read_json_object<ConfigError>(file);
 }
 
+std::set<int32_t> end_ids(const std::string& path) {
+  const std::string folder = carried_folder(path), file = folder + "/generation_config.json";
+  std::error_code error;  // then it is not there
+  const bool is_there = !folder.empty() && std::filesystem::exists(file, error);
+  const nlohmann::json json = is_there ? JsonNode::read(file) : carried_config(path);
+  std::set<int32_t> ids;
+  const auto eos = JsonNode(json, is_there ? file : folder + "/config.json").find("eos_token_id");
+  if (eos && !eos->value().is_array()) ids.insert(eos->id());
+  for (size_t i = 0; eos && eos->value().is_array() && i < eos->array().size(); ++i) ids.insert(eos->at(i).id());
+  return ids;
+}
+
 int64_t positions_of(const std::string& path, const ModelConfig& model) {
   if (model.position != Position::kRope) return model.context;
   const nlohmann::json own = carried_config(path).value("max_position_embeddings", nlohmann::json());

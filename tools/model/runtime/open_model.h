@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "core/backend/backend.h"
@@ -24,6 +25,10 @@ std::unique_ptr<ModelSource> open_found(const std::string& path, RunWeights weig
 // config.json of the Hugging Face files that a run has taken along, or of such a folder; empty without it. ConfigError
 // for a damaged file: an export without its token ids would be a worse model.
 nlohmann::json carried_config(const std::string& path);
+
+// The token ids that end a text by generation_config.json in the same folder, or else by config.json, as in
+// transformers.
+std::set<int32_t> end_ids(const std::string& path);
 
 // The positions of the model at `path`. With RoPE they are at least the number in carried_config(): training on shorter
 // sequences takes no positions away.
