@@ -7,6 +7,7 @@
 
 #include "tests/program/program.h"
 #include "tests/tools/model/hf_reference.h"
+#include "tools/text/chat/chat_template.h"
 
 namespace mantissa::testing {
 namespace {
@@ -131,6 +132,35 @@ TEST(EndOfText, IsThatOfConfigJsonWithoutAGenerationConfig) {
   EXPECT_EQ(end_with(other, "config.json"), "length");
   EXPECT_EQ(end_with({other, drawn}, "config.json"), "token");
   EXPECT_EQ(end_with(other, "generation_config.json"), "length");
+}
+
+// The base knows no template: the run has that of the conversations, and so has the export.
+TEST(LearntConversations, LeaveTheirTemplateAndTheEndOfATurn) {
+  const std::string folder = fresh_folder("learnt_conversations"), run = folder + "/run",
+                    lines = folder + "/chat.jsonl";
+  std::string text;
+  for (int i = 0; i < 40; ++i) {
+    text += R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]})"
+            "\n";
+  }
+  write_file(lines, text);
+  write_file(folder + "/c.yaml",
+             "model: {layers: 1, width: 32, heads: 2, context: 128, vocab: 304}\n"
+             "train: {steps: 2, global_batch: 2, micro_batch: 2, eval_interval: 0, sample_tokens: 0}\n");
+  const auto run_well = [](const std::vector<std::string>& arguments) {
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  };
+  run_well({"tokenizer", "train", lines, "--vocab", "300", "--special", "<|endoftext|>", "--special", "<|im_start|>",
+            "--special", "<|im_end|>", "--out", folder + "/tok"});
+  run_well({"tokenize", lines, "--chat", "qwen", "--tokenizer", folder + "/tok", "--out", folder + "/tokens"});
+  run_well({"train", folder + "/c.yaml", "data.train=" + folder + "/tokens", "data.format=tokens",
+            "data.packing=documents", "data.tokenizer=" + folder + "/tok", "train.run_dir=" + run});
+  run_well({"generate", run, "--chat", "hi", "--tokens", "5"});
+  run_well({"export", run, "--out", folder + "/exported"});
+  EXPECT_EQ(read_file(folder + "/exported/chat_template.jinja"), chat_template("qwen").jinja());
+  const auto generation = nlohmann::json::parse(read_file(folder + "/exported/generation_config.json"));
+  EXPECT_EQ(generation, (nlohmann::json{{"eos_token_id", nlohmann::json::array({0, 2})}}));
 }
 
 // configs/reference.yaml advises to pad model.vocab: 257 tokens in a model of 304.
