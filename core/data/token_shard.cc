@@ -66,8 +66,11 @@ std::vector<int64_t> starts_of(const SafetensorsReader& file, int64_t tokens) {
 
 }  // namespace
 
-TokenShardWriter::TokenShardWriter(int64_t vocab, std::string tokenizer)
-    : vocab_(vocab), tokenizer_(std::move(tokenizer)), token_bytes_(narrowest(vocab).bytes) {
+TokenShardWriter::TokenShardWriter(int64_t vocab, std::string tokenizer, std::string chat_template)
+    : vocab_(vocab),
+      tokenizer_(std::move(tokenizer)),
+      chat_template_(std::move(chat_template)),
+      token_bytes_(narrowest(vocab).bytes) {
   MANTISSA_CHECK(vocab > 0 && vocab <= INT32_MAX, "[token_shard] expected a vocabulary in [1, 2^31), got {}", vocab);
 }
 
@@ -96,8 +99,9 @@ void TokenShardWriter::write(ByteSink& sink) const {
       {.name = "tokens", .dtype = narrowest(vocab_).name, .shape = {tokens()}},
   };
   if (!loss_mask_.empty()) parts.push_back({.name = "loss_mask", .dtype = "U8", .shape = {tokens()}});
-  SafetensorsWriter writer(sink, std::move(parts),
-                           {{kVocabKey, fmt::format("{}", vocab_)}, {kTokenizerKey, tokenizer_}});
+  SafetensorsMetadata metadata = {{kVocabKey, fmt::format("{}", vocab_)}, {kTokenizerKey, tokenizer_}};
+  if (!chat_template_.empty()) metadata[kChatTemplateKey] = chat_template_;
+  SafetensorsWriter writer(sink, std::move(parts), std::move(metadata));
   writer.append("documents", std::as_bytes(std::span(starts_)));
   writer.append("tokens", bytes_);
   if (!loss_mask_.empty()) writer.append("loss_mask", std::as_bytes(std::span(loss_mask_)));

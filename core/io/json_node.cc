@@ -1,14 +1,54 @@
 #include "core/io/json_node.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 
 namespace mantissa {
+namespace {
+
+// A number for Python and not for nlohmann::json: NaN, an infinity, or above the range of a double.
+bool is_unusual_number(const std::string& word) {
+  if (word == "NaN" || word == "Infinity" || word == "-Infinity") return true;
+  if (word.find_first_not_of("+-.0123456789eE") != std::string::npos) return false;
+  char* end = nullptr;
+  return std::isinf(std::strtod(word.c_str(), &end)) && *end == '\0';
+}
+
+// The JSON with an empty object in the place of each such number.
+std::string without_unusual_numbers(std::string_view text) {
+  std::string out;
+  for (size_t at = 0, end = 0; at < text.size(); at = end) {
+    end = at + 1;
+    if (text[at] == '"') {
+      while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+      end = std::min(end + 1, text.size());
+    } else {
+      end = std::max(end, std::min(text.find_first_of(" \t\r\n,:[]{}\"", at), text.size()));
+    }
+    const std::string word(text.substr(at, end - at));
+    out += is_unusual_number(word) ? "{}" : word;
+  }
+  return out;
+}
+
+}  // namespace
+
+nlohmann::json JsonNode::parse(std::string_view text) try {
+  return nlohmann::json::parse(text);
+} catch (const nlohmann::json::exception&) {
+  const std::string usual = without_unusual_numbers(text);
+  if (usual == text) throw;
+  return nlohmann::json::parse(usual);
+}
 
 nlohmann::json JsonNode::read(const std::string& path) {
   const MappedFile file = map_file<DataError>(path);
   try {
-    return nlohmann::json::parse(file.text());
+    return parse(file.text());
   } catch (const nlohmann::json::exception& error) {  // names the line
     throw DataError(fmt::format("{}: not valid JSON: {}", path, legible(error.what())));
   }

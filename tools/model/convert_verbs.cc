@@ -81,6 +81,7 @@ struct ExportRequest {
   std::string dtype = "auto";          // "fp32", "bf16", "fp16"; auto: that of most working weights
   std::string family{};                // model_type; empty: the imported model's, or the first that fits
   double max_shard_gb = 50.0;          // of a file of weights, in 10^9 bytes
+  int64_t max_positions = 0;           // max_position_embeddings; 0: the model's own
 };
 
 std::string_view hf_dtype(DType dtype) {
@@ -272,14 +273,6 @@ class HfWriter {
   uint64_t done_ = 0;
 };
 
-// ConfigError for a file that is damaged: an export without its token ids would be a worse model.
-nlohmann::json carried_config(const std::string& folder) {
-  const std::string file = folder + "/config.json";
-  std::error_code error;  // then it is not there
-  if (folder.empty() || !std::filesystem::exists(file, error)) return nlohmann::json::object();
-  return read_json_object<ConfigError>(file);
-}
-
 // The model that the run began with.
 std::string base_of(const std::string& run) {
   const std::string folder = find_checkpoint_folder(run);
@@ -290,7 +283,7 @@ std::string base_of(const std::string& run) {
 
 void export_hf(const ExportRequest& request, const Weights& weights) {
   const std::string carried = carried_folder(request.run);
-  const nlohmann::json config = carried_config(carried);
+  const nlohmann::json config = carried_config(request.run);
   std::optional<std::string> wanted;
   if (const auto type = config.find("model_type"); type != config.end() && type->is_string()) wanted = *type;
   if (!request.family.empty()) {
@@ -313,7 +306,9 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
   }
   if (!carried.empty()) carry_files(carried, folder.partial());
   HfWriter(weights, family, folder.partial()).write(static_cast<uint64_t>(request.max_shard_gb * 1e9));
-  const nlohmann::json written = write_hf_config(weights.model(), family, hf_dtype(weights.dtype), config);
+  ModelConfig model = weights.model();
+  model.context = request.max_positions > 0 ? request.max_positions : positions_of(request.run, model);
+  const nlohmann::json written = write_hf_config(model, family, hf_dtype(weights.dtype), config);
   std::filesystem::remove(folder.partial() + "/config.json");
   HfWriter::write_text(folder.partial(), "config.json", written.dump(2) + "\n");
   folder.finish();
@@ -336,6 +331,10 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
 
 void export_weights(const ExportRequest& request) {
   const Weights weights = open_weights(request);
+  if (request.max_positions > 0 &&
+      (weights.source->model().position != Position::kRope || request.format != "huggingface")) {
+    throw ConfigError("--max-positions: expected a model with RoPE and --format huggingface; leave the option out");
+  }
   request.format == "llmc" ? export_llmc(request, weights) : export_hf(request, weights);
 }
 
@@ -369,6 +368,8 @@ void add_export(CLI::App& app, std::vector<Verb>& verbs) {
   exports->add_option("--max-shard-gb", request->max_shard_gb, "most bytes of a file of weights, in 10^9")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  VerbOptions(*exports).count("--max-positions", request->max_positions, 0, int64_t{1} << 24,
+                              "longest text that config.json promises, with RoPE; 0: that of the model");
   verbs.push_back({exports, "export runs/quickstart --out quickstart-hf",
                    [request] { return run_reported([&] { export_weights(*request); }); }});
 }

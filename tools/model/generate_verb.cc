@@ -13,6 +13,7 @@
 #include "tools/model/generate/generator.h"
 #include "tools/model/generate/stop_strings.h"
 #include "tools/model/runtime/loaded_model.h"
+#include "tools/model/runtime/open_model.h"
 #include "tools/text/chat/chat_template.h"
 
 namespace mantissa {
@@ -74,7 +75,7 @@ class PromptReader {
   void add_line(const std::string& where, std::string_view line) {
     nlohmann::json json;
     try {
-      json = nlohmann::json::parse(line);
+      json = JsonNode::parse(line);
     } catch (const nlohmann::json::exception&) {
       throw DataError(
           fmt::format("{}: not valid JSON; expected {{\"prompt\": TEXT}} or {{\"messages\": [...]}}", where));
@@ -131,22 +132,12 @@ PromptList read_prompts(const PromptChoice& choice, const std::string& model, co
   return reader.take();
 }
 
-// Tokens that end a text, from the tokenizer, Hugging Face's generation_config.json and a chat's turns.
+// Tokens that end a text, from the tokenizer, Hugging Face's files and a chat's turns.
 std::set<int32_t> end_tokens(const std::string& model, const TextCodec& codec, const std::string& end_of_turn) {
-  std::set<int32_t> ends;
+  std::set<int32_t> ends = end_ids(model);
   if (const Tokenizer* const tokenizer = codec.tokenizer()) {
     if (const auto end = tokenizer->eos()) ends.insert(*end);
     if (const auto end = tokenizer->id_of(end_of_turn)) ends.insert(*end);
-  }
-  const std::string file = carried_folder(model) + "/generation_config.json";
-  if (!text_of_file(file)) return ends;
-  const nlohmann::json json = JsonNode::read(file);
-  if (const auto eos = JsonNode(json, file).find("eos_token_id")) {
-    if (!eos->value().is_array()) {
-      ends.insert(eos->id());
-    } else {
-      for (size_t i = 0; i < eos->array().size(); ++i) ends.insert(eos->at(i).id());
-    }
   }
   return ends;
 }
@@ -201,7 +192,7 @@ class JsonLines {
 
 void generate(const GenerateRequest& request) {
   request.sampling.filters.require_valid();
-  const GeneratorOptions options{.batch = request.prompts.prompts ? request.batch : 1, .keeps_packed = true};
+  GeneratorOptions options{.batch = request.prompts.prompts ? request.batch : 1, .keeps_packed = true};
   const LoadedModel model =
       load_model(request.run, request.overrides,
                  [&](ModelRuntime& runtime, const Config& config) { generate_dry(runtime, config.model, options); });
@@ -211,6 +202,7 @@ void generate(const GenerateRequest& request) {
   std::vector<std::string> stops = request.stops;
   stops.push_back(list.end_of_turn);  // for a tokenizer that has no such token
 
+  options.vocab = codec.vocab();
   Generator generator(*model.runtime, model.config.model, options);
   std::vector<std::vector<int32_t>> prompts;
   std::vector<GrowingText> texts;

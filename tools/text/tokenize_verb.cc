@@ -88,7 +88,8 @@ class TokenShards {
   struct Options {
     std::string folder;
     Form form = Form::kLlmc;
-    std::string tokenizer{};   // named in files of our own
+    std::string tokenizer{};  // named in files of our own
+    std::string chat_template{};
     int64_t vocab = 0;         // up to 65,536 ids are written as u16, more as u32
     int64_t shard_tokens = 0;  // in each file but the last. llm.c: a document may continue in the next file; our own: a
                                // file ends after the document that reaches this number
@@ -100,7 +101,7 @@ class TokenShards {
   // A document. `loss_mask`: of files of our own, see TokenShardWriter.
   void add(std::span<const int32_t> ids, std::span<const uint8_t> loss_mask) {
     if (options_.form == Form::kOwn) {
-      if (!shard_) shard_.emplace(options_.vocab, options_.tokenizer);
+      if (!shard_) shard_.emplace(options_.vocab, options_.tokenizer, options_.chat_template);
       shard_->add(ids, loss_mask);
       if (shard_->tokens() >= options_.shard_tokens) write_shard();
       return;
@@ -182,6 +183,7 @@ class Run {
         shards_({.folder = request.output,
                  .form = chat_ ? TokenShards::Form::kOwn : TokenShards::Form::kLlmc,
                  .tokenizer = std::filesystem::path(request.tokenizer).filename().string(),
+                 .chat_template = chat_ ? chat_->jinja() : "",
                  .vocab = tokenizer_->vocab_size(),
                  .shard_tokens = request.shard_tokens}),
         progress_(std::in_place, "tokenize: MB", megabytes(size_of(files))) {}
@@ -229,14 +231,17 @@ class Run {
     nlohmann::json json;
     const std::string name = chat_ ? "messages" : request_.field;
     if (raw.line > 0) {
-      json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-      const auto field = json.is_object() ? json.find(name) : json.end();
-      if (json.is_discarded()) {
+      try {
+        json = JsonNode::parse(text);
+      } catch (const nlohmann::json::exception&) {
         document.complaint = "not valid JSON";
-      } else if (!json.is_object() || field == json.end() || !(chat_ ? field->is_array() : field->is_string())) {
-        document.complaint = fmt::format("expected an object with the {} '{}'", chat_ ? "array" : "string", name);
+        return document;
       }
-      if (!document.complaint.empty()) return document;
+      const auto field = json.is_object() ? json.find(name) : json.end();
+      if (!json.is_object() || field == json.end() || !(chat_ ? field->is_array() : field->is_string())) {
+        document.complaint = fmt::format("expected an object with the {} '{}'", chat_ ? "array" : "string", name);
+        return document;
+      }
       if (chat_) {
         try {
           encode_chat(*tokenizer_, *chat_, *field, document.ids, document.loss_mask);

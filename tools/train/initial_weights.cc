@@ -3,10 +3,15 @@
 #include <filesystem>
 
 #include "core/base/log.h"
+#include "core/data/token_shard.h"
+#include "core/io/json_node.h"
+#include "core/io/safetensors.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/exchange/model_source.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/run_folder.h"
+#include "tools/text/chat/chat_template.h"
+#include "tools/text/tokenizer/tokenizer.h"
 
 namespace mantissa {
 namespace {
@@ -123,13 +128,67 @@ void load_initial_weights(Session& session, const std::string& found) {
   if (session.communicator.rank() == 0) log_info("weights: those of {}", source->path());
 }
 
+namespace {
+
+// No file of a run names its positions: they are written down for a run with shorter sequences.
+void keep_positions(const Config& run, const std::string& folder) {
+  const int64_t positions = positions_of(run.train.init_from, model_of_weights(run.train.init_from));
+  if (positions_of(run.train.run_dir, run.model) >= positions) return;
+  nlohmann::json config = carried_config(run.train.run_dir);
+  config["max_position_embeddings"] = positions;
+  std::filesystem::create_directories(folder);
+  write_file<CheckpointError>(folder + "/config.json", config.dump(2) + "\n");
+}
+
+// The chat template of the data, if it holds conversations.
+std::string chat_template_of(const DataConfig& data) {
+  for (const auto& [setting, files] : DataConfig::file_lists(data)) {
+    for (const std::string& pattern : in_folders(*files, data.format)) {
+      for (const std::string& path : expand_glob(pattern)) {
+        if (!path.ends_with(".safetensors")) continue;
+        const SafetensorsReader shard(path);
+        const auto found = shard.metadata().find(kChatTemplateKey);
+        if (found != shard.metadata().end()) return found->second;
+      }
+    }
+  }
+  return "";
+}
+
+// A model that learns conversations is used with their template, and its texts end at the end of a turn.
+void keep_chat_template(const Config& run, const std::string& folder) {
+  const std::string source = chat_template_of(run.data), own = tokenizer_of_weights(run.train.run_dir);
+  if (source.empty() || (own.empty() && run.data.tokenizer.empty())) return;
+  std::string known;
+  try {
+    known = find_chat_template(folder, "").jinja();
+  } catch (const DataError&) {  // there is none, or another kind
+  }
+  std::filesystem::create_directories(folder);
+  if (known != source) write_file<CheckpointError>(folder + "/chat_template.jinja", source);
+  const auto tokenizer = open_tokenizer(own.empty() ? run.data.tokenizer : own);
+  const auto end_of_turn = tokenizer->id_of(find_chat_template(folder, "").end_of_turn());
+  std::set<int32_t> ends = end_ids(run.train.run_dir);
+  if (!end_of_turn || !ends.insert(*end_of_turn).second) return;
+  ends.insert(tokenizer->eos().value_or(*end_of_turn));
+  const std::string file = folder + "/generation_config.json";
+  nlohmann::json json = text_of_file(file) ? JsonNode::read(file) : nlohmann::json::object();
+  json["eos_token_id"] = ends;
+  write_file<CheckpointError>(file, json.dump(2) + "\n");
+}
+
+}  // namespace
+
 void carry_model_files(const Config& run) {
   const std::string to = run.train.run_dir + "/" + kCarriedFolder;
   const std::string from = run.train.init_from.empty() ? "" : carried_folder(run.train.init_from);
   if (!from.empty()) carry_files(from, to);
+  if (!run.train.init_from.empty()) keep_positions(run, to);
   const std::filesystem::path tokenizer = run.data.tokenizer;
-  if (tokenizer.empty()) return;
-  carry_tokenizer((std::filesystem::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path()).string(), to);
+  if (!tokenizer.empty()) {
+    carry_tokenizer((std::filesystem::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path()).string(), to);
+  }
+  keep_chat_template(run, to);
 }
 
 }  // namespace mantissa

@@ -28,6 +28,7 @@ std::string find_initial_weights(const Config& run, Communicator& communicator);
 void load_initial_weights(Session& session, const std::string& found);
 
 // Copies to the run folder what the model of train.init_from has beside its weights, and the files of the tokenizer.
+// Adds the positions of the model, and the template of conversations among the data with the end of a turn.
 void carry_model_files(const Config& run);
 
 }  // namespace mantissa

@@ -216,7 +216,7 @@ void RunLog::sample(Session& session) {
   int64_t count = 0;
   if (!codec_) codec_ = std::make_unique<TextCodec>(config_.train.run_dir, config_);
   TextDecoder decoder(*codec_);
-  Generator(session.runtime, config_.model)
+  Generator(session.runtime, config_.model, {.vocab = codec_->vocab()})
       .run(codec_->encode(config_.train.sample_prompt),
            SamplingOptions{.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
              text += decoder.add(token);

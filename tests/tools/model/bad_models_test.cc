@@ -184,6 +184,33 @@ TEST(BadModel, IndexOfSeveralFiles) {
   EXPECT_THAT(copy.error(), HasSubstr("not there: model-00002-of-00004.safetensors, model-00003-of-00004.safetensors"));
 }
 
+// transformers looks for model.safetensors first.
+TEST(BadModel, ShardsBesideASingleFileAreComparedAndNotRead) {
+  const Copy copy("llama2");
+  const auto warning_of_opening = [&copy] {
+    ::testing::internal::CaptureStderr();
+    const auto source = open_foreign_model(copy.path());
+    EXPECT_EQ(source->values("final_norm.weight"),
+              open_foreign_model(hf_folder("llama2"))->values("final_norm.weight"));
+    return ::testing::internal::GetCapturedStderr();
+  };
+  std::string bytes = read_file(copy.file("model.safetensors"));
+  nlohmann::json index;
+  for (const auto& [name, tensor] : open_safetensors_folder(copy.path()).tensors) {
+    index["weight_map"][name] = "model-00001-of-00001.safetensors";
+  }
+  copy.write("model-00001-of-00001.safetensors", bytes);
+  copy.write("model.safetensors.index.json", index.dump());
+  EXPECT_EQ(warning_of_opening(), "");
+  bytes.back() ^= 1;
+  copy.write("model-00001-of-00001.safetensors", bytes);
+  const std::string warning = warning_of_opening();
+  EXPECT_THAT(warning, HasSubstr("model.safetensors is read, as in transformers"));
+  EXPECT_THAT(warning, HasSubstr("differs;"));
+  fs::remove(copy.file("model-00001-of-00001.safetensors"));
+  EXPECT_THAT(warning_of_opening(), HasSubstr("model-00001-of-00001.safetensors;"));
+}
+
 TEST(BadModel, ModelsOfLlmC) {
   const TempFolder folder;
   std::vector<int32_t> header(256);

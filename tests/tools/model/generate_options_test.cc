@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
 #include <sstream>
 
 #include "tests/program/program.h"
+#include "tests/tools/model/hf_reference.h"
+#include "tools/text/chat/chat_template.h"
 
 namespace mantissa::testing {
 namespace {
@@ -107,6 +110,83 @@ TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
                  "key.jsonl:1: the key 'prompt' is missing");
   expect_refused({"--messages", file("role.json", R"([{"role": "tool", "content": ""}])"), "--chat-template", "chatml"},
                  3, "got 'tool'");
+}
+
+TEST(EndOfText, IsThatOfConfigJsonWithoutAGenerationConfig) {
+  const std::string folder = fresh_folder("end_of_config");
+  for (const char* const name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy(hf_folder("llama3") + "/" + name, folder + "/" + name);
+  }
+  const std::vector<std::string> command = {"generate", folder, "precision.compute=fp32", "--temperature", "0"};
+  const std::string text = run_program(0, with(command, {"--prompt", "3 2 5", "--tokens", "1"})).output;
+  ASSERT_TRUE(text.starts_with("3 2 5 ")) << text;
+  write_file(folder + "/prompts.txt", "3 2 5\n");
+  nlohmann::json config = nlohmann::json::parse(read_file(folder + "/config.json"));
+  const auto end_with = [&](const nlohmann::json& eos, const std::string& file) {
+    config["eos_token_id"] = eos;
+    write_file(folder + "/" + file, config.dump());
+    const Outcome outcome = run_program(0, with(command, {"--prompts", folder + "/prompts.txt", "--tokens", "1"}));
+    return nlohmann::json::parse(outcome.output).at("end").get<std::string>();
+  };
+  const int64_t drawn = std::stoll(text.substr(6)), other = (drawn + 1) % 40;
+  EXPECT_EQ(end_with(other, "config.json"), "length");
+  EXPECT_EQ(end_with({other, drawn}, "config.json"), "token");
+  EXPECT_EQ(end_with(other, "generation_config.json"), "length");
+}
+
+// The base knows no template: the run has that of the conversations, and so has the export.
+TEST(LearntConversations, LeaveTheirTemplateAndTheEndOfATurn) {
+  const std::string folder = fresh_folder("learnt_conversations"), run = folder + "/run",
+                    lines = folder + "/chat.jsonl";
+  std::string text;
+  for (int i = 0; i < 40; ++i) {
+    text += R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]})"
+            "\n";
+  }
+  write_file(lines, text);
+  write_file(folder + "/c.yaml",
+             "model: {layers: 1, width: 32, heads: 2, context: 128, vocab: 304}\n"
+             "train: {steps: 2, global_batch: 2, micro_batch: 2, eval_interval: 0, sample_tokens: 0}\n");
+  const auto run_well = [](const std::vector<std::string>& arguments) {
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  };
+  run_well({"tokenizer", "train", lines, "--vocab", "300", "--special", "<|endoftext|>", "--special", "<|im_start|>",
+            "--special", "<|im_end|>", "--out", folder + "/tok"});
+  run_well({"tokenize", lines, "--chat", "qwen", "--tokenizer", folder + "/tok", "--out", folder + "/tokens"});
+  run_well({"train", folder + "/c.yaml", "data.train=" + folder + "/tokens", "data.format=tokens",
+            "data.packing=documents", "data.tokenizer=" + folder + "/tok", "train.run_dir=" + run});
+  run_well({"generate", run, "--chat", "hi", "--tokens", "5"});
+  run_well({"export", run, "--out", folder + "/exported"});
+  EXPECT_EQ(read_file(folder + "/exported/chat_template.jinja"), chat_template("qwen").jinja());
+  const auto generation = nlohmann::json::parse(read_file(folder + "/exported/generation_config.json"));
+  EXPECT_EQ(generation, (nlohmann::json{{"eos_token_id", nlohmann::json::array({0, 2})}}));
+}
+
+// configs/reference.yaml advises to pad model.vocab: 257 tokens in a model of 304.
+TEST(PaddedVocabulary, SamplesAndTextsHaveTokensOfTheTokenizerOnly) {
+  const std::string folder = fresh_folder("padded_vocabulary"), run = folder + "/run";
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "the cat sat on the mat and the dog ran to the cat\n";
+  write_file(folder + "/text.txt", text);
+  write_file(
+      folder + "/c.yaml",
+      "model: {layers: 1, width: 32, heads: 2, context: 32, vocab: 304}\n"
+      "train: {steps: 2, global_batch: 2, micro_batch: 2, eval_interval: 0, sample_interval: 1, sample_tokens: 200}\n");
+  const auto run_well = [](const std::vector<std::string>& arguments) {
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  run_well({"tokenizer", "train", folder + "/text.txt", "--vocab", "257", "--special", "<|endoftext|>", "--out",
+            folder + "/tok"});
+  run_well({"tokenize", folder + "/text.txt", "--tokenizer", folder + "/tok", "--out", folder + "/tokens"});
+  run_well({"train", folder + "/c.yaml", "data.train=" + folder + "/tokens", "data.format=tokens",
+            "data.tokenizer=" + folder + "/tok", "train.run_dir=" + run});
+  run_well({"generate", run, "--prompt", "the cat", "--tokens", "200", "--temperature", "10", "--top-k", "0"});
+  // Without a tokenizer, a byte model has 256 texts.
+  run_well({"train", folder + "/c.yaml", "data.train=" + folder + "/text.txt", "train.run_dir=" + run + "_bytes"});
+  EXPECT_EQ(run_program(0, {"generate", run + "_bytes", "--prompt", "the cat"}).exit_code, 0);
 }
 
 }  // namespace

@@ -134,6 +134,17 @@ TEST(Generator, ATextEndsWhereItsReaderSaysSo) {
   }
 }
 
+TEST(Generator, DrawsNoIdBeyondTheTokenizer) {
+  const LoadedModel model = load("llama2");
+  const SamplingOptions any{.tokens = 40, .filters = {.temperature = 100.0, .top_k = 0}};
+  const Texts texts = continued(model, {{1, 2}, {3}}, any, {.batch = 2, .vocab = 5});
+  EXPECT_EQ(std::ranges::max(texts[0]), 4);
+  EXPECT_EQ(std::ranges::max(texts[1]), 4);
+  Generator generator(*model.runtime, model.config.model, {.vocab = 5});
+  EXPECT_EQ(testing::message_of<DataError>([&] { generator.require_valid({5}, any); }),
+            "the prompt holds token 5, the vocabulary has 5");
+}
+
 TEST(Generator, RefusesPromptsAndOptions) {
   const LoadedModel model = load("gpt2");
   Generator generator(*model.runtime, model.config.model);

@@ -198,6 +198,16 @@ TEST_P(FromWeights, TrainsAndExports) {
   EXPECT_NE(exported, tensors_of(hf_folder("llama3")));
   EXPECT_EQ(files_of(folder + "/hf").at("generation_config.json"),
             read_file(hf_folder("llama3") + "/generation_config.json"));
+  // Short sequences take no positions away: 16 tokens in training, 64 of the model.
+  EXPECT_EQ(nlohmann::json::parse(files_of(folder + "/hf").at("config.json")).at("max_position_embeddings"), 64);
+  std::string ids;
+  for (int i = 0; i < 130; ++i) ids += std::to_string(i % 40) + " ";
+  write_file(folder + "/ids.txt", ids);
+  for (const std::string& model : {run, folder + "/hf"}) {
+    EXPECT_THAT(run_well({"evaluate", model, "--text", folder + "/ids.txt"}), HasSubstr("windows of 64)"));
+  }
+  EXPECT_THAT(run_well({"evaluate", run, "model.context=8", "--text", folder + "/ids.txt"}),
+              HasSubstr("windows of 8)"));
   // It resumes from its checkpoint, without the model that it started from.
   const Outcome resumed = run_program(ranks, {"train", run, "train.stop_at_step=4", "train.init_from=removed"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
@@ -214,6 +224,26 @@ TEST(FromWeights, OfARunEqualThatRun) {
     run_well({"export", path, "--out", folder + "/" + name, "--dtype", "fp32"});
   }
   EXPECT_EQ(tensors_of(folder + "/a"), tensors_of(folder + "/b"));
+}
+
+TEST(FromWeights, ShorterSequencesThanThoseOfTheFirstRunKeepItsPositions) {
+  const std::vector<std::string> llama = {"model.norm=rms_norm", "model.activation=swiglu", "model.position=rope",
+                                          "model.bias=false", "train.stop_at_step=1"};
+  const SmallRun run("positions"), next("positions_next"), last("positions_last");
+  run.train(1, llama);
+  next.train(1, with(llama, {"train.init_from=" + run.run_dir(), "model.context=16"}));
+  last.train(1, with(llama, {"train.init_from=" + next.run_dir(), "model.context=8"}));
+  const std::string folder = fresh_folder("positions_exports");
+  const auto positions = [&](const std::string& name, const std::vector<std::string>& options) {
+    run_well(with({"export", last.run_dir(), "--out", folder + "/" + name}, options));
+    return nlohmann::json::parse(read_file(folder + "/" + name + "/config.json")).at("max_position_embeddings");
+  };
+  EXPECT_EQ(positions("own", {}), 32);
+  EXPECT_EQ(positions("given", {"--max-positions", "20"}), 20);
+  const Outcome refused =
+      run_program(0, {"export", hf_folder("gpt2"), "--out", folder + "/x", "--max-positions", "20"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.output, HasSubstr("--max-positions: expected a model with RoPE"));
 }
 
 TEST(FromWeights, RefusesAnotherModelAndWhatHoldsNone) {

@@ -134,6 +134,47 @@ TEST(BadTokenizer, FilesAndFolders) {
             std::string::npos);
 }
 
+// Ids and flags are those of transformers 5.24.
+TEST(TokenizerConfig, TokensThatItAloneNamesAreAdded) {
+  const testing::TempFolder folder;
+  folder.write("tokenizer.json", small_file("gpt2").dump());
+  const auto opened = [&folder](const std::string& name, const Json& config) {
+    folder.write(name, config.dump());
+    return open_tokenizer(folder.path());
+  };
+  const auto plain = opened("tokenizer_config.json", Json::object());
+  const auto size = static_cast<int32_t>(plain->vocab_size());
+  EXPECT_FALSE(plain->eos());
+  const Json decoder = {{std::to_string(size), {{"content", "<think>"}, {"lstrip", true}}},
+                        {"0", {{"content", "<|endoftext|>"}, {"special", true}}}};
+  const auto tokenizer = opened("tokenizer_config.json", {{"bos_token", {{"content", "<|endoftext|>"}}},
+                                                          {"eos_token", "<|im_end|>"},
+                                                          {"pad_token", "!"},
+                                                          {"additional_special_tokens", Json::array({"<more>"})},
+                                                          {"added_tokens_decoder", decoder}});
+  EXPECT_EQ(tokenizer->own_vocab_size(), size);
+  EXPECT_EQ(tokenizer->vocab_size(), size + 3);
+  EXPECT_EQ(tokenizer->bos(), 0);
+  EXPECT_EQ(tokenizer->eos(), size + 1);
+  std::vector<int32_t> ids;
+  tokenizer->encode("  <think><|im_end|>!<more>", ids);
+  const int32_t mark = small_file("gpt2")["model"]["vocab"]["!"];
+  EXPECT_EQ(ids, (std::vector<int32_t>{size, size + 1, mark, size + 2}));
+  EXPECT_EQ(tokenizer->decode(ids), "<think><|im_end|>!<more>");
+  EXPECT_EQ(tokenizer->decode(ids, {.skip_special_tokens = true}), "<think>");
+  // Older folders name special tokens in a file of their own.
+  opened("tokenizer_config.json", {{"eos_token", "!"}});
+  EXPECT_EQ(opened("special_tokens_map.json", {{"eos_token", {{"content", "</s>"}}}})->eos(), size);
+  const auto refused = [&](const Json& config) {
+    return testing::message_of<DataError>([&] { opened("tokenizer_config.json", config); });
+  };
+  EXPECT_NE(refused({{"pad_token", 7}}).find("tokenizer_config.json: pad_token: expected a string, got 7"),
+            std::string::npos);
+  EXPECT_NE(
+      refused({{"added_tokens_decoder", {{"x", "a"}}}}).find("added_tokens_decoder: expected ids of tokens as keys"),
+      std::string::npos);
+}
+
 std::string tiktoken_of_bytes() {
   static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;

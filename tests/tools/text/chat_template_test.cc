@@ -131,6 +131,18 @@ TEST(ChatTemplate, TheFolderSaysWhichOne) {
   EXPECT_THAT(refusal_of("{{ bos_token }}" + polite), HasSubstr("it has \"{{ bos_token }}\""));  // no file says
 }
 
+TEST(ChatTemplate, IsWrittenInJinjaAndReadBack) {
+  std::vector<ChatTemplate> templates = {{.begin = "<s>\n", .default_system = "It's \"C:\\new\",\nh\u00e9."}};
+  for (const std::string& name : chat_template_names()) templates.push_back(chat_template(name));
+  for (const ChatTemplate& written : templates) {
+    const ChatTemplate found = found_in("chat_template.jinja", written.jinja());
+    EXPECT_EQ(found.jinja(), written.jinja());
+    EXPECT_EQ(found.begin, written.begin);
+    EXPECT_EQ(found.default_system, written.default_system);
+    EXPECT_EQ(found.end_of_turn(), written.end_of_turn());
+  }
+}
+
 TEST(ChatTemplate, AnotherTemplateIsRefusedByName) {
   EXPECT_THAT(refusal_of("{{ '[INST] ' + message.content }}"), HasSubstr("Llama 2 or Mistral"));
   EXPECT_THAT(refusal_of(kChatMl + "{{ '<think>\\n\\n</think>' }}"), HasSubstr("models that reason"));

@@ -206,6 +206,21 @@ TEST(AddedTokens, TheLeftmostAndThenTheLongestIsFound) {
   EXPECT_EQ(parts_of(matcher, "w ww w_ (w) \u00E9w"), "6( ww w_ ()6() \u00E9w)");
 }
 
+// As in tokenizers 0.23.3. Where it ends with an assertion, as for a space in front of the last, the token is gone,
+// too.
+TEST(AddedTokens, WhiteSpaceThatAnEarlierTokenHasTakenIsGone) {
+  const AddedToken taker{.content = "<r>", .id = 5, .rstrip = true};
+  const AddedTokenMatcher strips(
+      {taker, {.content = " ", .id = 1, .lstrip = true}, {.content = " x", .id = 2, .lstrip = true}});
+  EXPECT_EQ(parts_of(strips, "a<r> b"), "(a)5(b)");
+  EXPECT_EQ(parts_of(strips, "a<r>  b"), "(a)5(b)");
+  EXPECT_EQ(parts_of(strips, "<r>  xy"), "52(y)");
+  EXPECT_EQ(parts_of(strips, "a  b"), "(a)11(b)");
+  EXPECT_EQ(parts_of(AddedTokenMatcher({taker, {.content = " ", .id = 1}}), "a<r> \tb"), "(a)51(\tb)");
+  const AddedToken both{.content = "  ", .id = 3, .lstrip = true, .rstrip = true};
+  EXPECT_EQ(parts_of(AddedTokenMatcher({taker, both}), "a<r>   b<r>"), "(a)5(b)5");
+}
+
 // Every way to merge, step by step: the lowest rank, then the leftmost, against the heap and the scan.
 std::vector<int32_t> merged_slowly(std::string_view word, const std::vector<BpeMerge>& merges) {
   std::vector<int32_t> symbols;

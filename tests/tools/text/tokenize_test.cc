@@ -12,6 +12,7 @@
 
 #include "core/data/token_data.h"
 #include "core/data/token_shard.h"
+#include "core/io/json_node.h"
 #include "tests/program/program.h"
 #include "tools/text/tokenizer/tokenizer.h"
 
@@ -208,6 +209,30 @@ TEST(Tokenize, BadLinesAreNamedAndNothingIsLeft) {
                                          folder + "/x", "--end-of-text", "<none>"});
   EXPECT_EQ(no_end.exit_code, 2);
   EXPECT_TRUE(has(no_end.output, "--end-of-text: the tokenizer has no token '<none>'")) << no_end.output;
+}
+
+// Numbers that Python writes, and JSON lacks or nlohmann::json cannot hold.
+TEST(Tokenize, UnusualNumbersInOtherKeysAreRead) {
+  const std::string folder = fresh_folder("tokenize_numbers");
+  std::string lines;
+  for (const std::string& number :
+       std::vector<std::string>{"1e999", "-1e999", "NaN", "-Infinity", "[Infinity, 1]", std::string(400, '9')}) {
+    lines += "{\"score\": " + number + ", \"text\": \"NaN, \\\"1e999\"}\n";
+  }
+  write_file(folder + "/good.jsonl", lines);
+  const std::vector<std::string> command = {"tokenize", "--tokenizer", kTokenizer, "--out", folder + "/out"};
+  const Outcome outcome = run_program(0, with(command, {folder + "/good.jsonl"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(tokens_in(folder + "/out", 600), encoded(std::vector<std::string>(6, "NaN, \"1e999")));
+  EXPECT_EQ(JsonNode::parse("{\"a\": -1e999, \"b\": 1e308}").dump(), "{\"a\":{},\"b\":1e+308}");
+  for (const std::string bad : {"{\"text\": NaN}", "{NaN: 1, \"text\": \"a\"}", "{\"n\": 1e999e1, \"text\": \"a\"}",
+                                "{\"n\": nan, \"text\": \"a\"}"}) {
+    write_file(folder + "/bad.jsonl", bad + "\n");
+    const Outcome refused =
+        run_program(0, {"tokenize", folder + "/bad.jsonl", "--tokenizer", kTokenizer, "--out", folder + "/x"});
+    EXPECT_EQ(refused.exit_code, 3) << bad << refused.output;
+    EXPECT_TRUE(has(refused.output, "bad.jsonl:1: ")) << refused.output;
+  }
 }
 
 // A damaged file of lines is refused or gives whole token files: never a crash, never a part of the output.

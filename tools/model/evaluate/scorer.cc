@@ -13,6 +13,7 @@
 #include "core/base/wrapped_text.h"
 #include "core/data/data_kind.h"
 #include "core/io/files.h"
+#include "core/io/json_node.h"
 #include "core/ops/cross_entropy.h"
 #include "tools/run/guard/watchdog.h"
 
@@ -76,7 +77,7 @@ Task read_lines(const std::string& path, std::string_view lines, const TextCodec
   Task task{.name = std::filesystem::path(path).stem().string(), .questions = {}, .length_unit = "characters"};
   for_each_line(lines, [&](size_t number, std::string_view line) {
     try {
-      task.questions.push_back(read_question(json::parse(line), text));
+      task.questions.push_back(read_question(JsonNode::parse(line), text));
     } catch (const json::exception& error) {
       throw DataError(
           fmt::format("{}:{}: expected {{\"context\": TEXT, \"choices\": [TEXT, ...], \"label\": INDEX}}: {}", path,
@@ -88,7 +89,7 @@ Task read_lines(const std::string& path, std::string_view lines, const TextCodec
   return task;
 }
 
-Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, const ModelConfig& model) {
+Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, int64_t vocab) {
   int32_t header[3];
   std::memcpy(header, bytes.data(), sizeof(header));
   if (header[1] != 1) throw DataError(fmt::format("{}: expected version 1, got {}", path, header[1]));
@@ -103,9 +104,8 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, c
   const auto read_tokens = [&](std::vector<int32_t>& tokens) {
     for (size_t left = next(); left > 0; --left) {
       tokens.push_back(next());
-      if (tokens.back() >= model.vocab) {
-        throw DataError(
-            fmt::format("{}: token {} is outside of the vocabulary of {}", path, tokens.back(), model.vocab));
+      if (tokens.back() >= vocab) {
+        throw DataError(fmt::format("{}: token {} is outside of the vocabulary of {}", path, tokens.back(), vocab));
       }
     }
   };
@@ -270,7 +270,8 @@ Task read_task(const std::string& path, const TextCodec& text, const ModelConfig
   const std::span<const std::byte> bytes = file.bytes();
   int32_t magic = 0;
   if (bytes.size() >= 1024) std::memcpy(&magic, bytes.data(), sizeof(magic));
-  Task task = magic == kHellaSwagMagic ? read_hellaswag(path, bytes, model) : read_lines(path, file.text(), text);
+  Task task = magic == kHellaSwagMagic ? read_hellaswag(path, bytes, std::min(model.vocab, text.vocab()))
+                                       : read_lines(path, file.text(), text);
   if (task.questions.empty()) throw DataError(fmt::format("{}: it holds no questions", path));
   return task;
 }

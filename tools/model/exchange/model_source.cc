@@ -260,25 +260,17 @@ void StoredTensors::add(const std::shared_ptr<const SafetensorsReader>& reader) 
   }
 }
 
-StoredTensors open_safetensors_folder(const std::string& folder) {
+namespace {
+
+// The tensors of the files that the index names.
+StoredTensors open_shards(const std::string& folder) {
   StoredTensors result;
   const std::string index = folder + "/" + kIndexFile;
-  std::error_code error;  // then it is not there
-  if (!std::filesystem::exists(index, error)) {
-    if (!std::filesystem::exists(folder + "/" + kSingleFile, error)) {
-      const bool is_pickled = !expand_glob(folder + "/pytorch_model*.bin").empty();
-      throw CheckpointError(fmt::format("{}: expected {} or {}{}", folder, kSingleFile, kIndexFile,
-                                        is_pickled ? "; pickled weights (pytorch_model.bin) are not read: save them as "
-                                                     "safetensors by transformers' save_pretrained()"
-                                                   : ""));
-    }
-    result.add(std::make_shared<const SafetensorsReader>(folder + "/" + kSingleFile));
-    return result;
-  }
   const std::map<std::string, std::string> placed = read_index(index);
   std::set<std::string> files;
   for (const auto& [name, file] : placed) files.insert(file);
   std::vector<std::string> absent, problems;
+  std::error_code error;  // then it is not there
   for (const std::string& file : files) {
     if (!std::filesystem::exists(folder + "/" + file, error)) absent.push_back(file);
   }
@@ -298,6 +290,47 @@ StoredTensors open_safetensors_folder(const std::string& folder) {
     if (!result.tensors.contains(name)) problems.push_back(fmt::format("{} lacks '{}'", file, name));
   }
   if (!problems.empty()) throw CheckpointError(fmt::format("{}:\n  {}", index, fmt::join(problems, "\n  ")));
+  return result;
+}
+
+// Warns if the shards beside model.safetensors hold other weights.
+void compare_with_shards(const StoredTensors& single, const std::string& folder) {
+  std::string difference;
+  try {
+    const StoredTensors shards = open_shards(folder);
+    const auto is_same = [](const auto& left, const auto& right) {
+      const StoredTensor &a = left.second, &b = right.second;
+      return left.first == right.first && a.dtype == b.dtype && a.shape == b.shape &&
+             std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0;
+    };
+    const auto [here, there] = std::ranges::mismatch(single.tensors, shards.tensors, is_same);
+    if (here == single.tensors.end() && there == shards.tensors.end()) return;
+    difference = fmt::format("'{}' differs", here == single.tensors.end() ? there->first : here->first);
+  } catch (const CheckpointError& error) {
+    difference = error.what();
+  }
+  log_warn("{}", wrapped(fmt::format("{}: {} is read, as in transformers, and not the shards of {}: {}; remove the "
+                                     "files that are out of date",
+                                     folder, kSingleFile, kIndexFile, difference),
+                         std::string_view("warning: ").size(), Paths::kPassOver));
+}
+
+}  // namespace
+
+StoredTensors open_safetensors_folder(const std::string& folder) {
+  std::error_code error;  // then it is not there
+  const bool has_index = std::filesystem::exists(folder + "/" + kIndexFile, error);
+  if (!std::filesystem::exists(folder + "/" + kSingleFile, error)) {
+    if (has_index) return open_shards(folder);
+    const bool is_pickled = !expand_glob(folder + "/pytorch_model*.bin").empty();
+    throw CheckpointError(fmt::format("{}: expected {} or {}{}", folder, kSingleFile, kIndexFile,
+                                      is_pickled ? "; pickled weights (pytorch_model.bin) are not read: save them as "
+                                                   "safetensors by transformers' save_pretrained()"
+                                                 : ""));
+  }
+  StoredTensors result;
+  result.add(std::make_shared<const SafetensorsReader>(folder + "/" + kSingleFile));
+  if (has_index) compare_with_shards(result, folder);
   return result;
 }
 

@@ -34,8 +34,9 @@ struct StoredTensors {
   void add(const std::shared_ptr<const SafetensorsReader>& reader);
 };
 
-// The tensors of model.safetensors, or of the files in model.safetensors.index.json. CheckpointError naming all missing
-// files, and tensors that a file lacks, holds twice, or holds against the index.
+// The tensors of model.safetensors, or without it of the files in model.safetensors.index.json. Warns if both are there
+// and differ. CheckpointError naming all missing files, and tensors that a file lacks, holds twice, or holds against
+// the index.
 StoredTensors open_safetensors_folder(const std::string& folder);
 
 // A parameter as other programs store it: the rows of its parts, one after the other.

@@ -61,8 +61,8 @@ void Generator::require_valid(const std::vector<int32_t>& prompt, const Sampling
   options.filters.require_valid();
   require<DataError>(!prompt.empty(), "the prompt must hold at least one token");
   for (const int32_t token : prompt) {
-    require<DataError>(token >= 0 && token < model_.vocab, "the prompt holds token {}, the vocabulary has {}", token,
-                       model_.vocab);
+    require<DataError>(token >= 0 && token < vocab(), "the prompt holds token {}, the vocabulary has {}", token,
+                       vocab());
   }
 }
 
@@ -112,7 +112,8 @@ bool Generator::extend(Text& text, const SamplingOptions& options, const Emit& e
       philox(options.seed, {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
                             static_cast<uint32_t>(text.index), kSamplingStream});
   const double uniform = static_cast<double>(words[0]) * 0x1p-32;
-  text.tokens.push_back(draw_token(filtered_tokens(text.logits, text.tokens, options.filters), uniform));
+  const auto logits = std::span<const float>(text.logits).first(static_cast<size_t>(vocab()));
+  text.tokens.push_back(draw_token(filtered_tokens(logits, text.tokens, options.filters), uniform));
   ++text.added;
   return emit(text.index, text.tokens.back()) == Continue::kYes && text.added < options.tokens;
 }

@@ -3,6 +3,7 @@
 // transformers: repetition penalty, temperature, top-k, top-p, min-p. docs/generation.md has the rules.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -48,6 +49,7 @@ struct SamplingOptions {
 struct GeneratorOptions {
   int64_t batch = 1;          // texts that are continued at a time
   bool keeps_packed = false;  // see TapeOptions: faster on a CPU, for the memory of another copy of the weights
+  int64_t vocab = INT64_MAX;  // only ids below are drawn: the others of the model have no text
 };
 
 enum class Continue : uint8_t { kYes, kNo };
@@ -95,6 +97,7 @@ class Generator {
   void step(const std::vector<Text*>& texts, const std::vector<int32_t>& rows, KeyValueCache& cache);
   // Draws the next token and hands it over. Whether the text goes on.
   bool extend(Text& text, const SamplingOptions& options, const Emit& emit) const;
+  int64_t vocab() const { return std::min(model_.vocab, options_.vocab); }
   void upload(const std::vector<int32_t>& values, const Tensor& to) const;
   void fetch(const Tensor& logits, Text& text) const;
 

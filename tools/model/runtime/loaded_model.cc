@@ -1,5 +1,6 @@
 #include "tools/model/runtime/loaded_model.h"
 
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 
@@ -44,7 +45,12 @@ Config config_of_model(const std::string& path, const std::vector<std::string>& 
   return read_state(checkpoint.folder, [&] {
     const Config run = parse_config(checkpoint.state.at("config").get<std::string>(),
                                     checkpoint.folder + "/" + kManifestName, overrides);
-    return config_of(run, checkpoint.step, checkpoint.state.at("run"));
+    Config config = config_of(run, checkpoint.step, checkpoint.state.at("run"));
+    const bool is_given = std::ranges::any_of(overrides, [](const std::string& setting) {
+      return setting.starts_with("model.context=") || setting.starts_with("model=");
+    });
+    if (!is_given) config.model.context = positions_of(path, config.model);
+    return config;
   });
 }
 
@@ -62,9 +68,12 @@ void make_weights(const ModelSource* source, ModelRuntime& runtime) {
 
 TextCodec::TextCodec(const std::string& path, const Config& config)
     : is_bytes_(config.data.format == DataFormat::kBytes),
-      tokenizer_(is_bytes_ ? nullptr : tokenizer_of(path, config)) {
-  if (tokenizer_ && tokenizer_->vocab_size() > config.model.vocab) {
-    throw DataError(fmt::format("{}: its tokenizer has {} tokens, and the model {}", path, tokenizer_->vocab_size(),
+      tokenizer_(is_bytes_ ? nullptr : tokenizer_of(path, config)),
+      vocab_(std::min(config.model.vocab, tokenizer_  ? tokenizer_->vocab_size()
+                                          : is_bytes_ ? int64_t{256}
+                                                      : config.model.vocab)) {
+  if (tokenizer_ && tokenizer_->own_vocab_size() > config.model.vocab) {
+    throw DataError(fmt::format("{}: its tokenizer has {} tokens, and the model {}", path, tokenizer_->own_vocab_size(),
                                 config.model.vocab));
   }
 }
@@ -73,6 +82,11 @@ std::vector<int32_t> TextCodec::encode(std::string_view text) const {
   std::vector<int32_t> tokens;
   if (tokenizer_) {
     tokenizer_->encode(text, tokens);
+    for (const int32_t token : tokens) {
+      if (token < vocab_) continue;
+      throw DataError(fmt::format("the text has the token '{}' of tokenizer_config.json, whose id {} the model lacks",
+                                  tokenizer_->texts().text(token), token));
+    }
   } else if (is_bytes_) {
     for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
   } else {

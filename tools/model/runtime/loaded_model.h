@@ -23,6 +23,8 @@ class TextCodec {
 
   bool is_text() const { return tokenizer_ != nullptr || is_bytes_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  // The ids of the model below this number have a text. A vocabulary may be padded beyond its tokenizer.
+  int64_t vocab() const { return vocab_; }
   // DataError for text that is not numbers where it must be.
   std::vector<int32_t> encode(std::string_view text) const;
 
@@ -30,6 +32,7 @@ class TextCodec {
   friend class TextDecoder;
   bool is_bytes_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  int64_t vocab_;
 };
 
 // The text of a stream of tokens.
@@ -54,9 +57,10 @@ struct LoadedModel {
   std::unique_ptr<TextCodec> text;
 };
 
-// Loads the working weights of a run, checkpoint, Hugging Face folder or model of llm.c. `overrides`: settings such as
-// precision.compute=fp32. `passes` makes every later pass, on a device that computes nothing, to find the needed
-// memory. `local_rank`: among the ranks of the node, which take its devices in turns.
+// Loads the working weights of a run, checkpoint, Hugging Face folder or model of llm.c. model.context is
+// positions_of() the model. `overrides`: settings such as precision.compute=fp32. `passes` makes every later pass, on a
+// device that computes nothing, to find the needed memory. `local_rank`: among the ranks of the node, which take its
+// devices in turns.
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
                        const std::function<void(ModelRuntime& runtime, const Config& config)>& passes,
                        int local_rank = 0);

@@ -1,11 +1,14 @@
 #include "tools/model/runtime/open_model.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <map>
 #include <set>
 
+#include "core/io/json_node.h"
 #include "core/kernels/elementwise/args.h"
+#include "tools/config/data_paths.h"
 #include "tools/run/state/run_folder.h"
 
 namespace mantissa {
@@ -81,6 +84,31 @@ std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weig
   if (is_foreign_model(path)) return open_foreign_model(path);
   const std::string found = find_checkpoint_folder(path);  // where it searches, it reads every byte
   return open_run(found == path ? open_checkpoint(found) : read_manifest(found), weights);
+}
+
+nlohmann::json carried_config(const std::string& path) {
+  const std::string folder = carried_folder(path), file = folder + "/config.json";
+  std::error_code error;  // then it is not there
+  if (folder.empty() || !std::filesystem::exists(file, error)) return nlohmann::json::object();
+  return read_json_object<ConfigError>(file);
+}
+
+std::set<int32_t> end_ids(const std::string& path) {
+  const std::string folder = carried_folder(path), file = folder + "/generation_config.json";
+  std::error_code error;  // then it is not there
+  const bool is_there = !folder.empty() && std::filesystem::exists(file, error);
+  const nlohmann::json json = is_there ? JsonNode::read(file) : carried_config(path);
+  std::set<int32_t> ids;
+  const auto eos = JsonNode(json, is_there ? file : folder + "/config.json").find("eos_token_id");
+  if (eos && !eos->value().is_array()) ids.insert(eos->id());
+  for (size_t i = 0; eos && eos->value().is_array() && i < eos->array().size(); ++i) ids.insert(eos->at(i).id());
+  return ids;
+}
+
+int64_t positions_of(const std::string& path, const ModelConfig& model) {
+  if (model.position != Position::kRope) return model.context;
+  const nlohmann::json own = carried_config(path).value("max_position_embeddings", nlohmann::json());
+  return std::max(model.context, own.is_number_integer() ? own.get<int64_t>() : 0);
 }
 
 void load_weight(const ModelSource& source, Parameter& parameter, Backend& backend, Stream& stream) {

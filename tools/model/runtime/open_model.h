@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "core/backend/backend.h"
@@ -20,6 +21,18 @@ std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weig
 
 // The same for a model of another program, or a checkpoint whose bytes were read before.
 std::unique_ptr<ModelSource> open_found(const std::string& path, RunWeights weights);
+
+// config.json of the Hugging Face files that a run has taken along, or of such a folder; empty without it. ConfigError
+// for a damaged file: an export without its token ids would be a worse model.
+nlohmann::json carried_config(const std::string& path);
+
+// The token ids that end a text by generation_config.json in the same folder, or else by config.json, as in
+// transformers.
+std::set<int32_t> end_ids(const std::string& path);
+
+// The positions of the model at `path`. With RoPE they are at least the number in carried_config(): training on shorter
+// sequences takes no positions away.
+int64_t positions_of(const std::string& path, const ModelConfig& model);
 
 // Sets the parameter's weight, whose memory is there, to that of the source, rounded to the working dtype.
 void load_weight(const ModelSource& source, Parameter& parameter, Backend& backend, Stream& stream);

@@ -190,6 +190,22 @@ std::vector<ChatMessage> chat_messages(const JsonNode& list) {
 
 std::string_view ChatTemplate::end_of_turn() const { return turn_of(format).end; }
 
+std::string ChatTemplate::jinja() const {
+  const Turn& turn = turn_of(format);
+  const auto quoted = [](std::string_view text) { return nlohmann::json(text).dump(); };  // as Jinja reads it
+  const std::string end = fmt::format("{}{}", turn.end, turn.behind), assistant = header(format, "assistant");
+  std::string source = begin.empty() ? "" : fmt::format("{{{{ {} }}}}", quoted(begin));
+  if (!default_system.empty()) {
+    source += fmt::format("{{% if messages[0]['role'] != 'system' %}}{{{{ {} }}}}{{% endif %}}",
+                          quoted(header(format, "system") + default_system + end));
+  }
+  return source + fmt::format(
+                      "{{% for message in messages %}}{{{{ {} + message['role'] + {} + message['content']{} + {} "
+                      "}}}}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ {} }}}}{{% endif %}}",
+                      quoted(turn.begin), quoted(turn.end_of_header), turn.strips_content ? " | trim" : "", quoted(end),
+                      quoted(assistant));
+}
+
 std::vector<ChatPiece> ChatTemplate::render(std::span<const ChatMessage> messages, AnswerHeader answer) const {
   require<DataError>(!messages.empty(), "a conversation must have at least one message");
   const Turn& written = turn_of(format);

@@ -44,6 +44,9 @@ struct ChatTemplate {
   // The token that ends each turn, including an answer.
   std::string_view end_of_turn() const;
 
+  // The template in Jinja, as find_chat_template() and transformers read it.
+  std::string jinja() const;
+
   // The pieces in order; neighbours differ in their part. An assistant's piece is its content and the end of its turn,
   // without the header before and the line break after it. A tokenizer reads piece by piece, with special tokens but
   // without adding any: a model that answers reads its context in the same way. The whole text equals Hugging Face's

@@ -107,7 +107,8 @@ std::vector<TokenOrText> AddedTokenMatcher::cut(std::string_view whole, bool ski
       if (!is_space(next.code)) break;
       end += next.bytes;
     }
-    // White space that it takes may belong to an earlier token.
+    // White space that it takes may belong to an earlier token. If nothing is left, tokenizers 0.23 drops the token.
+    if (token->lstrip && end <= done) continue;
     if (done < begin) parts.push_back({.text = whole.substr(done, begin - done)});
     parts.push_back({.token = token->id});
     done = end;

@@ -103,6 +103,7 @@ struct TokenizerParts {
   std::unique_ptr<Bpe> bpe{};                      // null: the file holds what decoding needs only
   std::vector<int32_t> ids_before{}, ids_after{};  // of a text, with add_special_tokens
   std::optional<int32_t> bos{}, eos{};             // where the files name them
+  int64_t configured = 0;                          // the last ids: of tokens that only tokenizer_config.json names
   std::string space = " ";                         // as the pre-tokenizers meet it
   std::string path{};                              // named in errors where `bpe` is null
 };
@@ -120,6 +121,8 @@ class Tokenizer {
   // The id of a token with this text, for example a special token's.
   std::optional<int32_t> id_of(std::string_view content) const;
   int64_t vocab_size() const { return parts_.texts.size(); }  // the largest id + 1
+  // Without tokens that only tokenizer_config.json names: a model may lack their ids.
+  int64_t own_vocab_size() const { return vocab_size() - parts_.configured; }
   const TokenTexts& texts() const { return parts_.texts; }
   const std::string& kind() const { return parts_.kind; }
   const std::vector<AddedToken>& added_tokens() const { return parts_.added_tokens; }
@@ -140,8 +143,12 @@ class Tokenizer {
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
 // Hugging Face's tokenizer.json, for models of the kind BPE. DataError naming file and key if it cannot be read or
-// needs something unsupported. A tokenizer_config.json beside it names the tokens that begin and end a text.
+// needs something unsupported. A tokenizer_config.json beside it names the tokens that begin and end a text, and more.
 std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path);
+
+// Adds the tokens in the folder's tokenizer_config.json to `parts.added_tokens`, with the ids of transformers: in the
+// vocabulary, which holds ids below `vocab_size`, or the next id. DataError naming file and key.
+void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int64_t vocab_size, TokenizerParts& parts);
 
 // tiktoken's file: a line for each token, its bytes in base64 and its rank. The name of the file determines the pattern
 // and special tokens: cl100k*, o200k*, r50k*, p50k*, gpt2*, qwen*. DataError naming file and line for another name, or

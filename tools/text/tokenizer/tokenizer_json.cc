@@ -322,15 +322,6 @@ std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Vocab& vocab, bool by
   return std::make_unique<Bpe>(std::move(options));
 }
 
-// "bos_token": "<s>", or an object with its content.
-std::optional<int32_t> named_token(const JsonNode& config, const char* key, const std::vector<AddedToken>& tokens) {
-  const auto entry = config.find(key);
-  if (!entry) return std::nullopt;
-  const std::string& content = entry->value().is_object() ? entry->at("content").text() : entry->text();
-  const auto found = std::find_if(tokens.begin(), tokens.end(), [&](const auto& t) { return t.content == content; });
-  return found == tokens.end() ? std::nullopt : std::optional(found->id);
-}
-
 }  // namespace
 
 std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
@@ -354,6 +345,8 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
   read_normalizers(root.find("normalizer"), parts.normalizers);
   read_pre_tokenizers(root.find("pre_tokenizer"), parts.pre_tokenizers, by_bytes);
   parts.added_tokens = read_added_tokens(root, vocab);
+  const int32_t last = std::ranges::max(vocab.tokens, {}, &std::pair<std::string_view, int32_t>::second).second;
+  add_configured_tokens(std::filesystem::path(path).parent_path().string(), vocab.ids, last + 1, parts);
   parts.texts =
       read_texts(vocab, parts.added_tokens, TokenDecoder(root.find("decoder"), by_bytes, root), parts.normalizers);
   parts.bpe = read_bpe(model, vocab, by_bytes);
@@ -368,13 +361,6 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
           split_pre_tokenizer(Regex("\u2581*[^\u2581]+|\u2581+", RegexDialect::kOniguruma, path)));
       parts.space = space;
     }
-  }
-  std::error_code ignored;
-  const std::string config_path = (std::filesystem::path(path).parent_path() / "tokenizer_config.json").string();
-  if (std::filesystem::exists(config_path, ignored)) {
-    const nlohmann::json config = JsonNode::read(config_path);
-    parts.bos = named_token({config, config_path}, "bos_token", parts.added_tokens);
-    parts.eos = named_token({config, config_path}, "eos_token", parts.added_tokens);
   }
   return std::make_unique<Tokenizer>(std::move(parts));
 }
