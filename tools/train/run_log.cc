@@ -90,7 +90,7 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step) {
                                   ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
                                   : fmt::format("scale {:g} ({})", step.scale, name(step.event));
     log_warn("step {} SKIPPED: {};\n  {}weights unchanged on all ranks", step.step + 1, in_clauses(reason),
-             step.spike ? "" : scale + "; ");
+             step.spike || step.lacks_targets() ? "" : scale + "; ");
   } else if (step.event == ScalerEvent::kGrew) {
     log_info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
              session.scaler.config().growth_interval);
