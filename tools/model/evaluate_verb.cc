@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/base/log.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
@@ -84,7 +85,11 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
   const WindowOptions windows{
       .length = length, .stride = request.stride > 0 ? request.stride : length, .sequences = request.model.sequences};
   for (const std::string& file : files) {
-    const TextScore score = score_text(scorer, read_scored_text(file, *model.text, config), windows);
+    const ScoredText text = read_scored_text(file, *model.text, config);
+    if (communicator.rank() == 0 && !text.doubt.empty()) {
+      log_warn("{}: {}; the whole file is scored as one text", file, text.doubt);
+    }
+    const TextScore score = score_text(scorer, text, windows);
     print(communicator,
           fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(), counted(score.tokens, "token"), length));
     results.push_back(named("text", file, score));

@@ -7,6 +7,7 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
+#include "core/data/data_kind.h"
 #include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "tools/config/data_paths.h"
@@ -87,8 +88,10 @@ class PromptReader {
   void add_file(const std::string& path) {
     const std::optional<std::string> content = text_of_file(path);
     require<DataError>(content.has_value(), "{}: cannot be read", path);
-    for_each_line(*content, [&](size_t number, std::string_view line) {
-      if (!path.ends_with(".jsonl")) return add_text(std::string(line));
+    constexpr std::string_view kJson[] = {".jsonl", ".ndjson", ".json"};
+    const bool is_json = std::ranges::any_of(kJson, [&path](std::string_view end) { return path.ends_with(end); });
+    for_each_line(without_byte_order_mark(*content), [&](size_t number, std::string_view line) {
+      if (!is_json) return add_text(std::string(line));
       add_line(fmt::format("{}:{}", path, number), line);
     });
     require<DataError>(!list_.prompts.empty(), "{}: the file has no prompt", path);
@@ -111,8 +114,9 @@ class PromptReader {
   PromptList list_;
 };
 
-// `model`: where the chat template is looked for. In a file *.jsonl, a line is {"prompt": TEXT} or {"messages": [...]};
-// in others it is a prompt. ConfigError for options that do not fit; DataError naming file and line.
+// `model`: where the chat template is looked for. In files *.jsonl, *.ndjson and *.json, a line is {"prompt": TEXT} or
+// {"messages": [...]}; in others it is a prompt. ConfigError for options that do not fit; DataError naming file and
+// line.
 PromptList read_prompts(const PromptChoice& choice, const std::string& model, const TextCodec& codec) {
   const int given = static_cast<int>(choice.prompt.has_value()) + static_cast<int>(choice.chat.has_value()) +
                     static_cast<int>(choice.messages.has_value()) + static_cast<int>(choice.prompts.has_value());

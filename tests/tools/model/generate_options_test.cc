@@ -60,7 +60,10 @@ TEST_F(GenerateOptions, AFileOfPromptsGivesALineEachInItsOrder) {
     EXPECT_EQ(text({"--prompt", prompt}), prompt + json.at("text").get<std::string>() + "\n");
   }
   EXPECT_FALSE(std::getline(stream, line));
-  EXPECT_EQ(text({"--prompts", file("prompts.jsonl", lines)}), output);
+  for (const char* const name : {"prompts.jsonl", "prompts.ndjson", "prompts.json"}) {
+    EXPECT_EQ(text({"--prompts", file(name, "\xef\xbb\xbf" + lines)}), output) << name;
+  }
+  EXPECT_EQ(text({"--prompts", file("marked.txt", "\xef\xbb\xbf" + plain)}), output);
 }
 
 TEST_F(GenerateOptions, AStopStringEndsTheText) {

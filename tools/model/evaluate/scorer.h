@@ -58,9 +58,11 @@ void score_windows(Scorer& scorer, std::span<const int32_t> tokens, const Window
 
 struct ScoredText {
   std::vector<int32_t> tokens;
-  int64_t bytes = 0;  // 0: the file holds token ids
+  int64_t bytes = 0;    // 0: the file holds token ids
+  std::string doubt{};  // why the file seems to be no text: see why_no_single_text()
 };
-// DataError naming the file if it cannot be read, or has fewer than 2 tokens or one outside of the vocabulary.
+// Reads compressed files, too. DataError naming the file if it cannot be read, or has fewer than 2 tokens or one
+// outside of the vocabulary.
 ScoredText read_scored_text(const std::string& path, const TextCodec& text, const ModelConfig& model);
 
 struct TextScore {
