@@ -27,6 +27,7 @@ struct PromptChoice {
   std::optional<std::string> prompts{};   // a file with a prompt or conversation a line
   std::optional<std::string> system{};    // the system message of conversations without their own
   std::string chat_template{};            // a name, in place of the model's own template
+  bool no_special_tokens = false;         // prompts that are no conversations are tokenized as they are
 };
 
 struct Prompt {
@@ -54,7 +55,10 @@ class PromptReader {
   PromptReader(const PromptChoice& choice, const std::string& model, const TextCodec& codec)
       : choice_(choice), model_(model), codec_(codec) {}
 
-  void add_text(const std::string& text) { list_.prompts.push_back({.text = text, .tokens = codec_.encode(text)}); }
+  void add_text(const std::string& text) {
+    const EncodeOptions options{.add_special_tokens = !choice_.no_special_tokens};
+    list_.prompts.push_back({.text = text, .tokens = codec_.encode(text, options)});
+  }
 
   bool has_chats() const { return template_.has_value(); }
   void add_chat(std::vector<ChatMessage> messages) {
@@ -276,6 +280,7 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   command->add_option("--system", prompts.system, "system message of conversations without one");
   command->add_option("--chat-template", prompts.chat_template, "name of a template, in place of the model's")
       ->check(CLI::IsMember(chat_template_names()));
+  command->add_flag("--no-special-tokens", prompts.no_special_tokens, kNoSpecialTokensHelp);
   constexpr int64_t kMostTokens = int64_t{1} << 40;
   VerbOptions(*command).count("--tokens", request->sampling.tokens, 0, kMostTokens, "how many tokens to add at most");
   command->add_option("--stop", request->stops, "end in front of this text; several times for several")

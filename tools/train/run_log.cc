@@ -217,7 +217,7 @@ void RunLog::sample(Session& session) {
   if (!codec_) codec_ = std::make_unique<TextCodec>(config_.train.run_dir, config_);
   TextDecoder decoder(*codec_);
   Generator(session.runtime, config_.model)
-      .run(codec_->encode(config_.train.sample_prompt),
+      .run(codec_->encode(config_.train.sample_prompt, {.add_special_tokens = true}),
            SamplingOptions{.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
              text += decoder.add(token);
              constexpr int64_t kTokensOfASign = 32;

@@ -69,10 +69,10 @@ TextCodec::TextCodec(const std::string& path, const Config& config)
   }
 }
 
-std::vector<int32_t> TextCodec::encode(std::string_view text) const {
+std::vector<int32_t> TextCodec::encode(std::string_view text, EncodeOptions options) const {
   std::vector<int32_t> tokens;
   if (tokenizer_) {
-    tokenizer_->encode(text, tokens);
+    tokenizer_->encode(text, tokens, options);
   } else if (is_bytes_) {
     for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
   } else {

@@ -23,8 +23,8 @@ class TextCodec {
 
   bool is_text() const { return tokenizer_ != nullptr || is_bytes_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
-  // DataError for text that is not numbers where it must be.
-  std::vector<int32_t> encode(std::string_view text) const;
+  // DataError for text that is not numbers where it must be. The options are for a tokenizer.
+  std::vector<int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
  private:
   friend class TextDecoder;
