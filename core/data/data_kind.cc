@@ -9,6 +9,8 @@
 namespace mantissa {
 namespace {
 
+constexpr const char* kArrow = "is an Arrow file: write it as Parquet, as to_parquet() of Hugging Face's datasets does";
+
 struct Magic {
   std::string_view bytes;
   const char* meaning;
@@ -19,6 +21,7 @@ constexpr Magic kMagics[] = {
     {std::string_view("\xfd\x37zXZ\0", 6), "is compressed by xz: unpack it first (unxz)"},
     {"PK\x03\x04", "is a zip archive: unpack it first (unzip)"},
     {"PAR1", "is a Parquet file: write its texts or tokens to a plain file"},
+    {"ARROW1", kArrow},
     {"\x93NUMPY", "is a NumPy file with a header: write the tokens with ndarray.tofile()"},
 };
 constexpr std::string_view kBzip2 = "BZh", kBzip2Block = "1AY&SY";  // a digit between the two
@@ -39,8 +42,22 @@ std::string why_packed(std::span<const std::byte> start) {
   for (const Magic& magic : kMagics) {
     if (text.starts_with(magic.bytes)) return magic.meaning;
   }
+  constexpr size_t kTarMagic = 257;
+  if (text.size() > kTarMagic && text.substr(kTarMagic).starts_with("ustar")) {
+    return "is a tar archive: unpack it first (tar -x)";
+  }
+  // A stream: -1, the size of the first message, which is below 64 KiB, and where in it the root table is.
+  constexpr std::string_view kZeros("\0\0\0", 3);
+  const bool is_arrow = text.starts_with("\xff\xff\xff\xff") && text.size() > 12 &&
+                        text.substr(6, 2) == kZeros.substr(1) && text.substr(9, 3) == kZeros;
+  if (is_arrow) return kArrow;
   const bool is_bzip2 = text.starts_with(kBzip2) && text.find(kBzip2Block, kBzip2.size()) == kBzip2.size() + 1;
   return is_bzip2 ? "is compressed by bzip2: unpack it first (bunzip2)" : "";
+}
+
+std::string_view without_byte_order_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xef\xbb\xbf";
+  return text.substr(text.starts_with(kMark) ? kMark.size() : 0);
 }
 
 std::string why_no_text(std::span<const std::byte> sample) {

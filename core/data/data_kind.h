@@ -11,6 +11,9 @@ namespace mantissa {
 // "is compressed by gzip: unpack it first" for the start of a packed file; else empty. Magics are too long for chance.
 std::string why_packed(std::span<const std::byte> start);
 
+// UTF-8 text without the byte-order mark that some programs write at its start.
+std::string_view without_byte_order_mark(std::string_view text);
+
 // "3 % of its bytes are 0: it is not text, or text in UTF-16" for bytes hardly of any text; else empty.
 std::string why_no_text(std::span<const std::byte> sample);
 

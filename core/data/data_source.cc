@@ -1,5 +1,6 @@
 #include "core/data/data_source.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -13,17 +14,38 @@ namespace {
 constexpr uint64_t kMarkInterval = 1 << 14;
 constexpr double kParts = 0x1p40;  // rounding a weight to so many parts moves a source by less than one sample in 10^11
 
+// Whether a token counts as a target, beside the first of each document. `documents` ascend.
+bool has_target(const TokenRange& range, std::span<const int64_t> documents) {
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  std::vector<uint8_t> counts;
+  for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
+    counts.resize(static_cast<size_t>(std::min(kBlock, range.end - begin)));
+    range.data->read_loss_mask(begin, counts);
+    for (auto start = std::ranges::lower_bound(documents, begin);
+         start != documents.end() && *start < begin + std::ssize(counts); ++start) {
+      counts[static_cast<size_t>(*start - begin)] = 0;
+    }
+    if (std::ranges::any_of(counts, [](uint8_t count) { return count != 0; })) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 DataSource::DataSource(TokenRange range, DataSourceOptions options)
     : range_(std::move(range)), options_(std::move(options)) {
   require<DataError>(!options_.masking || !range_.data->has_loss_mask(),
                      "the {} has loss masks, which belong to models that predict the next token", options_.what);
+  const std::vector<int64_t> starts =
+      options_.packs_documents ? range_.documents() : std::vector<int64_t>{range_.begin};
+  require<DataError>(!range_.data->has_loss_mask() || has_target(range_, starts),
+                     "the {} has no target: loss_mask is 0 for each token but the first of a document; expected at "
+                     "least one 1, as `mantissa tokenize --chat` writes for an assistant's answers",
+                     options_.what);
   if (!options_.packs_documents) {
     windows_.emplace(range_.size(), options_.context, options_.seed, options_.order, options_.what.c_str());
     return;
   }
-  const std::vector<int64_t> starts = range_.documents();
   PackedDocuments documents(starts, range_.end, options_.context, options_.seed, options_.order);
   require<DataError>(documents.sequences() > 0, "the {} has {}, and none of two tokens or more", options_.what,
                      counted(std::ssize(starts), "document"));

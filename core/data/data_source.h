@@ -18,7 +18,7 @@ struct DataSourceOptions {
 
 class DataSource {
  public:
-  // DataError naming `options.what` if there is too little data for one sequence.
+  // DataError naming `options.what` if there is too little data for one sequence, or no token counts as a target.
   DataSource(TokenRange range, DataSourceOptions options);
 
   int64_t sequences() const { return packed_ ? packed_->order.items() : windows_->windows(); }

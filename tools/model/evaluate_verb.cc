@@ -17,6 +17,7 @@ struct ScoredModel {
   std::string path;  // as for train.init_from
   std::vector<std::string> overrides;
   int64_t context = 0, sequences = 4;
+  EncodeOptions encoding{.add_special_tokens = true};
 };
 
 struct EvaluateRequest {
@@ -84,7 +85,8 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
   const WindowOptions windows{
       .length = length, .stride = request.stride > 0 ? request.stride : length, .sequences = request.model.sequences};
   for (const std::string& file : files) {
-    const TextScore score = score_text(scorer, read_scored_text(file, *model.text, config), windows);
+    const TextScore score =
+        score_text(scorer, read_scored_text(file, *model.text, config, request.model.encoding), windows);
     print(communicator,
           fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(), counted(score.tokens, "token"), length));
     results.push_back(named("text", file, score));
@@ -103,7 +105,8 @@ void score(const ScoreRequest& request, Communicator& communicator) {
   const LoadedModel model = load_scored(request.model, communicator);
   const int64_t length = window_of(request.model.context, model.config.model);
   Scorer scorer(*model.runtime, request.model.sequences, length, &communicator);
-  const std::vector<int32_t> tokens = read_scored_text(request.text, *model.text, model.config.model).tokens;
+  const std::vector<int32_t> tokens =
+      read_scored_text(request.text, *model.text, model.config.model, request.model.encoding).tokens;
   TextDecoder decoder(*model.text);
   decoder.add(tokens[0]);
   score_windows(
@@ -127,6 +130,7 @@ int run_scoring(const std::function<void(Communicator& communicator)>& body) {
 void add_window_options(CLI::App* verb, ScoredModel& model) {
   VerbOptions(*verb).count("--context", model.context, 0, kMostTokens,
                            "tokens in a window; 0: model.context, at most 2048");
+  verb->add_flag("!--no-special-tokens", model.encoding.add_special_tokens, kNoSpecialTokensHelp);
   VerbOptions(*verb).count("--batch", model.sequences, 1, int64_t{1} << 20, "windows in a pass");
 }
 

@@ -7,6 +7,7 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
+#include "core/data/data_kind.h"
 #include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "tools/config/data_paths.h"
@@ -21,12 +22,14 @@ namespace {
 
 // The command line. Exactly one of the first four is given.
 struct PromptChoice {
-  std::optional<std::string> prompt{};    // text; for a model of token files without a tokenizer, numbers
-  std::optional<std::string> chat{};      // what the user says
-  std::optional<std::string> messages{};  // a JSON file with a list of messages
-  std::optional<std::string> prompts{};   // a file with a prompt or conversation a line
-  std::optional<std::string> system{};    // the system message of conversations without their own
-  std::string chat_template{};            // a name, in place of the model's own template
+  std::optional<std::string> prompt{};                 // text; for a model of token files without a tokenizer, numbers
+  std::optional<std::string> chat{};                   // what the user says
+  std::optional<std::string> messages{};               // a JSON file with a list of messages
+  std::optional<std::string> prompts{};                // a file with a prompt or conversation a line
+  std::optional<std::string> system{};                 // the system message of conversations without their own
+  std::string chat_template{};                         // a name, in place of the model's own template
+  EncodeOptions encoding{.add_special_tokens = true};  // of prompts that are no conversations
+  bool no_truncate = false;                            // prompts longer than the context are refused
 };
 
 struct Prompt {
@@ -51,25 +54,35 @@ struct GenerateRequest {
 
 class PromptReader {
  public:
-  PromptReader(const PromptChoice& choice, const std::string& model, const TextCodec& codec)
-      : choice_(choice), model_(model), codec_(codec) {}
+  // `context`: how many tokens the model sees.
+  PromptReader(const PromptChoice& choice, const std::string& model, const TextCodec& codec, int64_t context)
+      : choice_(choice), model_(model), codec_(codec), context_(context) {}
 
-  void add_text(const std::string& text) { list_.prompts.push_back({.text = text, .tokens = codec_.encode(text)}); }
+  // `where`: an option, or file and line.
+  void add_text(const std::string& where, const std::string& text) {
+    const Prompt prompt{.text = text, .tokens = codec_.encode(text, choice_.encoding)};
+    add(where, prompt, std::ssize(prompt.tokens));
+  }
 
   bool has_chats() const { return template_.has_value(); }
-  void add_chat(std::vector<ChatMessage> messages) {
+  // Leaves out the oldest turns after the system message, as many as do not fit into the context.
+  void add_chat(const std::string& where, std::vector<ChatMessage> messages) {
     require<ConfigError>(codec_.is_text(), "{}: the model has no tokenizer: it reads no conversations", model_);
     if (choice_.system && (messages.empty() || messages.front().role != "system")) {
       messages.insert(messages.begin(), {.role = "system", .content = *choice_.system});
     }
     if (!template_) find_template();
-    Prompt prompt{.text = {}, .tokens = {}, .is_chat = true};
-    for (const ChatPiece& piece : template_->render(messages, AnswerHeader::kAppend)) {
-      prompt.text += piece.text;
-      const std::vector<int32_t> tokens = codec_.encode(piece.text);
-      prompt.tokens.insert(prompt.tokens.end(), tokens.begin(), tokens.end());
+    Prompt prompt = conversation(messages);
+    const int64_t whole = std::ssize(prompt.tokens);
+    const std::ptrdiff_t oldest = messages.front().role == "system" ? 1 : 0;
+    while (std::ssize(prompt.tokens) > context_ && std::ssize(messages) > oldest) {
+      const auto begin = messages.begin() + oldest;
+      const auto next = std::ranges::find(begin + 1, messages.end(), "user", &ChatMessage::role);
+      if (next == messages.end()) break;
+      messages.erase(begin, next);
+      prompt = conversation(messages);
     }
-    list_.prompts.push_back(std::move(prompt));
+    add(where, prompt, whole);
   }
 
   void add_line(const std::string& where, std::string_view line) {
@@ -81,16 +94,19 @@ class PromptReader {
           fmt::format("{}: not valid JSON; expected {{\"prompt\": TEXT}} or {{\"messages\": [...]}}", where));
     }
     const JsonNode node(json, where);
-    if (const auto messages = node.find("messages")) return add_chat(chat_messages(*messages));
-    add_text(node.at("prompt").text());
+    if (const auto messages = node.find("messages")) return add_chat(where, chat_messages(*messages));
+    add_text(where, node.at("prompt").text());
   }
 
   void add_file(const std::string& path) {
     const std::optional<std::string> content = text_of_file(path);
     require<DataError>(content.has_value(), "{}: cannot be read", path);
-    for_each_line(*content, [&](size_t number, std::string_view line) {
-      if (!path.ends_with(".jsonl")) return add_text(std::string(line));
-      add_line(fmt::format("{}:{}", path, number), line);
+    constexpr std::string_view kJson[] = {".jsonl", ".ndjson", ".json"};
+    const bool is_json = std::ranges::any_of(kJson, [&path](std::string_view end) { return path.ends_with(end); });
+    for_each_line(without_byte_order_mark(*content), [&](size_t number, std::string_view line) {
+      const std::string where = fmt::format("{}:{}", path, number);
+      if (!is_json) return add_text(where, std::string(line));
+      add_line(where, line);
     });
     require<DataError>(!list_.prompts.empty(), "{}: the file has no prompt", path);
   }
@@ -98,6 +114,30 @@ class PromptReader {
   PromptList take() { return std::move(list_); }
 
  private:
+  Prompt conversation(std::span<const ChatMessage> messages) const {
+    Prompt prompt{.text = {}, .tokens = {}, .is_chat = true};
+    for (const ChatPiece& piece : template_->render(messages, AnswerHeader::kAppend)) {
+      prompt.text += piece.text;
+      const std::vector<int32_t> tokens = codec_.encode(piece.text);
+      prompt.tokens.insert(prompt.tokens.end(), tokens.begin(), tokens.end());
+    }
+    return prompt;
+  }
+
+  // `whole`: its tokens with all turns. The generator sees the last tokens that fit.
+  void add(const std::string& where, const Prompt& prompt, int64_t whole) {
+    const int64_t left = std::ssize(prompt.tokens), out = whole - std::min(left, context_);
+    require<DataError>(out == 0 || !choice_.no_truncate,
+                       "{}: it has {} tokens: expected at most {}, the model's context; shorten it, or leave out "
+                       "--no-truncate",
+                       where, whole, context_);
+    if (out > 0) {
+      log_warn("{}: it has {} tokens, and the model's context {}: {} tokens {} are left out", where, whole, context_,
+               out, left > context_ ? "at its start" : "of its oldest turns");
+    }
+    list_.prompts.push_back(prompt);
+  }
+
   void find_template() {
     const std::string folder = carried_folder(model_);
     template_ = choice_.chat_template.empty() ? find_chat_template(folder.empty() ? model_ : folder, "--chat-template")
@@ -108,22 +148,24 @@ class PromptReader {
   const PromptChoice& choice_;
   const std::string& model_;
   const TextCodec& codec_;
+  const int64_t context_;
   std::optional<ChatTemplate> template_;
   PromptList list_;
 };
 
-// `model`: where the chat template is looked for. In a file *.jsonl, a line is {"prompt": TEXT} or {"messages": [...]};
-// in others it is a prompt. ConfigError for options that do not fit; DataError naming file and line.
-PromptList read_prompts(const PromptChoice& choice, const std::string& model, const TextCodec& codec) {
+// `model`: where the chat template is looked for. In files *.jsonl, *.ndjson and *.json, a line is {"prompt": TEXT} or
+// {"messages": [...]}; in others it is a prompt. ConfigError for options that do not fit; DataError naming file and
+// line.
+PromptList read_prompts(const PromptChoice& choice, const std::string& model, const TextCodec& codec, int64_t context) {
   const int given = static_cast<int>(choice.prompt.has_value()) + static_cast<int>(choice.chat.has_value()) +
                     static_cast<int>(choice.messages.has_value()) + static_cast<int>(choice.prompts.has_value());
   require<ConfigError>(given == 1, "give one of --prompt, --chat, --messages and --prompts, got {} of them", given);
-  PromptReader reader(choice, model, codec);
-  if (choice.prompt) reader.add_text(*choice.prompt);
-  if (choice.chat) reader.add_chat({{.role = "user", .content = *choice.chat}});
+  PromptReader reader(choice, model, codec, context);
+  if (choice.prompt) reader.add_text("--prompt", *choice.prompt);
+  if (choice.chat) reader.add_chat("--chat", {{.role = "user", .content = *choice.chat}});
   if (choice.messages) {
     const nlohmann::json json = JsonNode::read(*choice.messages);
-    reader.add_chat(chat_messages({json, *choice.messages}));
+    reader.add_chat(*choice.messages, chat_messages({json, *choice.messages}));
   }
   if (choice.prompts) reader.add_file(*choice.prompts);
   require<ConfigError>(reader.has_chats() || (!choice.system && choice.chat_template.empty()),
@@ -197,7 +239,7 @@ void generate(const GenerateRequest& request) {
       load_model(request.run, request.overrides,
                  [&](ModelRuntime& runtime, const Config& config) { generate_dry(runtime, config.model, options); });
   const TextCodec& codec = *model.text;
-  const PromptList list = read_prompts(request.prompts, request.run, codec);
+  const PromptList list = read_prompts(request.prompts, request.run, codec, model.config.model.context);
   const std::set<int32_t> ends = end_tokens(request.run, codec, list.end_of_turn);
   std::vector<std::string> stops = request.stops;
   stops.push_back(list.end_of_turn);  // for a tokenizer that has no such token
@@ -264,6 +306,8 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   command->add_option("--system", prompts.system, "system message of conversations without one");
   command->add_option("--chat-template", prompts.chat_template, "name of a template, in place of the model's")
       ->check(CLI::IsMember(chat_template_names()));
+  command->add_flag("--no-truncate", prompts.no_truncate, "refuse prompts longer than the model's context");
+  command->add_flag("!--no-special-tokens", prompts.encoding.add_special_tokens, kNoSpecialTokensHelp);
   constexpr int64_t kMostTokens = int64_t{1} << 40;
   VerbOptions(*command).count("--tokens", request->sampling.tokens, 0, kMostTokens, "how many tokens to add at most");
   command->add_option("--stop", request->stops, "end in front of this text; several times for several")

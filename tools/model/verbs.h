@@ -10,6 +10,8 @@ namespace mantissa {
 inline constexpr const char* kModelHelp =
     "run folder, checkpoint folder, Hugging Face folder, or GPT-2 of llm.c (.bin)";
 
+inline constexpr const char* kNoSpecialTokensHelp = "without the tokens that the tokenizer puts around a text";
+
 // Text from a run, or from a model of another program: continues texts up to a token that ends them, or a stop string.
 // Prints the prompt, but for a conversation, and what follows it, as it is generated; for a file of prompts a line of
 // JSON each.

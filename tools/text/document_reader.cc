@@ -1,80 +1,45 @@
 #include "tools/text/document_reader.h"
 
-#include <zstd.h>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-
-#include <fmt/core.h>
+#include <utility>
 
 #include "core/base/check.h"
 #include "core/data/data_kind.h"
 #include "core/io/files.h"
 #include "tools/text/parquet_reader.h"
+#include "tools/text/unpacker.h"
 
 namespace mantissa {
 namespace {
 
 constexpr size_t kBatchBytes = size_t{1} << 24;
 
-// Cuts text that comes in parts into lines.
-class LineBatches {
- public:
-  explicit LineBatches(const DocumentSink& f) : f_(f) {}
-
-  // Hands out the lines that end in `text`; returns how many bytes they take. `read_bytes`: of the file, for a text
-  // that was unpacked; else the file is the text.
-  size_t add(std::string_view text, bool is_end, std::optional<size_t> read_bytes = std::nullopt) {
-    size_t begin = 0, batch = 0;
-    while (begin < text.size()) {
-      size_t end = text.find('\n', begin);
-      if (end == std::string_view::npos && !is_end) break;
-      end = std::min(end, text.size());
-      ++line_;
-      const std::string_view line = text.substr(begin, end - begin);
-      if (line.find_first_not_of(" \t\r") != std::string_view::npos) documents_.push_back({line, line_});
-      begin = std::min(end + 1, text.size());
-      if (begin - batch < kBatchBytes) continue;
-      flush(read_bytes.value_or(begin));
-      batch = begin;
-    }
-    flush(read_bytes.value_or(begin));
-    return begin;
-  }
-
- private:
-  void flush(size_t read_bytes) {
-    if (!documents_.empty()) f_(documents_, read_bytes);
-    documents_.clear();
-  }
-
-  const DocumentSink& f_;
-  std::vector<RawDocument> documents_;
-  int64_t line_ = 0;
-};
-
-void read_compressed_lines(const MappedFile& file, LineBatches& lines) {
-  const std::unique_ptr<ZSTD_DStream, decltype(&ZSTD_freeDStream)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
-  if (stream == nullptr) throw std::bad_alloc();
-  ZSTD_inBuffer in{file.bytes().data(), file.bytes().size(), 0};
-  std::string text;  // with the start of a line that has not ended yet
-  size_t kept = 0, rest = 0;
-  bool is_full = false;  // there may be more, without more input
-  do {
+// `text`: the first part, without a byte-order mark.
+void read_lines(Unpacker& unpacker, std::string text, const DocumentSink& f) {
+  std::vector<RawDocument> documents;
+  size_t kept = text.size();  // bytes that have not been handed out
+  int64_t line = 0;
+  for (bool is_end = false; !is_end;) {
     text.resize(std::max(text.size(), kept + kBatchBytes));
-    ZSTD_outBuffer out{text.data(), text.size(), kept};
-    rest = ZSTD_decompressStream(stream.get(), &out, &in);
-    require<DataError>(ZSTD_isError(rest) == 0, "{}: damaged: {} at byte {} of {}", file.path(),
-                       ZSTD_getErrorName(rest), in.pos, in.size);
-    is_full = out.pos == out.size;
-    const size_t used = lines.add(std::string_view(text).substr(0, out.pos), false, in.pos);
-    kept = out.pos - used;
-    std::copy_n(text.begin() + static_cast<std::ptrdiff_t>(used), kept, text.begin());
-  } while (in.pos < in.size || (is_full && rest != 0));
-  require<DataError>(rest == 0, "{}: truncated: the compressed data end within a block; copy the file again",
-                     file.path());
-  lines.add(std::string_view(text).substr(0, kept), true, in.pos);
+    const size_t made = unpacker.read(std::span(text).subspan(kept));
+    const std::string_view part = std::string_view(text).substr(0, kept + made);
+    is_end = part.size() < text.size();
+    size_t begin = 0;
+    for (size_t end = 0; begin < part.size(); begin = end + 1) {
+      end = part.find('\n', begin);
+      if (end == std::string_view::npos && !is_end) break;
+      end = std::min(end, part.size());
+      const RawDocument document{part.substr(begin, end - begin), ++line};
+      if (document.text.find_first_not_of(" \t\r") != std::string_view::npos) documents.push_back(document);
+    }
+    if (!documents.empty()) f(documents, unpacker.read_bytes());
+    documents.clear();
+    kept = part.size() - std::min(begin, part.size());
+    std::copy(part.end() - static_cast<std::ptrdiff_t>(kept), part.end(), text.begin());
+  }
 }
 
 void read_rows(const MappedFile& file, const std::string& column, const DocumentSink& f) {
@@ -91,22 +56,48 @@ void read_rows(const MappedFile& file, const std::string& column, const Document
   }
 }
 
+// Whether the first line that is not blank is a JSON object with this key.
+bool starts_with_object(std::string_view text, const std::string& key) {
+  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  const std::string_view line = text.substr(begin, std::min(text.find('\n', begin), begin + kBatchBytes) - begin);
+  if (!line.starts_with('{')) return false;
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains(key);
+}
+
 }  // namespace
 
-void read_documents(const std::string& path, const std::string& field, const DocumentSink& f) {
-  const MappedFile file = map_file<DataError>(path);
-  LineBatches lines(f);
-  if (path.ends_with(".jsonl.zst")) return read_compressed_lines(file, lines);
-  if (path.ends_with(".parquet")) return read_rows(file, field, f);
-  const std::string packed = why_packed(file.bytes().first(std::min<size_t>(file.bytes().size(), 64)));
-  require<DataError>(packed.empty(), "{}: {}; only *.jsonl.zst is unpacked here", path, packed);
-  const std::string_view text = file.text();
-  if (path.ends_with(".jsonl")) {
-    lines.add(text, true);
-  } else {
-    const RawDocument whole{text, 0};
-    f({&whole, 1}, text.size());
+std::string why_no_single_text(const std::string& path, std::string_view text, const std::string& key) {
+  constexpr size_t kSample = size_t{1} << 16;
+  if (starts_with_object(text, key)) return fmt::format("it starts with a JSON object that has '{}'", key);
+  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  const bool is_json = text.substr(begin, 1) == "{" || text.substr(begin, 1) == "[";
+  if (is_json && unpacked_name(path).ends_with(".json")) {
+    return fmt::format("its first line is no JSON object that has '{}'", key);
   }
+  return why_no_text(std::as_bytes(std::span(text.substr(0, kSample))));
+}
+
+std::string read_documents(const std::string& path, const std::string& field, const DocumentSink& f) {
+  const MappedFile file = map_file<DataError>(path);
+  if (path.ends_with(".parquet") || file.text().starts_with("PAR1")) {
+    read_rows(file, field, f);
+    return "";
+  }
+  Unpacker unpacker = Unpacker::open(file);
+  std::string start(kBatchBytes, '\0');
+  start.resize(unpacker.read(start));
+  start.erase(0, start.size() - without_byte_order_mark(start).size());
+  const std::string_view name = unpacked_name(path);
+  if (name.ends_with(".jsonl") || name.ends_with(".ndjson") ||
+      (name.ends_with(".json") && starts_with_object(start, field))) {
+    read_lines(unpacker, std::move(start), f);
+    return "";
+  }
+  const TextFile whole(path);
+  const RawDocument document{whole.text(), 0};
+  f({&document, 1}, file.bytes().size());
+  return why_no_single_text(path, whole.text(), field);
 }
 
 }  // namespace mantissa

@@ -1,15 +1,13 @@
 #include "tools/text/parquet_pages.h"
 
-#include <zlib.h>
-#include <zstd.h>
-
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <utility>
 
 #include <fmt/core.h>
 
 #include "core/base/check.h"
+#include "tools/text/unpacker.h"
 
 namespace mantissa::parquet {
 namespace {
@@ -53,27 +51,11 @@ void unpack_snappy(Bytes packed, std::span<std::byte> out) {
   require_sound(at == out.size());
 }
 
-// gzip or zlib, in one or several members.
-void unpack_gzip(Bytes packed, std::span<std::byte> out) {
-  constexpr int kDetectHeader = 32;
-  require_sound(packed.size() <= std::numeric_limits<uInt>::max() && out.size() <= std::numeric_limits<uInt>::max());
-  z_stream stream{};
-  require<DataError>(inflateInit2(&stream, MAX_WBITS + kDetectHeader) == Z_OK, "{}", "zlib cannot start");
-  const std::unique_ptr<z_stream, decltype(&inflateEnd)> ended(&stream, inflateEnd);
-  // zlib does not write to its input.
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(packed.data()));
-  stream.avail_in = static_cast<uInt>(packed.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  do {
-    require_sound(inflate(&stream, Z_FINISH) == Z_STREAM_END);
-  } while (stream.avail_in > 0 && inflateReset(&stream) == Z_OK);
-  require_sound(stream.avail_out == 0);
-}
-
-void unpack_zstd(Bytes packed, std::span<std::byte> out) {
-  const size_t size = ZSTD_decompress(out.data(), out.size(), packed.data(), packed.size());
-  require_sound(ZSTD_isError(size) == 0 && size == out.size());
+void unpack(Unpacker::Library library, Bytes packed, std::span<std::byte> out) {
+  Unpacker unpacker("its content", packed, std::move(library));
+  require_sound(unpacker.read({reinterpret_cast<char*>(out.data()), out.size()}) == out.size());
+  char more = 0;
+  require_sound(unpacker.read({&more, 1}) == 0);  // this also reads the checksum
 }
 
 std::string_view name_of(Codec codec) {
@@ -117,8 +99,8 @@ PageBytes decompress(Codec codec, Bytes packed, size_t size) {
   PageBytes page{.bytes = {}, .owned = std::make_unique_for_overwrite<std::byte[]>(size)};
   const std::span<std::byte> out(page.owned.get(), size);
   if (codec == Codec::kSnappy) unpack_snappy(packed, out);
-  if (codec == Codec::kGzip) unpack_gzip(packed, out);
-  if (codec == Codec::kZstd) unpack_zstd(packed, out);
+  if (codec == Codec::kGzip) unpack(Unpacker::gzip(), packed, out);
+  if (codec == Codec::kZstd) unpack(Unpacker::zstd(), packed, out);
   page.bytes = out;
   return page;
 }

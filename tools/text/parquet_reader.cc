@@ -208,9 +208,12 @@ class ColumnReader {
   ColumnReader(Bytes file, bool is_optional, const std::function<void(std::span<const std::string_view>)>& f)
       : file_(file), is_optional_(is_optional), f_(f) {}
 
-  // A ColumnChunk.
-  void read(const Thrift& chunk) {
+  // A ColumnChunk of so many rows.
+  void read(const Thrift& chunk, int64_t rows) {
     const Thrift& metadata = chunk.field(3);
+    int64_t left = metadata.integer(5);
+    require<DataError>(left == rows, "{}", kBadFooter);
+    if (rows == 0) return;  // some writers give it no place
     require<DataError>(chunk.field(1).type == Wire::kStop, "its columns are in other files, which are not read");
     const auto codec = static_cast<Codec>(metadata.integer(4));
     const int64_t bytes = metadata.integer(7), data = metadata.integer(9), dictionary = metadata.integer(11);
@@ -219,7 +222,6 @@ class ColumnReader {
     require<DataError>(begin >= 4 && bytes >= 0 && begin <= size && bytes <= size - begin, "{}", kBadFooter);
     Bytes rest = file_.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
     dictionary_.clear();
-    int64_t left = metadata.integer(5);
     while (left > 0) {
       const auto offset = rest.data() - file_.data();
       texts_.clear();
@@ -240,9 +242,8 @@ class ColumnReader {
     const Bytes packed = take_bytes(rest, static_cast<uint64_t>(header.packed));
     if (header.type == PageType::kDictionary) read_dictionary(header, codec, packed);
     if (header.type != PageType::kData && header.type != PageType::kDataV2) return;
-    require<DataError>(header.values > 0 && header.values <= left, "it has {} values, of {} that are left",
-                       header.values, left);
-    read_data(header, codec, packed);
+    require<DataError>(header.values <= left, "it has {} values, of {} that are left", header.values, left);
+    if (header.values > 0) read_data(header, codec, packed);
   }
 
   static std::string_view take_text(Bytes& bytes) { return text_of(take_bytes(bytes, take_u32(bytes))); }
@@ -322,7 +323,7 @@ void read_parquet_texts(std::span<const std::byte> file, const std::string& colu
   for (const Thrift& group : footer.list(4, Wire::kStruct)) {
     for (const Thrift& chunk : group.list(1, Wire::kStruct)) {
       const std::vector<Thrift>& path = chunk.field(3).list(3, Wire::kBinary);
-      if (path.size() == 1 && path[0].text == column) reader.read(chunk);
+      if (path.size() == 1 && path[0].text == column) reader.read(chunk, group.integer(3));
     }
   }
 }

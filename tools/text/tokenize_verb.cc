@@ -189,12 +189,14 @@ class Run {
         progress_(std::in_place, "tokenize: MB", megabytes(size_of(files))) {}
 
   void add_file(const std::string& path) {
-    require<DataError>(!chat_ || path.ends_with(".jsonl") || path.ends_with(".jsonl.zst"),
-                       "{}: conversations are lines of *.jsonl or *.jsonl.zst files", path);
-    read_documents(path, request_.field, [&](std::span<const RawDocument> batch, size_t read_bytes) {
+    const std::string doubt = read_documents(path, name_, [&](std::span<const RawDocument> batch, size_t read_bytes) {
+      require<DataError>(!chat_ || batch.empty() || batch[0].line > 0,
+                         "{}: conversations are lines of JSON with 'messages', in *.jsonl, *.ndjson or *.json files",
+                         path);
       add(path, batch);
       progress_->reach(megabytes(read_bytes_ + read_bytes));
     });
+    if (!doubt.empty() && doubtful_files_++ == 0) first_doubt_ = fmt::format("{}: {}", path, doubt);
     read_bytes_ += size_of({path});
     ++files_;
   }
@@ -212,6 +214,10 @@ class Run {
     }
     if (empty_ > 0) log_info("{} empty documents were left out", empty_);
     if (bad_lines_ > 0) log_warn("{} lines were skipped", bad_lines_);
+    if (doubtful_files_ > 0) {
+      log_warn("{}; the whole file is one text ({} such); name files of JSON lines *.jsonl, --field names the key",
+               first_doubt_, counted(doubtful_files_, "file"));
+    }
   }
 
  private:
@@ -229,7 +235,6 @@ class Run {
     Document document;
     std::string_view text = raw.text;
     nlohmann::json json;
-    const std::string name = chat_ ? "messages" : request_.field;
     if (raw.line > 0) {
       try {
         json = JsonNode::parse(text);
@@ -237,9 +242,9 @@ class Run {
         document.complaint = "not valid JSON";
         return document;
       }
-      const auto field = json.is_object() ? json.find(name) : json.end();
+      const auto field = json.is_object() ? json.find(name_) : json.end();
       if (!json.is_object() || field == json.end() || !(chat_ ? field->is_array() : field->is_string())) {
-        document.complaint = fmt::format("expected an object with the {} '{}'", chat_ ? "array" : "string", name);
+        document.complaint = fmt::format("expected an object with the {} '{}'", chat_ ? "array" : "string", name_);
         return document;
       }
       if (chat_) {
@@ -298,11 +303,14 @@ class Run {
   const std::unique_ptr<Tokenizer> tokenizer_;
   const std::optional<ChatTemplate> chat_;
   const int32_t end_;
+  const std::string name_ = chat_ ? "messages" : request_.field;  // of the key or column
   TokenShards shards_;
   std::optional<ProgressBar> progress_;
   uint64_t read_bytes_ = 0;  // of the files before this one
   int64_t files_ = 0, documents_ = 0, empty_ = 0, bad_lines_ = 0, tokens_ = 0, bytes_ = 0;
   int64_t targets_ = 0, longest_ = 0;  // of conversations
+  int64_t doubtful_files_ = 0;         // taken as a text each
+  std::string first_doubt_;
 };
 
 void tokenize(const TokenizeRequest& request) {
@@ -320,7 +328,8 @@ void add_tokenize(CLI::App& app, std::vector<Verb>& verbs) {
   const auto request = std::make_shared<TokenizeRequest>();
   command
       ->add_option("inputs", request->inputs,
-                   "files, patterns, folders; lines of *.jsonl and *.jsonl.zst, and rows of *.parquet, are texts")
+                   "files, patterns, folders; lines of *.jsonl, *.ndjson and JSON lines in *.json, and rows of "
+                   "*.parquet, are texts; .gz, .zst, .xz and .bz2 are unpacked")
       ->required();
   command->add_option("--tokenizer", request->tokenizer, kTokenizerHelp)->required();
   command->add_option("--out", request->output, "folder for the token files, which must not be there yet")->required();

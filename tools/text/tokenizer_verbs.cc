@@ -12,11 +12,12 @@
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"
-#include "core/data/data_kind.h"
 #include "core/io/files.h"
 #include "tools/config/data_paths.h"
+#include "tools/text/document_reader.h"
 #include "tools/text/tokenizer/bpe_trainer.h"
 #include "tools/text/tokenizer/tokenizer.h"
+#include "tools/text/unpacker.h"
 
 namespace mantissa {
 namespace {
@@ -48,16 +49,15 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 void train(const TokenizerTrainRequest& request) {
-  std::vector<MappedFile> files;
+  std::vector<TextFile> files;
   for (const std::string& name : text_files(request.inputs)) {
-    files.push_back(map_file<DataError>(name));
-    const std::string packed =
-        why_packed(files.back().bytes().first(std::min<size_t>(files.back().bytes().size(), 64)));
-    require<DataError>(packed.empty(), "{}: {}", name, packed);
+    files.emplace_back(name);
+    const std::string doubt = why_no_single_text(name, files.back().text(), "text");
+    if (!doubt.empty()) log_warn("{}: {}; the whole file is one text", name, doubt);
   }
   std::vector<std::string_view> texts;
   size_t bytes = 0;
-  for (const MappedFile& file : files) {
+  for (const TextFile& file : files) {
     std::string_view rest = file.text();
     bytes += rest.size();
     while (!rest.empty()) {
@@ -90,8 +90,8 @@ void encode(const TokenizerEncodeRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(request.tokenizer);
   const double opened = seconds_since(start);
-  std::optional<MappedFile> file;
-  if (request.file) file.emplace(map_file<DataError>(*request.file));
+  std::optional<TextFile> file;
+  if (request.file) file.emplace(*request.file);
   const std::string_view text = file ? file->text() : *request.text;
   std::vector<int32_t> ids;
   const auto begin = std::chrono::steady_clock::now();

@@ -90,7 +90,7 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step) {
                                   ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
                                   : fmt::format("scale {:g} ({})", step.scale, name(step.event));
     log_warn("step {} SKIPPED: {};\n  {}weights unchanged on all ranks", step.step + 1, in_clauses(reason),
-             step.spike ? "" : scale + "; ");
+             step.spike || step.lacks_targets() ? "" : scale + "; ");
   } else if (step.event == ScalerEvent::kGrew) {
     log_info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
              session.scaler.config().growth_interval);
@@ -217,7 +217,7 @@ void RunLog::sample(Session& session) {
   if (!codec_) codec_ = std::make_unique<TextCodec>(config_.train.run_dir, config_);
   TextDecoder decoder(*codec_);
   Generator(session.runtime, config_.model, {.vocab = codec_->vocab()})
-      .run(codec_->encode(config_.train.sample_prompt),
+      .run(codec_->encode(config_.train.sample_prompt, {.add_special_tokens = true}),
            SamplingOptions{.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
              text += decoder.add(token);
              constexpr int64_t kTokensOfASign = 32;

@@ -98,7 +98,7 @@ def main():
     source, context = arguments.model.resolve(), arguments.context
     tokenizer = AutoTokenizer.from_pretrained(source)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
-    ids = torch.tensor(tokenizer(arguments.text.read_text(encoding="utf-8"), add_special_tokens=False).input_ids)
+    ids = torch.tensor(tokenizer(arguments.text.read_text(encoding="utf-8")).input_ids)
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

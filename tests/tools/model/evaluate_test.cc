@@ -18,6 +18,7 @@ namespace mantissa::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kText = "the gradient of a loss sums half a word. the scale grows and the weight moves fast.\n";
 
@@ -127,6 +128,16 @@ TEST(Evaluate, PrintsPerplexityAndBitsAByte) {
   EXPECT_NEAR(result.at("bits_per_byte").get<double>(), nats / std::log(2.0) / (count + 1), 1e-6);
   EXPECT_EQ(result.at("tokens"), std::strlen(kText) - 1);
   EXPECT_THAT(outcome.output, HasSubstr("nats per token"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("warning")));
+  write_file(folder + "/marked", std::string("\xef\xbb\xbf") + kText);
+  program({"evaluate", trained_run().run_dir(), "precision.compute=fp32", "--text", folder + "/marked", "--json",
+           folder + "/marked.json"});
+  const nlohmann::json marked = nlohmann::json::parse(read_file(folder + "/marked.json")).at(0);
+  EXPECT_EQ(marked.at("loss"), result.at("loss")) << "a byte-order mark is no text";
+  EXPECT_EQ(marked.at("bytes"), result.at("bytes"));
+  write_file(folder + "/lines.txt", "{\"text\": \"the scale\"}\n");
+  EXPECT_THAT(program({"evaluate", trained_run().run_dir(), "--text", folder + "/lines.txt"}).output,
+              HasSubstr("lines.txt: it starts with a JSON object that has 'text'"));
 }
 
 // Expected: sums over single passes, also divided by characters. The first question's longest choice is last.

@@ -16,7 +16,7 @@ class GenerateOptions : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     run_ = new SmallRun("generate_options");
-    run_->train(1, {"train.steps=60"});
+    run_->train(1, {"train.steps=60", "model.context=128"});
   }
   static void TearDownTestSuite() { delete run_; }
 
@@ -63,7 +63,10 @@ TEST_F(GenerateOptions, AFileOfPromptsGivesALineEachInItsOrder) {
     EXPECT_EQ(text({"--prompt", prompt}), prompt + json.at("text").get<std::string>() + "\n");
   }
   EXPECT_FALSE(std::getline(stream, line));
-  EXPECT_EQ(text({"--prompts", file("prompts.jsonl", lines)}), output);
+  for (const char* const name : {"prompts.jsonl", "prompts.ndjson", "prompts.json"}) {
+    EXPECT_EQ(text({"--prompts", file(name, "\xef\xbb\xbf" + lines)}), output) << name;
+  }
+  EXPECT_EQ(text({"--prompts", file("marked.txt", "\xef\xbb\xbf" + plain)}), output);
 }
 
 TEST_F(GenerateOptions, AStopStringEndsTheText) {
@@ -89,6 +92,55 @@ TEST_F(GenerateOptions, AConversationIsAnsweredInItsTemplate) {
   const auto line = nlohmann::json::parse(text({"--prompts", file("chat.jsonl", lines), "--chat-template", "chatml"}));
   EXPECT_EQ(line.at("text").get<std::string>() + "\n", answer);
   EXPECT_EQ(line.at("prompt"), rendered);
+}
+
+// The model's context is 128, and its tokens are bytes.
+TEST_F(GenerateOptions, APromptLongerThanTheContextIsAWarning) {
+  const std::string prompt(130, 'a'), tail = prompt.substr(2);
+  const std::string cut = text({"--prompts", file("long.txt", "b\n" + prompt + "\n")});
+  EXPECT_NE(cut.find("long.txt:2: it has 130 tokens, and the model's context 128: 2 tokens at its start are left out"),
+            std::string::npos)
+      << cut;
+  const auto line = nlohmann::json::parse(cut.substr(cut.rfind('{')));
+  EXPECT_EQ(tail + line.at("text").get<std::string>() + "\n", text({"--prompt", tail}));
+  EXPECT_NE(text({"--prompt", prompt}).find("--prompt: it has 130 tokens"), std::string::npos);
+  expect_refused({"--prompt", prompt, "--no-truncate"}, 3, "--prompt: it has 130 tokens: expected at most 128");
+  EXPECT_EQ(text({"--prompt", tail, "--no-truncate"}), text({"--prompt", tail}));
+}
+
+TEST_F(GenerateOptions, AChatLongerThanTheContextLosesItsOldestTurns) {
+  const auto message = [](const char* role, const std::string& content) {
+    return nlohmann::json{{"role", role}, {"content", content}};
+  };
+  const auto answer = [&](const std::string& name, const nlohmann::json& messages,
+                          const std::vector<std::string>& more = {}) {
+    return generate(with({"--messages", file(name, messages.dump()), "--chat-template", "chatml"}, more));
+  };
+  const nlohmann::json system = message("system", "brief"), last = message("user", "loss?"),
+                       whole = {system, message("user", "long enough"), message("assistant", "yes"), last},
+                       rest = {system, last};
+  const Outcome cut = answer("whole.json", whole), fits = answer("rest.json", rest);
+  EXPECT_EQ(fits.exit_code, 0) << fits.output;
+  const std::string rendered =
+      "<|im_start|>system\nbrief<|im_end|>\n<|im_start|>user\nlong enough<|im_end|>\n"
+      "<|im_start|>assistant\nyes<|im_end|>\n<|im_start|>user\nloss?<|im_end|>\n<|im_start|>assistant\n";
+  const std::string kept =
+      "<|im_start|>system\nbrief<|im_end|>\n<|im_start|>user\nloss?<|im_end|>\n<|im_start|>assistant\n";
+  ASSERT_GT(rendered.size(), 128u);
+  ASSERT_LE(kept.size(), 128u);
+  EXPECT_NE(cut.output.find("it has " + std::to_string(rendered.size()) + " tokens, and the model's context 128: " +
+                            std::to_string(rendered.size() - kept.size()) + " tokens of its oldest turns are left out"),
+            std::string::npos)
+      << cut.output;
+  EXPECT_TRUE(cut.output.ends_with(fits.output)) << "the system message and the last turn stay";
+  const Outcome refused = answer("whole.json", whole, {"--no-truncate"});
+  EXPECT_EQ(refused.exit_code, 3) << refused.output;
+  EXPECT_NE(refused.output.find("whole.json: it has "), std::string::npos) << refused.output;
+  // No turn can be left out.
+  EXPECT_NE(answer("one.json", nlohmann::json::array({message("user", std::string(200, 'a'))}))
+                .output.find("tokens at its start are left out"),
+            std::string::npos);
+  EXPECT_EQ(answer("system.json", nlohmann::json::array({message("system", std::string(200, 'a'))})).exit_code, 0);
 }
 
 TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {

@@ -52,6 +52,7 @@ TEST(ParquetReader, ReadsPagesOfBothVersionsEncodingsAndAllCodecs) {
     EXPECT_EQ(texts_of(file, "large"), expected) << name << ": large_string";
   }
   EXPECT_EQ(texts_of(read_file(kFolder + "required.parquet"), "text"), expected) << "a column without nulls";
+  EXPECT_EQ(texts_of(read_file(kFolder + "empty.parquet"), "text"), std::vector<std::string>()) << "no rows";
 }
 
 TEST(ParquetReader, SaysWhatItDoesNotRead) {
@@ -101,6 +102,10 @@ TEST(Tokenize, RowsOfParquetAreTheSameAsLinesOfJson) {
   const Outcome rows = tokenize(file, "/rows", "large");
   EXPECT_EQ(rows.exit_code, 0) << rows.output;
   EXPECT_TRUE(read_file(folder + "/rows/tokens_000000.bin") == read_file(folder + "/lines/tokens_000000.bin"));
+  const Outcome none = run_program(0, {"tokenize", kFolder + "empty.parquet", folder + "/a.jsonl", "--tokenizer",
+                                       tokenizer, "--out", folder + "/none"});
+  EXPECT_EQ(none.exit_code, 0) << none.output;
+  EXPECT_TRUE(read_file(folder + "/none/tokens_000000.bin") == read_file(folder + "/lines/tokens_000000.bin"));
   const Outcome absent = tokenize(file, "/absent", "body");
   EXPECT_EQ(absent.exit_code, 3);
   EXPECT_THAT(absent.output, HasSubstr("dictionary_v1.parquet: no column 'body' of texts; it has text, large"));

@@ -170,6 +170,22 @@ TEST(Batches, NamesWhatDoesNotFit) {
               HasSubstr("the training data (data.train) has loss masks, which belong to models that predict the next"));
   EXPECT_THAT(error({"data.train=" + tiny, "data.packing=documents"}),
               HasSubstr("the training data (data.train) has 1 document, and none of two tokens or more"));
+  // All targets are masked but the first token of a document, which nothing predicts.
+  TokenShardWriter silent(kDataVocab, "toy");
+  for (int i = 0; i < 3; ++i) silent.add(std::vector<int32_t>(40, i), std::vector<uint8_t>(40, 0));
+  std::vector<uint8_t> at_start(40, 0);
+  at_start[0] = 1;
+  silent.add(std::vector<int32_t>(40, 3), at_start);
+  const std::string masked = folder.write("e.safetensors", testing::shard_text(silent));
+  for (const auto& settings : std::vector<std::vector<std::string>>{
+           {"data.train=" + masked, "data.packing=documents"},
+           {fmt::format("data.blend=[{{files: {}}}, {{files: {}}}]", first, masked), "data.train=[]",
+            "data.packing=documents"},
+           {"data.train=" + first, "data.validation=" + masked, "train.eval_interval=5", "data.packing=documents"}}) {
+    EXPECT_THAT(error(settings), HasSubstr("has no target: loss_mask is 0 for each token but the first"));
+  }
+  EXPECT_EQ(error({"data.train=" + masked}), "(nothing was thrown)")
+      << "where documents are joined, the token before predicts it";
   EXPECT_THAT(error({"data.train=" + plain, "data.packing=documents"}),
               HasSubstr("data.train: " + plain + ": the file does not tell where documents begin"));
   EXPECT_THAT(error({fmt::format("data.blend=[{{files: {}}}, {{files: nofile}}]", first), "data.train=[]"}),

@@ -1,11 +1,16 @@
 // Training steps on packed documents, on ranks that are threads.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
+#include <cmath>
 #include <thread>
 
 #include "comm/local/local_communicator.h"
 #include "tests/core/data/shard_file.h"
 #include "tests/program/program.h"
+#include "tests/testing/weight_hash.h"
+#include "tools/run/metrics/metric_table.h"
 #include "tools/run/metrics/step_report.h"
 #include "tools/train/step/train_step.h"
 
@@ -29,7 +34,9 @@ std::string write_chats(const SmallRun& run) {
   return path;
 }
 
-std::vector<StepReport> steps_on(int ranks, const Config& config) {
+// `weights`: if not null, hashes of rank 0's before the first step and after each.
+std::vector<StepReport> steps_on(int ranks, const Config& config, int steps = 3,
+                                 std::vector<uint64_t>* weights = nullptr) {
   LocalGroup group(ranks);
   std::vector<StepReport> reports;
   std::vector<std::thread> threads;
@@ -37,9 +44,15 @@ std::vector<StepReport> steps_on(int ranks, const Config& config) {
     threads.emplace_back([&, rank] {
       Session session(config, group.rank(rank));
       TrainStep step(session);
-      for (int i = 0; i < 3; ++i) {
+      const auto keep_hash = [&] {
+        if (rank > 0 || weights == nullptr) return;
+        weights->push_back(hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream));
+      };
+      keep_hash();
+      for (int i = 0; i < steps; ++i) {
         std::vector<StepReport> known = step.run();
         if (rank == 0) reports.insert(reports.end(), known.begin(), known.end());
+        keep_hash();
       }
     });
   }
@@ -71,19 +84,36 @@ TEST(PackedSteps, AverageOverTheTargetsThatCountOnAllRanks) {
   }
 }
 
-// No target counts: the loss is 0, and so is the gradient.
-TEST(PackedSteps, OfIgnoredTargetsChangeNothing) {
-  const SmallRun run("ignored_steps");
+// Each sequence is a document, and one document in four has targets. Weight decay would change the weights.
+TEST(PackedSteps, WithoutATargetAreSkipped) {
+  const SmallRun run("skipped_steps");
   TokenShardWriter writer(256, "toy");
-  for (int i = 0; i < 40; ++i) writer.add(std::vector<int32_t>(33, i), std::vector<uint8_t>(33, 0));
-  write_file(run.folder() + "/silent.safetensors", shard_text(writer));
+  for (int i = 0; i < 16; ++i) writer.add(std::vector<int32_t>(33, i), std::vector<uint8_t>(33, i % 4 == 0));
+  write_file(run.folder() + "/few.safetensors", shard_text(writer));
   const Config config =
-      load_config(run.config_path(), {"data.train=" + run.folder() + "/silent.safetensors", "data.format=tokens"});
-  for (const StepReport& report : steps_on(2, config)) {
-    EXPECT_EQ(report.loss, 0.0);
-    EXPECT_EQ(report.grad_norm, 0.0);
-    EXPECT_TRUE(report.applied);
+      load_config(run.config_path(), {"data.train=" + run.folder() + "/few.safetensors", "data.format=tokens",
+                                      "data.packing=documents", "train.global_batch=2", "train.micro_batch=1",
+                                      "optimizer.weight_decay=0.5", "stop_rules.action=skip"});
+  std::vector<uint64_t> weights;
+  const std::vector<StepReport> reports = steps_on(2, config, 8, &weights);
+  ASSERT_EQ(reports.size(), 8u);
+  int64_t targets = 0;
+  for (size_t step = 0; step < reports.size(); ++step) {
+    const StepReport& report = reports[step];
+    targets += report.tokens;
+    EXPECT_EQ(report.applied, report.tokens > 0) << step;
+    EXPECT_EQ(report.lacks_targets(), report.tokens == 0) << step;
+    EXPECT_EQ(std::isnan(report.loss), report.tokens == 0) << step;
+    EXPECT_EQ(weights[step + 1] == weights[step], report.tokens == 0) << step;
+    EXPECT_FALSE(report.spike) << step;
+    if (report.tokens > 0) continue;
+    EXPECT_NE(report.skip_reason({}).find("no token of the global batch is a target"), std::string::npos);
+    const nlohmann::json record = step_json({.report = report, .speed = {}, .skip_reason = report.skip_reason({})});
+    EXPECT_EQ(record.at("tokens"), 0);
+    EXPECT_TRUE(record.at("loss").is_null());
+    EXPECT_EQ(record.at("applied"), false);
   }
+  EXPECT_EQ(targets, 4 * 32) << "an epoch";
 }
 
 }  // namespace

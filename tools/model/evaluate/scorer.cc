@@ -9,13 +9,15 @@
 #include <filesystem>
 #include <numbers>
 
+#include "core/base/log.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
-#include "core/data/data_kind.h"
 #include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "core/ops/cross_entropy.h"
 #include "tools/run/guard/watchdog.h"
+#include "tools/text/document_reader.h"
+#include "tools/text/unpacker.h"
 
 namespace mantissa {
 namespace {
@@ -228,12 +230,13 @@ void score_windows(Scorer& scorer, std::span<const int32_t> tokens, const Window
   });
 }
 
-ScoredText read_scored_text(const std::string& path, const TextCodec& text, const ModelConfig& model) {
-  const MappedFile file = map_file<DataError>(path);
-  const std::string packed = why_packed(file.bytes());
-  if (!packed.empty()) throw DataError(fmt::format("{}: {}", path, packed));
-  ScoredText read{.tokens = text.encode(file.text()),
-                  .bytes = text.is_text() ? static_cast<int64_t>(file.bytes().size()) : 0};
+ScoredText read_scored_text(const std::string& path, const TextCodec& text, const ModelConfig& model,
+                            EncodeOptions options) {
+  const TextFile file(path);
+  ScoredText read{.tokens = text.encode(file.text(), options),
+                  .bytes = text.is_text() ? static_cast<int64_t>(file.text().size()) : 0};
+  const std::string doubt = why_no_single_text(path, file.text(), "text");
+  if (!doubt.empty()) log_warn("{}: {}; the whole file is scored as one text", path, doubt);
   for (const int32_t token : read.tokens) {
     if (token < 0 || token >= model.vocab) {
       throw DataError(fmt::format("{}: token {} is outside of the vocabulary of {}", path, token, model.vocab));

@@ -60,8 +60,10 @@ struct ScoredText {
   std::vector<int32_t> tokens;
   int64_t bytes = 0;  // 0: the file holds token ids
 };
-// DataError naming the file if it cannot be read, or has fewer than 2 tokens or one outside of the vocabulary.
-ScoredText read_scored_text(const std::string& path, const TextCodec& text, const ModelConfig& model);
+// Reads compressed files, too. Warns of files that seem to be no text. DataError naming the file if it cannot be read,
+// or has fewer than 2 tokens or one outside of the vocabulary.
+ScoredText read_scored_text(const std::string& path, const TextCodec& text, const ModelConfig& model,
+                            EncodeOptions options = {.add_special_tokens = true});
 
 struct TextScore {
   double nats = 0.0;

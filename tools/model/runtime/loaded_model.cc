@@ -78,10 +78,10 @@ TextCodec::TextCodec(const std::string& path, const Config& config)
   }
 }
 
-std::vector<int32_t> TextCodec::encode(std::string_view text) const {
+std::vector<int32_t> TextCodec::encode(std::string_view text, EncodeOptions options) const {
   std::vector<int32_t> tokens;
   if (tokenizer_) {
-    tokenizer_->encode(text, tokens);
+    tokenizer_->encode(text, tokens, options);
     for (const int32_t token : tokens) {
       if (token < vocab_) continue;
       throw DataError(fmt::format("the text has the token '{}' of tokenizer_config.json, whose id {} the model lacks",

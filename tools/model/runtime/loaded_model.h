@@ -25,8 +25,8 @@ class TextCodec {
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   // The ids of the model below this number have a text. A vocabulary may be padded beyond its tokenizer.
   int64_t vocab() const { return vocab_; }
-  // DataError for text that is not numbers where it must be.
-  std::vector<int32_t> encode(std::string_view text) const;
+  // DataError for text that is not numbers where it must be. The options are for a tokenizer.
+  std::vector<int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
  private:
   friend class TextDecoder;

@@ -60,7 +60,7 @@ constexpr std::array kMetrics = {
     Metric{.name = "loss",
            .unit = "nats/token",
            .meaning = "mean over the tokens of the global batch",
-           .of_step = [](Figures f) -> json { return f.report.loss; },
+           .of_step = [](Figures f) -> json { return f.report.lacks_targets() ? json(nullptr) : json(f.report.loss); },
            .tag = "train/loss",
            .prometheus = {"loss", "gauge", "Training loss of the last step, nats per token."},
            .line = {.text = [](double value) { return "loss " + loss_text(value); }},

@@ -48,6 +48,7 @@ std::string StepReport::skip_reason(const ParameterSet& parameters) const {
   if (applied) return "";
   if (!verdict.state_finite) return state_fault_reason(culprit.value_or(""));
   if (spike) return *spike;
+  if (lacks_targets()) return "no token of the global batch is a target: all are masked or padding";
   if (!verdict.loss_finite) {
     return fmt::format("the loss is not finite: {}",
                        culprit.value_or("every op's output was finite when the batch was run again; the loss itself "
@@ -67,6 +68,7 @@ std::string StepReport::skip_reason(const ParameterSet& parameters) const {
 std::string StepReport::advice(const ScalerConfig& scaler) const {
   constexpr const char* kPrecision = "a lower optimizer.lr, or fp32 for the layer named (precision.rules)";
   if (!verdict.state_finite) return kStateFaultAdvice;
+  if (lacks_targets()) return "look at the loss_mask of the data, or give a larger train.global_batch";
   if (spike) return fmt::format("look at the data of this step, or try {}", kPrecision);
   if (!verdict.loss_finite || scale == 1.0f) return fmt::format("try {}", kPrecision);
   if (verdict.gradients_finite) {

@@ -23,11 +23,11 @@ struct ProbedStep;
 // The report of a step. The same on every rank, except for the time.
 struct StepReport {
   int64_t step = 0;
-  double loss = 0.0;       // mean over the non-ignored tokens of the global batch, nats
+  double loss = 0.0;       // mean over the targets of the global batch, nats; NaN without targets
   double grad_norm = 0.0;  // of the unscaled gradient of that mean, before clipping
   double clip_factor = 1.0;
   double learning_rate = 0.0;
-  int64_t tokens = 0;       // non-ignored
+  int64_t tokens = 0;       // targets
   float scale = 1.0f;       // used in this step
   float next_scale = 1.0f;  // after it
   ScalerEvent event = ScalerEvent::kUnchanged;
@@ -48,6 +48,8 @@ struct StepReport {
   std::shared_ptr<const ProbedStep> probed{};  // findings of the probe; rank 0 has the findings of all ranks
   double seconds = 0.0;
 
+  // Whether the step was skipped because the global batch has no target.
+  bool lacks_targets() const { return event == ScalerEvent::kSpike && !spike; }
   // Why the step was skipped, in one line; empty when it was applied.
   std::string skip_reason(const ParameterSet& parameters) const;
   // Advice to a user whose run ends with skipped steps like this one.

@@ -96,13 +96,13 @@ const StepWork::Samples& StepWork::read(int64_t step) {
   return samples;
 }
 
-int64_t StepWork::count_global_tokens() const {
+int64_t StepWork::count_global_targets() const {
   // There is nothing to ask the other ranks.
   if (batches_.all_targets_counted()) return config_.train.global_batch * config_.model.context;
   const int64_t mine = count_targets(samples_[static_cast<size_t>(step_) % samples_.size()].targets);
   int64_t all = 0;
   for (const int64_t tokens : all_gather_records(communicator_, mine)) all += tokens;
-  return std::max<int64_t>(all, 1);  // a step of ignored targets has the loss 0 and no gradient
+  return all;
 }
 
 void StepWork::set_loss_gradient(double value) {

@@ -1,6 +1,7 @@
 // The passes of one step, and their measurements.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -35,8 +36,10 @@ class StepWork {
   // Reads the samples of the kAhead steps after this one, as far as the run goes. Returns the error; empty without. A
   // rank with such an early error can warn the others, and all stop with whole weights.
   std::string read_ahead(int64_t step);
-  // Non-ignored tokens of the global batch, at least 1. Collective, unless every token counts.
-  int64_t count_global_tokens() const;
+  // Targets of the global batch. Collective, unless every token counts.
+  int64_t count_global_targets() const;
+  // The same, at least 1: the loss is divided by it. Without targets the loss is 0 and there is no gradient.
+  int64_t count_global_tokens() const { return std::max<int64_t>(count_global_targets(), 1); }
   // The gradient of the summed loss that backward passes start from.
   void set_loss_gradient(double value);
   // Queues forward and backward passes and the reduction. All that differs between steps lies in device memory, written

@@ -1,6 +1,7 @@
 #include "tools/train/step/train_step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <ranges>
@@ -114,7 +115,8 @@ TrainStep::Pending TrainStep::plan(int64_t step) {
   StepReport& report = started.report;
   report.step = step;
   work_.load(step);
-  report.tokens = work_.count_global_tokens();
+  report.tokens = work_.count_global_targets();
+  const int64_t divisor = std::max<int64_t>(report.tokens, 1);
   GradScaler scaler = planned_scaler();
   report.scale = scaler.scale();
   const int64_t applied_steps = s.sharded.optimizer.applied_steps() + (pending_ ? 1 : 0);
@@ -128,10 +130,12 @@ TrainStep::Pending TrainStep::plan(int64_t step) {
   if (!data_error_.empty()) plan.stop_request = StopRequest::kBadData;
   started.limits = s.spikes.limits(step);
   started.watched = plan;
-  started.watched.loss_limit = started.limits.loss * static_cast<double>(report.tokens);
+  started.watched.loss_limit = started.limits.loss * static_cast<double>(divisor);
   started.watched.norm_limit = started.limits.norm;
-  verdicts_.plan(s.spikes.holds_back() ? started.watched : plan);
-  started.loss_gradient = loss_gradient_of(report.scale, report.tokens);
+  if (s.spikes.holds_back()) plan = started.watched;
+  if (report.tokens == 0) plan.loss_limit = -1.0;  // no loss is so small: the weights stay, without weight decay
+  verdicts_.plan(plan);
+  started.loss_gradient = loss_gradient_of(report.scale, divisor);
   work_.set_loss_gradient(started.loss_gradient);
   return started;
 }
@@ -191,7 +195,7 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
   }
   const UpdateDecision decision = read_decision(report.step);
   report.verdict = decision.verdict;
-  report.loss = decision.verdict.loss_sum / static_cast<double>(report.tokens);
+  report.loss = report.tokens > 0 ? decision.verdict.loss_sum / static_cast<double>(report.tokens) : std::nan("");
   report.grad_norm = decision.grad_norm;
   report.clip_factor = decision.clip_factor;
   if (decision.verdict.loss_finite && decision.outcome != StepOutcome::kGradientOverflow &&
