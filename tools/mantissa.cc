@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -362,6 +363,10 @@ int main(int argc, char** argv) {
   mantissa::Program program;
   const std::optional<int> code = mantissa::parse(program, argc, argv);
   if (code) return mantissa::checked_output(*code);
+  if (std::error_code error; std::filesystem::current_path(error).empty()) {  // somebody removed it
+    mantissa::log_error("the working directory cannot be used: {}; change to a folder that exists", error.message());
+    return static_cast<int>(mantissa::ExitCode::kConfig);
+  }
   const auto is_named = [](const mantissa::Verb& verb) { return verb.command->parsed(); };
   return mantissa::checked_output(std::ranges::find_if(program.verbs, is_named)->run());
 }

@@ -100,6 +100,17 @@ TEST(CommandLine, AResultThatADiskCannotHoldIsNoSuccess) {
   EXPECT_TRUE(has(outcome.output, "standard output cannot be written to its end: No space left on device"));
 }
 
+TEST(CommandLine, AWorkingDirectoryThatIsGoneIsNoDefect) {
+  const std::string folder = fresh_folder("gone");
+  const Outcome outcome = run_shell("program=$(realpath " + program_under_test() + "); cd " + folder + "; rmdir " +
+                                    folder + "; $program train x.yaml; echo code $?; $program --help");
+  EXPECT_TRUE(
+      outcome.output.starts_with("error: the working directory cannot be used: No such file or directory; "
+                                 "change to a folder that exists\ncode 2\n"))
+      << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "Exit codes: ")) << outcome.output;
+}
+
 TEST(CommandLine, MistypedWordsGetTheNearestOnes) {
   const auto expect = [](const std::vector<std::string>& words, const std::string& message) {
     const Outcome outcome = run_program(0, words);

@@ -188,6 +188,7 @@ class TrainingJob {
     if (communicator_.rank() != 0) return;
     for (const std::string& line : ineffective_settings(run_, origins_, communicator_.size(), path))
       warn_in_lines(line);
+    for (const std::string& line : doubtful_settings(run_)) warn_in_lines(line);
   }
 
   bool is_finished() {
@@ -321,6 +322,7 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     for (const std::string& line : ineffective_settings(config, origins)) {
       log_warn("{}", wrapped(line, std::string_view("warning: ").size(), Paths::kPassOver));
     }
+    for (const std::string& line : doubtful_settings(config)) log_warn("{}", line);
     if (config.data.format == DataFormat::kBytes && config.model.vocab < 256) {
       log_warn("model.vocab = {}: data with other bytes than 0 to {} are refused; 256 has all bytes",
                config.model.vocab, config.model.vocab - 1);
