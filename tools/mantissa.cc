@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -21,6 +22,7 @@
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
+#include "tools/config/config.h"
 #include "tools/config/config_reader.h"
 #include "tools/lab/verbs.h"
 #include "tools/model/verbs.h"
@@ -170,14 +172,20 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-std::string explain_option(const CLI::App& app, const std::string& word, const std::string& name) {
-  const bool is_setting = app.get_option_no_throw("overrides") != nullptr && word.find('=') != std::string::npos &&
-                          name.find('.') != std::string::npos;
+// `next`: the word after it.
+std::string explain_option(const CLI::App& app, const std::string& word, const std::string& next) {
+  const size_t equals = word.find('=');
+  const std::string name = word.substr(0, equals);
+  const bool takes_settings = app.get_option_no_throw("overrides") != nullptr;
+  const bool is_setting = takes_settings && equals != std::string::npos && name.find('.') != std::string::npos;
   const std::string verb = path_of(app), near = nearest(name, option_names(app), likely_slips(name));
+  std::vector<std::string> settings = takes_settings ? settings_named(name) : std::vector<std::string>();
+  for (std::string& path : settings) path += "=" + (equals == std::string::npos ? next : word.substr(equals + 1));
   const std::string hint = is_setting
                                ? fmt::format("settings have no dashes: {}", word.substr(word.find_first_not_of('-')))
-                           : !near.empty() ? fmt::format("did you mean '{}'?", near)
-                                           : fmt::format("there are: {}", fmt::join(option_names(app), ", "));
+                           : !near.empty()     ? fmt::format("did you mean '{}'?", near)
+                           : !settings.empty() ? fmt::format("settings have no dashes: {}", fmt::join(settings, " or "))
+                                               : fmt::format("there are: {}", fmt::join(option_names(app), ", "));
   return fmt::format("{}: there is no option '{}'; {}", verb.empty() ? kProgram : verb, name, hint);
 }
 
@@ -197,7 +205,7 @@ Reading read_words(const CLI::App& app, const std::vector<std::string>& words) {
       const std::string name = word.substr(0, word.find('='));
       const CLI::Option* const option = reading.command->get_option_no_throw(name);
       if (option == nullptr) {
-        reading.problem = explain_option(*reading.command, word, name);
+        reading.problem = explain_option(*reading.command, word, i + 1 < words.size() ? words[i + 1] : "VALUE");
         break;
       }
       if (option->get_type_size() > 0 && name == word) ++i;  // its value
@@ -355,6 +363,10 @@ int main(int argc, char** argv) {
   mantissa::Program program;
   const std::optional<int> code = mantissa::parse(program, argc, argv);
   if (code) return mantissa::checked_output(*code);
+  if (std::error_code error; std::filesystem::current_path(error).empty()) {  // somebody removed it
+    mantissa::log_error("the working directory cannot be used: {}; change to a folder that exists", error.message());
+    return static_cast<int>(mantissa::ExitCode::kConfig);
+  }
   const auto is_named = [](const mantissa::Verb& verb) { return verb.command->parsed(); };
   return mantissa::checked_output(std::ranges::find_if(program.verbs, is_named)->run());
 }

@@ -24,7 +24,7 @@ stop_ranks() {
   left=$((end - $(date +%s)))
   if ((SECONDS < left && left < 900)); then # farther from the end, it is not of the time limit
     echo "job $job: that was $SECONDS s after the start and $left s before the time limit: give a longer --time," \
-      "or a shorter --signal=B:USR1@60"
+      "or a signal nearer to it: --signal=B:USR1@$((left / 2))"
   fi
 }
 

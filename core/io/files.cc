@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "core/base/check.h"
 #include "core/base/error.h"
 
 namespace mantissa {
@@ -142,6 +143,12 @@ void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
     offset += static_cast<uint64_t>(count);
     out = out.subspan(static_cast<size_t>(count));
   }
+}
+
+void require_readable(const std::string& path) {
+  const bool is_denied = ::euidaccess(path.c_str(), R_OK) != 0 && errno == EACCES;
+  require<ConfigError>(!is_denied, "'{}' cannot be read: {}; ask its owner for the permission", path,
+                       std::generic_category().message(EACCES));
 }
 
 std::optional<std::string> text_of_file(const std::string& path) {

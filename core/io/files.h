@@ -114,6 +114,9 @@ class InputFile {
   int descriptor_ = -1;  // -1: opened by each read
 };
 
+// ConfigError for a file or folder that this user may not read. It would seem to be missing otherwise.
+void require_readable(const std::string& path);
+
 // The bytes of a regular file; nothing if it cannot be read.
 std::optional<std::string> text_of_file(const std::string& path);
 

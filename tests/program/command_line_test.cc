@@ -100,6 +100,17 @@ TEST(CommandLine, AResultThatADiskCannotHoldIsNoSuccess) {
   EXPECT_TRUE(has(outcome.output, "standard output cannot be written to its end: No space left on device"));
 }
 
+TEST(CommandLine, AWorkingDirectoryThatIsGoneIsNoDefect) {
+  const std::string folder = fresh_folder("gone");
+  const Outcome outcome = run_shell("program=$(realpath " + program_under_test() + "); cd " + folder + "; rmdir " +
+                                    folder + "; $program train x.yaml; echo code $?; $program --help");
+  EXPECT_TRUE(
+      outcome.output.starts_with("error: the working directory cannot be used: No such file or directory; "
+                                 "change to a folder that exists\ncode 2\n"))
+      << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "Exit codes: ")) << outcome.output;
+}
+
 TEST(CommandLine, MistypedWordsGetTheNearestOnes) {
   const auto expect = [](const std::vector<std::string>& words, const std::string& message) {
     const Outcome outcome = run_program(0, words);
@@ -117,8 +128,36 @@ TEST(CommandLine, MistypedWordsGetTheNearestOnes) {
   expect({"analyze", "-x"}, "analyze: there is no option '-x'; there are: --help");
   expect({"train", "x.yaml", "-optimizer.lr=3e-4"}, "settings have no dashes: optimizer.lr=3e-4");
   expect({"train", "x.yaml", "--optimizer.lr=3e-4"}, "settings have no dashes: optimizer.lr=3e-4");
+  expect({"train", "x.yaml", "--lr", "1e-3"},
+         "train: there is no option '--lr'; settings have no dashes: optimizer.lr=1e-3");
+  expect({"train", "x.yaml", "--learning-rate=1e-3"}, "settings have no dashes: optimizer.lr=1e-3");
+  expect({"config", "x.yaml", "--batch-size"}, "settings have no dashes: train.global_batch=VALUE");
+  expect({"compare", "x.yaml", "--optimizer.lr", "1e-3"}, "settings have no dashes: optimizer.lr=1e-3");
   expect({"train"}, "train: config is required\nmantissa train --help: ");
   expect({"generate", "run", "--prompt", "a", "--tokens", "-1"}, "generate: --tokens: ");
+}
+
+// Processes of a launcher that tells MPI nothing.
+TEST(Launchers, ProcessesOfTorchrunAreToldThatTheyAreAlone) {
+  const SmallRun run("torchrun");
+  const std::string command = command_line(program_under_test(), {"train", run.config_path(), "train.stop_at_step=1"});
+  const Outcome outcome = run_shell("RANK=0 WORLD_SIZE=4 " + command);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "warning: WORLD_SIZE=4 is set, as torchrun and others do")) << outcome.output;
+  EXPECT_TRUE(has(outcome.output, "mpirun -np 4")) << outcome.output;
+  EXPECT_FALSE(has(run_shell("RANK=0 WORLD_SIZE=1 " + command).output, "WORLD_SIZE"));
+}
+
+// As mpirun binds two ranks, unless it is told otherwise.
+TEST(Launchers, RanksWithMoreThreadsThanProcessorsAreNamed) {
+  const SmallRun run("narrow_binding");
+  const std::string command =
+      command_line(program_under_test(), {"train", run.config_path(), "train.stop_at_step=1", "train.threads=2"});
+  const Outcome outcome = run_under_mpirun(2, "taskset -c 0 " + command);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  const std::string warning = "threads: rank 0 is bound with 2 threads on 1 processor: give mpirun --bind-to none";
+  EXPECT_TRUE(has(outcome.output, warning)) << outcome.output;
+  EXPECT_FALSE(has(outcome.output, "threads: rank 1")) << outcome.output;
 }
 
 // The shell's completions after the given words.

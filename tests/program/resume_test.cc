@@ -252,6 +252,16 @@ TEST(Resume, ACheckpointOfAnotherModelIsRefused) {
   EXPECT_NE(outcome.output.find("another model:\n  model.layers: 2 -> 3\nGive"), std::string::npos) << outcome.output;
 }
 
+TEST(Resume, SettingsWithoutAnEffectNeedNoConsent) {
+  const ThreadedRun run("idle_settings"), straight("straight_idle");
+  const std::string history = "precision.delayed.history=32";
+  straight.train(1, {});
+  run.train(1, {"train.stop_at_step=7"});
+  EXPECT_EQ(run.try_train(1, {"precision.recipe=delayed", history}).exit_code, 2);
+  run.train(1, {history, "scaler.growth_interval=7", "data.validation_fraction=0.2", "model.rope_base=500"});
+  EXPECT_EQ(run.losses(), straight.losses());
+}
+
 TEST(Resume, ChangedTrainingSettingsAreShownAndNeedConsent) {
   const ThreadedRun run("changed_settings");
   run.train(1, {"train.stop_at_step=2"});

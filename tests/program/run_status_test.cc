@@ -225,11 +225,30 @@ test:
 
 TEST(RunStatusOfARun, AStartThatFailsIsAFailureWithItsMessage) {
   const ThreadedRun run("status_refused_start");
-  run.train(1, {"train.steps=6"});
-  EXPECT_EQ(run.try_train(2, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
+  EXPECT_EQ(run.try_train(1, {"train.max_minutes=0.001"}).exit_code, 75);
+  EXPECT_EQ(run.try_train(2, {"data.train=[/no/such/file]"}).exit_code, 3);
   const Outcome later = status(run);
-  EXPECT_TRUE(later.output.starts_with("failed: at the start, after step 6 of 6\n")) << later.output;
+  EXPECT_TRUE(later.output.starts_with("failed: at the start, after step 1 of 20\n")) << later.output;
   EXPECT_NE(later.output.find("error: data.train: /no/such/file"), std::string::npos) << later.output;
+}
+
+TEST(RunStatusOfARun, ARefusedStartLeavesADoneRunDone) {
+  const ThreadedRun run("status_stays_done");
+  run.train(1, {"train.steps=6"});
+  const std::vector<std::pair<std::vector<std::string>, int>> starts = {
+      {{"train.steps=8", "data.train=[/no/such/file]"}, 3},
+      {{"train.steps=8", "optimizer.weight_decay=0.5"}, 2},
+      {{"train.steps=5"}, 2},
+      {{"train.steps=6"}, 0}};
+  for (const int ranks : {1, 2}) {
+    for (const auto& [settings, exit_code] : starts) {
+      EXPECT_EQ(run.try_train(ranks, settings).exit_code, exit_code) << settings[0];
+      const Outcome later = status(run);
+      EXPECT_TRUE(later.output.starts_with("done: step 6 of 6, ")) << settings[0] << "\n" << later.output;
+    }
+  }
+  run.train(1, {"train.steps=8"});
+  EXPECT_TRUE(status(run).output.starts_with("done: step 8 of 8, "));
 }
 
 TEST(RunStatusOfARun, FilesThatCannotBeWrittenDoNotStopIt) {
@@ -262,6 +281,7 @@ TEST(RunStatusOfARun, ARefusedStartChangesNothing) {
   EXPECT_EQ(refused.exit_code, 4);
   EXPECT_NE(refused.output.find("model.width: 32 -> 16"), std::string::npos) << refused.output;
   for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(read_file(run.run_dir() + names[i]), before[i]) << names[i];
+  EXPECT_TRUE(status(run).output.starts_with("done: step 5 of 20, ")) << status(run).output;
 }
 
 // One rank is stopped for most of the time. Its steps take longer than the time between two stops, so that it is at

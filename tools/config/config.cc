@@ -210,6 +210,26 @@ std::vector<std::string> reporting_differences(const Config& saved, const Config
   });
 }
 
+bool is_assignment(const std::string& word) {
+  const std::string first = word.substr(0, word.find_first_of(".[="));
+  return word.find('=') != std::string::npos && std::ranges::any_of(flatten(Config{}), [&first](const auto& setting) {
+           return setting.first == first || setting.first.starts_with(first + ".");
+         });
+}
+
+std::vector<std::string> settings_named(std::string name) {
+  name.erase(0, std::min(name.size(), name.find_first_not_of('-')));
+  std::ranges::replace(name, '-', '_');
+  std::vector<std::string> found;
+  for (const auto& [word, meaning] : config_synonyms()) {
+    if (word == name) found.push_back(meaning);
+  }
+  for (const auto& [path, value] : flatten(Config{})) {
+    if (("." + path).ends_with("." + name)) found.push_back(path);
+  }
+  return found;
+}
+
 bool steers_training(std::string_view path) {
   static constexpr std::array<std::string_view, 8> kSteering = {
       "train.steps",           "optimizer.lr",    "optimizer.final_lr", "optimizer.schedule", "optimizer.warmup_steps",

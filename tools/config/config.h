@@ -344,6 +344,11 @@ std::vector<std::string> reporting_differences(const Config& saved, const Config
 // resumed run takes the new value with a notice.
 bool steers_training(std::string_view path);
 
+// Whether the word has the form KEY=VALUE, and its first key is that of a setting.
+bool is_assignment(const std::string& word);
+// Paths of the settings with this name here or in other programs: "optimizer.lr" for lr, --lr and --learning-rate.
+std::vector<std::string> settings_named(std::string name);
+
 // ---- Checks, which reject impossible combinations of settings before anything is allocated: validation.cc.
 
 // ConfigError that lists every problem: keys, values, where they were written (by `origins`), and what to do. Settings

@@ -148,21 +148,36 @@ void drop_fixed(ConfigNode& section, const std::string& path, bool written, std:
   throw ConfigError(fmt::format("{}: {} is not available: {}", origin, what, why));
 }
 
-// Short names of precisions that are no value of `compute` or `recipe`. Rules have other keys.
-void refuse_fp32_products(const ConfigMember& member, const std::string& section) {
-  if ((member.key != "compute" && member.key != "recipe") || section.find("rules[") != std::string::npos) return;
+// Names of precisions that are a value of another key than `compute` or `recipe`. Rules have other keys.
+void refuse_other_precision(const ConfigMember& member, const std::string& path) {
+  if ((member.key != "compute" && member.key != "recipe") || path.find("rules[") != std::string::npos) return;
   const std::string& text = member.value.text;
+  const bool is_compute = member.key == "compute";
+  const std::string section = path.empty() ? "precision" : path;
+  const auto refuse_word = [&](const std::string& why) {
+    throw ConfigError(fmt::format("{}: {}: '{}' {}", member.origin, join_config_path(path, member.key), text, why));
+  };
   const auto products = parse_fp32_products(text);
-  if (!products || *products == Fp32Products::kFp32) return;
-  throw ConfigError(
-      fmt::format("{}: {}.{}: '{}' is a way to multiply fp32 numbers: set {}.compute=fp32 and {}.fp32_products={}",
-                  member.origin, section, member.key, text, section, section, text));
+  if (products && *products != Fp32Products::kFp32) {
+    refuse_word(fmt::format("is a way to multiply fp32 numbers: set {0}.compute=fp32 and {0}.fp32_products={1}",
+                            section, text));
+  }
+  if (is_compute && parse_recipe(text)) {
+    refuse_word(fmt::format("is a format of matrix products: set {}.recipe={}", section, text));
+  }
+  constexpr std::string_view kNarrow[] = {"fp8", "float8", "e4m3", "e5m2", "fp4", "float4", "e2m1", "int8", "int4"};
+  if (is_compute && std::ranges::any_of(kNarrow, [&](std::string_view name) { return text.starts_with(name); })) {
+    refuse_word(fmt::format("is too narrow to compute in: matrix products round to 8 or 4 bits by {}.recipe, one of {}",
+                            section, kRecipeNames));
+  }
+  const bool is_wide = std::ranges::count(config_names::kCompute, text, &config_names::Name<DType>::first) > 0;
+  if (!is_compute && is_wide) refuse_word(fmt::format("is a format to compute in: set {}.compute={}", section, text));
 }
 
 void refuse_below(const ConfigNode& node, const std::string& section) {
   for (const ConfigMember& member : node.members) {
     const std::string path = join_config_path(section, member.key);
-    refuse_fp32_products(member, section);
+    refuse_other_precision(member, section);
     for (const Unavailable& one : unavailable()) {
       if (std::ranges::count(one.keys, member.key) > 0) refuse(member.origin, path, one.why);
     }

@@ -12,6 +12,7 @@
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/checkpoint_store.h"
+#include "core/io/files.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {
@@ -161,6 +162,7 @@ std::string configuration_file(const std::string& path) {
   std::error_code error;  // then it is no folder
   if (!fs::is_directory(path, error)) return path;
   refuse_foreign_model(path);
+  require_readable(path + "/" + kRunConfig);
   return fs::exists(path + "/" + kRunConfig, error) ? path + "/" + kRunConfig : path;
 }
 

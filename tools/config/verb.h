@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/config/config.h"
+
 namespace mantissa {
 
 struct Verb {
@@ -37,6 +39,15 @@ class VerbOptions {
   CLI::Option* list(const char* name, std::vector<T>& values, const std::string& text) {
     CLI::Option* const option = command_.add_option(name, values, text)->delimiter(',')->allow_extra_args(false);
     return values.empty() ? option : option->capture_default_str();
+  }
+  // Files, and settings after them: `--text FILES precision.compute=fp32`. The settings join `overrides`, whose own
+  // option must have been added before. A file with such a name is given as ./data=1.txt.
+  void files(const char* name, std::vector<std::string>& files, std::vector<std::string>& overrides,
+             const std::string& text) {
+    const auto take = [&files, &overrides](const std::vector<std::string>& words) {
+      for (const std::string& word : words) (is_assignment(word) ? overrides : files).push_back(word);
+    };
+    command_.add_option_function<std::vector<std::string>>(name, take, text);
   }
   void json(std::string& path) { add("--json", path, "also write the figures to this file"); }
   void html_and_json(std::string& html, std::string& path) {

@@ -141,9 +141,11 @@ void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
   const auto request = std::make_shared<EvaluateRequest>();
   command->add_option("model", request->model.path, kModelHelp)->required();
   command->add_option("overrides", request->model.overrides, "settings that replace the run's: precision.compute=fp32");
-  command->add_option("--text", request->texts,
-                      "files, folders or patterns: perplexity and bits per byte of each file");
-  command->add_option("--tasks", request->tasks, "multiple choice: JSON lines, or llm.c's hellaswag_val.bin");
+  VerbOptions options(*command);
+  options.files("--text", request->texts, request->model.overrides,
+                "files, folders or patterns: perplexity and bits per byte of each file");
+  options.files("--tasks", request->tasks, request->model.overrides,
+                "multiple choice: JSON lines, or llm.c's hellaswag_val.bin");
   add_window_options(command, request->model);
   VerbOptions(*command).count("--stride", request->stride, 0, kMostTokens,
                               "tokens from a window to the next; 0: windows do not overlap");

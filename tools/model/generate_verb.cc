@@ -52,6 +52,16 @@ struct GenerateRequest {
   int64_t batch = 8;               // prompts of a file that are continued at a time
 };
 
+// f(), which takes the text of --prompt. Errors in it are the command line's.
+template <typename F>
+void take_argument(const F& f) {
+  try {
+    f();
+  } catch (const DataError& error) {
+    throw ConfigError("--prompt: {}", error.what());
+  }
+}
+
 class PromptReader {
  public:
   // `context`: how many tokens the model sees.
@@ -161,7 +171,7 @@ PromptList read_prompts(const PromptChoice& choice, const std::string& model, co
                     static_cast<int>(choice.messages.has_value()) + static_cast<int>(choice.prompts.has_value());
   require<ConfigError>(given == 1, "give one of --prompt, --chat, --messages and --prompts, got {} of them", given);
   PromptReader reader(choice, model, codec, context);
-  if (choice.prompt) reader.add_text("--prompt", *choice.prompt);
+  if (choice.prompt) take_argument([&] { reader.add_text("--prompt", *choice.prompt); });
   if (choice.chat) reader.add_chat("--chat", {{.role = "user", .content = *choice.chat}});
   if (choice.messages) {
     const nlohmann::json json = JsonNode::read(*choice.messages);
@@ -249,7 +259,8 @@ void generate(const GenerateRequest& request) {
   std::vector<std::vector<int32_t>> prompts;
   std::vector<GrowingText> texts;
   for (const Prompt& prompt : list.prompts) {
-    generator.require_valid(prompt.tokens, request.sampling);
+    const auto check = [&] { generator.require_valid(prompt.tokens, request.sampling); };
+    request.prompts.prompt ? take_argument(check) : check();
     prompts.push_back(prompt.tokens);
     texts.emplace_back(prompt, codec, stops);
   }

@@ -146,7 +146,10 @@ void add_train(CLI::App* tokenizer, std::vector<Verb>& verbs) {
   command->add_option("--pattern", options.pattern, "how text is cut into words before")
       ->check(CLI::IsMember(trainable_patterns()))
       ->capture_default_str();
-  command->add_option("--special", options.special_tokens, "a special token; the first one ends a text")
+  command
+      ->add_option("--special", options.special_tokens,
+                   "a special token; the first one ends a text; several times for several")
+      ->allow_extra_args(false)
       ->check([](const std::string& token) { return std::string(token.empty() ? "expected a token" : ""); });
   command->add_option("--min-frequency", options.min_frequency, "merge no pair that is rarer")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));

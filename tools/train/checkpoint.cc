@@ -9,10 +9,13 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
+#include "tools/config/config_binding.h"
+#include "tools/config/precision_phases.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/optional_json.h"
 #include "tools/run/state/run_folder.h"
 #include "tools/train/checkpoint_files.h"
+#include "tools/train/ineffective_settings.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
@@ -63,10 +66,25 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
   });
 }
 
-// The training_differences() that need consent.
-std::vector<std::string> shaping(std::vector<std::string> differences) {
-  std::erase_if(differences, [](const std::string& difference) {
-    return steers_training(std::string_view(difference).substr(0, difference.find(':')));
+// Whether the setting has its default, or no effect on any number of ranks.
+bool is_idle(const std::string& setting, const Config& config) {
+  auto values = flatten(config), defaults = flatten(Config());
+  const auto is_named = [&](const std::string& text) {  // or its section is
+    const std::string path = text.substr(0, text.find(' '));
+    // A setting of a single phase goes by the name of the whole training's.
+    const bool is_of_phase = phase_count(config) > 1 && path.starts_with("precision.");
+    return !is_of_phase && (setting + ".").starts_with(path + ".");
+  };
+  return values[setting] == defaults[setting] || std::ranges::any_of(ineffective_settings(config, {}), is_named);
+}
+
+// The training_differences() that need consent. Steering settings do not, nor settings that are idle before and after.
+std::vector<std::string> shaping(std::vector<std::string> differences, const Config& saved, const Config& run) {
+  const bool is_known =  // a plugin of the checkpoint is not loaded here
+      saved.model.name == run.model.name && saved.model.plugin_digest == run.model.plugin_digest;
+  std::erase_if(differences, [&](const std::string& difference) {
+    const std::string setting = difference.substr(0, difference.find(": "));
+    return steers_training(setting) || (is_known && is_idle(setting, saved) && is_idle(setting, run));
   });
   return differences;
 }
@@ -74,11 +92,11 @@ std::vector<std::string> shaping(std::vector<std::string> differences) {
 void require_same_training(const Checkpoint& checkpoint, const Config& run) {
   const Config saved = saved_config(checkpoint);
   const auto differences = training_differences(saved, run);
-  const auto others = shaping(differences);
+  const auto others = shaping(differences, saved, run);
+  std::vector<std::string> of_model = others;
+  std::erase_if(of_model, [](const std::string& difference) { return !difference.starts_with("model."); });
   // The fingerprint in the manifest may be from a version that had fewer settings.
-  if (model_fingerprint(saved) != model_fingerprint(run)) {
-    std::vector<std::string> of_model = others;
-    std::erase_if(of_model, [](const std::string& difference) { return !difference.starts_with("model."); });
+  if (!of_model.empty() && model_fingerprint(saved) != model_fingerprint(run)) {
     throw CheckpointError(
         fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
                     "with, or another train.run_dir",
@@ -192,7 +210,7 @@ bool is_finished(const Config& run, const ConfigOrigins& origins, const ResumePo
     const Config saved = saved_config(open_checkpoint(point.folder));
     unused = training_differences(saved, run);
     finished = is_own_checkpoint(point.folder, run) && figures && figures->progress == RunProgress::kDone &&
-               shaping(unused).empty();
+               shaping(unused, saved, run).empty();
     std::ranges::move(reporting_differences(saved, run, origins), std::back_inserter(unused));
   }
   return all_gather_records(communicator, int32_t{finished})[0] != 0;

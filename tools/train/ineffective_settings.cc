@@ -348,4 +348,19 @@ std::vector<std::string> ineffective_settings(const Config& config, const Config
   return texts;
 }
 
+std::vector<std::string> doubtful_settings(const Config& config) {
+  const float stddev = config.train.init_from.empty() ? config.model.init_stddev : 0.02f;
+  const double rate = config.optimizer.schedule.peak;
+  const std::pair<bool, std::string> doubts[] = {
+      {config.model.context == 1, "model.context = 1: each token sees only itself; expected the length of sequences"},
+      {stddev == 0.0f, "model.init_stddev = 0: weights begin alike, and stay so; 0.02 is usual"},
+      {stddev >= 1.0f, fmt::format("model.init_stddev = {}: steps may overflow; 0.02 is usual", stddev)},
+      {rate >= 1.0, fmt::format("optimizer.lr = {}: steps move weights by about as much; 1e-3 is usual", rate)}};
+  std::vector<std::string> texts;
+  for (const auto& [is_doubtful, text] : doubts) {
+    if (is_doubtful) texts.push_back(text);
+  }
+  return texts;
+}
+
 }  // namespace mantissa

@@ -15,4 +15,7 @@ namespace mantissa {
 std::vector<std::string> ineffective_settings(const Config& config, const ConfigOrigins& origins, int ranks = 0,
                                               ContributionPath path = ContributionPath::kExchanged);
 
+// Settings that can be trained with, but hardly are meant, each with its reason.
+std::vector<std::string> doubtful_settings(const Config& config);
+
 }  // namespace mantissa

@@ -95,18 +95,23 @@ class TrainingJob {
   bool prepare() {
     check();
     if (std::error_code unknown; std::filesystem::exists(run_.train.run_dir, unknown)) hold_folder();
-    has_folder_ = all_gather_records(communicator_, static_cast<int32_t>(folder_.has_value())).front() != 0;
+    const auto last = read_metrics_prom(run_.train.run_dir);
+    const bool goes_on = folder_ && !(last && last->progress == RunProgress::kDone);
+    const int32_t found = all_gather_records(communicator_, int32_t{folder_.has_value()} + int32_t{goes_on}).front();
+    has_folder_ = found > 0;
     checkpoint_ = find_resume_point(run_, communicator_);
     if (checkpoint_) require_steps_left(run_, *checkpoint_);
     if (folder_ && !checkpoint_) warn_of_lost_steps(run_);
     if (is_finished()) return false;
-    // A first start with mistyped data leaves no folder. A start that continues a run leaves its error there.
-    if (!checkpoint_ || !has_folder_) batches_ = open_common_batches(run_, communicator_);
+    // A first start with mistyped data leaves no folder, and a run that is done stays as it is. A start that continues
+    // a run leaves its error there.
+    if (!checkpoint_ || found < 2) batches_ = open_common_batches(run_, communicator_);
     if (!checkpoint_) weights_ = find_initial_weights(run_, communicator_);
     evaluations_ = read_evaluations(run_, checkpoint_ ? run_.train.run_dir : run_.train.init_from, communicator_);
     hold_folder();
     // Another start may have been quicker.
     if (!checkpoint_ && !has_folder_) checkpoint_ = find_resume_point(run_, communicator_);
+    if (folder_) folder_->begin(unix_time());
     return true;
   }
 
@@ -183,6 +188,7 @@ class TrainingJob {
     if (communicator_.rank() != 0) return;
     for (const std::string& line : ineffective_settings(run_, origins_, communicator_.size(), path))
       warn_in_lines(line);
+    for (const std::string& line : doubtful_settings(run_)) warn_in_lines(line);
   }
 
   bool is_finished() {
@@ -194,7 +200,6 @@ class TrainingJob {
     }
     log_info("{}\n{}", wrapped(finished_text(run_, origins_), 0, Paths::kPassOver),
              next_commands(run_, communicator_.size()));
-    if (folder_) still_done(run_.train.run_dir);
     return true;
   }
 
@@ -247,6 +252,7 @@ class TrainingJob {
     figures.set("steps_total", static_cast<double>(run_.train.steps));
     if (start.checkpoint() != nullptr) figures.set("last_checkpoint_step", steps_done);
     heartbeat_.emplace(run_.train.run_dir, run_.train.last_step(), figures);
+    folder_->begin(*heartbeat_->figures()["start"]);
   }
 
   [[noreturn]] void leave(const std::exception& error) {
@@ -316,6 +322,7 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     for (const std::string& line : ineffective_settings(config, origins)) {
       log_warn("{}", wrapped(line, std::string_view("warning: ").size(), Paths::kPassOver));
     }
+    for (const std::string& line : doubtful_settings(config)) log_warn("{}", line);
     if (config.data.format == DataFormat::kBytes && config.model.vocab < 256) {
       log_warn("model.vocab = {}: data with other bytes than 0 to {} are refused; 256 has all bytes",
                config.model.vocab, config.model.vocab - 1);

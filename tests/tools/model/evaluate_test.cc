@@ -118,6 +118,15 @@ TEST(Evaluate, PrintsPerplexityAndBitsAByte) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   const nlohmann::json result = nlohmann::json::parse(read_file(folder + "/out.json")).at(0);
   const Outcome scored = program({"score", trained_run().run_dir(), folder + "/text", "precision.compute=fp32"});
+  // Settings also follow a list of files; files with an equals sign stay files.
+  const Outcome last =
+      program({"evaluate", trained_run().run_dir(), "--text", folder + "/text", "precision.compute=fp32"});
+  EXPECT_EQ(last.output, outcome.output);
+  write_file(folder + "/model.x=1", kText);
+  const Outcome named =
+      run_shell("program=$(realpath " + program_under_test() + "); cd " + folder + "; $program evaluate " +
+                trained_run().run_dir() + " --text text ./model.x=1 device=cpu");
+  EXPECT_THAT(named.output, HasSubstr("\n./model.x=1: "));
   double nats = 0.0;
   std::istringstream lines(scored.output);
   for (std::string line; std::getline(lines, line);)

@@ -154,6 +154,7 @@ TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
                  "--chat-template: vicuna not in {chatml,qwen,llama3}");
   expect_refused({"--prompt", "a", "--top-p", "1.5"}, 2, "top-p");
   expect_refused({"--prompt", "a", "--repetition-penalty", "0"}, 2, "the repetition penalty");
+  expect_refused({"--prompt", ""}, 2, "--prompt: the prompt must hold at least one token");
   expect_refused({"--prompts", run_->folder() + "/none.txt"}, 3, "none.txt: cannot be read");
   expect_refused({"--prompts", file("empty.txt", "\n\n")}, 3, "the file has no prompt");
   expect_refused({"--prompts", file("bad.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\"\n")}, 3,

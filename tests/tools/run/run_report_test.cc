@@ -103,6 +103,10 @@ TEST(RunReport, ComparesSettingsAndValidationLosses) {
             "2 done; the lowest validation loss is that of runs_compared_b: 2.5000 at step 200");
   EXPECT_EQ(figures.at("settings").at("rows"),
             json::array({{{"setting", "precision.compute"}, {"values", {"bf16", "fp16"}}}}));
+  // Losses per token of another tokenizer are no better or worse.
+  write_file(b.path + "/config.yaml", "data: {format: tokens, train: [tokens.bin]}\n");
+  EXPECT_EQ(examine_runs({a.path, b.path}, PreparedRun::now()).at("verdict").at("line"),
+            "2 done; losses are not ranked: they are per token, and the tokenizers or vocabularies differ");
   write_file(b.path + "/config.yaml", "model: {layers: many}\n");
   const json unreadable = examine_runs({a.path, b.path}, PreparedRun::now());
   EXPECT_TRUE(unreadable.at("settings").contains("reason"));

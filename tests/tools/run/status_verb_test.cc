@@ -17,6 +17,7 @@
 #include "core/base/error.h"
 #include "core/base/process.h"
 #include "core/io/checkpoint_store.h"
+#include "tests/tools/run/box_file.h"
 
 namespace mantissa {
 namespace {
@@ -87,12 +88,45 @@ TEST(RunStatus, TheLockAndTheHeartbeatDecide) {
 TEST(RunStatus, AStartThatDoesNotTrainYetIsNotTheOneBefore) {
   for (const RunProgress before : {RunProgress::kRunning, RunProgress::kStopped, RunProgress::kDone}) {
     PreparedRun run("again");
+    run.take_lock(kStarted + 60);
     run.beats(2e4, before).held();
     EXPECT_EQ(run.health(), RunHealth::kStarting);
     EXPECT_EQ(run.text().substr(0, 28), "starting: step 1200 of 5000,");
   }
   EXPECT_EQ(PreparedRun("first").held().health(), RunHealth::kStarting);
   EXPECT_EQ(PreparedRun("never").health(), RunHealth::kDead);
+}
+
+// Heartbeats are then older than the start that wrote them.
+TEST(RunStatus, AClockThatGoesBackChangesNoVerdict) {
+  EXPECT_EQ(PreparedRun("back_done").beats(2e4, RunProgress::kDone).health(), RunHealth::kDone);
+  EXPECT_EQ(PreparedRun("back_stopped").beats(2e4, RunProgress::kStopped).health(), RunHealth::kStopped);
+  EXPECT_EQ(PreparedRun("back_running").beats(-1e4).held().health(), RunHealth::kRunning);
+}
+
+TEST(RunStatus, AKilledRunHasTheLastStepOfItsBlackBox) {
+  PreparedRun run("last_step");
+  testing::BoxFile(0, 1).done(1, 1260).phase(2, 1261, "step").done(3, 1261).phase(4, 1262, "step").write(run.path);
+  EXPECT_EQ(run.beats(5.0).text().substr(0, 39), "dead: step 1261 of 5000, loss 2.5000, 2");
+  EXPECT_EQ(run.held().text().substr(0, 26), "running: step 1200 of 5000");
+}
+
+TEST(RunStatus, ARunThatMayNotBeReadIsNoMissingRun) {
+  PreparedRun run("unreadable");
+  run.beats(5.0);
+  ASSERT_EQ(chmod(run.path.c_str(), 0), 0);
+  const uid_t me = geteuid();
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(me == 0 ? seteuid(kNobody) : 0, 0);  // root reads everything
+  std::string message;
+  try {
+    read_status(run.path, kNow);
+  } catch (const ConfigError& error) {
+    message = error.what();
+  }
+  ASSERT_EQ(seteuid(me), 0);
+  ASSERT_EQ(chmod(run.path.c_str(), 0755), 0);
+  EXPECT_NE(message.find("/lock' cannot be read: Permission denied"), std::string::npos) << message;
 }
 
 TEST(RunStatus, AFolderWithoutARunIsRefused) {

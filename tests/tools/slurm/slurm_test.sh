@@ -193,6 +193,8 @@ wait_for 60 "steps of job $job" steps_done signalled
 scancel --batch --signal=USR1 "$job"
 continue_requeued "$job" signalled SIGUSR1
 grep -q "s before the time limit: give a longer --time" "$work/signalled.log" || fail "a short job is not told to be longer"
+read -r left advised <<<"$(sed -nE 's/.* ([0-9]+) s before the time limit.*USR1@([0-9]+).*/\1 \2/p' "$work/signalled.log" | head -1)"
+((advised < left)) || fail "the advised signal comes $advised s before the limit, and the one that was too early $left s"
 if grep -A9 "start 1: exit code 75" "$work/signalled.log" | grep -E "SIGTERM|Terminated"; then
   fail "the end of a requeued job's script looks like another signal to the ranks"
 fi

@@ -84,6 +84,16 @@ TEST(TokenizerVerbs, ATrainedTokenizerEncodesAndDecodes) {
   EXPECT_EQ(fs::file_size(output), expected.size() * sizeof(int32_t));
 }
 
+TEST(TokenizerVerbs, FilesAfterASpecialTokenAreFiles) {
+  const std::string folder = fresh_folder("tokenizer_words");
+  write_file(folder + "/a.txt", "hello hello");
+  write_file(folder + "/b.txt", "world world");
+  const Outcome trained = run_program(0, {"tokenizer", "train", "--vocab", "270", "--out", folder + "/made",
+                                          "--special", "<e>", folder + "/a.txt", folder + "/b.txt"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_FALSE(has(read_file(folder + "/made/tokenizer.json"), "a.txt"));
+}
+
 TEST(TokenizerVerbs, MistakesAreNamed) {
   const std::string folder = fresh_folder("tokenizer_mistakes");
   write_file(folder + "/a.txt", "text");

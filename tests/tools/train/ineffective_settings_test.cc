@@ -36,6 +36,18 @@ TEST(IneffectiveSettings, SettingsThatChangeSomethingAreNotNamed) {
             "");
 }
 
+TEST(DoubtfulSettings, AreNamedWithTheUsualValue) {
+  const auto doubts = [](const Settings& settings) {
+    return fmt::format("{}", fmt::join(doubtful_settings(testing::minimal_config(settings)), "\n"));
+  };
+  EXPECT_EQ(doubts({}), "");
+  EXPECT_EQ(doubts({"model.context=2", "model.init_stddev=0.5", "optimizer.lr=0.5"}), "");
+  EXPECT_THAT(doubts({"model.context=1"}), HasSubstr("model.context = 1: each token sees only itself"));
+  EXPECT_THAT(doubts({"model.init_stddev=1e30"}), HasSubstr("model.init_stddev = 1e+30: steps may overflow"));
+  EXPECT_THAT(doubts({"model.init_stddev=0"}), HasSubstr("model.init_stddev = 0: weights begin alike"));
+  EXPECT_THAT(doubts({"optimizer.lr=10"}), HasSubstr("optimizer.lr = 10: steps move weights"));
+}
+
 TEST(IneffectiveSettings, SaysValueOriginAndReason) {
   ConfigOrigins origins;
   const Config config = parse_config("data: {train: a}\nprecision:\n  rules: [{op: linear, format: fp32}]\n", "a.yaml",

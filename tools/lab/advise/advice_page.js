@@ -92,7 +92,8 @@ function drawPlans(body) {
     'Memory of a rank': ({bytes}) => mebibytes(bytes),
     'Sent a step': ({sent_bytes: bytes}) => (bytes > 0 ? mebibytes(bytes) : '0'),
     'Loss above fp32, nats': ({damage}) => nats(damage),
-    'Fits': ({fits}) => (fits === false ? 'no' : 'yes'),
+    'Fits into memory': ({fits}) => (fits === false ? 'no' : 'yes'),
+    'Within the budget': ({meets_budget: meets}) => (typeof meets === 'boolean' ? (meets ? 'yes' : 'no') : '–'),
   };
   if (plans.some((plan) => numberOf(plan.joules) !== null)) columns['Energy'] = (plan) => joules(plan.joules);
   body.append(figureTable(plans, columns));
@@ -112,11 +113,15 @@ function drawPlaces(body) {
 function drawFront(body, legend) {
   const front = recordsOf(figures.front);
   if (front.length === 0) return 'No plan was priced as a whole.';
-  const pointOf = ({seconds, damage}) => ({x: 1e3 * seconds, mean: damage});
+  // Over what the budget limits. Under a budget of loss, time is the least quantity.
+  const axes = {memory: ['memory of a rank, MiB', 'bytes', 2 ** -20], energy: ['energy of a rank, joules', 'joules', 1]};
+  const time = ['time of a step, milliseconds', 'seconds', 1e3];
+  const [xTitle, key, scale] = axes[textOf((figures.budget || {}).kind)] || time;
+  const pointOf = (plan) => ({x: scale * plan[key], mean: plan.damage});
   const others = {name: 'other plans that none beats', color: 'var(--quiet)', points: front.map(pointOf)};
   const named = plans.map((plan) => ({name: plan.name, color: colorOf(plan.name), points: [pointOf(plan)]}));
   legend.append(...[...named, others].map(({name, color}) => keyed(name, color)));
-  const options = {xTitle: 'time of a step, milliseconds', text: nats, zero: true, dots: 'alone'};
+  const options = {xTitle, text: nats, zero: true, dots: 'alone'};
   facetGrid(body, 600, [lineChart('Loss above fp32, nats', [others, ...named], options)]);
 }
 
@@ -144,7 +149,9 @@ const planPanels = [
       'The precision of each place, and the effect of the nearest other choice.', drawPlaces),
   panel(
       'front', 'Pareto front', 'Pareto front',
-      'To the left is faster, below is more exact; also by memory, no plan here is beaten by another.', drawFront),
+      'To the left is less of what the budget limits (time, for a loss), below is more exact. By time, memory and loss at ' +
+          'once, no plan here is beaten by another.',
+      drawFront),
   panel(
       'validation', 'Validation', 'Trained to validate it', 'The plan minus the same seed in this precision.',
       drawValidation),

@@ -105,6 +105,16 @@ std::vector<GpuClaim> gather_claims(Communicator& host, const std::string& devic
   throw ConfigError("rank {} (node {}): {}", first.rank, node, first.text);
 }
 
+// Processes of torchrun and accelerate cannot find each other here.
+void warn_of_other_launcher() {
+  const char* const size = std::getenv("WORLD_SIZE");
+  if (size == nullptr || std::atoi(size) <= 1) return;
+  log_warn(
+      "WORLD_SIZE={0} is set, as torchrun and others do, and is not used: this process works alone,\nand does all of "
+      "the work. For several ranks give mpirun -np {0}, or srun",
+      size);
+}
+
 // Thrown after an error was logged.
 struct Reported {
   int exit_code;
@@ -211,6 +221,7 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
         "one folder: give auto or mpi, or start one process",
         launcher_size(), launcher_size());
   }
+  if (!launched) warn_of_other_launcher();
   if (backend == "local" || (backend == "auto" && !launched)) return create_communicator("local");
   std::unique_ptr<Communicator> communicator = create_communicator(backend == "auto" ? "mpi" : backend);
   if (communicator->size() == 1 && launcher_size() > 1) {

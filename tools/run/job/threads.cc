@@ -53,6 +53,19 @@ void move_near_gpu(const Config& config, const Communicator& communicator) {
   }
 }
 
+// mpirun binds each of two ranks to one core, where the threads of a rank would take turns. Collective.
+void warn_of_narrow_binding(const Config& config, Communicator& communicator, int64_t processors, int threads) {
+  const bool is_narrow = threads > processors && processors < std::thread::hardware_concurrency() &&
+                         computes_on_host(config.device, communicator.local_rank());
+  const std::string excess = fmt::format("{} on {}", counted(threads, "thread"), counted(processors, "processor"));
+  const RankText first = first_text(communicator, is_narrow ? excess : "");
+  if (first.rank < 0 || communicator.rank() != 0) return;
+  log_warn(
+      "threads: rank {} is bound with {}: give mpirun --bind-to none or --map-by slot:PE={},\n"
+      "srun --cpus-per-task={}, or fewer by train.threads",
+      first.rank, first.text, threads, threads);
+}
+
 }  // namespace
 
 int set_up_threads(const Config& config, Communicator& communicator) {
@@ -62,6 +75,9 @@ int set_up_threads(const Config& config, Communicator& communicator) {
   if (count == 0) count = threads_of_environment();
   if (count == 0) count = node.share();
   set_threads(count);
+  if (communicator.size() > 1) {
+    warn_of_narrow_binding(config, communicator, static_cast<int64_t>(node.own().count()), count);
+  }
   const auto may_pin = all_gather_records(communicator, int{wants_pinned_threads(config, communicator)});
   if (std::find(may_pin.begin(), may_pin.end(), 0) != may_pin.end()) return count;
   if (const std::string line = pin_threads(communicator, node, count); !line.empty()) log_info("{}", wrapped(line));

@@ -174,14 +174,6 @@ std::optional<double> Pace::seconds_to(int64_t end) const {
   return of_step * static_cast<double>(end - last_->steps);
 }
 
-void still_done(const std::string& run_dir) {
-  auto figures = read_metrics_prom(run_dir);
-  if (!figures) return;
-  figures->run = label_of_run(run_dir);
-  figures->set("heartbeat", unix_time());
-  replace_file(run_dir + "/" + kMetricsPromName, to_prometheus(*figures));
-}
-
 Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures)
     : path_(run_dir + "/" + kMetricsPromName), end_(end), figures_(std::move(figures)) {
   figures_.run = label_of_run(run_dir);

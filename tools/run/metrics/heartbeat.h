@@ -66,9 +66,6 @@ class Pace {
   std::optional<Point> first_, last_;
 };
 
-// A start found that the run is done: refreshes the file to keep `status` at "done".
-void still_done(const std::string& run_dir);
-
 // Rank 0 only.
 class Heartbeat {
  public:

@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/process.h"
+#include "core/io/files.h"
 #include "tools/run/guard/stop_request.h"
 #include "tools/run/guard/watchdog.h"
 #include "tools/run/postmortem/postmortem.h"
@@ -212,6 +213,7 @@ bool RunHistory::has_several_hosts() const {
 RunHistory read_run_history(const std::string& run, bool previous) {
   const std::string folder = run + kBlackBoxFolder;
   const std::string suffix = previous ? ".previous.box" : ".box";
+  require_readable(folder);
   if (!std::filesystem::is_directory(run)) {
     throw ConfigError("'{}' is not a folder: expected the folder of a run (train.run_dir)", run);
   }

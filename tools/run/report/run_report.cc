@@ -306,12 +306,10 @@ Json settings_of(const std::vector<std::string>& folders) {
       return {{"reason", error.what()}};
     }
   }
-  const bool is_alone = folders.size() == 1;
-  if (is_alone) of_runs.push_back(flatten(Config()));
+  if (folders.size() == 1) of_runs.push_back(flatten(Config()));
   std::set<std::string> paths;
-  for (const auto& settings : of_runs) {
+  for (const auto& settings : of_runs)
     for (const auto& [path, value] : settings) paths.insert(path);
-  }
   Json rows = Json::array();
   for (const std::string& path : paths) {
     std::vector<std::string> values;
@@ -351,7 +349,14 @@ void describe_run(const Json& run, std::string& kind, std::vector<std::string>& 
                                 run["steps"], per_cent(share) + " %", run["causes"][0]["cause"]));
 }
 
-Json verdict_on(const Json& runs) {
+// Losses of different tokens cannot be ranked. `differing`: settings of the runs.
+bool have_common_tokens(const Json& differing) {
+  static const std::set<std::string> kOfTokens = {"data.format", "data.tokenizer", "model.vocab"};
+  const auto is_of_tokens = [](const Json& row) { return kOfTokens.contains(row["setting"].get<std::string>()); };
+  return std::ranges::none_of(differing.value("rows", Json::array()), is_of_tokens);
+}
+
+Json verdict_on(const Json& runs, const Json& settings) {
   std::string kind = "good";
   std::vector<std::string> details;
   const Json* best = nullptr;
@@ -367,8 +372,10 @@ Json verdict_on(const Json& runs) {
     line.clear();
     for (const auto& [state, number] : states) line += fmt::format("{}{} {}", line.empty() ? "" : ", ", number, state);
     if (best != nullptr) {
-      line += fmt::format("; the lowest validation loss is that of {}: {:.4f} at step {}", (*best)["name"],
-                          (*best)["validation"]["best"], (*best)["validation"]["best_step"]);
+      line += have_common_tokens(settings)
+                  ? fmt::format("; the lowest validation loss is that of {}: {:.4f} at step {}", (*best)["name"],
+                                (*best)["validation"]["best"], (*best)["validation"]["best_step"])
+                  : "; losses are not ranked: they are per token, and the tokenizers or vocabularies differ";
     }
   }
   return {{"kind", kind}, {"line", line}, {"details", details}};
@@ -380,14 +387,14 @@ Json examine_runs(const std::vector<std::string>& folders, double now) {
   // Pages of many runs stay as quick as the page of one run.
   const size_t points = std::clamp<size_t>(4 * kReportPoints / folders.size(), 100, kReportPoints);
   const std::vector<std::string> names = names_of(folders);
-  Json runs = Json::array();
+  Json runs = Json::array(), settings = settings_of(folders);
   for (size_t i = 0; i < folders.size(); ++i) runs.push_back(examine_run(folders[i], names[i], points, now));
   return {{"version", 1},
           {"title", folders.size() == 1 ? names.front() : counted(std::ssize(folders), "run")},
-          {"verdict", verdict_on(runs)},
+          {"verdict", verdict_on(runs, settings)},
           {"runs", runs},
           {"charts", charts()},
-          {"settings", settings_of(folders)}};
+          {"settings", settings}};
 }
 
 }  // namespace mantissa

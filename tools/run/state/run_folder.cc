@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -91,11 +92,23 @@ void RunFolder::hold() {
         "status {}` shows how far it is",
         path_, holder.empty() ? "" : " (" + holder + ")", path_);
   }
+  struct stat before {};
+  if (time_ == 0.0 && fstat(lock_, &before) == 0) {
+    time_ = static_cast<double>(before.st_mtim.tv_sec) + 1e-9 * static_cast<double>(before.st_mtim.tv_nsec);
+  }
   // Whoever is refused reads it. On a full disk it stays empty.
   const std::string job = slurm_job(), me = fmt::format("host {}, process {}{}{}", host_name(), getpid(),
                                                         job.empty() ? "" : ", Slurm job ", job);
   [[maybe_unused]] const bool is_told = ::ftruncate(lock_, 0) == 0 && ::write(lock_, me.data(), me.size()) > 0;
   futimens(lock_, nullptr);  // the time of this start, for `mantissa status`
+}
+
+void RunFolder::begin(double time) {
+  time_ = time;
+  const double seconds = std::floor(time);
+  const timespec stamp{.tv_sec = static_cast<time_t>(seconds), .tv_nsec = static_cast<long>((time - seconds) * 1e9)};
+  const timespec times[2] = {stamp, stamp};
+  futimens(lock_, times);
 }
 
 void RunFolder::release() {
@@ -123,6 +136,7 @@ void RunFolder::ensure_held() {
   }
   try {
     hold();
+    begin(time_);
     if (!config_.empty()) write_config_text();
   } catch (const ConfigError& error) {
     throw CheckpointError("somebody removed '{}' during the run, with its checkpoints: {}", path_, error.what());
@@ -150,7 +164,8 @@ void warn_in_lines(const std::string& text) {
 }
 
 std::string find_checkpoint_folder(const std::string& path) {
-  std::error_code error;  // what cannot be looked into holds no checkpoint
+  for (const std::string& folder : {path, checkpoint_root(path)}) require_readable(folder);
+  std::error_code error;  // what is missing holds no checkpoint
   if (fs::exists(path + "/" + kManifestName, error)) return path;
   for (const std::string& root : {checkpoint_root(path), path}) {
     const CheckpointStore store(root, {.warn = [](const std::string& text) { log_warn("{}", text); }});

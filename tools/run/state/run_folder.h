@@ -16,9 +16,16 @@ class RunFolder {
  public:
   // Makes the folder and locks it until the object goes. ConfigError if it cannot be written or another job holds it.
   explicit RunFolder(const std::string& path) : path_(path) { hold(); }
-  ~RunFolder() { release(); }
+  ~RunFolder() {
+    begin(time_);
+    release();
+  }
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
+
+  // Gives the lock a `time`, in seconds of Unix time, which read_status() takes for the start's: first when the start
+  // cannot be refused any more, then with its first heartbeat. Without a call, the lock keeps the time it had.
+  void begin(double time);
 
   // Replaces config.yaml by the resolved settings, as_kept(), at once: a reader sees the old file or the new one.
   void write_config(const Config& config);
@@ -35,6 +42,7 @@ class RunFolder {
 
   std::string path_, config_;  // its text, once it is written
   int folder_ = -1, lock_ = -1;
+  double time_ = 0.0;  // of the lock when the object goes
 };
 
 // The entry of a manifest with the checkpoint.resume of the start that saved it.

@@ -59,10 +59,16 @@ double last_beat(const std::optional<RunFigures>& figures) {
   return figures ? (*figures)["heartbeat"].value_or(0.0) : 0.0;
 }
 
+// Whether the start of this Unix time has no heartbeat yet. The first heartbeat gives the lock its own time, which
+// compares well even if the clock goes back.
+bool has_not_trained(const std::optional<RunFigures>& figures, double begun) {
+  constexpr double kRounding = 1e-3;
+  return !figures || (begun > last_beat(figures) && std::abs(begun - (*figures)["start"].value_or(0.0)) > kRounding);
+}
+
 RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begun, double now) {
+  if (has_not_trained(figures, begun)) return held ? RunHealth::kStarting : RunHealth::kDead;
   const double beat = last_beat(figures);
-  // A start without a heartbeat yet.
-  if (!figures || begun > beat) return held ? RunHealth::kStarting : RunHealth::kDead;
   constexpr RunHealth kEnds[] = {RunHealth::kRunning, RunHealth::kDone, RunHealth::kStopped, RunHealth::kFailed};
   if (figures->progress != RunProgress::kRunning) return kEnds[static_cast<size_t>(figures->progress)];
   // A lock of another host may not be seen here.
@@ -97,6 +103,19 @@ std::string error_of_start(const std::string& run_dir, double begun) {
     }
   }
   return "";
+}
+
+// The heartbeat of a run that was killed may be seconds old. Its black box has the last step.
+void take_last_step(const std::string& run_dir, RunFigures& figures) {
+  try {
+    for (const BlackBoxEvent& event : read_black_box(BlackBox::path(run_dir + kBlackBoxFolder, 0)).events) {
+      const bool is_applied = event.kind == BlackBoxEvent::Kind::kStep;
+      if (is_applied || event.kind == BlackBoxEvent::Kind::kSkipped)
+        figures.set("step", static_cast<double>(event.step));
+      if (is_applied) figures.set("loss", event.value);
+    }
+  } catch (const DataError&) {  // then the heartbeat has to do
+  }
 }
 
 // Without control characters, in at most `columns` bytes.
@@ -139,7 +158,7 @@ std::string ago(double time, double now) {
 std::string verdict(const RunStatus& status, double now) {
   std::string text = name(status.health);
   text += ":";
-  const bool is_refused = status.health == RunHealth::kFailed && status.begun > last_beat(status.figures);
+  const bool is_refused = status.health == RunHealth::kFailed && has_not_trained(status.figures, status.begun);
   if (is_refused) text += " at the start,";
   if (!status.figures) {
     if (status.health == RunHealth::kStarting) return text + " since " + at_time(status.begun);
@@ -183,6 +202,7 @@ LastCheckpoint last_checkpoint(const std::string& run_dir) {
 
 RunStatus read_status(const std::string& run_dir, double now) {
   const std::string lock = run_dir + "/" + kLockName;
+  for (const std::string& file : {lock, run_dir + "/" + kMetricsPromName}) require_readable(file);
   const auto begun = changed_at(lock);
   RunStatus status{.figures = read_metrics_prom(run_dir), .begun = to_seconds(begun.value_or(timespec{}))};
   if (!begun && !status.figures) {
@@ -192,7 +212,11 @@ RunStatus read_status(const std::string& run_dir, double now) {
   status.health = judge(status.figures, is_held(lock), status.begun, now);
   status.checkpoint = last_checkpoint(run_dir);
   read_warnings(run_dir + "/" + kRunLogName, status);
-  if (status.health != RunHealth::kDead || status.begun <= last_beat(status.figures)) return status;
+  if (status.health != RunHealth::kDead) return status;
+  if (!has_not_trained(status.figures, status.begun)) {
+    take_last_step(run_dir, *status.figures);
+    return status;
+  }
   if (const std::string error = error_of_start(run_dir, status.begun); !error.empty()) {
     status.health = RunHealth::kFailed;
     status.warnings = 1;

@@ -96,6 +96,24 @@ TEST(AdvicePage, DrawsAPlanLegibly) {
   }
 }
 
+// The front is drawn over what the budget limits, and plans above it are said to be so.
+TEST(AdvicePage, ShowsAPlanByItsBudget) {
+  json figures = figures_of_plan();
+  figures["budget"] = {{"kind", "memory"}, {"limit", 9e6}, {"text", "8.6 MiB"}};
+  for (int i = 0; i < 20; ++i) figures["front"][i]["bytes"] = 1e7 + 1e5 * i;
+  figures["plan"]["meets_budget"] = false;
+  const std::vector<Page> pages = {{.html = page_document(kAdvicePage, figures)},
+                                   {.html = page_document(kAdvicePage, figures_of_plan())}};
+  const Visit visited = visit(pages);
+  ASSERT_TRUE(is_sound(visited, pages, kPlanPanels));
+  const auto text = [&](size_t page, const char* id) {
+    return panel(visited.facts[page], id).at("text").get<std::string>();
+  };
+  EXPECT_NE(text(0, "front").find("memory of a rank, MiB"), std::string::npos) << text(0, "front");
+  EXPECT_NE(text(1, "front").find("time of a step, milliseconds"), std::string::npos) << text(1, "front");
+  EXPECT_NE(text(0, "plans").find("Within the budget"), std::string::npos) << text(0, "plans");
+}
+
 TEST(AdvicePage, SaysWhyPanelsAreEmpty) {
   const std::vector<Page> advice = {{.html = page_document(kAdvicePage, json())},
                                     {.html = page_document(kAdvicePage, {{"precisions", 3}})}};

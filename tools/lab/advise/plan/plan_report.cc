@@ -20,7 +20,8 @@ using enum PlanQuantity;
 
 Json known(double joules) { return joules > 0.0 ? Json(joules) : Json(); }
 
-Json figures(const WholePlan& plan) {
+Json figures(const PlanAdvice& advice, const WholePlan& plan) {
+  const bool is_chosen = &plan == &advice.plan;  // it may have been timed
   return {{"name", plan.name},
           {"seconds", plan.cost.seconds},
           {"bytes", plan.cost.bytes},
@@ -28,6 +29,7 @@ Json figures(const WholePlan& plan) {
           {"joules", known(plan.cost.joules)},
           {"most_joules", known(plan.cost.most_joules)},
           {"fits", plan.cost.fits()},
+          {"meets_budget", is_chosen ? !advice.misses_budget() : advice.whole_goal().is_met(plan.totals())},
           {"damage", plan.damage},
           {"damage_error", plan.damage_error}};
 }
@@ -119,6 +121,15 @@ std::string time_text(const MeanDifference& log_time) {
                      std::exp(log_time.interval->high));
 }
 
+// Runs do not test a promise within their interval.
+std::string promise_verdict(const PlanAdvice& advice, const ReferenceResult& exact) {
+  if (advice.breaks_promise(exact)) return "not kept";
+  if (!exact.loss || !exact.loss->interval) return "not tested";
+  const auto [low, high] = *exact.loss->interval;
+  if (high <= advice.promised_to_runs()) return "kept";
+  return fmt::format("not tested, since these runs tell losses apart by no less than {:.2g}", 0.5 * (high - low));
+}
+
 std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
   const PlanValidation& validation = *advice.validation;
   std::string text =
@@ -132,8 +143,7 @@ std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
                         name(one.time_verdict));
   }
   if (&one == &validation.against.back()) {
-    text += fmt::format("; promised {:.2g} nats: {}", advice.promised_to_runs(),
-                        advice.breaks_promise(one) ? "not kept" : "kept, as far as these runs tell");
+    text += fmt::format("; promised {:.2g} nats: {}", advice.promised_to_runs(), promise_verdict(advice, one));
   }
   return text + "\n";
 }
@@ -273,7 +283,7 @@ Json to_json(const PlanAdvice& advice) {
                {"meets_budget", advice.meets_budget},
                {"meets_surely", advice.meets_surely()},
                {"misses_budget", advice.misses_budget()},
-               {"plan", figures(advice.plan)},
+               {"plan", figures(advice, advice.plan)},
                {"choices", choices(advice, advice.plan.choice)},
                {"promotions", advice.promotions},
                {"tolerance", kHarmNats},
@@ -287,10 +297,10 @@ Json to_json(const PlanAdvice& advice) {
                  {"joules_gap", advice.front.joules_gap}}}};
   if (advice.gave_way) json["gave_way"] = figures(*advice.gave_way);
   if (advice.validation) json["validation"] = figures(*advice.validation);
-  for (const WholePlan& plan : advice.uniform) json["uniform"].push_back(figures(plan));
+  for (const WholePlan& plan : advice.uniform) json["uniform"].push_back(figures(advice, plan));
   for (const auto& [solver, result] : advice.results) json["solvers"][solver] = figures(advice, result);
   for (const WholePlan& plan : advice.front_plans) {
-    json["front"].push_back(figures(plan));
+    json["front"].push_back(figures(advice, plan));
     json["front"].back()["choices"] = choices(advice, plan.choice);
   }
   for (size_t i = 0; i < advice.problem.size(); ++i) {

@@ -246,6 +246,16 @@ TEST_F(PlanAdviceTest, APlanThatIsMeasuredSlowerThanTheBudgetOfTimeOrLossIsFound
   EXPECT_FALSE(memory.exceeds_measured(measured_at(1.1)));
 }
 
+TEST_F(PlanAdviceTest, EachPlanSaysWhetherItMeetsTheBudget) {
+  const PlanAdvice advice = plan("time=60%");
+  const Json figures = to_json(advice);
+  EXPECT_EQ(figures["plan"]["meets_budget"], true);
+  EXPECT_EQ(figures["uniform"][1]["meets_budget"], false) << "16 bits take 100 %";
+  for (const Json& one : figures["front"]) {
+    EXPECT_EQ(one["meets_budget"], one["seconds"] <= advice.whole_goal().tolerated()) << one;
+  }
+}
+
 TEST_F(PlanAdviceTest, AUniformPrecisionTakesThePlaceOfAPlan) {
   PlanAdvice advice = plan("time=100%");
   advice.take(advice.uniform[1].choice);

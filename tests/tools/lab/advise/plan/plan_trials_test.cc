@@ -47,11 +47,20 @@ class PlanTrials : public PlantedAdvice {
 constexpr double kMuch = 1.0;  // nats, more than any plan below promises
 
 TEST_F(PlanTrials, APlanThatKeepsItsPromiseStaysEvenWhereItIsWorseThan16Bits) {
-  const PlanAdvice advice = plan("time=60%"), tried = try_with(advice, {worse_than_16_bits(0.0)});
+  const PlanAdvice advice = plan("time=60%"), tried = try_with(advice, {worse_than_16_bits(-kMuch)});
   EXPECT_EQ(tried_.size(), 1u);
   EXPECT_EQ(tried.plan.choice, advice.plan.choice);
   EXPECT_EQ(tried.promotions, 0);
-  EXPECT_NE(text_of(tried).find(": kept"), std::string::npos) << text_of(tried);
+  const std::string verdict = to_json(tried)["verdict"];
+  EXPECT_NE(verdict.find(" nats: kept\n"), std::string::npos) << verdict;
+}
+
+TEST_F(PlanTrials, RunsThatTellLessApartThanThePromiseDoNotTestIt) {
+  const PlanAdvice advice = plan("time=60%");
+  const std::string text = to_json(try_with(advice, {{.above_fp32 = advice.promised_to_runs()}}))["verdict"];
+  EXPECT_NE(text.find(" nats: not tested, since these runs tell losses apart by no less than 0.01"), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find(" nats: kept"), std::string::npos) << text;
 }
 
 TEST_F(PlanTrials, APlanThatBreaksItsPromiseGivesBackWhatDoesDamage) {
