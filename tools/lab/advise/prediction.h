@@ -14,56 +14,16 @@
 #include "core/backend/decorators.h"
 #include "core/kernels/fp8_gemm_support.h"
 #include "tools/lab/experiment/training_run.h"
+#include "tools/train/step/hardware.h"
 #include "tools/train/step/memory_prediction.h"
 
 namespace mantissa {
-
-// ---- Hardware: devices by the data sheets of their makers (hardware.cc).
-//
-// FLOP/s are of dense products, a multiply-add counting twice; bandwidths are decimal. Nothing is measured here: each
-// entry names its sources. Tensor-core peaks of GPUs in core/cuda/device_models.h are taken from there.
-
-struct Hardware {
-  std::string_view name;                                      // "h100", as on the command line
-  std::string_view title;                                     // "NVIDIA H100 SXM"
-  std::array<double, std::size(kAllProductFormats)> flops{};  // by ProductFormat, FLOP/s; 0: no units, or no known rate
-  double memory_bytes = 0;
-  double memory_bandwidth = 0;  // bytes/s
-  double link_bandwidth = 0;    // bytes/s from a device to the others of its node: one direction
-  double watts = 0;             // TDP, or the largest measured power if the maker gives that
-  double idle_watts = 0;        // without work, at the clocks of work and with a program's context on it
-  double joules_per_byte = 0;   // by its kind of memory
-  Fp8GemmSupport fp8_gemm_support = Fp8GemmSupport::kNone;  // 8-bit products that its library multiplies from codes
-  std::string_view source, idle_source;
-
-  double peak(ProductFormat format) const { return flops[static_cast<size_t>(format)]; }
-  // Beyond idle power. An estimate: at the peak, arithmetic takes all of the TDP but the idle power.
-  double joules_per_flop(ProductFormat format) const { return (watts - idle_watts) / peak(format); }
-};
 
 // The part of the roofline's speed that trainings reach, for the upper end of energy: the lower end of what is
 // published for large models, 38 to 43 % of the peak on H100 ("The Llama 3 Herd of Models", 2024), 46 % on TPU v4
 // ("PaLM", 2022), up to 56 % on A100 (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
 // Models", 2022).
 inline constexpr double kAttainedShare = 0.4;
-
-std::span<const Hardware> all_hardware();
-// The names of all devices, or of those with units_for() a format: "t4, v100".
-std::string hardware_names(std::optional<ProductFormat> format = std::nullopt);
-// By name, in any case. ConfigError with the known names and the nearest one.
-const Hardware& find_hardware(std::string_view name);
-
-// Units that multiply in some format.
-struct ProductUnits {
-  ProductFormat format = ProductFormat::kF32;
-  int products = 1;  // in `format`, for a product in the wanted format
-  double flops = 0;  // FLOP/s of the wanted product
-};
-
-// The format's own units; else wider ones: fp32 for bf16, fp16 and tf32, and six products in bf16 for fp32
-// (core/ops/fp32_product.h). Nothing for fp8 and fp4, which kernels emulate by other calls, for fp64, and for unknown
-// rates.
-std::optional<ProductUnits> units_for(const Hardware& hardware, ProductFormat wanted);
 
 // Calls of an op in the same phase and format.
 struct OpCost {

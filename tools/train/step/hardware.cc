@@ -1,4 +1,4 @@
-#include "tools/lab/advise/prediction.h"
+#include "tools/train/step/hardware.h"
 
 #include <fmt/ranges.h>
 
