@@ -215,5 +215,25 @@ TEST(Lines, OfEveryVerbFitATerminal) {
   }
 }
 
+// On a machine without a card, by a program without CUDA and NCCL.
+TEST(ConfigMemory, IsPredictedForADeviceThatIsNotHere) {
+  const SmallRun run("memory_of_absent");
+  const auto config = [&](const std::vector<std::string>& options) {
+    return run_program(0, with({"config", run.config_path(), "device=cuda", "comm.backend=nccl", "--memory"}, options));
+  };
+  const Outcome two = config({"--ranks", "2", "--hardware", "h100"});
+  EXPECT_EQ(two.exit_code, 0) << two.output;
+  for (const char* const part : {"# Memory of a rank of 2 on NVIDIA H100 SXM 80 GB, predicted", "\n#   GPU ",
+                                 "\n#   process ", "2 ranks; for Slurm --mem="}) {
+    EXPECT_NE(two.output.find(part), std::string::npos) << part << " in " << two.output;
+  }
+  expect_fits("config --memory --hardware", two.output);
+  const Outcome one = config({"--ranks", "2", "--ranks-per-node", "1", "--hardware", "H100"});
+  EXPECT_NE(one.output.find("1 rank; for Slurm --mem="), std::string::npos) << one.output;
+  const Outcome unknown = config({"--hardware", "h10"});
+  EXPECT_EQ(unknown.exit_code, 2) << unknown.output;
+  EXPECT_NE(unknown.output.find("--hardware: expected one of t4, v100"), std::string::npos) << unknown.output;
+}
+
 }  // namespace
 }  // namespace mantissa::testing

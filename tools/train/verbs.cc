@@ -300,22 +300,25 @@ std::string as_comment(std::string text) {
   return text;
 }
 
-struct MemoryRequest {
+struct MemoryArguments {
   bool table = false;
-  int ranks = 1;
+  std::string hardware;  // empty: config.device
+  MemoryRequest request;
 };
 
-int config_verb(const std::string& path, const std::vector<std::string>& overrides, const MemoryRequest& memory) {
+int config_verb(const std::string& path, const std::vector<std::string>& overrides, MemoryArguments memory) {
   return run_reported([&] {
     ConfigOrigins origins;
     const Config config = load_config(path, overrides, &origins);
     Config shared = config;
     shared.test = {};  // its faults may name ranks of the job that it is for
-    validate_for_ranks(shared, memory.ranks, origins);
+    validate_for_ranks(shared, memory.request.ranks, origins);
+    memory.request.absent = memory.hardware.empty() ? nullptr : &find_hardware(memory.hardware);
+    if (memory.request.absent != nullptr) shared.device = shared.comm.backend = "auto";  // whatever is here
     std::vector<MemoryTable> tables;
     try {
-      require_known_names(config);
-      tables = predict_memory_tables(config, memory.ranks);  // finds what only the model can refuse
+      require_known_names(shared);
+      tables = predict_memory_tables(config, memory.request);  // finds what only the model can refuse
     } catch (const ConfigError& error) {
       throw ConfigError(located(error.what(), origins));
     }
@@ -337,10 +340,8 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
       text += fmt::format("\n# The precision of each op of this model{}\n", phase_title(config, phase));
       text += precision_table(own, "# ");
     }
-    for (int phase = 0; memory.table && phase < phase_count(config); ++phase) {
-      text += fmt::format("\n# Memory of a rank of {}, predicted{}", memory.ranks, phase_title(config, phase));
-      text += as_comment(to_text(tables[static_cast<size_t>(phase)])) + "\n";
-    }
+    const auto parts = memory.table ? memory_texts(config, tables, memory.request) : std::vector<std::string>();
+    for (const std::string& part : parts) text += "\n# " + as_comment(part) + "\n";
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }
@@ -382,13 +383,17 @@ void add_train_verbs(CLI::App& app, std::vector<Verb>& verbs) {
                    [trained] { return train_verb(trained->path, trained->overrides); }});
   CLI::App* config = app.add_subcommand("config", "Print the resolved configuration; checks it, trains nothing");
   const auto printed = add_config_arguments(config);
-  const auto memory = std::make_shared<MemoryRequest>();
+  const auto memory = std::make_shared<MemoryArguments>();
   config->add_flag("--memory", memory->table, "also print the predicted memory of a rank by category");
-  config->add_option("--ranks", memory->ranks, "of how many ranks")
+  config->add_option("--ranks", memory->request.ranks, "of how many ranks")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->needs("--memory");
-  verbs.push_back({config, "config configs/gpt_small_bf16.yaml train.steps=2000 --memory",
+  config->add_option("--ranks-per-node", memory->request.ranks_per_node, "for Slurm's --mem (default: all ranks)")
+      ->needs("--memory");
+  config->add_option("--hardware", memory->hardware, "predict for a device that is not here: " + hardware_names())
+      ->needs("--memory");
+  verbs.push_back({config, "config configs/gpt_small_bf16.yaml train.steps=2000 --memory --ranks 8 --hardware h100",
                    [printed, memory] { return config_verb(printed->path, printed->overrides, *memory); }});
 }
 

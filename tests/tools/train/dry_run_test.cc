@@ -1,7 +1,11 @@
 // Memory of a step, byte for byte, from dry runs: with recomputation, long contexts and large vocabularies.
 #include "tools/train/step/memory_prediction.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
 
 #include "tests/tools/config/minimal.h"
 
@@ -42,6 +46,46 @@ TEST(StepMemory, IsPredictedForADeviceThatIsNotHere) {
   Settings on_gpu = several_micro_batches;
   on_gpu.emplace_back("device=cuda");
   EXPECT_EQ(predict_memory_table(minimal_config(on_gpu), 1).packed, 0u);
+}
+
+// By the data sheet of the device, which multiplies 8-bit codes itself and keeps less than an emulation.
+TEST(StepMemory, OfAnAbsentDeviceIsThatOfItsProducts) {
+  const Config config =
+      minimal_config({"precision.recipe=current", "model.width=64", "model.heads=2", "model.context=64"});
+  const Hardware& h100 = find_hardware("h100");
+  const auto tables = predict_memory_tables(config, {.absent = &h100});
+  ASSERT_EQ(tables.size(), 1u);
+  EXPECT_EQ(tables[0].total(), predict_memory_table(config, {.support = h100.fp8_gemm_support}).total());
+  EXPECT_LE(tables[0].total(), predict_memory_table(config, DryRunOptions{}).total());
+}
+
+TEST(StepMemory, OfAProcessAndANodeIsMoreThanItsTensors) {
+  const Config config = minimal_config({"device=cpu"});
+  std::vector<MemoryTable> tables(1);
+  tables[0].parameters = 1;
+  tables[0].activations = size_t{500} << 20;
+  const auto process = [&](const MemoryRequest& request) { return memory_texts(config, tables, request).back(); };
+  const auto mib = [](const std::string& text, const std::string& row) {
+    const size_t at = text.find("\n  " + row);
+    return at == std::string::npos ? 0.0 : std::stod(text.substr(at + 3 + row.size()));
+  };
+  const std::string alone = process({});
+  EXPECT_GT(mib(alone, "process"), 500.0 + 64.0) << alone;
+  EXPECT_EQ(mib(alone, "GPU"), 0.0);
+  const std::string four = process({.ranks = 4});
+  EXPECT_NEAR(mib(four, "process"), mib(alone, "process") + 64.0, 32.0) << "MPI: " << four;
+  const double node = mib(four, "node");
+  EXPECT_NEAR(node, 4.0 * mib(four, "process"), 0.5);
+  EXPECT_NE(four.find(fmt::format("4 ranks; for Slurm --mem={:.0f}G", std::ceil(node / 1024.0))), std::string::npos)
+      << four;
+  EXPECT_NEAR(mib(process({.ranks = 4, .ranks_per_node = 2}), "node"), node / 2.0, 32.0);
+  const std::string gpu = process({.absent = &find_hardware("t4")});
+  EXPECT_EQ(mib(gpu, "GPU"), 1300.0) << gpu;
+  EXPECT_NE(gpu.find("of 15258.8 in NVIDIA T4"), std::string::npos) << gpu;
+  EXPECT_EQ(gpu.find("too much"), std::string::npos) << gpu;
+  EXPECT_GT(mib(gpu, "process"), 2048.0) << gpu;
+  tables[0].activations = size_t{15} << 30;
+  EXPECT_NE(process({.absent = &find_hardware("t4")}).find("in NVIDIA T4: too much"), std::string::npos);
 }
 
 TEST(StepMemory, GrowsLinearlyWithTheContext) {

@@ -1,20 +1,84 @@
 #include "tools/train/step/memory_prediction.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
 #include <nlohmann/json.hpp>
 
 #include "core/backend/registry.h"
 #include "core/base/host_memory.h"
+#include "core/base/log.h"
+#include "core/base/wrapped_text.h"
 #include "tools/config/precision_phases.h"
 
 namespace mantissa {
 namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
+// Estimates of a process, in MiB. Scratch memory of threads, libraries and the allocator: trainings on CPUs held 26 to
+// 75 beyond tensors and program. MPI: OpenMPI's segments and buffers. A GPU's context and its libraries' workspaces:
+// a context takes some 300 to 600 (PyTorch pull request 86509 has 274 with lazy loading), and a training of GPT-2 124M
+// took 192 beyond its tensors (docs/results/gpu_step.md). The host's part of CUDA, cuBLASLt, cuDNN and NCCL: not
+// measured.
+constexpr double kScratch = 64.0, kMpi = 64.0, kGpuContext = 800.0, kGpuHost = 2048.0;
 
 // The device that packs weights in steps of `ranks` ranks; nullptr if the weights are not packed.
 std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
   if (!config.train.keeps_packed_weights(ranks) || !computes_on_host(config.device, 0)) return nullptr;
   return create_backend(choose_device(config.device, 0).backend);
+}
+
+std::vector<MemoryTable> for_each_phase(const Config& config,
+                                        const std::function<MemoryTable(const Config&)>& predict) {
+  std::vector<MemoryTable> tables;
+  for (int phase = 0; phase < phase_count(config); ++phase) {
+    try {
+      tables.push_back(predict(in_phase(config, phase)));
+    } catch (const ConfigError& error) {
+      if (phase == 0 && !adapts(config)) throw;
+      throw ConfigError(fmt::format("{}: {}", phase_path(config, phase), error.what()));
+    }
+  }
+  return tables;
+}
+
+const MemoryTable& largest(const std::vector<MemoryTable>& tables) {
+  return *std::ranges::max_element(tables, {}, [](const MemoryTable& table) { return table.total(); });
+}
+
+// Memory as the system counts it, in MiB: of a GPU, if the rank computes on one, of the process and of a node.
+std::string process_text(const Config& config, const MemoryTable& table, const MemoryRequest& request) {
+  const bool on_gpu = request.absent != nullptr || !computes_on_host(config.device, 0);
+  const double tensors = static_cast<double>(table.total()) / kMib, mpi = request.ranks > 1 ? kMpi : 0.0;
+  const double program = static_cast<double>(proc_bytes("/proc/self/status", "VmHWM:", 0)) / kMib;
+  std::string text = "Memory of a process and of a node, estimated";
+  const auto row = [&](const char* what, double mib, const std::string& why) {
+    text += fmt::format("\n  {:<12} {:>10.1f} MiB: {}", what, mib, why);
+  };
+  if (on_gpu) {
+    const double gpu = tensors + kGpuContext;
+    std::string why = fmt::format("tensors, {:g} of context and libraries", kGpuContext);
+    if (request.absent != nullptr) {
+      const double there = request.absent->memory_bytes / kMib;
+      why += fmt::format(", of {:.1f} in {}{}", there, request.absent->title, gpu > there ? ": too much" : "");
+    }
+    row("GPU", gpu, why);
+  }
+  const double process = program + kScratch + mpi + (on_gpu ? kGpuHost : tensors);
+  row("process", process,
+      fmt::format("{}, {:.1f} of the program, {:g} of scratch memory{}",
+                  on_gpu ? fmt::format("{:g} of CUDA", kGpuHost) : "tensors", program, kScratch,
+                  mpi > 0.0 ? fmt::format(", {:g} of MPI", mpi) : ""));
+  const int ranks = request.ranks_per_node > 0 ? request.ranks_per_node : request.ranks;
+  const double node = process * ranks;
+  row("node", node, fmt::format("{}; for Slurm --mem={:.0f}G", counted(ranks, "rank"), std::ceil(node / 1024.0)));
+  if (!config.train.init_from.empty()) {
+    text +=
+        "\n  The files of train.init_from are mapped while they are read: their size more, which the system can take "
+        "back.";
+  }
+  return text;
 }
 
 }  // namespace
@@ -42,26 +106,41 @@ MemoryTable predict_memory_table(const Config& config, const DryRunOptions& opti
 }
 
 std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, ContributionPath path) {
-  std::vector<MemoryTable> tables;
-  for (int phase = 0; phase < phase_count(config); ++phase) {
-    try {
-      tables.push_back(predict_memory_table(in_phase(config, phase), ranks, path));
-    } catch (const ConfigError& error) {
-      if (phase == 0 && !adapts(config)) throw;
-      throw ConfigError(fmt::format("{}: {}", phase_path(config, phase), error.what()));
-    }
-  }
-  return tables;
+  return for_each_phase(config, [&](const Config& own) { return predict_memory_table(own, ranks, path); });
+}
+
+std::vector<MemoryTable> predict_memory_tables(const Config& config, const MemoryRequest& request) {
+  if (request.absent == nullptr) return predict_memory_tables(config, request.ranks);
+  const DryRunOptions there{.ranks = request.ranks, .support = request.absent->fp8_gemm_support};
+  return for_each_phase(config, [&](const Config& own) { return predict_memory_table(own, there); });
 }
 
 void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator) {
   if (!computes_on_host(run.device, communicator.local_rank())) return;
-  const auto needs = [](const MemoryTable& table) { return table.total(); };
-  const MemoryTable& most = *std::ranges::max_element(predicted, {}, needs);
-  if (most.total() <= host_memory().total_bytes) return;
-  throw MemoryError(fmt::format("a rank needs {:.1f} GiB of memory by prediction:{}\n{}. {}",
-                                static_cast<double>(most.total()) / kGib, to_text(most), describe_host_memory(),
-                                kLessMemory));
+  const MemoryTable& most = largest(predicted);
+  if (most.total() > host_memory().total_bytes) {
+    throw MemoryError(fmt::format("a rank needs {:.1f} GiB of memory by prediction:{}\n{}. {}",
+                                  static_cast<double>(most.total()) / kGib, to_text(most), describe_host_memory(),
+                                  kLessMemory));
+  }
+  const auto ranks = static_cast<size_t>(communicator.local_size());
+  const size_t shared = communicator.shares_node_memory() ? (ranks - 1) * most.state.weights : 0;
+  if (const size_t node = ranks * most.total() - shared; node > host_memory().total_bytes && ranks > 1) {
+    log_warn("the {} ranks of this node need {:.1f} GiB of memory by prediction. {}. {}", ranks,
+             static_cast<double>(node) / kGib, describe_host_memory(), kLessMemory);
+  }
+}
+
+std::vector<std::string> memory_texts(const Config& config, const std::vector<MemoryTable>& tables,
+                                      const MemoryRequest& request) {
+  std::vector<std::string> texts;
+  const std::string where = request.absent != nullptr ? fmt::format(" on {}", request.absent->title) : "";
+  for (int phase = 0; phase < phase_count(config); ++phase) {
+    texts.push_back(fmt::format("Memory of a rank of {}{}, predicted{}{}", request.ranks, where,
+                                phase_title(config, phase), to_text(tables[static_cast<size_t>(phase)])));
+  }
+  texts.push_back(process_text(config, largest(tables), request));
+  return texts;
 }
 
 std::string to_text(const MemoryTable& table) {
