@@ -115,10 +115,16 @@ void add_steps(const Runs& runs, Json& found) {
 std::string too_few_seeds(const MeanDifference& difference, double margin, double level) {
   if (difference.pairs < 2) return "one run cannot show how much results vary by chance: use more --seeds";
   if (margin <= 0.0) return "some runs of the baseline did not get below their first loss: nothing is equal to them";
-  const int64_t needed = pairs_for_power(difference.stddev, margin, level, kWantedPower);
-  if (needed == 0) return "too few seeds to tell: results vary so much that not even 10,000 would be enough";
-  if (needed > difference.pairs) {
-    return fmt::format("too few seeds to tell: if the precisions do not differ, about {} are needed", needed);
+  const int64_t least = pairs_for_power(difference.stddev, margin, level, kWantedPower);
+  if (least == 0) return "too few seeds to tell: results vary so much that not even 10,000 would be enough";
+  if (least > difference.pairs) {
+    const double stddev = largest_stddev(difference.stddev, difference.pairs);
+    const int64_t needed = pairs_for_power(stddev, margin, level, kWantedPower);
+    return fmt::format(
+        "too few seeds to tell: if the precisions do not differ, {} are needed ({} if all scatter as these few do). "
+        "Fix the number beforehand: who adds seeds until the verdict is equal errs in 8 % of cases with up to 10 "
+        "seeds, in 12 % with up to 20, not in 2.5 %",
+        needed == 0 ? "more than 10,000" : fmt::format("about {}", needed), least);
   }
   return "too few seeds to tell: the difference is near the margin";
 }

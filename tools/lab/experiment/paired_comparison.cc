@@ -58,6 +58,11 @@ double student_t_quantile(double p, int64_t degrees) {
   return std::sqrt(static_cast<double>(degrees)) * std::tan(low);
 }
 
+double chi_squared_quantile(double z, double degrees) {
+  const double part = 2.0 / (9.0 * degrees);
+  return degrees * std::pow(1.0 - part + z * std::sqrt(part), 3.0);
+}
+
 MeanDifference mean_difference(std::span<const double> differences, double level) {
   MANTISSA_CHECK(!differences.empty() && level > 0.0 && level < 1.0,
                  "[mean_difference] expected at least one pair and a level in (0, 1), got {} pairs and {}",
@@ -148,6 +153,12 @@ int64_t pairs_for_power(double stddev, double margin, double level, double power
   const auto all = std::views::iota(2, 10'001);
   const auto found = std::ranges::partition_point(all, is_weak);
   return found == all.end() ? 0 : *found;
+}
+
+double largest_stddev(double stddev, int64_t pairs) {
+  constexpr double kNormal = -0.841621;  // the 20 % quantile of the normal distribution
+  const auto degrees = static_cast<double>(pairs - 1);
+  return stddev * std::sqrt(degrees / chi_squared_quantile(kNormal, degrees));
 }
 
 double unseen_share(int64_t pairs, double level) {

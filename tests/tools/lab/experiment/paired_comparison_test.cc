@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "core/base/check.h"
@@ -277,6 +279,69 @@ TEST(EquivalenceTest, ItsPowerIsAsStated) {
   EXPECT_NEAR(equivalence_power(1.0, 1.0, 3, 0.95), 0.06217, 1e-5);
   EXPECT_NEAR(equivalence_power(1.0, 2.0, 5, 0.95), 0.82885, 1e-5);
   EXPECT_NEAR(equivalence_power(1.0, 1.0, 20, 0.95), 0.97718, 1e-5);
+}
+
+// SciPy's chi2.ppf(0.2) and (0.05).
+TEST(ChiSquared, QuantilesAreThoseOfTables) {
+  for (const auto& [degrees, quantile] : {std::pair(2.0, 0.4463), {4.0, 1.6488}, {19.0, 13.7158}, {60.0, 50.6406}}) {
+    EXPECT_NEAR(chi_squared_quantile(-0.841621, degrees), quantile, 0.01 * quantile) << degrees;
+  }
+  for (const auto& [degrees, quantile] : {std::pair(10.0, 3.9403), {36.0, 23.2686}, {180.0, 149.9688}}) {
+    EXPECT_NEAR(chi_squared_quantile(-1.644854, degrees), quantile, 0.01 * quantile) << degrees;
+  }
+}
+
+// The true power of the number of pairs that some first pairs ask for: the mean over such first pairs.
+double power_of_asked(uint32_t first_pairs, double margin, bool by_limit) {
+  constexpr uint32_t kTrials = 100;
+  std::map<int64_t, double> powers;
+  double sum = 0.0;
+  for (uint32_t trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> differences;
+    for (uint32_t pair = 0; pair < first_pairs; ++pair) {
+      const PhiloxCounter words = philox(20260, {trial, pair, 0, 0});
+      differences.push_back(static_cast<double>(normal_pair(words[0], words[1])[0]));
+    }
+    const double shown = mean_difference(differences, 0.95).stddev;
+    const double stddev = by_limit ? largest_stddev(shown, first_pairs) : shown;
+    const int64_t asked = std::max<int64_t>(first_pairs, pairs_for_power(stddev, margin, 0.95, kWantedPower));
+    const auto [known, is_new] = powers.try_emplace(asked);
+    if (is_new) known->second = equivalence_power(1.0, margin, asked, 0.95);
+    sum += known->second;
+  }
+  return sum / kTrials;
+}
+
+TEST(EquivalenceTest, ThePairsAskedForHaveTheWantedPower) {
+  for (const uint32_t first : {3u, 5u, 8u}) {
+    for (const double margin : {0.5, 1.0}) {
+      EXPECT_GE(power_of_asked(first, margin, true), kWantedPower) << first << " pairs, margin " << margin;
+    }
+  }
+  const double by_shown = power_of_asked(3, 0.5, false);
+  EXPECT_GT(by_shown, 0.4);
+  EXPECT_LT(by_shown, 0.65) << "what three pairs show asks for too few";
+}
+
+// A difference of the margin, with a look after each pair, as the warning of `mantissa compare` says.
+TEST(EquivalenceTest, AddingPairsUntilTheyAreEqualErrsOften) {
+  constexpr uint32_t kTrials = 4000;
+  double by_ten = 0.0, by_twenty = 0.0;
+  for (uint32_t trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> differences;
+    for (uint32_t pair = 0; pair < 20; ++pair) {
+      const PhiloxCounter words = philox(20270, {trial, pair, 0, 0});
+      differences.push_back(2.0 + static_cast<double>(normal_pair(words[0], words[1])[0]));
+      if (pair < 2) continue;
+      const std::vector<double> margins(differences.size(), 2.0);
+      if (judge(differences, margins, 0.95, MorePairs::kMayCome) != V::kEqual) continue;
+      (pair < 10 ? by_ten : by_twenty) += 1.0 / kTrials;
+      break;
+    }
+  }
+  by_twenty += by_ten;
+  EXPECT_NEAR(by_ten, 0.083, 0.012);
+  EXPECT_NEAR(by_twenty, 0.116, 0.014);
 }
 
 TEST(EquivalenceTest, TheWantedPowerIsThatOfTheFewestPairs) {
