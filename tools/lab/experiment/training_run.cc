@@ -274,13 +274,15 @@ std::string too_short(std::span<const TrainingRecord> baseline, std::span<const 
                                             &TrainedStep::loss);
   }
   if (is_same) return "";
-  const double learning = mean_difference(learnings, level).mean;
-  if (std::isnan(learning)) return "too few steps to tell: give more steps";
-  if (learning > kMostLateLearning) {
+  const MeanDifference learning = mean_difference(learnings, level);
+  if (std::isnan(learning.mean)) return "too few steps to tell: give more steps";
+  const Interval known = learning.interval.value_or(Interval{.low = learning.mean, .high = learning.mean});
+  if (known.high > kMostLateLearning) {
     return fmt::format(
         "too few steps to tell: {:.0f} % of what the baseline learnt came in the last quarter of its steps at half the "
-        "peak learning rate or more; give more steps",
-        100.0 * learning);
+        "peak learning rate or more; {:.0f} to {:.0f} %, where at most {:.0f} % must be certain: give more steps{}",
+        100.0 * learning.mean, 100.0 * known.low, 100.0 * known.high, 100.0 * kMostLateLearning,
+        learning.mean <= kMostLateLearning ? ", or more seeds to know it better" : "");
   }
   const MeanDifference growth = mean_difference(growths, level);
   const double of_twice_the_length = mean_difference(differences, level).mean + 4.0 * growth.mean;  // 4 more quarters

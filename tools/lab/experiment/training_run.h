@@ -101,7 +101,8 @@ double late_learning(const TrainingRecord& run);
 double late_growth(const TrainingRecord& baseline, const TrainingRecord& candidate);
 
 // Why pairs of runs are too short for "equal"; empty if they are not, and for runs of the same losses to the bit:
-//   - the baseline learns fast to the end: late_learning() above kMostLateLearning, in the mean over its runs;
+//   - the baseline may learn fast to the end: the interval of late_learning() over its runs reaches beyond
+//     kMostLateLearning; of a single run, the value;
 //   - the difference grows, as the interval of late_growth() shows, and would exceed the margin in runs of twice the
 //     length, if it grew on evenly.
 // As many runs of each, of the same seeds; pairs with a failed run are left out. `margin`: the mean over pairs.

@@ -71,6 +71,31 @@ TEST(TooShort, ALossThatStillFallsFastSaysNothing) {
             "");
 }
 
+// Runs of the baseline that learn these shares late: 2 nats in all, the share of it in the last quarter.
+std::string verdict_of_shares(const std::vector<double>& shares) {
+  std::vector<TrainingRecord> first, second;
+  for (const double share : shares) {
+    first.push_back(run_with([&](double done) { return done < 0.5 ? 5.0 : done < 0.8 ? 3.0 + 2.0 * share : 3.0; }));
+    second.push_back(first.back());
+    second.back().steps[1].loss += 1e-6;
+    EXPECT_NEAR(late_learning(first.back()), share, 1e-9);
+  }
+  return too_short(first, second, 0.1, 0.95);
+}
+
+// 7 % on average, and with three runs up to 7 + 4.303 sd / sqrt(3) %.
+TEST(TooShort, LateLearningCountsAtTheEndOfItsInterval) {
+  EXPECT_EQ(verdict_of_shares({0.07, 0.06, 0.08}), "") << "at most 9.5 %";
+  const std::string scattered = verdict_of_shares({0.07, 0.03, 0.11});
+  EXPECT_NE(scattered.find("7 % of what the baseline learnt"), std::string::npos) << scattered;
+  EXPECT_NE(scattered.find("-3 to 17 %, where at most 10 % must be certain: give more steps, or more seeds"),
+            std::string::npos)
+      << scattered;
+  EXPECT_EQ(verdict_of_shares({0.07, 0.03, 0.11, 0.07, 0.07, 0.06, 0.08, 0.07}), "") << "more seeds know it better";
+  EXPECT_NE(verdict_of_shares({0.2}), "");
+  EXPECT_EQ(verdict_of_shares({0.07}), "") << "one run has no interval, and is never called equal";
+}
+
 TEST(TooShort, ADifferenceThatGrowsWillExceedTheMargin) {
   const Curve grows = [](double done) { return settled(done) + 0.04 * done; };
   EXPECT_NE(verdict(settled, grows, 0.05, 0.001).find("the difference grows by 0.01 nats"), std::string::npos);
