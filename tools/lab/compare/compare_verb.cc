@@ -61,17 +61,21 @@ void print_figures(const Json& figures, ReportText& text) {
     return in_format("{:.1f}", 1.0 / kMib)(row["peak_memory_bytes"]) +
            (std::isnan(ratio) ? "" : fmt::format(" ({:+.0f} %)", 100.0 * (ratio - 1.0)));
   };
-  text.table(trained, {{"precision", "name"},
-                       {"success", "", success},
-                       {"skipped\nsteps", "skipped_share", in_format("{:.3g} %", 100.0)},
-                       {"step\nms", "step_seconds/mean", in_format("{:.2f}", 1e3)},
-                       {"times baseline\n(range over seeds)", "time_ratio", with_range("{:.3f}")},
-                       {"tokens/s", "tokens_per_second", in_format("{:.0f}")},
-                       {"final loss\n(interval)", "final_loss", with_error()},
-                       {"grad\nnorm", "grad_norm", in_format("{:.3g}")},
-                       {"loss scale\nleast / last / changes", "", scales},
-                       {"peak MiB\na rank", "", memory},
-                       {"sent MiB\na rank, a step", "sent_bytes", in_format("{:.2f}", 1.0 / kMib)}});
+  std::vector<Column> columns = {{"precision", "name"},
+                                 {"success", "", success},
+                                 {"skipped\nsteps", "skipped_share", in_format("{:.3g} %", 100.0)},
+                                 {"step\nms", "step_seconds/mean", in_format("{:.2f}", 1e3)},
+                                 {"times baseline\n(range over seeds)", "time_ratio", with_range("{:.3f}")},
+                                 {"tokens/s", "tokens_per_second", in_format("{:.0f}")},
+                                 {"final loss\n(interval)", "final_loss", with_error()},
+                                 {"grad\nnorm", "grad_norm", in_format("{:.3g}")},
+                                 {"loss scale\nleast / last / changes", "", scales},
+                                 {"peak MiB\na rank", "", memory},
+                                 {"sent MiB\na rank, a step", "sent_bytes", in_format("{:.2f}", 1.0 / kMib)}};
+  if (std::ranges::any_of(trained, [](const Json& row) { return number_of(row["undone_share"]) > 0.0; })) {
+    columns.insert(columns.begin() + 3, {"trained\nagain", "undone_share", in_format("{:.3g} %", 100.0)});
+  }
+  text.table(trained, columns);
 }
 
 bool weighs_energy(const CompareRequest& request) {

@@ -116,6 +116,7 @@ function drawVerdict(body) {
 const kColumns = {
   'Success': (s) => `${count(s.succeeded)} of ${count(s.runs)}`,
   'Skipped': (s) => share(sum(numbersOf([s.overflow_share, s.fault_share]))),
+  'Trained again': (s) => share(s.undone_share),
   'Final loss': (s) => withError(s.final_loss),
   'Step': (s) => milliseconds(s.step_seconds && s.step_seconds.mean),
   'Times baseline': ({time_ratio: times}) => !times || numberOf(times.mean) === null ?

@@ -34,6 +34,7 @@ static void to_json(Json& json, const TrainingRecord& run) {
   json = {{"failure", run.succeeded() ? Json() : Json(run.failure)},
           {"final_loss", run.final_loss()},
           {"median_step_seconds", run.median_step_seconds()},
+          {"undone_steps", run.undone},
           {"tokens_per_second", run.tokens_per_second()},
           {"peak_memory_bytes", run.peak_memory_bytes},
           {"memory", run.memory},
@@ -75,14 +76,17 @@ Json peak_of(const Runs& runs) {
 
 void add_times(const Runs& runs, const Runs& baseline, Json& found) {
   std::vector<double> seconds, ratios;
+  double undone = 0.0;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
-    const double ours = runs[seed].median_step_seconds(), theirs = baseline[seed].median_step_seconds();
+    const double ours = runs[seed].cost_of_step(), theirs = baseline[seed].cost_of_step();
+    undone += runs[seed].undone_share() / static_cast<double>(runs.size());
     if (std::isnan(ours)) continue;
-    seconds.push_back(ours);
+    seconds.push_back(runs[seed].median_step_seconds());
     if (!std::isnan(theirs)) ratios.push_back(ours / theirs);
   }
   found["step_seconds"] = spread_of(seconds);
   found["time_ratio"] = spread_of(ratios);
+  found["undone_share"] = undone;
   const auto tokens = static_cast<double>(runs.front().tokens_per_step);
   found["tokens_per_second"] = seconds.empty() ? Json() : Json(tokens / number_of(found["step_seconds"]["mean"]));
 }

@@ -66,7 +66,8 @@ double margin_of(const PrecisionComparison& comparison);
 // The runs of a trained precision, compared with the baseline's:
 //   runs, succeeded (counts); failure: of the first failed run; overflow_share, fault_share of all steps; sent_bytes
 //   step_seconds, time_ratio: {mean, low, high} over seeds, of the runs' medians and of their ratio to the baseline's
-//     with the same seed; tokens_per_second at the mean median
+//     with the same seed, undone steps included; tokens_per_second at the mean median
+//   undone_share: steps undone by rollbacks, over the steps that stayed; the mean over runs
 //   final_loss, loss_difference: {pairs, mean, stddev, interval} of the runs that succeeded, and of differences to the
 //     baseline's for the seeds with which both did
 //   verdict: the losses judged with no further pair to come. If only this precision fails with a seed, it is "worse";

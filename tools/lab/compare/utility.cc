@@ -67,7 +67,7 @@ Rated rate(const PrecisionComparison& comparison, const UtilityWeights& weights,
   const auto seeds = static_cast<double>(runs.size());
   for (size_t seed = 0; seed < runs.size(); ++seed) {
     const double own_loss = (runs[seed].final_loss() - baseline[seed].final_loss()) / efold;
-    const double own_time = std::log(runs[seed].median_step_seconds() / baseline[seed].median_step_seconds());
+    const double own_time = std::log(runs[seed].cost_of_step() / baseline[seed].cost_of_step());
     loss += own_loss / seeds;
     time += own_time / seeds;
     double& utility = rated.utilities.emplace_back(0.0);

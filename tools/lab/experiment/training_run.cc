@@ -182,6 +182,10 @@ double TrainingRecord::median_step_seconds() const {
   return quantile(std::move(seconds), 0.5);
 }
 
+double TrainingRecord::undone_share() const {
+  return steps.empty() ? 0.0 : static_cast<double>(undone) / static_cast<double>(steps.size());
+}
+
 double TrainingRecord::skipped_share(StepResult kind) const {
   const auto count = std::ranges::count(steps, kind, &TrainedStep::result);
   return steps.empty() ? 0.0 : static_cast<double>(count) / static_cast<double>(steps.size());
@@ -221,6 +225,7 @@ TrainingRecord record_training(const Config& given, Communicator& communicator, 
   record.tokens_per_step = given.train.global_batch * given.model.context;
   const auto begin = [&](Session& session, RunState&, const Start& start, TrainObservers& observers) {
     if (start.rollback) {  // these steps are trained again
+      record.undone += std::ssize(record.steps) - session.next_step;
       record.steps.resize(static_cast<size_t>(session.next_step));
       std::erase_if(record.validation, [&](const ValidationLoss& one) { return one.step > session.next_step; });
     }

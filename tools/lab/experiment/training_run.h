@@ -47,6 +47,7 @@ struct TrainingRecord {
   std::vector<TrainedStep> steps;          // from the first on
   std::vector<ValidationLoss> validation;  // before the first step, at train.eval_interval, and after the last step
   std::string failure{};                   // why the training did not succeed; empty if it did
+  int64_t undone = 0;                      // further steps, undone by rollbacks and trained again
   int64_t tokens_per_step = 0;             // positions of the global batch
   MemoryTable memory{};                    // of rank 0, as measured, in the last phase of the precision
   // The most on any rank, in any phase: the table's total; on a GPU all memory taken from it. 0 if nothing was trained.
@@ -64,6 +65,9 @@ struct TrainingRecord {
   // Skipped steps may be run again to find the reason. NaN if none was applied.
   double median_step_seconds() const;
   double tokens_per_second() const { return static_cast<double>(tokens_per_step) / median_step_seconds(); }
+  double undone_share() const;  // undone steps over the steps that stayed
+  // The time of a step of the result, with its share of the undone steps.
+  double cost_of_step() const { return median_step_seconds() * (1.0 + undone_share()); }
   double skipped_share(StepResult kind) const;  // of all steps
   int64_t scale_changes() const;
   float smallest_scale() const;

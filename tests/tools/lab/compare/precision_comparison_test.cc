@@ -190,6 +190,24 @@ TEST(PrecisionSummary, TimesAreComparedSeedBySeed) {
   EXPECT_DOUBLE_EQ(summary["grad_norm"].get<double>(), 2.0);
 }
 
+// A rise in step 15 of 20 has undone the 15.
+TEST(PrecisionSummary, StepsThatRollbacksUndidCount) {
+  TrainingRecord rolled = run(2.0);
+  rolled.undone = 15;
+  const auto found = comparison({run(2.0), run(2.0)}, {rolled, run(2.0)});
+  const Json summary = summary_of(found, 1);
+  EXPECT_DOUBLE_EQ(summary["time_ratio"]["high"].get<double>(), 1.75);
+  EXPECT_DOUBLE_EQ(summary["time_ratio"]["low"].get<double>(), 1.0);
+  EXPECT_DOUBLE_EQ(summary["step_seconds"]["mean"].get<double>(), 0.01) << "of a single step";
+  EXPECT_DOUBLE_EQ(summary["undone_share"].get<double>(), 0.375);
+  EXPECT_EQ(to_json(found)["precisions"][1]["runs"][0]["undone_steps"], 15);
+  EXPECT_NE(text_of(found).find("37.5 %"), std::string::npos) << text_of(found);
+  EXPECT_EQ(text_of(comparison({run(2.0)}, {run(2.0)})).find("trained"), std::string::npos)
+      << "no column without rollbacks";
+  const Json rated = utility_of(found, {.time = 1.0}, {});
+  EXPECT_NEAR(rated["precisions"][1]["time"].get<double>(), 0.5 * std::log(1.75), 1e-12);
+}
+
 // For example, it does not fit into device memory.
 TEST(PrecisionSummary, OfARunThatNeverBeganNothingIsKnown) {
   const auto found = comparison({run(2.0)}, {TrainingRecord{.steps = {}, .validation = {}, .failure = "no memory"}});

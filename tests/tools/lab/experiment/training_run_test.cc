@@ -158,6 +158,20 @@ TEST_F(TrainingRun, ChangesTheLevelOfAdaptivePrecision) {
   ASSERT_EQ(adaptive.steps.size(), plain.steps.size());
   for (size_t step = 0; step < 2; ++step) EXPECT_EQ(adaptive.steps[step].loss, plain.steps[step].loss) << step;
   EXPECT_NE(adaptive.steps.back().loss, plain.steps.back().loss);
+  EXPECT_EQ(adaptive.undone, 0);
+}
+
+// fp16 overflows in the first step, which is undone, and the run begins anew in bf16.
+TEST_F(TrainingRun, CountsTheStepsThatARollbackUndoes) {
+  const TrainingRecord record =
+      train({"scaler.mode=static", "scaler.init_scale=1e30", "scaler.max_scale=1e30",
+             "precision.adaptive={levels: [{compute: bf16}, {compute: fp16}], start: 1, rollback: true, "
+             "skipped_share: 0.01}"});
+  EXPECT_TRUE(record.succeeded()) << record.failure;
+  EXPECT_EQ(record.steps.size(), 8u);
+  EXPECT_EQ(record.undone, 1);
+  EXPECT_DOUBLE_EQ(record.undone_share(), 0.125);
+  EXPECT_DOUBLE_EQ(record.cost_of_step(), 1.125 * record.median_step_seconds());
 }
 
 }  // namespace
