@@ -149,6 +149,8 @@ std::string verdict_of(const Advice& advice) {
     text += fmt::format("\nas configured ({}): {}", found.name,
                         found.runs() ? with_speedup(found, advice) : std::string(name(found.support)));
   }
+  const std::string launches = advice.hardware != nullptr && best.runs() ? launches_text(best.prediction) : "";
+  if (!launches.empty()) text += "\n" + launches;
   return text + "\nThis is about speed alone: `mantissa analyze model` says what a precision does to the training.";
 }
 

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "core/base/check.h"
+#include "core/base/wrapped_text.h"
 
 namespace mantissa {
 namespace {
@@ -105,6 +106,17 @@ Prediction predict(const StepCalls& step, CostModel& model) {
   prediction.joules += model.power().idle * prediction.exposed_seconds;
   prediction.most_joules = model.power().most * prediction.step_seconds() / kAttainedShare;
   return prediction;
+}
+
+std::string launches_text(const Prediction& prediction) {
+  int64_t calls = 0;
+  for (const OpCost& op : prediction.ops) calls += op.calls;
+  const double launches = kLaunchSeconds * static_cast<double>(calls);
+  if (launches <= prediction.kernel_seconds) return "";
+  return fmt::format(
+      "Times, speed-ups and energies mean nothing here: {} of a step take {} ms at least, and to launch them takes "
+      "about {} ms. Give larger batches or a larger model, or measure on the device.",
+      counted(calls, "kernel"), in_three_digits(1e3 * prediction.kernel_seconds), in_three_digits(1e3 * launches));
 }
 
 double Prediction::sent_seconds() const { return sum_of(link_seconds); }

@@ -51,6 +51,12 @@ struct Prediction {
   double step_seconds() const { return kernel_seconds + exposed_seconds; }
 };
 
+// A rough figure for the time that a launch of a kernel takes: 4 to 6 us of the host for each (CUDA 13 on an RTX 5070
+// Ti), 5 to 8 us with this program's own work (H100).
+inline constexpr double kLaunchSeconds = 5e-6;
+// A sentence, or "": a step whose launches take longer than its kernels has another time than the prediction's.
+std::string launches_text(const Prediction& prediction);
+
 // The best rates of a device.
 struct Rates {
   std::array<double, std::size(kAllProductFormats)> flops{};  // by ProductFormat, FLOP/s; 0: none

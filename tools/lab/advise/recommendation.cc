@@ -128,6 +128,10 @@ std::string chosen_line(const Recommendation& device, const Measurement& measure
 
 std::vector<std::string> verdict_lines(const Recommendation& device, const Measurement& measurement) {
   std::vector<std::string> lines = {chosen_line(device, measurement)};
+  if (device.advice.hardware != nullptr && !device.chosen.empty()) {
+    const std::string launches = launches_text(evaluated(device.advice, device.chosen).prediction);
+    if (!launches.empty()) lines.push_back(launches);
+  }
   std::vector<std::string> damaged, unmeasured;
   for (const std::string& name : device.unclear) {
     lines.push_back(fmt::format("faster, but inconclusive: {}{}: {}", name, times_as_fast(device, name),

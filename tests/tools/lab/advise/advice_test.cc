@@ -209,6 +209,19 @@ TEST(Prediction, EnergyHasARange) {
   EXPECT_EQ(predict(step, unknown).most_joules, 0.0);
 }
 
+// 5 us for each of the calls, against the time of all of them.
+TEST(Prediction, OfFewerMicrosecondsThanLaunchesTakeMeansNothing) {
+  Prediction step{
+      .ops = {{.phase = "forward", .op = "gemm", .calls = 60}, {.phase = "update", .op = "adamw", .calls = 40}},
+      .kernel_seconds = 1e-4};
+  EXPECT_EQ(
+      launches_text(step),
+      "Times, speed-ups and energies mean nothing here: 100 kernels of a step take 0.1 ms at least, and to launch "
+      "them takes about 0.5 ms. Give larger batches or a larger model, or measure on the device.");
+  step.kernel_seconds = 5.1e-4;
+  EXPECT_EQ(launches_text(step), "");
+}
+
 TEST(Prediction, HasThreeDigits) {
   EXPECT_EQ(in_three_digits(605.771), "606");
   EXPECT_EQ(in_three_digits(0.0123456), "0.0123");
@@ -308,6 +321,19 @@ Config wide(std::vector<std::string> settings) {
 
 // Eight ranks of this model mostly wait for links; one rank multiplies and moves memory. As configured, some layers
 // stay in fp32.
+TEST(Advice, SaysWhereItsTimesMeanNothing) {
+  const Config small = testing::minimal_config({"model.width=64", "model.heads=2", "model.context=64"});
+  const auto verdict = [&](const Hardware& hardware) {
+    return advise("small.yaml", small, candidates_of(small, {"fp32", "bf16"}), 1, hardware).verdict;
+  };
+  EXPECT_NE(verdict(find_hardware("h100")).find("mean nothing here: "), std::string::npos)
+      << verdict(find_hardware("h100"));
+  Hardware slow = find_hardware("h100");  // a thousand times
+  for (double& flops : slow.flops) flops *= 1e-3;
+  slow.memory_bandwidth *= 1e-3;
+  EXPECT_EQ(verdict(slow).find("mean nothing"), std::string::npos) << verdict(slow);
+}
+
 TEST(Advice, NoSpeedUpIsAboveItsBound) {
   const Config configs[] = {
       wide({}),

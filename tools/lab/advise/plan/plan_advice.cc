@@ -161,7 +161,8 @@ StepCost step_cost(const Config& config, const Target& target, int ranks) {
           .sent_bytes = step.calls.sent(),
           .device_bytes = target.memory_bytes,
           .joules = prediction.joules,
-          .most_joules = prediction.most_joules};
+          .most_joules = prediction.most_joules,
+          .launches = target.hardware != nullptr ? launches_text(prediction) : ""};
 }
 
 WholePlan PlanAdvice::priced(const std::string& name, const Plan& choice) const {

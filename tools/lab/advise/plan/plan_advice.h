@@ -184,6 +184,7 @@ struct StepCost {
   double device_bytes = 0.0;  // memory of its device; 0: not known
   // Energy of a rank, the ends of Prediction's range; 0: not known. Plans are chosen by the lower end.
   double joules = 0.0, most_joules = 0.0;
+  std::string launches{};  // launches_text(), of an absent device
 
   bool fits() const { return device_bytes <= 0.0 || bytes <= device_bytes; }
 };

@@ -188,7 +188,8 @@ std::string sentences(const PlanAdvice& advice) {
         "or train.recompute.\n",
         to_text(kBytes, cost.bytes), to_text(kBytes, cost.device_bytes));
   }
-  return verdict(advice) + memory + validation_lines(advice);
+  const std::string launches = cost.launches.empty() ? "" : cost.launches + "\n";
+  return verdict(advice) + launches + memory + validation_lines(advice);
 }
 
 // ---- Tables.
