@@ -110,6 +110,8 @@ std::vector<std::vector<bool>> cold_operands(const StepCalls& step, double cache
 // The last-level cache of this machine; 32 MiB if the system does not say.
 double last_level_cache_bytes();
 
+inline constexpr double kTimingSeconds = 2e-2;  // for each timing of a call
+
 class MeasuredCosts final : public CostModel {
  public:
   // Both must outlive the object. `cache_bytes`: see cold_operands().
@@ -125,8 +127,8 @@ class MeasuredCosts final : public CostModel {
   double link_bandwidth() const override { return std::numeric_limits<double>::infinity(); }
 
  private:
-  // Seconds of the call with random operands: the median over at least three repetitions and some 20 ms. On a GPU each
-  // repetition is a batch of calls.
+  // Seconds of the call with random operands: the median over at least three repetitions and kTimingSeconds. On a GPU
+  // each repetition is a batch of calls.
   double time(const KernelCall& call, const std::vector<bool>& cold);
   // The tensors that calls use in turn, by operand, adjacent in memory as parameters are; none for an undefined
   // operand. Cold operands have so many that twice the cache is touched between two uses.

@@ -26,8 +26,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr uintptr_t kPageBytes = 4096;
 constexpr double kUsualCacheBytes = 32.0 * 1024 * 1024;
-constexpr double kBatchSeconds = 1e-3;   // long against waiting for a device
-constexpr double kBudgetSeconds = 2e-2;  // for each call
+constexpr double kBatchSeconds = 1e-3;  // long against waiting for a device
 constexpr size_t kLeastBatches = 3;
 constexpr double kSmallBytes = 64 * 1024;  // smaller operands take negligible time
 constexpr size_t kMostCopies = 64;
@@ -262,7 +261,7 @@ double MeasuredCosts::time(const KernelCall& call, const std::vector<bool>& cold
   const auto begin = Clock::now();
   do {
     found.push_back(seconds_of_each(count));
-  } while (found.size() < kLeastBatches || Seconds(Clock::now() - begin).count() < kBudgetSeconds);
+  } while (found.size() < kLeastBatches || Seconds(Clock::now() - begin).count() < kTimingSeconds);
   return quantile(found, 0.5);
 }
 

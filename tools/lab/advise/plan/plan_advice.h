@@ -352,10 +352,13 @@ struct PlanEffort {
   double search_steps = 0;      // of the differentiable solver
   double validation_steps = 0;  // runs of the plan and beside it
   double turns = 0;             // of timing these side by side, each of a step and kTurnSeconds at least
+  double dry_runs = 0;          // of whole plans, to price them: at most so many
+  double dry_run_seconds = 0;   // of one, as measured
+  double timings = 0;           // of kernels, kTimingSeconds each
   double bytes = 0;             // of this process, at its most
 
   double steps() const { return warm_up_steps + layer_steps + state_steps + search_steps + validation_steps + turns; }
-  // At this time of a step; the timing of kernels comes on top, mostly less than a minute.
+  // At this time of a step. A kernel that takes long is timed for longer than kTimingSeconds.
   double seconds(double of_step) const;
 };
 

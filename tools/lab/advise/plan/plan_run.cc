@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/base/check.h"
@@ -103,10 +104,9 @@ void require_enumerable(const std::vector<PlannedPlace>& places) {
                        plans, most);
 }
 
-// Most calls of any plan also occur in a uniform plan. Times each in several rounds, since other work may slow the
-// device for a while.
-void time_uniform_steps(const Config& config, DType low, const std::vector<PlannedPlace>& places,
-                        const std::vector<std::string>& names, const Target& target, int rounds, MeasuredCosts& costs) {
+// Steps of uniform plans, and of uniform plans with another option of an attention: most calls of any plan occur there.
+std::vector<StepCalls> uniform_steps(const Config& config, DType low, const std::vector<PlannedPlace>& places,
+                                     const std::vector<std::string>& names, const Target& target) {
   std::vector<Plan> plans;
   for (const std::string& option : names) plans.push_back(uniform_plan(places, low, option));
   for (size_t place = 0; place < places.size(); ++place) {
@@ -119,8 +119,28 @@ void time_uniform_steps(const Config& config, DType low, const std::vector<Plann
   for (const Plan& plan : plans) {
     steps.push_back(walk_calls(with_plan(config, low, places, plan), 1, target.fp8_gemm_support, target.packing));
   }
-  log_info("plan: timing the kernels of {} in {}", counted(std::ssize(steps), "step"), counted(rounds, "round"));
-  for (int round = 0; round < rounds; ++round) costs.measure(steps);
+  return steps;
+}
+
+// The work beside the training: plans are priced by dry runs, whose time is measured here, and kernels are timed.
+void add_pricing(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places,
+                 PlanEffort& effort) {
+  const DType low = low_of(config);
+  double plans = 1.0, options = 0.0;
+  for (const PlannedPlace& place : places) {
+    plans *= static_cast<double>(place.options.size());
+    options += static_cast<double>(place.options.size());
+  }
+  effort.dry_runs = options + std::min(plans, static_cast<double>(request.plan.most_wholes));
+  const auto begin = std::chrono::steady_clock::now();
+  step_on({}, with_plan(config, low, {}, {}), 1);
+  effort.dry_run_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (request.hardware != nullptr) return;
+  std::set<std::string> calls;
+  for (const StepCalls& step : uniform_steps(config, low, places, uniform_names(low, request.plan.recipes), {})) {
+    for (const KernelCall& call : step.calls) calls.insert(call.signature());
+  }
+  effort.timings = static_cast<double>(request.rounds) * static_cast<double>(calls.size());
 }
 
 // Says what the plan will take. ConfigError if that is more than the request accepts.
@@ -165,7 +185,8 @@ void validate(const PlanRunRequest& request, const Config& config, Communicator&
 }  // namespace
 
 double PlanEffort::seconds(double of_step) const {
-  return (steps() - turns) * of_step + turns * std::max(of_step, StepTimeOptions().turn_seconds);
+  return (steps() - turns) * of_step + turns * std::max(of_step, StepTimeOptions().turn_seconds) +
+         dry_runs * dry_run_seconds + timings * kTimingSeconds;
 }
 
 PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places) {
@@ -197,6 +218,7 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
   effort.validation_steps = models * static_cast<double>(runs.most_seeds * std::min(runs.steps, config.train.steps));
   if (takes_times) effort.turns = models * static_cast<double>(kRoundsPerPair * runs.time_pairs);
 
+  add_pricing(request, config, places, effort);
   // The analysis keeps copies of the state, and four more of the parameters in fp32. Ranks of trials, and models whose
   // times are compared, are in memory at once; the plan's is no larger than the largest of the others.
   const MemoryTable exact = predict_memory_table(tried(in_exact_precision(config)), 1);
@@ -216,8 +238,10 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
 }
 
 std::string to_text(const PlanEffort& effort, double seconds_of_step) {
-  return fmt::format("about {} steps of {} s, {} of memory, {} (h:mm:ss)", in_three_digits(effort.steps()),
-                     in_three_digits(seconds_of_step), to_text(PlanQuantity::kBytes, effort.bytes),
+  const std::string timings =
+      effort.timings > 0.0 ? fmt::format("{} timings of kernels, ", in_three_digits(effort.timings)) : "";
+  return fmt::format("about {} steps of {} s, {}{} of memory, {} (h:mm:ss)", in_three_digits(effort.steps()),
+                     in_three_digits(seconds_of_step), timings, to_text(PlanQuantity::kBytes, effort.bytes),
                      to_clock(effort.seconds(seconds_of_step)));
 }
 
@@ -349,7 +373,11 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   if (request.hardware != nullptr) {
     target = absent_target(*request.hardware, roofline.emplace(*request.hardware));
   } else {
-    time_uniform_steps(config, low, places, names, target, request.rounds, measured);
+    const std::vector<StepCalls> steps = uniform_steps(config, low, places, names, target);
+    log_info("plan: timing the kernels of {} in {}", counted(std::ssize(steps), "step"),
+             counted(request.rounds, "round"));
+    // In several rounds, since other work may slow the device for a while.
+    for (int round = 0; round < request.rounds; ++round) measured.measure(steps);
   }
   PlanAdvice advice = advise_plan(plan, config, places, sensitivity, target, request.ranks);
   validate(request, config, *communicator, advice);

@@ -31,8 +31,9 @@ TEST(PlanEffort, CountsStepsAsTheyAreMade) {
   EXPECT_EQ(effort.validation_steps, 3 * 5 * 70) << "the plan, bf16 and fp32, no longer than the training";
   EXPECT_EQ(effort.turns, 3 * 5 * 40);
   EXPECT_DOUBLE_EQ(effort.steps(), 20 + 158 + 1050 + 600);
-  EXPECT_DOUBLE_EQ(effort.seconds(2.0), 2.0 * 1828);
-  EXPECT_DOUBLE_EQ(effort.seconds(0.001), 0.001 * 1228 + 0.05 * 600) << "short steps are timed by several";
+  const double pricing = effort.dry_runs * effort.dry_run_seconds + effort.timings * 0.02;
+  EXPECT_DOUBLE_EQ(effort.seconds(2.0), 2.0 * 1828 + pricing);
+  EXPECT_DOUBLE_EQ(effort.seconds(0.001), 0.001 * 1228 + 0.05 * 600 + pricing) << "short steps are timed by several";
 
   request.plan.damage = DamageScore::kHessian;
   EXPECT_DOUBLE_EQ(plan_effort(request, config, places_of(request, config)).layer_steps, effort.layer_steps + 2 * 8)
@@ -49,6 +50,24 @@ TEST(PlanEffort, CountsStepsAsTheyAreMade) {
   const size_t formats = places[places.size() - 2].options.size() + places.back().options.size();
   EXPECT_DOUBLE_EQ(effort.state_steps, static_cast<double>(formats - 1) * 3 * (10 + 2.0 / 3.0))
       << "each format but one of the two most exact ones, which are tried together";
+}
+
+// A tiny model's steps take a second, the timing of its kernels most of a minute.
+TEST(PlanEffort, CountsThePricingOfPlans) {
+  const SmallRun run("plan_effort_pricing");
+  const Config config = load_config(run.config_path());
+  PlanRunRequest request{.rounds = 5, .validation = {.most_seeds = 0}};
+  PlanEffort effort = plan_effort(request, config, places_of(request, config));
+  // At least one product of each form and layer, in fp32 and in bf16: two blocks are alike.
+  EXPECT_GE(effort.timings, 5 * 2 * 3 * 4);
+  EXPECT_GT(effort.dry_run_seconds, 0.0);
+  EXPECT_GT(effort.dry_runs, 512) << "the most plans that are priced as wholes, and each option";
+  EXPECT_GE(effort.seconds(1e-6), effort.timings * 0.02);
+  EXPECT_NE(to_text(effort, 1e-6).find(" timings of kernels, "), std::string::npos) << to_text(effort, 1e-6);
+  request.hardware = &find_hardware("h100");
+  effort = plan_effort(request, config, places_of(request, config));
+  EXPECT_EQ(effort.timings, 0) << "by data sheet";
+  EXPECT_GT(effort.dry_runs, 512);
 }
 
 // fp32 weights, masters and two moments: 16 bytes a parameter, copied once; four copies in fp32.
