@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
 
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
 #include "tools/lab/experiment/candidates.h"
+#include "tools/lab/experiment/paired_comparison.h"
 
 namespace mantissa {
 namespace {
@@ -15,7 +19,7 @@ constexpr int64_t kLooks = 20;  // evaluations, probed steps and checkpoints in 
 // (docs/results/adaptive.md).
 constexpr double kUnderflowThreshold = 0.5;
 // The least thresholds. Healthy runs of batches of 512 and 1024 tokens rose by up to 0.75 nats in 3000 steps, and
-// to 2.9 times the norm's quantile; their first 300 steps rose by a quarter of that.
+// to 2.9 times the norm's quantile.
 constexpr double kLeastRise = 1.0, kLeastFactor = 4.0;
 
 // Shortens an interval, or turns it on, for kLooks in a run. In a long run, an interval of 0 becomes `usual`.
@@ -54,6 +58,7 @@ Config production_config(const Config& given, const MeasuredPrecision& chosen, c
   config.precision_adaptive.levels = {above->precision, config.precision};
   AdaptiveOptions& options = config.precision_adaptive.options;
   options = {.start = 1, .stable_steps = std::max(AdaptiveOptions().stable_steps, config.probe.interval)};
+  options.warmup = options.window;  // as thresholds_of() compares
   options.rollback = true;
   options.skipped_share = 1.0 / options.window;
   options.loss_rise = thresholds.loss_rise;
@@ -73,11 +78,15 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
   std::string watch_loss, watch_norm = "no threshold, for the same reason";
   if (thresholds.is_known()) {
     watch_loss = fmt::format(
-        "alarm at {:g} nats above the median of {} steps: at least twice the largest rise in {} measured steps "
-        "(batches of {} tokens; larger batches vary less)",
-        thresholds.loss_rise, window.window, thresholds.compared, measurement.tokens_per_step);
-    watch_norm = fmt::format("alarm at {:g} times the {:g} quantile of {} steps", thresholds.norm_factor,
-                             window.norm_quantile, window.window);
+        "alarm at {:g} nats above the median of {} steps: with the norm's, a false alarm in at most {:g} % of runs of "
+        "{} like the {} measured (batches of {} tokens; smaller ones vary more)",
+        thresholds.loss_rise, window.window, 100.0 * kFalseAlarm, counted(config.train.steps, "step"),
+        thresholds.compared, measurement.tokens_per_step);
+    watch_norm = fmt::format(
+        "alarm at {:g} times the {:g} quantile of {} steps: it finds a step of ten times its norm in {} % of cases, of "
+        "a hundred times in {} %",
+        thresholds.norm_factor, window.norm_quantile, window.window, per_cent(thresholds.tenfold),
+        per_cent(thresholds.hundredfold));
   } else if (thresholds.has_infinite) {
     watch_loss = "no threshold: some gradient norms are infinitely far above the others";
   } else {
@@ -93,7 +102,7 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
                   per_cent(summary.at("overflow_share")), per_cent(summary.at("fault_share"))));
   if (config.precision.uses_fp16()) {
     add("step.scale, mantissa_loss_scale",
-        fmt::format("alarm below {:g}, the least of the measured runs: it comes down where gradients overflow",
+        fmt::format("alarm below a sixteenth of {:g}, the least of the measured runs: overflows bring it down",
                     summary.at("smallest_scale")));
   }
   if (config.train.eval_interval > 0 && config.data.has_validation()) {
@@ -189,40 +198,69 @@ Json fallbacks_of(const Config& config, const MeasuredPrecision& chosen, const M
 
 }  // namespace
 
-SignalThresholds thresholds_of(const Json& runs) {
-  // At level 0 a bad signal changes nothing. A value is bad here if the least thresholds would find it uneasy.
-  AdaptiveOptions options{.stable_steps = 0};
+double level_of(std::vector<double> values, int64_t steps, double probability) {
+  constexpr double kLowNormal = -1.644854;  // the 5 % quantile of the normal distribution
+  std::ranges::sort(values, std::greater());
+  const auto count = static_cast<double>(values.size());
+  double level = 0.0;
+  for (const double share : {0.1, 0.05, 0.02}) {
+    const auto above = static_cast<int64_t>(share * count);
+    const auto k = static_cast<double>(above);
+    const double sum = std::accumulate(values.begin(), values.begin() + above, 0.0),
+                 u = values[static_cast<size_t>(above)];
+    const double scale = 2.0 * (sum - k * u) / chi_squared_quantile(kLowNormal, 2.0 * k);
+    const double found = u + scale * std::max(0.0, std::log(static_cast<double>(steps) * k / (count * probability)));
+    level = share == 0.1 ? found : std::max(level, found);
+  }
+  return level;
+}
+
+SignalThresholds thresholds_of(const Json& runs, int64_t steps) {
+  // The ladder itself compares. At level 0 a bad signal changes nothing. Here every value above 0 is bad.
+  constexpr double kLeast = std::numeric_limits<double>::min();
+  AdaptiveOptions options{.stable_steps = 0, .loss_rise = kLeast, .norm_factor = kLeast};
   options.warmup = options.window;
-  options.loss_rise = options.band * kLeastRise;
-  options.norm_factor = 1.0 + options.band * (kLeastFactor - 1.0);
-  double rise = options.loss_rise, factor = options.norm_factor;
+  std::vector<double> rises, factors;  // logarithms of factors
   SignalThresholds found;
   for (const Json& run : runs) {
     if (!run.at("failure").is_null()) continue;
     AdaptivePrecision ladder(options, 2);
-    const Json& steps = run.at("steps");
+    const Json& measured = run.at("steps");
     int64_t applied = 0;
-    for (size_t i = 0; i < steps.at("loss").size(); ++i) {
-      if (steps.at("result")[i] != "applied") continue;
-      ladder.applied(++applied, number_of(steps.at("loss")[i]), number_of(steps.at("grad_norm")[i]));
+    for (size_t i = 0; i < measured.at("loss").size(); ++i) {
+      if (measured.at("result")[i] != "applied") continue;
+      ladder.applied(++applied, number_of(measured.at("loss")[i]), number_of(measured.at("grad_norm")[i]));
+      double rise = 0.0, factor = kLeast;
       for (const BadSignal& bad : ladder.state().bad) {
         if (!std::isfinite(bad.value)) found.has_infinite = true;  // over a quantile of 0
-        double& most = bad.signal == "loss" ? rise : factor;
-        most = std::max(most, bad.value);
+        (bad.signal == "loss" ? rise : factor) = bad.value;
       }
       ladder.decide(applied);
+      if (applied <= options.window) continue;
+      rises.push_back(rise);
+      factors.push_back(std::log(factor));
     }
-    found.compared += std::max<int64_t>(applied - options.window, 0);
   }
+  found.compared = std::ssize(rises);
   if (found.has_infinite || found.compared < kFewestCompared) return found;
-  found.loss_rise = rounded_up_to_two_digits(rise / options.band);
-  found.norm_factor = rounded_up_to_two_digits(1.0 + (factor - 1.0) / options.band);
+  const double most_rise = std::ranges::max(rises), most_factor = std::exp(std::ranges::max(factors));
+  found.loss_rise = rounded_up_to_two_digits(
+      std::max({kLeastRise, most_rise / options.band, level_of(rises, steps, kFalseAlarm / 2.0)}));
+  found.norm_factor = rounded_up_to_two_digits(std::max(
+      {kLeastFactor, 1.0 + (most_factor - 1.0) / options.band, std::exp(level_of(factors, steps, kFalseAlarm / 2.0))}));
+  const auto share_found = [&](double times) {
+    const double least = std::log(found.norm_factor / times);
+    const auto count = std::ranges::count_if(factors, [&](double factor) { return factor >= least; });
+    return static_cast<double>(count) / static_cast<double>(found.compared);
+  };
+  found.tenfold = share_found(10.0);
+  found.hundredfold = share_found(100.0);
   return found;
 }
 
 ProductionGuide production_guide(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
                                  const MeasuredPrecision* above) {
-  const SignalThresholds thresholds = thresholds_of(chosen.runs);
+  const SignalThresholds thresholds = thresholds_of(chosen.runs, config.train.steps);
   ProductionGuide guide{.config = production_config(config, chosen, above, thresholds)};
   validate_phases(guide.config);
   guide.figures = {{"precision", chosen.name},

@@ -71,18 +71,34 @@ struct ProductionGuide {
 ProductionGuide production_guide(const Config& config, const Measurement& measurement, const MeasuredPrecision& chosen,
                                  const MeasuredPrecision* above);
 
-// Thresholds of precision.adaptive at which no step of the healthy runs was even uneasy, at least 1 nat and 4 times: a
-// loss that still falls hides its random rises. Only steps after a full window of AdaptiveOptions count. 0 means no
-// threshold: fewer steps than kFewestCompared, or a norm infinitely many times the others.
+// Thresholds of precision.adaptive for a training of so many steps that is like the measured healthy runs. Loss and
+// norm have kFalseAlarm / 2 each. A threshold is the largest of:
+//   - level_of() of the values of all runs, logarithms for norms;
+//   - the least at which no measured step was even uneasy: twice the largest rise, 1 + 2 (largest factor - 1);
+//   - 1 nat, 4 times.
+// Only steps after a full window of AdaptiveOptions count, there and in the run: references of fewer steps scatter
+// more. 0 means no threshold: fewer steps than kFewestCompared, or a norm infinitely many times the others.
 struct SignalThresholds {
   double loss_rise = 0.0, norm_factor = 0.0;
   int64_t compared = 0;  // steps
   bool has_infinite = false;
+  // Shares of the measured steps whose norm would have reached norm_factor if it had been so many times as large.
+  double tenfold = 0.0, hundredfold = 0.0;
 
   bool is_known() const { return loss_rise > 0.0; }
 };
 inline constexpr int64_t kFewestCompared = 900;  // 3 seeds of 400 steps
-SignalThresholds thresholds_of(const Json& runs);
+inline constexpr double kFalseAlarm = 0.05;      // at most, in a run
+SignalThresholds thresholds_of(const Json& runs, int64_t steps);
+
+// The level that the largest of `steps` further values exceeds with at most this probability, by the law of values
+// above a high one, u: P(X > u + x) = k / n exp(-x / s). This is peaks over threshold with an exponential tail
+// (Pickands, Annals of Statistics 3, 1975). Logarithms of Pareto values have it exactly (Hill, same volume), of
+// lognormal values a lighter tail. k of the n values are above u, by s on average; s counts at its upper 95 % limit:
+//   u + s 2 k / chi-squared(5 %, 2 k degrees) ln(steps k / (n probability))
+// The largest level over k = n / 10, n / 20 and n / 50 counts, since tails may be heavier farther out. `values`: at
+// least 50.
+double level_of(std::vector<double> values, int64_t steps, double probability);
 
 void add_guide(const Json& figures, ReportText& text);
 
