@@ -239,6 +239,32 @@ TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {
   EXPECT_FALSE(ranks.has("message"));
 }
 
+// The exit code of a process that runs `body` under a watch of two seconds, and is continued where it stops itself.
+int exit_code_under_watch(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    {
+      const MeetingWatch watch(2.0, 0, "rank 0 starts MPI");
+      body();
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  if (WIFSTOPPED(status)) {
+    std::this_thread::sleep_for(milliseconds(2500));
+    kill(child, SIGCONT);
+    waitpid(child, &status, 0);
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(MeetingWatch, EndsAProcessThatWaitsForOthers) {
+  EXPECT_EQ(exit_code_under_watch([] { wait_forever(); }), 7);
+  EXPECT_EQ(exit_code_under_watch([] {}), 0);
+  EXPECT_EQ(exit_code_under_watch([] { raise(SIGSTOP); }), 0) << "the process was stopped as a whole";
+}
+
 TEST(StackDump, NamesFunctionsOfAllThreads) {
   std::promise<void> end;
   std::jthread waiting([future = end.get_future().share()] { future.wait(); });
