@@ -1,7 +1,6 @@
 #include "tools/run/guard/watchdog.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <filesystem>
 #include <future>
 
+#include "core/io/files.h"
 #include "tests/program/program.h"
 
 namespace mantissa {
@@ -229,9 +229,12 @@ TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
 }
 
 TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {
-  const std::string alarm = ::testing::TempDir() + "/hanging_files/watchdog/alarm.partial";
-  const auto hang = [&alarm](BlackBox&) {
-    mkfifo(alarm.c_str(), 0600);  // blocks the thread with the message
+  struct HangingFiles final : FileFaultInjector {
+    int before(FileOperation, const std::string&, size_t&) override { wait_forever(); }
+  };
+  static HangingFiles files;
+  const auto hang = [](BlackBox&) {
+    set_file_fault_injector(&files);  // blocks the thread with the message
     wait_forever();
   };
   WatchedRanks ranks("hanging_files", {hang}, {.fixed_s = 0.4});
