@@ -180,7 +180,8 @@ std::vector<std::string> expand_glob(const std::string& pattern) {
 
 int replace_file(const std::string& path, const std::string& text) {
   const std::string partial = path + ".partial";
-  const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  ::unlink(partial.c_str());  // of a process that was killed, or another name of a file elsewhere
+  const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) return errno;
   size_t count = text.size();
   int error = file_fault(FileOperation::kWrite, path, count);

@@ -127,7 +127,8 @@ bool has_wildcard(std::string_view pattern);  // whether the text holds a wildca
 // to folders. A pattern without wildcards is returned as it is, even if there is no such file.
 std::vector<std::string> expand_glob(const std::string& pattern);
 
-// Replaces a file at once, for readers, without waiting for the disk. No link is followed. Returns 0 or errno.
+// Replaces a file at once, for readers, without waiting for the disk. No link, also no hard link, leads to another
+// file. Returns 0 or errno.
 int replace_file(const std::string& path, const std::string& text);
 // The same. Throws FileError naming file and reason if it cannot.
 template <typename FileError>

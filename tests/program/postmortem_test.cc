@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/program/threaded_run.h"
 #include "tests/tools/run/unwrapped.h"
 
@@ -22,6 +24,20 @@ std::string postmortem(const SmallRun& run) {
 
 void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << part << "\n--- in\n" << text;
+}
+
+// MPI_Init waits for all ranks without a limit.
+TEST(Start, EndsWhereARankDoesNotCome) {
+  const SmallRun run("start_alone");
+  const std::string train =
+      command_line(program_under_test(), {"train", run.config_path(), "watchdog.least_deadline_s=1"});
+  for (const char* other : {"true", "sh -c 'kill -STOP $$'"}) {
+    const Outcome outcome = run_shell(fmt::format("timeout 120 {}{} : -np 1 {}", mpirun(1), train, other));
+    EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+    expect_part(outcome.output, "error: watchdog: no progress for 6 s: rank 0 (node ");
+    expect_part(outcome.output, ") starts MPI,\n  which waits for all 2 ranks: one is stopped, has ended, ");
+    EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
+  }
 }
 
 TEST(Postmortem, RunThatIsDone) {

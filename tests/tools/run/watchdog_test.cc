@@ -1,7 +1,6 @@
 #include "tools/run/guard/watchdog.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <filesystem>
 #include <future>
 
+#include "core/io/files.h"
 #include "tests/program/program.h"
 
 namespace mantissa {
@@ -229,14 +229,43 @@ TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
 }
 
 TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {
-  const std::string alarm = ::testing::TempDir() + "/hanging_files/watchdog/alarm.partial";
-  const auto hang = [&alarm](BlackBox&) {
-    mkfifo(alarm.c_str(), 0600);  // blocks the thread with the message
+  struct HangingFiles final : FileFaultInjector {
+    int before(FileOperation, const std::string&, size_t&) override { wait_forever(); }
+  };
+  static HangingFiles files;
+  const auto hang = [](BlackBox&) {
+    set_file_fault_injector(&files);  // blocks the thread with the message
     wait_forever();
   };
   WatchedRanks ranks("hanging_files", {hang}, {.fixed_s = 0.4});
   EXPECT_EQ(ranks.exit_code(0), 7);
   EXPECT_FALSE(ranks.has("message"));
+}
+
+// The exit code of a process that runs `body` under a watch of two seconds, and is continued where it stops itself.
+int exit_code_under_watch(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    {
+      const MeetingWatch watch(2.0, 0, "rank 0 starts MPI");
+      body();
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  if (WIFSTOPPED(status)) {
+    std::this_thread::sleep_for(milliseconds(2500));
+    kill(child, SIGCONT);
+    waitpid(child, &status, 0);
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(MeetingWatch, EndsAProcessThatWaitsForOthers) {
+  EXPECT_EQ(exit_code_under_watch([] { wait_forever(); }), 7);
+  EXPECT_EQ(exit_code_under_watch([] {}), 0);
+  EXPECT_EQ(exit_code_under_watch([] { raise(SIGSTOP); }), 0) << "the process was stopped as a whole";
 }
 
 TEST(StackDump, NamesFunctionsOfAllThreads) {

@@ -24,7 +24,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankReport, host, pid, beat, giv
 namespace {
 
 constexpr double kLearnedFactor = 10.0;
-constexpr double kFirstFactor = 6.0;
 constexpr int kLooksUntilUneasy = 10;  // until then, a rank that stands still looks at no file
 constexpr int kLooksForAnswers = 14;   // of the other ranks, at a deadline
 constexpr int kLooksForEnd = 60;       // after a deadline: then the process ends, whatever its state
@@ -150,6 +149,24 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
 }
 
 void report_progress() { const Range sign(RangeKind::kPhase, "tokens"); }
+
+MeetingWatch::MeetingWatch(double limit_s, int rank, const std::string& waiting) {
+  thread_ = std::jthread([=](const std::stop_token& stop) {
+    constexpr std::chrono::milliseconds kTick(500);
+    constexpr double kTurnSeconds = 5.0;
+    const double end_s = limit_s + kTurnSeconds * std::min(rank, 6);
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any wake;
+    // Ticks, and not the clock: the time of a process that was stopped, as by Ctrl-Z, does not count.
+    for (double waited_s = 0.0; waited_s < end_s; waited_s += seconds(kTick)) {
+      wake.wait_for(lock, stop, kTick, [] { return false; });
+      if (stop.stop_requested()) return;
+    }
+    log_error("watchdog: no progress for {:.0f} s: {}", end_s, waiting);
+    end_process();
+  });
+}
 
 Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::move(options)) {
   std::error_code ignored;
