@@ -12,6 +12,7 @@
 #include "core/base/log.h"
 #include "tools/config/precision_phases.h"
 #include "tools/run/report/report.h"
+#include "tools/lab/experiment/paired_comparison.h"
 
 namespace mantissa {
 namespace {
@@ -255,6 +256,8 @@ class Weighing {
       // A recipe leaves the head in 16 bits: what it would do there is no part of it.
       if (one.contains("refusal") || !one.at("is_lowered").get<bool>()) continue;
       if (met.insert(one.at("name")).second) list_of(by_format, one.at("format")).push_back(one);
+      const std::string outlier = outlier_of(precision.value("summary", Json()));
+      if (!outlier.empty()) trainings_.push_back(fmt::format("{}: {}", precision.at("name"), outlier));
     }
     for (const auto& [format, decisions] : by_format) {
       const int64_t products = file.figures.at("lowered_decisions").at(format);

@@ -70,10 +70,12 @@ double margin_of(const PrecisionComparison& comparison);
 //   final_loss, loss_difference: {pairs, mean, stddev, interval} of the runs that succeeded, and of differences to the
 //     baseline's for the seeds with which both did
 //   verdict: the losses judged with no further pair to come. If only this precision fails with a seed, it is "worse";
-//     if only the baseline, "better"; if both, "inconclusive". The baseline's own is "baseline". Never "equal" if
-//     too_short() or stands_apart() gives a reason
-//   power: the chance that as many seeds call equal precisions "equal" (equivalence_power())
+//     if only the baseline, "better"; if both, "inconclusive". The baseline's own is "baseline". "inconclusive" instead
+//     of "equal" if too_short() gives a reason, wherever the interval is
+//   power: the chance that as many seeds call equal precisions "equal" (equivalence_power()); 0 if too_short() gives a
+//     reason
 //   why: the reason of an "inconclusive" verdict, else ""
+//   outlier: a pair that stands_apart(), and counts all the same: seed, difference, verdict_without, text
 //   grad_norm: median of all applied steps; smallest_scale of all runs; last_scale of the first run; scale_changes in
 //     a run; peak_memory_bytes: the largest of any run; memory_ratio to the baseline's
 // Unknown figures are null.
