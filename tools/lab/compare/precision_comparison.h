@@ -104,11 +104,14 @@ using StepEnergy = std::function<double(const std::string& precision)>;
 
 // The utility of each precision that was trained with success, over the baseline's. With the same seed i:
 //
-//   U_i = -(loss (L_i - B_i) / nats_per_efold + time ln(t_i / b_i) + memory ln(m / m_base) + energy ln(e / e_base))
+//   U_i = -(loss l_i + time ln(t_i / b_i) + memory ln(m / m_base) + energy ln(e / e_base))
+//   l_i = (L_i - B_i - r (S_i - S)) / S,   r = mean(L - B) / S
 //
-// A difference of losses counts as the share of steps to make up for it, so that all terms are logarithms of costs.
-// Times are the runs' medians; memory and energy are the same for all seeds. The winner has the largest mean. It is
-// named if the intervals of its paired differences to all others are above 0, each at the level 1 - (1 - level) /
+// A difference of losses counts as the share of steps to make up for it, so that all terms are logarithms of costs. S
+// is nats_per_efold, the mean of the slopes S_i of the baseline's runs, which vary by half of their mean and more. So
+// the ratio r is uncertain in its denominator as well: l_i, whose mean is r, linearizes it in both means (delta
+// method). Times are the runs' medians; memory and energy are the same for all seeds. The winner has the largest mean.
+// It is named if the intervals of its paired differences to all others are above 0, each at the level 1 - (1 - level) /
 // others (Bonferroni), and if no run that matters is too_short() for the loss.
 //
 //   weights; nats_per_efold (null: not known); precisions: for each, name, utility {mean, interval}, and its terms
