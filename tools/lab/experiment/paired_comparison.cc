@@ -162,6 +162,15 @@ std::string equal_text(int64_t pairs, double level) {
       100.0 * std::pow(0.95, static_cast<double>(pairs)));
 }
 
+double binomial_tail(int64_t hits, int64_t trials, double chance) {
+  double tail = 1.0, probability = std::pow(1.0 - chance, static_cast<double>(trials));
+  for (int64_t k = 0; k < hits; ++k) {
+    tail -= probability;
+    probability *= static_cast<double>(trials - k) / static_cast<double>(k + 1) * chance / (1.0 - chance);
+  }
+  return tail;
+}
+
 double grubbs_limit(int64_t values, double error) {
   const auto count = static_cast<double>(values);
   const double t = student_t_quantile(1.0 - error / (2.0 * count), values - 2);

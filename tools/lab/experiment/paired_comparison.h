@@ -105,6 +105,9 @@ double unseen_share(int64_t pairs, double level);
 // Says so beside the verdict "equal", and how often no pair shows a bad run if one run in 20 is bad.
 std::string equal_text(int64_t pairs, double level);
 
+// The probability of `hits` or more in so many trials, each a hit with the probability `chance`.
+double binomial_tail(int64_t hits, int64_t trials, double chance);
+
 // The greatest distance from the mean, in standard deviations, among so many normal values (at least 3) is above this
 // with the probability `error` (Grubbs, Technometrics 11, 1969, two-sided).
 double grubbs_limit(int64_t values, double error);

@@ -25,6 +25,13 @@ TEST(RareRuns, TheUnseenShareIsThatOfTheBinomialFormula) {
   EXPECT_NEAR(unseen_share(8, 0.95), 0.31, 0.005);
 }
 
+TEST(BinomialTail, IsTheSumOfItsTerms) {
+  EXPECT_EQ(binomial_tail(0, 5, 0.3), 1.0);
+  EXPECT_NEAR(binomial_tail(1, 5, 0.3), 1.0 - std::pow(0.7, 5), 1e-15);
+  EXPECT_NEAR(binomial_tail(4, 5, 0.3), 5 * std::pow(0.3, 4) * 0.7 + std::pow(0.3, 5), 1e-15);
+  EXPECT_NEAR(binomial_tail(3, 27, 0.025), 0.029219, 1e-6);
+}
+
 // Grubbs and Beck, Technometrics 14, 1972, table 1, upper 0.5 %: both sides have 1 %.
 TEST(RareRuns, LimitsAreThoseOfTheTable) {
   for (const auto& [values, limit] : {std::pair<int64_t, double>{3, 1.155},
