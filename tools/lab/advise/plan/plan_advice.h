@@ -151,8 +151,9 @@ inline constexpr int64_t kFirstLook = 3;  // pairs
 // The plan against a reference.
 struct ReferenceResult {
   std::string name;
-  double margin = 0.0;  // nats; the mean over pairs
-  std::string why{};    // losses that are equal in the mean are not called so: stands_apart(), too_short()
+  double margin = 0.0;                   // nats; the mean over pairs
+  std::string why{};                     // losses that are equal in the mean are not called so: too_short()
+  std::string outlier{};                 // describes a seed that stands_apart() and counts all the same; may be empty
   std::optional<MeanDifference> loss{};  // final losses, plan - reference; nothing if no pair of runs succeeded
   ComparisonVerdict loss_verdict = ComparisonVerdict::kInconclusive;
   std::optional<MeanDifference> log_time{};  // step times, ln(plan / reference)

@@ -41,6 +41,7 @@ Json figures(const std::optional<MeanDifference>& found) {
 Json figures(const ReferenceResult& one) {
   return {{"margin", one.margin},
           {"why", one.why},
+          {"outlier", one.outlier},
           {"loss", figures(one.loss)},
           {"loss_verdict", name(one.loss_verdict)},
           {"log_time", figures(one.log_time)},
@@ -137,7 +138,7 @@ std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
                   counted(validation.steps, "step"), loss_text(one.loss), name(one.loss_verdict),
                   one.margin > 0.0 ? fmt::format("margin {:.2g} nats", one.margin)
                                    : "no margin: some of its runs did not get below their first loss, or to their end");
-  if (!one.why.empty()) text += "; " + one.why;
+  for (const std::string& remark : {one.why, one.outlier}) text += remark.empty() ? "" : "; " + remark;
   if (one.log_time) {
     text += fmt::format("; step time{} {}: {}", validation.has_turns ? "" : " of whole runs", time_text(*one.log_time),
                         name(one.time_verdict));
