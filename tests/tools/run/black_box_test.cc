@@ -22,10 +22,13 @@ namespace {
 
 using Kind = BlackBoxEvent::Kind;
 
-// Runs `body` in a process of its own; returns waitpid()'s status.
+// Runs `body` in a process of its own, which a signal ends without a core; returns waitpid()'s status.
 int status_of_box_user(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    for (const int number : {SIGSEGV, SIGABRT, SIGBUS}) std::signal(number, SIG_DFL);  // sanitizers exit at them
     body();
     _exit(0);
   }
@@ -65,8 +68,6 @@ TEST(BlackBox, NamesTheSignalThatEndsTheProcess) {
   for (const int number : {SIGSEGV, SIGABRT, SIGBUS}) {
     const std::string folder = testing::fresh_folder("signal" + std::to_string(number));
     const int status = status_of_box_user([&] {
-      const rlimit no_core{0, 0};
-      setrlimit(RLIMIT_CORE, &no_core);
       BlackBox box(folder, 0, 1);
       raise(number);
     });
@@ -87,8 +88,6 @@ int deeper(int depth) {  // NOLINT(misc-no-recursion): fills the stack
 TEST(BlackBox, NamesTheSignalOfAFullStack) {
   const std::string folder = testing::fresh_folder("full_stack");
   const int status = status_of_box_user([&] {
-    const rlimit no_core{0, 0};
-    setrlimit(RLIMIT_CORE, &no_core);
     const BlackBox box(folder, 0, 1);
     deeper(0);
   });

@@ -285,8 +285,9 @@ TEST(StackDump, NamesFunctionsOfAProgramThatTheLoaderStarted) {
   if (!std::filesystem::exists(loader)) GTEST_SKIP() << "there is no " << loader;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   if (self.find("/ld-linux-") != std::string::npos) GTEST_SKIP() << "the loader started this test itself";
+  const std::string no_leaks = "ASAN_OPTIONS=detect_leaks=0 ";  // the loader's own memory counts as lost
   const testing::Outcome outcome =
-      testing::run_shell(loader + " '" + self + "' --gtest_filter=StackDump.NamesFunctionsOfAllThreads");
+      testing::run_shell(no_leaks + loader + " '" + self + "' --gtest_filter=StackDump.NamesFunctionsOfAllThreads");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 
