@@ -71,24 +71,6 @@ StepCost price_options(PlanAdvice& advice, const KnownDamages& damages) {
   return low;
 }
 
-// Searches with the budget that is left for the parts.
-SearchResult search_parts(PlanAdvice& advice, const PlanRequest& request) {
-  SearchResult chosen;
-  advice.results.clear();
-  for (const std::string_view solver : solver_names()) {
-    const bool is_chosen = solver == request.solver;
-    if (!is_chosen && (!request.compare_solvers || solver == "enumeration")) continue;
-    SearchResult result = solve(solver, advice.problem, advice.goal, {.seed = request.seed});
-    if (is_chosen) chosen = result;
-    advice.results.emplace_back(solver, std::move(result));
-  }
-  if (request.own_search) {
-    chosen = request.own_search(advice.problem, advice.goal, advice.places);
-    advice.results.emplace_back(request.solver, chosen);
-  }
-  return chosen;
-}
-
 // Places lowered together save casts or packing that no place saves alone, so a plan's cost differs from the sum of its
 // parts. Measure the difference at the found plan, subtract it from the budget, and search again until they agree.
 // Returns the plans found.
@@ -101,10 +83,10 @@ std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest&
   std::vector<Plan> plans;
   double interaction = 0.0;
   for (int round = 0; round < kMostSearches; ++round) {
-    const double left = advice.limit - in_common - interaction;
-    advice.goal.limit = std::max(0.0, left);
-    const SearchResult chosen = search_parts(advice, request);
-    for (auto& [solver, result] : advice.results) result.meets_budget = result.meets_budget && left >= 0.0;
+    advice.goal.limit = std::max(0.0, advice.limit - in_common - interaction);
+    const SearchResult chosen = request.own_search ? request.own_search(advice.problem, advice.goal, advice.places)
+                                                   : solve(advice.problem, advice.goal);
+    advice.sums_gap = chosen.gap;
     plans.push_back(chosen.plan);
     const double parts = in_common + quantity(chosen.totals, limited);
     const double found = advice.limited(advice.priced("plan", chosen.plan)) - parts;
@@ -120,8 +102,7 @@ void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::ve
   if (advice.target.memory_bytes > 0.0) search.most_bytes = advice.target.memory_bytes;
   for (const PlannedPlace& place : advice.places) search.options.push_back(static_cast<int>(place.options.size()));
   const double damage = evaluate(advice.problem, starts.back()).damage;
-  starts.push_back(
-      solve("knapsack", advice.problem, {.budget = PlanQuantity::kDamage, .limit = damage + kHarmNats}).plan);
+  starts.push_back(solve(advice.problem, {.budget = PlanQuantity::kDamage, .limit = damage + kHarmNats}).plan);
   for (const WholePlan& uniform : advice.uniform) starts.push_back(uniform.choice);
   for (const Plan& plan : thinned(advice.front.plans, kMostFrontPlans)) starts.push_back(plan);
   search.starts = std::move(starts);

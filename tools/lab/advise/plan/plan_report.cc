@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <sstream>
 
 #include "tools/lab/advise/plan/plan_advice.h"
@@ -59,16 +58,6 @@ Json choices(const PlanAdvice& advice, const Plan& plan) {
   Json json = Json::object();
   for (size_t i = 0; i < plan.size(); ++i) json[advice.problem[i].name] = advice.problem[i].options[plan[i]].name;
   return json;
-}
-
-Json figures(const PlanAdvice& advice, const SearchResult& result) {
-  return {{"seconds", advice.common.seconds + result.totals.seconds},
-          {"bytes", advice.common.bytes + result.totals.bytes},
-          {"joules", known(advice.common.joules + result.totals.joules)},
-          {"damage", advice.rest_damage + result.totals.damage},
-          {"damage_error", result.totals.damage_error()},
-          {"meets_budget", result.meets_budget},
-          {"choices", choices(advice, result.plan)}};
 }
 
 // ---- Sentences, which the YAML file also contains.
@@ -205,30 +194,6 @@ void add_energy(const PlanAdvice& advice, std::vector<Column>& columns) {
 }
 const CellText kFits = [](const Json& fits) { return std::string(fits.get<bool>() ? "" : "does not fit"); };
 
-void add_solvers(const PlanAdvice& advice, const Json& solvers, ReportText& text) {
-  const PlanQuantity least = advice.goal.quantities()[1];
-  double best = std::numeric_limits<double>::infinity();
-  for (const auto& [solver, result] : advice.results) {
-    if (result.meets_budget) best = std::min(best, quantity(result.totals, least));
-  }
-  Json rows = Json::array();
-  for (const auto& [solver, result] : advice.results) {
-    const double gap = quantity(result.totals, least) - best;
-    rows.push_back(solvers[solver]);
-    rows.back()["solver"] = solver;
-    rows.back()["budget"] = result.meets_budget ? "met" : "missed";
-    rows.back()["gap"] = !result.meets_budget ? "-" : gap <= 0.0 ? "0" : to_text(least, gap);
-  }
-  std::vector<Column> columns = {{"solver", "solver"},
-                                 {"time", "seconds", cell(kSeconds)},
-                                 {"memory", "bytes", cell(kBytes)},
-                                 {"loss, nats", "damage", kLoss},
-                                 {"budget", "budget"},
-                                 {"above the best", "gap"}};
-  add_energy(advice, columns);
-  text.line("\nFound by each solver (sums of the cost and damage of each choice alone):").table(rows, columns);
-}
-
 void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
   const Json rows = thinned(front, 12);
   std::string gaps;
@@ -253,10 +218,17 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
 // How the plan was found among wholes.
 std::string search_line(const PlanAdvice& advice) {
   const bool is_allocation = advice.damage != DamageScore::kLoss;
+  std::string gap;
+  if (advice.sums_gap > 0.0) {
+    const PlanQuantity least = advice.goal.quantities()[1];
+    gap = fmt::format(" Sums of parts were too many to keep them all: the least {} may be lower by up to {}.",
+                      is_allocation ? name(advice.damage) : name(least),
+                      is_allocation ? fmt::format("{:.2g}", advice.sums_gap) : to_text(least, advice.sums_gap));
+  }
   if (is_allocation && advice.plans_priced == 0) {
     return fmt::format(
-        "Precision was allocated by {}, and no plan with less loss was searched for. Losses are the measured ones.",
-        name(advice.damage));
+        "Precision was allocated by {}, and no plan with less loss was searched for. Losses are the measured ones.{}",
+        name(advice.damage), gap);
   }
   const std::string why =
       is_allocation ? fmt::format("No allocation by {} meets the budget as a whole, so the measured loss chooses. ",
@@ -266,8 +238,8 @@ std::string search_line(const PlanAdvice& advice) {
   if (advice.goal.budget != kDamage) {
     taken = fmt::format(" The fastest of those within {} nats of the best is taken.", kHarmNats);
   }
-  return fmt::format("{}{} plans were priced as wholes, {}.{}", why, advice.plans_priced,
-                     advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken);
+  return fmt::format("{}{} plans were priced as wholes, {}.{}{}", why, advice.plans_priced,
+                     advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken, gap);
 }
 
 }  // namespace
@@ -288,6 +260,7 @@ Json to_json(const PlanAdvice& advice) {
                {"promotions", advice.promotions},
                {"tolerance", kHarmNats},
                {"allocated_by", name(advice.damage)},
+               {"sums_gap", advice.sums_gap},
                {"plans_priced", advice.plans_priced},
                {"is_optimum", advice.is_optimum},
                {"front_of_sums",
@@ -298,7 +271,6 @@ Json to_json(const PlanAdvice& advice) {
   if (advice.gave_way) json["gave_way"] = figures(*advice.gave_way);
   if (advice.validation) json["validation"] = figures(*advice.validation);
   for (const WholePlan& plan : advice.uniform) json["uniform"].push_back(figures(advice, plan));
-  for (const auto& [solver, result] : advice.results) json["solvers"][solver] = figures(advice, result);
   for (const WholePlan& plan : advice.front_plans) {
     json["front"].push_back(figures(advice, plan));
     json["front"].back()["choices"] = choices(advice, plan.choice);
@@ -336,7 +308,6 @@ ReportText to_text(const PlanAdvice& advice) {
   for (size_t i = 0; i < advice.problem.size(); ++i) {
     text.line("  {:<{}}  {}", advice.problem[i].name, width, advice.reasons[i]);
   }
-  if (advice.results.size() > 1) add_solvers(advice, json["solvers"], text);
   text.blank_line().line("{}", search_line(advice));
   add_front(advice, json["front"], text);
   std::string refusals;
