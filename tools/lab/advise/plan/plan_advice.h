@@ -223,8 +223,7 @@ struct PlanAdvice {
   PlanProblem problem;               // one decision for each place
   StepCost common;                   // part of every plan's cost
   double rest_damage = 0.0;
-  PlanGoal goal;       // for sums of parts: `limit` excludes the common part of all plans
-  double limit = 0.0;  // for a whole step
+  PlanGoal goal;  // for a whole step: a sum of parts differs from it
   DamageScore damage = DamageScore::kLoss;
 
   // Results of the search.
@@ -246,13 +245,16 @@ struct PlanAdvice {
   std::optional<ReferenceResult> gave_way{};  // the first plan against 16 bits throughout, which took its place
 
   bool knows_energy() const { return common.joules > 0.0; }
-  PlanGoal whole_goal() const { return {.budget = goal.budget, .limit = limit}; }
-  // The limited quantity of a whole step.
+  // The limited quantity: of a whole step, and as the sum of its parts.
   double limited(const WholePlan& one) const { return quantity(one.totals(), goal.budget); }
+  double limited_in_parts(const Plan& choice) const;
   WholePlan priced(const std::string& name, const Plan& choice) const;
   // Makes this the plan.
   void take(const Plan& choice);
-  // Whether the plan misses its purpose: its measured time exceeds that of 16 bits throughout, and a budget of time.
+  // The interval of the plan's step time as measured beside 16 bits throughout, times their prediction.
+  std::optional<Interval> measured_seconds(const ReferenceResult& low) const;
+  // Whether the plan misses its purpose by its measured time: above a budget of time, or under a budget of loss above
+  // the time of 16 bits throughout. A plan as fast as 16 bits meets a budget that they meet.
   bool exceeds_measured(const ReferenceResult& low) const;
   // Whether the plan misses the budget, by prediction or, in time, as measured.
   bool misses_budget() const;
