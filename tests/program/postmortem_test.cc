@@ -66,5 +66,14 @@ TEST(Postmortem, RankThatIsStopped) {
   expect_part(text, "stacks of rank 0: ");
 }
 
+TEST(Postmortem, RunGoesOnWhenItsBlackBoxIsTruncated) {
+  const SmallRun run("postmortem_truncated");
+  const std::string box = run.run_dir() + "/black_box/rank-0000.box";
+  const Outcome outcome = interrupt(run, "", "truncate -s 0 '" + box + "'; sleep 0.5; kill -USR1 $job",
+                                    {"train.steps=1000000", "train.log_interval=1000"});
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+  expect_part(unwrapped(outcome.output), "rank-0000.box' was truncated, or its file system lost it; training goes on");
+}
+
 }  // namespace
 }  // namespace mantissa::testing
