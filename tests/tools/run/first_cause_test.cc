@@ -58,6 +58,36 @@ TEST(FirstCause, StoppedRankThatTheEndOfTheJobWakes) {
       << cause.line;
 }
 
+// The end of the first rank wakes the stopped one. Another rank leaves its collective then, and takes its report back.
+TEST(FirstCause, OnlyTheStoppedRankOfThreeIsNamed) {
+  const BoxFile first = BoxFile(0, 3).passes(100, 41, 11).waits(120, 41, 12).ends(9000, kHang, "watchdog: x");
+  const BoxFile woken = BoxFile(1, 3).passes(100, 41, 11).phase(115, 41, "backward").waits(9100, 41, 12).beats(9500);
+  const BoxFile goes_on = BoxFile(2, 3)
+                              .passes(100, 41, 11)
+                              .waits(120, 41, 12)
+                              .event(BlackBoxEvent::Kind::kCollectiveEnds, 9101, 41, "node_barrier", 12)
+                              .waits(9102, 41, 13);
+  const std::string line =
+      "the job ended at step 41: rank 1 (node a, process 71) stopped answering in phase backward of step 41; ranks 0 "
+      "and 2 waited for it in collective 12 (node_barrier)";
+  const FirstCause cause = cause_of("took_back", {first, woken, BoxFile(goes_on).beats(9400)});
+  EXPECT_EQ(cause.line, line);
+  EXPECT_EQ(cause.kind, Kind::kHang);
+  EXPECT_EQ(cause.ranks, RankList{1});
+  EXPECT_EQ(cause.waiting, (RankList{0, 2}));
+  EXPECT_EQ(cause_of("kept", {first, woken, BoxFile(goes_on).ends(9300, kHang, "watchdog: y")}).line, line);
+  EXPECT_EQ(cause_of("fails", {first, BoxFile(woken).waits(9101, 41, 13).ends(9600, kComm, "[mpi] peer is gone"),
+                               BoxFile(goes_on).ends(9300, kHang, "watchdog: y")})
+                .line,
+            line);
+  // A rank of a lost node waits as well. It was silent, too.
+  EXPECT_EQ(
+      cause_of("lost_node", {first, BoxFile(1, 3).on("b").passes(100, 41, 11).phase(115, 41, "backward").beats(500),
+                             BoxFile(2, 3).on("b").passes(100, 41, 11).waits(120, 41, 12).beats(500)})
+          .ranks,
+      (RankList{1, 2}));
+}
+
 TEST(FirstCause, RankThatAnswersButStandsStill) {
   const FirstCause cause =
       cause_of("still", {BoxFile(0, 3).waits(100, 5, 12).beats(8000).ends(9000, kHang),

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <future>
 
+#include "core/base/error.h"
 #include "tests/program/program.h"
 
 namespace mantissa {
@@ -226,6 +227,30 @@ TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
   EXPECT_EQ(ranks.exit_code(0), 0);
   EXPECT_FALSE(ranks.has("watchdog/alarm"));
   EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.json"));
+}
+
+// mpirun wakes the stopped rank once another has ended: the ranks that waited for it leave their collective.
+TEST(Watchdog, ARankThatGoesOnAfterTheEndOfAnotherEndsAsWell) {
+  const std::string boxes = ::testing::TempDir() + "/end_of_another/black_box";
+  const auto exit_code_in_box = [&boxes](int rank) {
+    return read_black_box(BlackBox::path(boxes, rank)).header.exit_code;
+  };
+  const auto go_on_at_the_end = [&](BlackBox& box) {
+    for (int i = 0; i < 24; ++i) {  // it gives up later than rank 0
+      box.note(BlackBoxEvent::Kind::kValidation, "alive");
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    while (exit_code_in_box(0) != static_cast<int>(ExitCode::kHang)) std::this_thread::sleep_for(milliseconds(10));
+    box.note(BlackBoxEvent::Kind::kValidation, "alive");
+    std::this_thread::sleep_for(milliseconds(1000));
+    raise(SIGKILL);  // as mpirun does
+  };
+  WatchedRanks ranks("end_of_another", {wait_in_collective, [](BlackBox&) { raise(SIGSTOP); }, go_on_at_the_end},
+                     {.fixed_s = 1.0});
+  EXPECT_EQ(ranks.exit_code(0), 7);
+  EXPECT_EQ(ranks.exit_code(2), 8) << "it took its report back";
+  EXPECT_EQ(exit_code_in_box(2), static_cast<int>(ExitCode::kHang));
+  EXPECT_TRUE(ranks.has("watchdog/report-rank-0002.json"));
 }
 
 TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {

@@ -297,6 +297,19 @@ std::string Watchdog::describe(const RankReports& reports) const {
   });
 }
 
+bool Watchdog::has_ended(const RankReports& reports) const {
+  return std::ranges::any_of(reports, [this](const auto& entry) {
+    const auto& [rank, report] = entry;
+    if (rank == options_.rank || !report.gives_up) return false;
+    try {
+      const BlackBoxHeader box = read_black_box(BlackBox::path(options_.box_folder, rank)).header;
+      return box.pid == report.pid && box.exit_code == static_cast<int>(ExitCode::kHang);
+    } catch (const DataError&) {
+      return false;
+    }
+  });
+}
+
 void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token& stop) {
   replace_file(stacks_path(options_.folder, options_.rank), stacks_of_all_threads());
   const RankReport mine = report(place, true);
@@ -305,13 +318,17 @@ void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token
   RankReports living;
   do {
     pause(stop, options_.interval);
-    if (stop.stop_requested() || box_.place().events != place.events) return;
+    if (stop.stop_requested()) return;
+    RankReports reports = read_reports();
+    const bool goes_on = box_.place().events != place.events, is_over = goes_on && has_ended(reports);
+    if (goes_on && !is_over) return;
     living = {{options_.rank, mine}};
-    for (auto& [rank, report] : read_reports()) {
+    for (auto& [rank, report] : reports) {
       const auto first = at_first.find(rank);
       const bool is_new = first == at_first.end() || first->second.beat != report.beat;
       if (report.gives_up || is_new) living.emplace(rank, std::move(report));
     }
+    if (is_over) break;
   } while (static_cast<int>(living.size()) < options_.ranks && Clock::now() < end);
   const std::string message = fmt::format(
       "watchdog: no progress for {:.0f} s{}\n  stacks are in {}; `mantissa postmortem` shows what each rank did last",

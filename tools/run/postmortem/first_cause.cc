@@ -97,10 +97,30 @@ std::string by_the_clocks(const RunHistory& run) {
   return run.has_several_hosts() ? ", by the clocks of the nodes" : "";
 }
 
+// The newest collective in which a rank waits.
+uint64_t newest_awaited(const RunHistory& run) {
+  return awaited_by(*std::ranges::max_element(run.ranks, {}, awaited_by));
+}
+
 // Ranks that hold up `others`: they have not begun the collective of a waiting rank.
 Ranks ranks_behind(const RunHistory& run, const Ranks& ranks) {
-  const uint64_t awaited = awaited_by(*std::ranges::max_element(run.ranks, {}, awaited_by));
+  const uint64_t awaited = newest_awaited(run);
   return filtered(run, ranks, [&](const RankHistory& rank) { return rank.begun < awaited; });
+}
+
+// Ranks that had not answered at the time of the first report of a watchdog. All later events have been left out. A
+// rank that lived after it and waited in the newest collective by then is none of them: it had reported, and took its
+// report back when the end of the job woke the stopped rank. A stopped rank may fail once it is woken.
+Ranks silent_at(const RunHistory& run, int64_t report_ns) {
+  Ranks silent = run.with(RankEnd::kGone);
+  for (const RankHistory& rank : run.ranks) {
+    const bool has_failed_later = rank.end == RankEnd::kFailed && rank.beat_ns > report_ns && !rank.waits_in;
+    if (rank.end == RankEnd::kRunning || has_failed_later) silent.push_back(rank.rank);  // running: as by SIGSTOP
+  }
+  const uint64_t newest = newest_awaited(run);
+  const Ranks held_up = filtered(
+      run, silent, [&](const RankHistory& rank) { return rank.beat_ns <= report_ns || awaited_by(rank) < newest; });
+  return held_up.empty() ? silent : held_up;
 }
 
 FirstCause cause_of(const RunHistory& run, Kind kind, const Ranks& ranks, int64_t unix_ns) {
@@ -154,9 +174,7 @@ Ranks ranks_cut_off(const RunHistory& run, const Ranks& behind) {
 
 FirstCause hang(const RunHistory& run, int64_t ended_ns) {
   const Ranks ended = run.with(RankEnd::kHang);
-  FirstCause cause{.kind = Kind::kHang, .ranks = run.with(RankEnd::kGone), .unix_ns = ended_ns};
-  const Ranks stopped = run.with(RankEnd::kRunning);  // as by SIGSTOP
-  cause.ranks.insert(cause.ranks.end(), stopped.begin(), stopped.end());
+  FirstCause cause{.kind = Kind::kHang, .ranks = silent_at(run, ended_ns), .unix_ns = ended_ns};
   const bool has_answered = cause.ranks.empty();
   if (cause.ranks.empty()) cause.ranks = ranks_behind(run, ended);
   if (const Ranks cut_off = ranks_cut_off(run, cause.ranks); has_answered && !cut_off.empty()) {

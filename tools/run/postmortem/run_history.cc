@@ -92,29 +92,29 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
   if (has_ring_lost_steps) rank.steps_done = std::max<int64_t>(0, rank.step - 1);
 }
 
-// mpirun sends SIGCONT before it kills a stopped rank: its events after that do not explain the hang. A watchdog gives
-// no heartbeat after it has given up: a rank with a heartbeat after the first end was woken.
+// The first end by a watchdog decides: mpirun sends SIGCONT before it kills a stopped rank, and all ranks go on. Events
+// after that do not explain the hang. A watchdog gives no heartbeat after it has given up: a rank with a heartbeat
+// after the first end was woken.
 void leave_out_after_hang(RunHistory& run) {
-  int64_t hang_ns = 0;
-  std::string hang_host;
+  const RankHistory* first = nullptr;
   for (const int rank : run.with(RankEnd::kHang)) {
     const RankHistory& history = run.ranks[static_cast<size_t>(rank)];
-    if (history.ended_ns == 0 || (hang_ns > 0 && history.ended_ns >= hang_ns)) continue;
-    hang_ns = history.ended_ns;
-    hang_host = history.host;
+    if (history.ended_ns > 0 && (first == nullptr || history.ended_ns < first->ended_ns)) first = &history;
   }
-  if (hang_ns == 0) return;
+  if (first == nullptr) return;
+  const int64_t hang_ns = first->ended_ns;
   for (RankHistory& rank : run.ranks) {
-    const int64_t slack_ns = rank.host == hang_host ? 0 : kClocksDifferNs;
-    if (rank.end == RankEnd::kHang && rank.beat_ns > hang_ns + slack_ns) rank.end = RankEnd::kGone;
+    const int64_t latest_ns = hang_ns + (rank.host == first->host ? 0 : kClocksDifferNs);
+    if (rank.end == RankEnd::kHang && rank.beat_ns > latest_ns) rank.end = RankEnd::kGone;
     const bool was_silent = rank.end == RankEnd::kGone || rank.end == RankEnd::kRunning;
-    if (!was_silent || rank.seen_ns <= hang_ns) continue;
-    std::erase_if(rank.events, [&](const BlackBoxEvent& event) { return event.unix_ns > hang_ns; });
+    const int64_t cut_ns = was_silent ? hang_ns : latest_ns;
+    if ((was_silent ? rank.seen_ns : rank.last_event_ns) <= cut_ns) continue;
+    std::erase_if(rank.events, [&](const BlackBoxEvent& event) { return event.unix_ns > cut_ns; });
     rank.begun = 0;
     rank.waits_in.reset();
     rank.step = rank.steps_done = rank.last_event_ns = 0;
     follow_events(rank.events, rank);
-    rank.seen_ns = std::max(rank.started_ns, rank.last_event_ns);
+    if (was_silent) rank.seen_ns = std::max(rank.started_ns, rank.last_event_ns);
   }
 }
 
