@@ -116,6 +116,25 @@ TEST(FirstCause, WatchdogsOfNodesWhoseClocksDiffer) {
   EXPECT_NE(cause.line.find("stood still"), std::string::npos) << "it answered: " << cause.line;
 }
 
+// Ranks leave a collective together, but node b notes most of its ends late.
+TEST(FirstCause, ClocksOfNodesAreComparedByCollectives) {
+  for (const int64_t ahead : {62'000, -62'000}) {
+    BoxFile near(0, 2), far(1, 2);
+    far.on("b").started(ahead);
+    for (int number = 1; number <= 9; ++number) {
+      const int64_t late = number == 7 ? 0 : 40;
+      near.passes(100 * number, 1, number, "all_gather");
+      far.waits(100 * number + ahead, 1, number, "all_gather")
+          .event(BlackBoxEvent::Kind::kCollectiveEnds, 100 * number + late + ahead, 1, "all_gather", number);
+    }
+    near.ends(1100, kComm, "[mpi] peer is gone");
+    far.ends(1000 + ahead, kData, "no such file");
+    const FirstCause cause = cause_of("clocks_of_nodes", {near, far});
+    EXPECT_EQ(cause.line, "rank 1 failed first between phases of step 1: no such file");
+    EXPECT_EQ(cause.unix_ns, BoxFile::at(1000 + std::max<int64_t>(ahead, 0))) << "of the rank that started last";
+  }
+}
+
 TEST(FirstCause, TransportThatHangs) {
   const FirstCause cause = cause_of("transport", {BoxFile(0, 2).waits(100, 5, 12, "all_to_all").ends(9000, kHang),
                                                   BoxFile(1, 2).waits(101, 5, 12, "all_to_all").ends(9000, kHang)});

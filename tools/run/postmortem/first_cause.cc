@@ -93,8 +93,11 @@ std::string who_waited(const RunHistory& run, const FirstCause& cause) {
                      cause.ranks.size() == 1 ? "it" : "them", collective.value, printable(name_of(collective)));
 }
 
+// Where clocks of nodes could not be compared.
 std::string by_the_clocks(const RunHistory& run) {
-  return run.has_several_hosts() ? ", by the clocks of the nodes" : "";
+  const bool is_aligned = std::ranges::all_of(
+      run.ranks, [](const RankHistory& rank) { return rank.end == RankEnd::kUnknown || rank.clock_ahead_ns; });
+  return run.has_several_hosts() && !is_aligned ? ", by the clocks of the nodes" : "";
 }
 
 // The newest collective in which a rank waits.
