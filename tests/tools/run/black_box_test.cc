@@ -79,6 +79,33 @@ TEST(BlackBox, NamesTheSignalThatEndsTheProcess) {
   }
 }
 
+TEST(BlackBox, SaysThatItsOutputWasNotRead) {
+  const std::string folder = testing::fresh_folder("unread");
+  const int status = status_of_box_user([&] {
+    std::signal(SIGPIPE, SIG_DFL);
+    const BlackBox box(folder, 0, 1);
+    std::array<int, 2> ends{};
+    if (pipe(ends.data()) != 0 || dup2(ends[1], STDERR_FILENO) < 0) _exit(1);
+    close(ends[0]);
+    _exit(write(STDERR_FILENO, "line\n", 5) < 0 ? 2 : 3);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) << status;
+  const BlackBoxHeader header = read_black_box(BlackBox::path(folder, 0)).header;
+  EXPECT_STREQ(header.error.data(), "its output was not read (SIGPIPE)");
+  EXPECT_EQ(header.exit_code, 128 + SIGPIPE);
+}
+
+TEST(BlackBox, AnIgnoredSignalStaysIgnored) {
+  const std::string folder = testing::fresh_folder("ignored");
+  const int status = status_of_box_user([&] {
+    std::signal(SIGPIPE, SIG_IGN);
+    const BlackBox box(folder, 0, 1);
+    raise(SIGPIPE);
+  });
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(read_black_box(BlackBox::path(folder, 0)).header.exit_code, BlackBoxHeader::kRunning);
+}
+
 TEST(BlackBox, GoesOnWhenItsFileIsTruncated) {
   const std::string folder = testing::fresh_folder("truncated");
   constexpr uint64_t kEvents = 300;  // more than fit into what is left

@@ -249,6 +249,22 @@ TEST(FirstCause, OneRankThatWasKilled) {
           time_text(BoxFile::at(0)));
 }
 
+TEST(FirstCause, OutputThatNobodyReads) {
+  const BoxFile blocked = BoxFile(0, 1).phase(100, 5, "validation").unread();
+  const std::string line =
+      "the job ended at step 5: rank 0 (node a, process 70) stood still in phase validation of "
+      "step 5: its output was not read";
+  const FirstCause cause = cause_of("unread", {blocked});
+  EXPECT_EQ(cause.line, line) << "its watchdog ended it, and could not say so";
+  EXPECT_EQ(cause.kind, Kind::kHang);
+  EXPECT_EQ(cause_of("unread_end", {BoxFile(blocked).ends(9000, kHang, "watchdog: x")}).line, line);
+  EXPECT_EQ(cause_of("unread_of_two", {BoxFile(0, 2).phase(100, 5, "validation").unread(),
+                                       BoxFile(1, 2).waits(110, 5, 12).ends(9000, kHang, "watchdog: x")})
+                .line,
+            "the job ended at step 5: rank 0 (node a, process 70) stopped answering in phase validation of step 5: its "
+            "output was not read; rank 1 waited for it in collective 12 (node_barrier)");
+}
+
 TEST(FirstCause, TimesAreThoseOfTheReadersZone) {
   setenv("TZ", "EST5", 1);  // NOLINT(concurrency-mt-unsafe): the test has one thread
   tzset();

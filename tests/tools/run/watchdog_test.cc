@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <future>
@@ -251,6 +252,19 @@ TEST(Watchdog, ARankThatGoesOnAfterTheEndOfAnotherEndsAsWell) {
   EXPECT_EQ(ranks.exit_code(2), 8) << "it took its report back";
   EXPECT_EQ(exit_code_in_box(2), static_cast<int>(ExitCode::kHang));
   EXPECT_TRUE(ranks.has("watchdog/report-rank-0002.json"));
+}
+
+TEST(Watchdog, NotesThatNobodyReadsTheOutput) {
+  const auto write_lines = [](BlackBox&) {
+    std::array<int, 2> ends{};
+    if (pipe(ends.data()) != 0 || dup2(ends[1], STDERR_FILENO) < 0) _exit(1);
+    const std::string line(4096, 'x');
+    while (write(STDERR_FILENO, line.data(), line.size()) > 0) continue;
+    wait_forever();
+  };
+  WatchedRanks ranks("unread", {write_lines}, {.fixed_s = 0.4});
+  EXPECT_EQ(ranks.exit_code(0), 7);
+  EXPECT_EQ(read_black_box(BlackBox::path(::testing::TempDir() + "/unread/black_box", 0)).header.output_unread, 1);
 }
 
 TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {

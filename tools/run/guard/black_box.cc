@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -40,11 +41,21 @@ void assign(std::array<char, kSize>& target, std::string_view text) {
 
 // ---- Signals that end the process: the box says so before it goes.
 
-constexpr NamedSignal kFatal[] = {
-    {SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGABRT, "SIGABRT"}, {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}};
+constexpr NamedSignal kFatal[] = {{SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGABRT, "SIGABRT"},
+                                  {SIGFPE, "SIGFPE"},   {SIGILL, "SIGILL"}, {SIGPIPE, "SIGPIPE"}};
 std::array<struct sigaction, std::size(kFatal)> g_fatal_actions_before;
 // The boxes of this process: more than one where ranks are threads. The first place is that of the current box.
 std::array<std::atomic<BlackBox*>, 64> g_boxes;
+
+// Standard output and error by poll(): 0 for a pipe or terminal that takes no more, POLLERR for a pipe without a
+// reader.
+std::array<int, 2> output_states() {
+  std::array<pollfd, 2> outputs{};
+  outputs[0] = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  outputs[1] = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (poll(outputs.data(), outputs.size(), 0) < 0) return {POLLOUT, POLLOUT};
+  return {outputs[0].revents, outputs[1].revents};
+}
 
 void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
   const bool is_lost_page = number == SIGBUS && info->si_code == BUS_ADRERR;
@@ -54,7 +65,9 @@ void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
   if (BlackBox* const box = g_boxes[0]) {
     LostPageText buffer;
     const std::string_view lost = is_lost_page ? lost_page_error(info->si_addr, buffer) : std::string_view();
-    box->failed(lost.empty() ? signal->name : lost);
+    const std::array<int, 2> outputs = output_states();
+    const bool is_unread = number == SIGPIPE && ((outputs[0] | outputs[1]) & POLLERR) != 0;
+    box->failed(!lost.empty() ? lost : is_unread ? "its output was not read (SIGPIPE)" : signal->name);
     box->ended(lost.empty() ? 128 + number : static_cast<int>(ExitCode::kData));
   }
   // Returning repeats a fault, and the earlier action answers it. A signal that was sent does not come again.
@@ -141,7 +154,10 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks)
     action.sa_sigaction = on_fatal_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
-    sigaction(kFatal[i].number, &action, &g_fatal_actions_before[i]);
+    struct sigaction& before = g_fatal_actions_before[i];
+    sigaction(kFatal[i].number, &action, &before);
+    const bool ends_process = kFatal[i].number != SIGPIPE || before.sa_handler == SIG_DFL;
+    if (!ends_process) sigaction(SIGPIPE, &before, nullptr);  // somebody ignores or handles it
   }
 }
 
@@ -273,6 +289,8 @@ void BlackBox::say_if_lost() {
 }
 
 void BlackBox::lives() { header_->alive_unix_ns = nanoseconds(CLOCK_REALTIME); }
+
+void BlackBox::look_at_output() { header_->output_unread = std::ranges::count(output_states(), 0) > 0 ? 1 : 0; }
 
 void BlackBox::failed(std::string_view message) {
   if (header_->error[0] == '\0') assign(header_->error, message.substr(0, header_->error.size() - 1));

@@ -69,7 +69,7 @@ struct BlackBoxHeader {
   int64_t ended_unix_ns = 0;
   int64_t alive_unix_ns = 0;  // the last sign of life of the watchdog's thread; 0: none
   int32_t exit_code = kRunning;
-  int32_t reserved = 0;
+  int32_t output_unread = 0;           // 1: it stood still, and nobody read its standard output or error
   std::array<char, 64> host{}, job{};  // job: SLURM_JOB_ID, or empty
   std::array<char, 1024> error{};      // the message with which the rank ended
 };
@@ -122,6 +122,8 @@ class BlackBox final : public RangeSink {
   }
   // Heartbeat. Its time shows which ranks died before the job's end killed the rest.
   void lives();
+  // Notes whether nobody reads standard output or error, so that the rank stands still where it writes a line.
+  void look_at_output();
   // How the rank ends. The first message stays.
   void failed(std::string_view message);
   void ended(int exit_code);

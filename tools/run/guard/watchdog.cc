@@ -195,6 +195,7 @@ void Watchdog::watch(const std::stop_token& stop) {
     const double before_s = quiet.seconds;
     if (quiet.look()) {
       if (has_warned_) log_warn("watchdog: the run goes on after {:.0f} s without progress", before_s);
+      if (beat_ > 0) box_.look_at_output();
       forget_alarm();
       has_warned_ = false;
       granted_s_ = 0.0;
@@ -228,6 +229,7 @@ void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
   if (quiet_s < std::min(half, kLooksUntilUneasy * seconds(options_.interval))) return;
   const bool is_alarmed = quiet_s >= half;
   if (!is_alarmed && !std::filesystem::exists(alarm())) return;
+  box_.look_at_output();  // before this thread writes a line itself, and may wait as well
   if (is_alarmed) replace_file(alarm(), "");
   const RankReport mine = report(place, false);
   RankReports reports = read_reports();

@@ -126,6 +126,8 @@ Ranks silent_at(const RunHistory& run, int64_t report_ns) {
   return held_up.empty() ? silent : held_up;
 }
 
+std::string output_unread(const RankHistory& rank) { return rank.output_unread ? ": its output was not read" : ""; }
+
 FirstCause cause_of(const RunHistory& run, Kind kind, const Ranks& ranks, int64_t unix_ns) {
   return {.kind = kind, .ranks = ranks, .waiting = ranks_waiting_for(run, ranks), .unix_ns = unix_ns};
 }
@@ -204,15 +206,24 @@ FirstCause hang(const RunHistory& run, int64_t ended_ns) {
   const RankHistory& history = of(run, first);
   if (history.last_event_ns > 0) cause.unix_ns = history.last_event_ns;
   const std::string place = history.end == RankEnd::kUnknown ? "" : " " + where(history);
-  cause.line =
-      fmt::format("{}{} {}{}{}", ended_at(run), name_ranks(run, cause.ranks),
-                  has_answered && !place.empty() ? "stood still" : "stopped answering", place, who_waited(run, cause));
+  cause.line = fmt::format("{}{} {}{}{}{}", ended_at(run), name_ranks(run, cause.ranks),
+                           has_answered && !place.empty() ? "stood still" : "stopped answering", place,
+                           output_unread(history), who_waited(run, cause));
   return cause;
 }
 
 // No rank says why it ended.
 FirstCause silence(const RunHistory& run) {
   const Ranks gone = run.with(RankEnd::kGone);
+  const Ranks unread =
+      filtered(run, gone, [](const RankHistory& rank) { return rank.output_unread && !rank.waits_in; });
+  if (!unread.empty()) {
+    const RankHistory& first = of(run, unread[0]);
+    FirstCause cause = cause_of(run, Kind::kHang, {first.rank}, first.last_event_ns);
+    cause.line = fmt::format("{}{} stood still {}{}{}", ended_at(run), name_rank(run, first.rank), where(first),
+                             output_unread(first), who_waited(run, cause));
+    return cause;
+  }
   const int64_t last_ns = last_seen(run);
   const Ranks before = filtered(
       run, gone, [&](const RankHistory& rank) { return rank.beat_ns > 0 && rank.seen_ns + kApartNs < last_ns; });

@@ -32,6 +32,7 @@ struct RankHistory {
   int64_t pid = 0;
   int exit_code = BlackBoxHeader::kRunning;
   std::string error{};
+  bool output_unread = false;  // it stood still, and nobody read its standard output or error
   // By how much the clock of its node was ahead. All times are corrected by it. Nothing: not known.
   std::optional<int64_t> clock_ahead_ns{};
   int64_t started_ns = 0, ended_ns = 0;  // 0: no end mark

@@ -224,6 +224,7 @@ RankHistory read_rank(const std::string& path, int number) {
     rank.pid = header.pid;
     rank.exit_code = header.exit_code;
     rank.error = field(header.error);
+    rank.output_unread = header.output_unread != 0;
     rank.started_ns = header.started_unix_ns;
     rank.ended_ns = header.ended_unix_ns;
     rank.beat_ns = header.alive_unix_ns;
