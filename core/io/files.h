@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -63,7 +64,8 @@ class UnreadableFile : public std::runtime_error {
 // A file's bytes, read-only, mapped into memory for the object's lifetime.
 class MappedFile {
  public:
-  // UnreadableFile if it cannot be opened or is no regular file, such as a pipe. The file must not shrink while mapped.
+  // UnreadableFile if it cannot be opened or is no regular file, such as a pipe. A file that shrinks while it is mapped
+  // ends the process: report_lost_pages().
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -77,6 +79,13 @@ class MappedFile {
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
+
+// SIGBUS at an address in a mapped file: the file was truncated, its file system has failed, or it is full. The text of
+// the error, with the file's name; empty if no file is mapped there. For signal handlers: it only calls the system.
+using LostPageText = std::array<char, 8192>;
+std::string_view lost_page_error(const void* address, LostPageText& buffer);
+// From now on, such a fault ends the process with that line and ExitCode::kData. Otherwise SIGBUS ends it, silently.
+void report_lost_pages();
 
 // f(); throws FileError in place of UnreadableFile.
 template <typename FileError, typename F>

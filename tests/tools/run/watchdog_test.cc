@@ -4,10 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <future>
 
+#include "core/base/error.h"
 #include "core/io/files.h"
 #include "tests/program/program.h"
 
@@ -226,6 +228,43 @@ TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
   EXPECT_EQ(ranks.exit_code(0), 0);
   EXPECT_FALSE(ranks.has("watchdog/alarm"));
   EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.json"));
+}
+
+// mpirun wakes the stopped rank once another has ended: the ranks that waited for it leave their collective.
+TEST(Watchdog, ARankThatGoesOnAfterTheEndOfAnotherEndsAsWell) {
+  const std::string boxes = ::testing::TempDir() + "/end_of_another/black_box";
+  const auto exit_code_in_box = [&boxes](int rank) {
+    return read_black_box(BlackBox::path(boxes, rank)).header.exit_code;
+  };
+  const auto go_on_at_the_end = [&](BlackBox& box) {
+    for (int i = 0; i < 24; ++i) {  // it gives up later than rank 0
+      box.note(BlackBoxEvent::Kind::kValidation, "alive");
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    while (exit_code_in_box(0) != static_cast<int>(ExitCode::kHang)) std::this_thread::sleep_for(milliseconds(10));
+    box.note(BlackBoxEvent::Kind::kValidation, "alive");
+    std::this_thread::sleep_for(milliseconds(1000));
+    raise(SIGKILL);  // as mpirun does
+  };
+  WatchedRanks ranks("end_of_another", {wait_in_collective, [](BlackBox&) { raise(SIGSTOP); }, go_on_at_the_end},
+                     {.fixed_s = 1.0});
+  EXPECT_EQ(ranks.exit_code(0), 7);
+  EXPECT_EQ(ranks.exit_code(2), 8) << "it took its report back";
+  EXPECT_EQ(exit_code_in_box(2), static_cast<int>(ExitCode::kHang));
+  EXPECT_TRUE(ranks.has("watchdog/report-rank-0002.json"));
+}
+
+TEST(Watchdog, NotesThatNobodyReadsTheOutput) {
+  const auto write_lines = [](BlackBox&) {
+    std::array<int, 2> ends{};
+    if (pipe(ends.data()) != 0 || dup2(ends[1], STDERR_FILENO) < 0) _exit(1);
+    const std::string line(4096, 'x');
+    while (write(STDERR_FILENO, line.data(), line.size()) > 0) continue;
+    wait_forever();
+  };
+  WatchedRanks ranks("unread", {write_lines}, {.fixed_s = 0.4});
+  EXPECT_EQ(ranks.exit_code(0), 7);
+  EXPECT_EQ(read_black_box(BlackBox::path(::testing::TempDir() + "/unread/black_box", 0)).header.output_unread, 1);
 }
 
 TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {

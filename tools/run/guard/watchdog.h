@@ -106,7 +106,10 @@ class Watchdog {
   void forget_alarm();
   RankReports read_reports() const;
   std::string describe(const RankReports& reports) const;
-  // Waits for the other living ranks to give up, too. Returns if the run goes on meanwhile, or ends.
+  // Whether a rank that gave up has ended, and the job with it.
+  bool has_ended(const RankReports& reports) const;
+  // Waits for the other living ranks to give up, too. Returns if the run goes on meanwhile, or ends. Once another rank
+  // has ended, the run cannot go on: mpirun then wakes a rank that was stopped, and this rank may leave its collective.
   void end_job(const Place& place, double quiet_s, const std::stop_token& stop);
   // A file that asks all ranks to write reports.
   std::string alarm() const { return options_.folder + "/alarm"; }
