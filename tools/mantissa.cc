@@ -22,6 +22,7 @@
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
+#include "core/io/files.h"
 #include "tools/config/config.h"
 #include "tools/config/config_reader.h"
 #include "tools/lab/verbs.h"
@@ -358,6 +359,7 @@ int checked_output(int code) {
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit then fails the write, which is handled
+  mantissa::report_lost_pages();
   mantissa::name_program(mantissa::version_line());
   mantissa::start_logging(mantissa::launcher_rank(), 1);
   mantissa::Program program;

@@ -20,7 +20,7 @@ void leave_out_vader_in_foreign_namespaces() {
   const std::string chosen = environment_variable("OMPI_MCA_btl");
   if (!chosen.empty() && !chosen.starts_with('^')) return;  // the user's own list
   const std::string others = chosen.empty() ? "" : "," + chosen.substr(1);
-  setenv("OMPI_MCA_btl", ("^vader" + others).c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no threads yet
+  setenv("OMPI_MCA_btl", ("^vader" + others).c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no other thread asks
   const std::string local_rank = environment_variable("OMPI_COMM_WORLD_LOCAL_RANK");
   if (!local_rank.empty() && local_rank != "0") return;
   log_warn(

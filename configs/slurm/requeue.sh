@@ -1,11 +1,15 @@
 # For the batch scripts of this folder: run_and_requeue COMMAND...
 #
 # Runs the command, which starts the ranks, and passes signals of Slurm on as SIGUSR1: the ranks then save a checkpoint and end
-# with exit code 75. In that case the job goes back to the queue; its next start continues the training. Other codes end the job,
-# except while it is being preempted: mpirun then has a code of its own, since Slurm ends its daemons on the other nodes.
+# with exit code 75. In that case the job goes back to the queue; its next start continues the training. So it does after code
+# 138, where SIGUSR1 came before the ranks could take it, and after code 0 of a later start whose ranks did not start. Other
+# codes end the job, except while it is being preempted: mpirun then has a code of its own, since Slurm ends its daemons on the
+# other nodes.
 # A job that is being cancelled is not requeued.
 
 ranks= # the process that starts them
+told= # to save and to leave
+reminder= # the process that repeats it
 job=$SLURM_JOB_ID
 [[ -z ${SLURM_ARRAY_JOB_ID:-} ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # the first's ID stands for the whole array
 
@@ -15,9 +19,18 @@ is_preempted() { # since its last start
   [[ $shown =~ \ StartTime=([0-9T:-]+)\ .*\ PreemptTime=([0-9T:-]+)\  && ! ${BASH_REMATCH[2]} < ${BASH_REMATCH[1]} ]]
 }
 
+# Again and again: srun and mpirun drop a signal that comes while they start the ranks. To the ranks, several are as one.
+tell_ranks() {
+  kill -USR1 "$ranks" 2>/dev/null
+  [[ -z $reminder ]] || return 0
+  for _ in {1..12}; do sleep 5 && kill -USR1 "$ranks" || exit; done 2>/dev/null &
+  reminder=$!
+}
+
 stop_ranks() {
   echo "$(date '+%F %T') job $job: $1: the ranks are told to save and to leave"
-  [[ -z $ranks ]] || kill -USR1 "$ranks" 2>/dev/null
+  told=yes
+  [[ -z $ranks ]] || tell_ranks
   [[ $1 == SIGUSR1 ]] && ! is_preempted || return # preemption brings the end near, whatever --time was
   local end left
   end=$(date --date="$(SLURM_TIME_FORMAT=standard squeue --noheader --format=%e --jobs="$job")" +%s 2>/dev/null) || return
@@ -28,12 +41,23 @@ stop_ranks() {
   fi
 }
 
+# Whether the run of PROGRAM train CONFIG SETTINGS..., the end of the command, is stopped or was killed. A node refuses a step
+# while it still ends the start before, and srun has exit code 0 then.
+is_unfinished() {
+  while [[ $# -gt 2 && $2 != train ]]; do shift; done
+  local run state=0
+  run=$("$1" config "${@:3}" 2>/dev/null | sed -n 's/^ *run_dir: *//p' | sed 's/^"\(.*\)"$/\1/; q')
+  "$1" status "$run" &>/dev/null || state=$?
+  ((state == 75 || state == 12))
+}
+
 run_and_requeue() {
   local code=0
   trap 'stop_ranks SIGUSR1' USR1
   trap 'stop_ranks SIGTERM' TERM
   "$@" &
   ranks=$!
+  [[ -z $told ]] || tell_ranks
   while :; do # a signal ends wait, not the ranks
     wait "$ranks" && code=0 || code=$?
     kill -0 "$ranks" 2>/dev/null || break
@@ -44,7 +68,13 @@ run_and_requeue() {
     ((again == 127)) || code=$again
   fi
   echo "$(date '+%F %T') job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)): exit code $code"
-  if [[ $code != 0 && $(squeue --noheader --format=%T --jobs="$job") == RUNNING ]] && { [[ $code == 75 ]] || is_preempted; }; then
+  [[ -z $reminder ]] || { kill "$reminder" && wait "$reminder"; } 2>/dev/null
+  if ((code == 0 && ${SLURM_RESTART_COUNT:-0} > 0)) && is_unfinished "$@"; then
+    echo "job $job: the run is not done, and goes back to the queue: its ranks did not start"
+    code=75
+  fi
+  if [[ $code != 0 && $(squeue --noheader --format=%T --jobs="$job") == RUNNING ]] &&
+    { [[ $code == 75 || $code == 138 ]] || is_preempted; }; then
     trap - TERM
     scontrol requeue "$job" && exec sleep 60 # Slurm ends this script by SIGTERM
   fi

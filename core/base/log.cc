@@ -83,9 +83,9 @@ class LogFile {
     struct stat status {};
     if (descriptor_ < 0) {
       fail(error == ELOOP ? "it is a symbolic link" : std::generic_category().message(error));
-    } else if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    } else if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink > 1) {
       ::close(std::exchange(descriptor_, -1));
-      fail("it is not a regular file");
+      fail(S_ISREG(status.st_mode) ? "it has a second name, a hard link; remove it here" : "it is not a regular file");
     }
     const std::string kept = std::exchange(kept_, "");
     keeps_ = false;

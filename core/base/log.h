@@ -20,7 +20,7 @@ void start_logging(int rank, int ranks);
 //   2026-11-27 03:04:05.123 node01 [job 1234] [rank 2] warning: text
 // with the job under Slurm, and the rank in warnings and errors of several ranks. All ranks may write to the same file:
 // a line is one system call. `first_line` precedes all lines unless it is empty. If the file cannot be opened or
-// written, there is a warning and nothing else. Symbolic links are not followed.
+// written, there is a warning and nothing else. Symbolic links are not followed, and files with two names not written.
 inline constexpr std::string_view kStartMark = "start: ";  // opens the first line of a start
 void log_to_file(const std::string& path, const std::string& first_line);
 

@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -82,7 +85,66 @@ void expand(const std::string& prefix, std::span<const std::string> parts, std::
   }
 }
 
+// A line of /proc/self/maps: "7f0e6c000000-7f0e6c021000 r--p 00000000 08:01 131 /data/a.bin". Its file if it maps the
+// address.
+std::string_view file_in_line(std::string_view line, uintptr_t address) {
+  uintptr_t begin = 0, end = 0;
+  const char* const last = line.data() + line.size();
+  const char* const dash = std::from_chars(line.data(), last, begin, 16).ptr;
+  if (dash != last) std::from_chars(dash + 1, last, end, 16);
+  const size_t name = line.find('/');
+  return begin <= address && address < end && name < line.size() ? line.substr(name) : std::string_view();
+}
+
+void on_lost_page(int number, siginfo_t* info, void* /*context*/) {
+  LostPageText buffer;
+  std::string_view error;
+  if (info->si_code == BUS_ADRERR) error = lost_page_error(info->si_addr, buffer);
+  if (error.empty()) {  // another cause: the fault, or the signal, comes again and ends the process
+    std::signal(number, SIG_DFL);
+    if (info->si_code <= 0) std::raise(number);
+    return;
+  }
+  for (const std::string_view text : {std::string_view("error: "), error, std::string_view("\n")}) {
+    if (::write(STDERR_FILENO, text.data(), text.size()) < 0) break;
+  }
+  ::_exit(static_cast<int>(ExitCode::kData));
+}
+
 }  // namespace
+
+std::string_view lost_page_error(const void* address, LostPageText& buffer) {
+  const int maps = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  std::string_view file;
+  size_t held = 0;  // bytes of a line that is not complete
+  while (maps >= 0 && file.empty()) {
+    const ssize_t count = ::read(maps, buffer.data() + held, buffer.size() - held);
+    if (count <= 0) break;
+    std::string_view text(buffer.data(), held + static_cast<size_t>(count));
+    for (size_t end = text.find('\n'); end != std::string_view::npos && file.empty(); end = text.find('\n')) {
+      file = file_in_line(text.substr(0, end), reinterpret_cast<uintptr_t>(address));
+      text.remove_prefix(end + 1);
+    }
+    held = text.size();
+    if (file.empty()) std::memmove(buffer.data(), text.data(), held);
+  }
+  if (maps >= 0) ::close(maps);
+  if (file.empty()) return file;
+  constexpr std::string_view kWhy =
+      ": cannot read the file: truncated while it is in use, or its file system has failed or is full; restore it";
+  const size_t length = std::min(file.size(), buffer.size() - kWhy.size());
+  std::memmove(buffer.data(), file.data(), length);
+  kWhy.copy(buffer.data() + length, kWhy.size());
+  return {buffer.data(), length + kWhy.size()};
+}
+
+void report_lost_pages() {
+  struct sigaction action {};
+  action.sa_sigaction = on_lost_page;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGBUS, &action, nullptr);
+}
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   const OpenFile file(path);
@@ -180,7 +242,8 @@ std::vector<std::string> expand_glob(const std::string& pattern) {
 
 int replace_file(const std::string& path, const std::string& text) {
   const std::string partial = path + ".partial";
-  const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  ::unlink(partial.c_str());  // of a process that was killed, or another name of a file elsewhere
+  const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (file < 0) return errno;
   size_t count = text.size();
   int error = file_fault(FileOperation::kWrite, path, count);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -63,7 +64,8 @@ class UnreadableFile : public std::runtime_error {
 // A file's bytes, read-only, mapped into memory for the object's lifetime.
 class MappedFile {
  public:
-  // UnreadableFile if it cannot be opened or is no regular file, such as a pipe. The file must not shrink while mapped.
+  // UnreadableFile if it cannot be opened or is no regular file, such as a pipe. A file that shrinks while it is mapped
+  // ends the process: report_lost_pages().
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -77,6 +79,13 @@ class MappedFile {
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
+
+// SIGBUS at an address in a mapped file: the file was truncated, its file system has failed, or it is full. The text of
+// the error, with the file's name; empty if no file is mapped there. For signal handlers: it only calls the system.
+using LostPageText = std::array<char, 8192>;
+std::string_view lost_page_error(const void* address, LostPageText& buffer);
+// From now on, such a fault ends the process with that line and ExitCode::kData. Otherwise SIGBUS ends it, silently.
+void report_lost_pages();
 
 // f(); throws FileError in place of UnreadableFile.
 template <typename FileError, typename F>
@@ -127,7 +136,8 @@ bool has_wildcard(std::string_view pattern);  // whether the text holds a wildca
 // to folders. A pattern without wildcards is returned as it is, even if there is no such file.
 std::vector<std::string> expand_glob(const std::string& pattern);
 
-// Replaces a file at once, for readers, without waiting for the disk. No link is followed. Returns 0 or errno.
+// Replaces a file at once, for readers, without waiting for the disk. No link, also no hard link, leads to another
+// file. Returns 0 or errno.
 int replace_file(const std::string& path, const std::string& text);
 // The same. Throws FileError naming file and reason if it cannot.
 template <typename FileError>

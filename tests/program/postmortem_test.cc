@@ -2,15 +2,18 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/program/threaded_run.h"
 #include "tests/tools/run/unwrapped.h"
 
 namespace mantissa::testing {
 namespace {
 
-// Trains without end on two ranks; after 20 steps, rank 1 gets the signal.
-Outcome signal_rank_1(const SmallRun& run, const std::string& signal, const std::vector<std::string>& settings) {
-  return interrupt(run, mpirun(2), "kill -" + signal + " " + rank_1_of("$job"),
+// Trains without end; after 20 steps, rank 1 gets the signal.
+Outcome signal_rank_1(const SmallRun& run, const std::string& signal, const std::vector<std::string>& settings,
+                      int ranks = 2) {
+  return interrupt(run, mpirun(ranks), "kill -" + signal + " " + rank_1_of("$job"),
                    with({"train.steps=1000000", "train.log_interval=1000"}, settings));
 }
 
@@ -22,6 +25,20 @@ std::string postmortem(const SmallRun& run) {
 
 void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << part << "\n--- in\n" << text;
+}
+
+// MPI_Init waits for all ranks without a limit.
+TEST(Start, EndsWhereARankDoesNotCome) {
+  const SmallRun run("start_alone");
+  const std::string train =
+      command_line(program_under_test(), {"train", run.config_path(), "watchdog.least_deadline_s=1"});
+  for (const char* other : {"true", "sh -c 'kill -STOP $$'"}) {
+    const Outcome outcome = run_shell(fmt::format("timeout 120 {}{} : -np 1 {}", mpirun(1), train, other));
+    EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+    expect_part(outcome.output, "error: watchdog: no progress for 6 s: rank 0 (node ");
+    expect_part(outcome.output, ") starts MPI,\n  which waits for all 2 ranks: one is stopped, has ended, ");
+    EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
+  }
 }
 
 TEST(Postmortem, RunThatIsDone) {
@@ -64,6 +81,25 @@ TEST(Postmortem, RankThatIsStopped) {
   expect_part(text, "; rank 0 waited for it in collective ");
   expect_part(text, "watchdog: no progress for ");
   expect_part(text, "stacks of rank 0: ");
+}
+
+TEST(Postmortem, RankOfThreeThatIsStopped) {
+  const SmallRun run("postmortem_stopped_of_three");
+  const Outcome outcome = signal_rank_1(run, "STOP", {"watchdog.deadline_s=3"}, 3);
+  EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+  const std::string text = postmortem(run);
+  expect_part(text, ": rank 1 (node ");
+  expect_part(text, ") stopped answering ");
+  expect_part(text, " waited for it in collective ");
+}
+
+TEST(Postmortem, RunGoesOnWhenItsBlackBoxIsTruncated) {
+  const SmallRun run("postmortem_truncated");
+  const std::string box = run.run_dir() + "/black_box/rank-0000.box";
+  const Outcome outcome = interrupt(run, "", "truncate -s 0 '" + box + "'; sleep 0.5; kill -USR1 $job",
+                                    {"train.steps=1000000", "train.log_interval=1000"});
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+  expect_part(unwrapped(outcome.output), "rank-0000.box' was truncated, or its file system lost it; training goes on");
 }
 
 }  // namespace

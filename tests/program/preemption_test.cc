@@ -159,6 +159,7 @@ TEST(Supervise, RestartsOnlyWhereThatHelps) {
                          Row{134, "", 2},
                          Row{205, "", 2},
                          Row{75, "--preempted ", 2},
+                         Row{138, "--preempted ", 2},
                          Row{1, "--also 3,1 ", 2},
                          Row{0, "", 1},
                          Row{1, "", 1},
@@ -168,6 +169,7 @@ TEST(Supervise, RestartsOnlyWhereThatHelps) {
                          Row{5, "", 1},
                          Row{75, "", 1},
                          Row{127, "", 1},
+                         Row{138, "", 1},
                          Row{143, "", 1},
                          Row{130, "", 1},
                          Row{129, "", 1},
@@ -237,6 +239,27 @@ TEST(Supervise, PassesSignalsOnAndDoesNotRestart) {
                             command_with_codes(folder, {6, 6}), folder));
   EXPECT_EQ(outcome.exit_code, 6) << outcome.output;
   EXPECT_EQ(starts_in(folder), 1) << outcome.output;
+}
+
+// A scheduler may send a signal to a process and to its group. mpirun kills its ranks upon SIGTERM, while they save.
+TEST(Supervise, TwoSignalsAtOnceAreOne) {
+  const std::string folder = fresh_folder("supervised_twice");
+  write_file(folder + "/mpirun",
+             "#!/bin/sh\ntrap 'saving=yes' USR1\ntrap 'exit 1' TERM\necho >" + folder +
+                 "/starts\ntenths=0\nwhile [ $tenths -lt $1 ]; do\n  sleep 0.1\n  [ -z \"$saving\" ] "
+                 "|| tenths=$((tenths + 1))\ndone\nexit 75\n");
+  std::filesystem::permissions(folder + "/mpirun", std::filesystem::perms::owner_all);
+  const auto exit_code_after = [&](const std::string& name, const std::string& pause, int tenths) {
+    std::filesystem::remove(folder + "/starts");
+    return run_shell(fmt::format("(env --default-signal=INT {} -- {}/mpirun {} & job=$!; while [ ! -s {}/starts ]; do "
+                                 "sleep 0.01; done; kill -{} $job; sleep {}; kill -{} $job; wait $job)",
+                                 kSupervise, folder, tenths, folder, name, pause, name))
+        .exit_code;
+  };
+  EXPECT_EQ(exit_code_after("TERM", "0.3", 10), 75);
+  EXPECT_EQ(exit_code_after("HUP", "0.3", 10), 75);
+  EXPECT_EQ(exit_code_after("INT", "0.3", 100), 1) << "a second Ctrl-C ends it at once";
+  EXPECT_EQ(exit_code_after("TERM", "5", 100), 1) << "somebody has no more patience";
 }
 
 TEST(Supervise, ARunWhoseRankIsKilledGoesOnToTheSameBits) {

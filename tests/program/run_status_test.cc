@@ -324,20 +324,54 @@ TEST(RunFolder, NoFileIsWrittenThroughALink) {
                                           "watchdog/stacks-rank-0000.txt",
                                           "black_box/rank-0000.box"};
   const std::vector<std::string> settings = {"profile=true", "probe.enabled=true", "probe.interval=3"};
-  for (const char* last : {"train.stop_at_step=8", "train.steps=20"}) {  // a new run, and its continuation
-    write_file(target, "kept");
-    for (const std::string& name : names) {
-      for (const char* suffix : {"", ".partial", ".previous"}) {
-        const std::filesystem::path path = fmt::format("{}/{}{}", run.run_dir(), name, suffix);
-        std::filesystem::create_directories(path.parent_path());
-        std::filesystem::remove(path);
-        std::filesystem::create_symlink(target, path);
+  using Link = void (*)(const std::filesystem::path&, const std::filesystem::path&);
+  for (const Link link : {Link(std::filesystem::create_symlink), Link(std::filesystem::create_hard_link)}) {
+    for (const char* last : {"train.stop_at_step=8", "train.steps=20"}) {  // a new run, and its continuation
+      write_file(target, "kept");
+      for (const std::string& name : names) {
+        for (const char* suffix : {"", ".partial", ".previous"}) {
+          const std::filesystem::path path = fmt::format("{}/{}{}", run.run_dir(), name, suffix);
+          std::filesystem::create_directories(path.parent_path());
+          std::filesystem::remove(path);
+          link(target, path);
+        }
       }
+      const Outcome outcome = run.try_train(1, with(settings, {last}));
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+      EXPECT_EQ(read_file(target), "kept") << outcome.output;
     }
-    const Outcome outcome = run.try_train(1, with(settings, {last}));
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_EQ(read_file(target), "kept") << outcome.output;
+    std::filesystem::remove_all(run.run_dir());
   }
+}
+
+// A run removes old checkpoints and the rest of a killed start, and empties its lock.
+TEST(RunFolder, NothingIsRemovedBehindALink) {
+  const ThreadedRun run("linked_folders");
+  const std::string other = run.folder() + "/other", kept = other + "/step-00000001.partial/kept";
+  std::filesystem::create_directories(other + "/step-00000001.partial");
+  std::filesystem::create_directories(run.run_dir());
+  write_file(kept, "kept");
+  for (const char* name : {"checkpoints", "black_box", "watchdog", "huggingface"}) {
+    const std::string link = run.run_dir() + "/" + name;
+    std::filesystem::create_directory_symlink(other, link);
+    const Outcome outcome = run.try_train(1, {});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_NE(unwrapped(outcome.output).find(fmt::format("'{}' is a symbolic link to '{}'", link, other)),
+              std::string::npos)
+        << outcome.output;
+    EXPECT_TRUE(std::filesystem::exists(kept));
+    std::filesystem::remove(link);
+  }
+  std::filesystem::remove(run.run_dir() + "/lock");
+  std::filesystem::create_hard_link(kept, run.run_dir() + "/lock");
+  const Outcome outcome = run.try_train(1, {});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_NE(unwrapped(outcome.output).find("its lock has a second name"), std::string::npos) << outcome.output;
+  EXPECT_EQ(read_file(kept), "kept");
+  // The run folder itself may lie elsewhere.
+  std::filesystem::remove_all(run.run_dir());
+  std::filesystem::create_directory_symlink(other, run.run_dir());
+  run.train(1, {"train.steps=2"});
 }
 
 }  // namespace

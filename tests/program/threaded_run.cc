@@ -31,7 +31,8 @@ int train_as_rank(Job& job, std::unique_ptr<Communicator> communicator, const st
   try {
     Config run = load_config(path, settings, &origins);
     if (adjust) adjust(run);
-    return static_cast<int>(run_train_verb(run, origins, stop, job.start(run, std::move(communicator))));
+    job.start(run, std::move(communicator));
+    return static_cast<int>(run_train_verb(run, origins, stop, job));
   } catch (...) {
     return job.failed(origins);
   }

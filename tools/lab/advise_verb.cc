@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <memory>
 #include <sstream>
 
@@ -11,7 +10,6 @@
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/lab/advise/advice.h"
-#include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/advise/recommendation.h"
 #include "tools/run/job/job.h"
@@ -56,10 +54,6 @@ CLI::Validator zero_or(int64_t least, int64_t most) {
 // Returns whether the plan keeps to the budget.
 bool plan(const AdviseRequest& request, const Config& config) {
   PlanRunRequest run = request.run;
-  std::vector<std::string_view> solvers = solver_names();
-  solvers.push_back(kDifferentiable);
-  require<ConfigError>(std::ranges::count(solvers, run.plan.solver) > 0, "--solver: expected one of {}, got {}",
-                       fmt::join(solvers, ", "), run.plan.solver);
   if (!request.state.empty()) run.state = request.state;
   for (std::vector<std::string>* const given : {&run.plan.recipes, &run.state}) {
     if (*given == std::vector<std::string>{"none"}) given->clear();
@@ -165,12 +159,6 @@ void add_plan_options(CLI::App& advise, VerbOptions& options, AdviseRequest& req
   PlanRunRequest& run = request.run;
   constexpr int64_t kMostSteps = int64_t{1} << 40;
   const std::vector<CLI::Option*> all = {
-      options.add("--solver", run.plan.solver,
-                  "solver whose plan starts the search among whole plans: knapsack (exact), greedy, top_k, evolution, "
-                  "bayesian, reinforcement, enumeration, or differentiable, which trains the choice with the model"),
-      advise.add_flag(
-          "--compare-solvers", run.plan.compare_solvers,
-          "also run the other solvers, except enumeration and differentiable, and print a table of their plans"),
       options.add("--damage", request.damage,
                   "allocate precision by the measured loss, or by a score of the sensitivity analysis: loss, fisher, "
                   "hessian, mi (mutual information), entropy"),

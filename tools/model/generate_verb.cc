@@ -33,7 +33,8 @@ struct PromptChoice {
 };
 
 struct Prompt {
-  std::string text;  // as given; for conversations as the model reads it
+  std::string where;  // an option, or file and line
+  std::string text;   // as given; for conversations as the model reads it
   std::vector<int32_t> tokens;
   bool is_chat = false;
 };
@@ -52,13 +53,15 @@ struct GenerateRequest {
   int64_t batch = 8;               // prompts of a file that are continued at a time
 };
 
-// f(), which takes the text of --prompt. Errors in it are the command line's.
+// f(), which takes the text of an option, or of a line of a file. Its errors name this; an option's are the command
+// line's.
 template <typename F>
-void take_argument(const F& f) {
+auto take_text(const std::string& where, const F& f) {
   try {
-    f();
+    return f();
   } catch (const DataError& error) {
-    throw ConfigError("--prompt: {}", error.what());
+    if (where.starts_with("--")) throw ConfigError("{}: {}", where, error.what());
+    throw DataError(fmt::format("{}: {}", where, error.what()));
   }
 }
 
@@ -68,10 +71,11 @@ class PromptReader {
   PromptReader(const PromptChoice& choice, const std::string& model, const TextCodec& codec, int64_t context)
       : choice_(choice), model_(model), codec_(codec), context_(context) {}
 
-  // `where`: an option, or file and line.
   void add_text(const std::string& where, const std::string& text) {
-    const Prompt prompt{.text = text, .tokens = codec_.encode(text, choice_.encoding)};
-    add(where, prompt, std::ssize(prompt.tokens));
+    const Prompt prompt{.where = where, .text = text, .tokens = take_text(where, [&] {
+                                                        return codec_.encode(text, choice_.encoding);
+                                                      })};
+    add(prompt, std::ssize(prompt.tokens));
   }
 
   bool has_chats() const { return template_.has_value(); }
@@ -82,7 +86,7 @@ class PromptReader {
       messages.insert(messages.begin(), {.role = "system", .content = *choice_.system});
     }
     if (!template_) find_template();
-    Prompt prompt = conversation(messages);
+    Prompt prompt = conversation(where, messages);
     const int64_t whole = std::ssize(prompt.tokens);
     const std::ptrdiff_t oldest = messages.front().role == "system" ? 1 : 0;
     while (std::ssize(prompt.tokens) > context_ && std::ssize(messages) > oldest) {
@@ -90,9 +94,9 @@ class PromptReader {
       const auto next = std::ranges::find(begin + 1, messages.end(), "user", &ChatMessage::role);
       if (next == messages.end()) break;
       messages.erase(begin, next);
-      prompt = conversation(messages);
+      prompt = conversation(where, messages);
     }
-    add(where, prompt, whole);
+    add(prompt, whole);
   }
 
   void add_line(const std::string& where, std::string_view line) {
@@ -124,26 +128,28 @@ class PromptReader {
   PromptList take() { return std::move(list_); }
 
  private:
-  Prompt conversation(std::span<const ChatMessage> messages) const {
-    Prompt prompt{.text = {}, .tokens = {}, .is_chat = true};
+  Prompt conversation(const std::string& where, std::span<const ChatMessage> messages) const {
+    Prompt prompt{.where = where, .text = {}, .tokens = {}, .is_chat = true};
     for (const ChatPiece& piece : template_->render(messages, AnswerHeader::kAppend)) {
       prompt.text += piece.text;
-      const std::vector<int32_t> tokens = codec_.encode(piece.text);
+      const std::vector<int32_t> tokens = take_text(where, [&] { return codec_.encode(piece.text); });
       prompt.tokens.insert(prompt.tokens.end(), tokens.begin(), tokens.end());
     }
     return prompt;
   }
 
   // `whole`: its tokens with all turns. The generator sees the last tokens that fit.
-  void add(const std::string& where, const Prompt& prompt, int64_t whole) {
+  void add(const Prompt& prompt, int64_t whole) {
     const int64_t left = std::ssize(prompt.tokens), out = whole - std::min(left, context_);
-    require<DataError>(out == 0 || !choice_.no_truncate,
-                       "{}: it has {} tokens: expected at most {}, the model's context; shorten it, or leave out "
-                       "--no-truncate",
-                       where, whole, context_);
+    take_text(prompt.where, [&] {
+      require<DataError>(out == 0 || !choice_.no_truncate,
+                         "it has {} tokens: expected at most {}, the model's context; shorten it, or leave out "
+                         "--no-truncate",
+                         whole, context_);
+    });
     if (out > 0) {
-      log_warn("{}: it has {} tokens, and the model's context {}: {} tokens {} are left out", where, whole, context_,
-               out, left > context_ ? "at its start" : "of its oldest turns");
+      log_warn("{}: it has {} tokens, and the model's context {}: {} tokens {} are left out", prompt.where, whole,
+               context_, out, left > context_ ? "at its start" : "of its oldest turns");
     }
     list_.prompts.push_back(prompt);
   }
@@ -171,7 +177,7 @@ PromptList read_prompts(const PromptChoice& choice, const std::string& model, co
                     static_cast<int>(choice.messages.has_value()) + static_cast<int>(choice.prompts.has_value());
   require<ConfigError>(given == 1, "give one of --prompt, --chat, --messages and --prompts, got {} of them", given);
   PromptReader reader(choice, model, codec, context);
-  if (choice.prompt) take_argument([&] { reader.add_text("--prompt", *choice.prompt); });
+  if (choice.prompt) reader.add_text("--prompt", *choice.prompt);
   if (choice.chat) reader.add_chat("--chat", {{.role = "user", .content = *choice.chat}});
   if (choice.messages) {
     const nlohmann::json json = JsonNode::read(*choice.messages);
@@ -259,8 +265,7 @@ void generate(const GenerateRequest& request) {
   std::vector<std::vector<int32_t>> prompts;
   std::vector<GrowingText> texts;
   for (const Prompt& prompt : list.prompts) {
-    const auto check = [&] { generator.require_valid(prompt.tokens, request.sampling); };
-    request.prompts.prompt ? take_argument(check) : check();
+    take_text(prompt.where, [&] { generator.require_valid(prompt.tokens, request.sampling); });
     prompts.push_back(prompt.tokens);
     texts.emplace_back(prompt, codec, stops);
   }

@@ -97,6 +97,8 @@ Database::Database(const std::string& path, Mode mode) : path_(path), connection
   std::error_code ignored;
   require<DataError>(mode == Mode::kRead || !std::filesystem::is_symlink(path, ignored),
                      "{}: it is a symbolic link, which is not followed to write", path);
+  const bool has_names = std::filesystem::hard_link_count(path, ignored) > 1 && !ignored;
+  require<DataError>(mode == Mode::kRead || !has_names, "{}: it has a second name, a hard link; remove it here", path);
   sqlite3* connection = nullptr;
   const int status = sqlite3_open_v2(path.c_str(), &connection, flags, nullptr);
   connection_.reset(connection);  // made even if the file cannot be opened

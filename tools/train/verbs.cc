@@ -87,8 +87,8 @@ constexpr double kSlowWrite = 50e6;
 class TrainingJob {
  public:
   // All must outlive the object.
-  TrainingJob(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator)
-      : run_(run), origins_(origins), stop_(stop), communicator_(communicator) {}
+  TrainingJob(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Job& job)
+      : run_(run), origins_(origins), stop_(stop), job_(job), communicator_(job.communicator()) {}
 
   // Checks settings, memory and data, finds the checkpoint, and takes the run folder. False: the run has no step left.
   // An error leaves no new folder. Collective.
@@ -128,6 +128,7 @@ class TrainingJob {
                                                  .rank = communicator_.rank(),
                                                  .ranks = communicator_.size()});
     }
+    job_.unwatch();
     watched_ = create_watched_communicator(communicator_, *box_);
     const int64_t step = checkpoint_ ? checkpoint_->step : 0;
     const int phase = phase_of(run_, step, checkpoint_ ? run_state_of(run_, *checkpoint_) : RunState(run_));
@@ -263,6 +264,7 @@ class TrainingJob {
   const Config& run_;
   const ConfigOrigins& origins_;
   StopRequest& stop_;
+  Job& job_;
   Communicator& communicator_;
   int threads_ = 0;
   std::vector<MemoryTable> predicted_;  // by phase
@@ -285,20 +287,16 @@ int train_verb(const std::string& config_path, const std::vector<std::string>& o
   Job job;
   try {
     const Config run = load_config(config_path, overrides, &origins);
-    return static_cast<int>(run_train_verb(run, origins, stop, job.start(run)));
+    job.start(run);
+    const ExitCode code = run_train_verb(run, origins, stop, job);
+    job.watch(run, kFirstFactor, "ends MPI");
+    return static_cast<int>(code);
   } catch (...) {
     return job.failed(origins);
   }
 }
 
 // ---- mantissa config
-
-// Each line after a "#".
-std::string as_comment(std::string text) {
-  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', end + 3))
-    text.insert(end + 1, "# ");
-  return text;
-}
 
 struct MemoryArguments {
   bool table = false;
@@ -340,8 +338,7 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
       text += fmt::format("\n# The precision of each op of this model{}\n", phase_title(config, phase));
       text += precision_table(own, "# ");
     }
-    const auto parts = memory.table ? memory_texts(config, tables, memory.request) : std::vector<std::string>();
-    for (const std::string& part : parts) text += "\n# " + as_comment(part) + "\n";
+    if (memory.table) text += memory_comments(config, tables, memory.request);
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }
@@ -360,9 +357,8 @@ std::shared_ptr<const ConfigArguments> add_config_arguments(CLI::App* verb) {
 
 }  // namespace
 
-ExitCode run_train_verb(const Config& run, const ConfigOrigins& origins, StopRequest& stop,
-                        Communicator& communicator) {
-  TrainingJob training(run, origins, stop, communicator);
+ExitCode run_train_verb(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Job& job) {
+  TrainingJob training(run, origins, stop, job);
   stop.limit(run.train.max_minutes);
   if (!training.prepare()) return ExitCode::kOk;
   const TrainingHooks hooks = training.start();

@@ -144,14 +144,18 @@ TEST(LogFile, AnotherRankWritesItsWarningsOnly) {
 TEST(LogFile, DoesNotFollowALink) {
   const std::string link = fresh_path("link"), target = fresh_path("target");
   std::ofstream(target) << "kept";
-  std::filesystem::create_symlink(target, link);
-  const int warnings = in_a_process([&] {
-    log_to_file(link, "start: program");
-    log_info("line");
-    return static_cast<int>(logged_warnings());
-  });
-  EXPECT_EQ(warnings, 1);
-  EXPECT_EQ(text_of(target), "kept");
+  using Link = void (*)(const std::filesystem::path&, const std::filesystem::path&);
+  for (const Link make : {Link(std::filesystem::create_symlink), Link(std::filesystem::create_hard_link)}) {
+    std::filesystem::remove(link);
+    make(target, link);
+    const int warnings = in_a_process([&] {
+      log_to_file(link, "start: program");
+      log_info("line");
+      return static_cast<int>(logged_warnings());
+    });
+    EXPECT_EQ(warnings, 1);
+    EXPECT_EQ(text_of(target), "kept");
+  }
 }
 
 TEST(LogFile, AFailedWriteIsOneWarning) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "core/base/error.h"
 #include "tests/core/io/temp_folder.h"
@@ -202,6 +203,22 @@ TEST(Safetensors, DtypeNames) {
   EXPECT_EQ(parse_safetensors_dtype("I64"), std::nullopt);
   EXPECT_EQ(safetensors_item_bytes("I64"), 8);
   EXPECT_EQ(safetensors_item_bytes("F8_E4M3"), 1);
+}
+
+TEST(Safetensors, AFileThatIsTruncatedInUseIsNamed) {
+  constexpr int64_t kSize = 100'000;  // some pages
+  const TempFolder folder;
+  const std::string header = R"({"w":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}})";
+  const std::string path = folder.write("m.safetensors", raw_file(header, kSize));
+  const auto read_while_truncated = [&] {
+    report_lost_pages();
+    const SafetensorsReader reader(path);
+    std::filesystem::resize_file(path, 4096);
+    std::vector<std::byte> out(kSize);
+    reader.read("w", DType::kU8, std::array{kSize}, out);
+  };
+  EXPECT_EXIT(read_while_truncated(), ::testing::ExitedWithCode(static_cast<int>(ExitCode::kData)),
+              "error: /.*/m.safetensors: cannot read the file: truncated while it is in use");
 }
 
 }  // namespace

@@ -69,6 +69,9 @@ until [ -s "$run/metrics.jsonl" ]; do
   kill -0 "$job" 2>/dev/null || fail "the run that is to be stopped did not start: $(while read -r line; do echo "$line"; done <"$run.log")"
 done
 kill -TERM "$job"
+i=0
+while [ $i -lt 20000 ]; do i=$((i + 1)); done
+kill -TERM "$job" 2>/dev/null || : # a scheduler may send it twice
 if wait "$job"; then status=0; else status=$?; fi
 log=$(while read -r line; do echo "$line"; done <"$run.log")
 [ "$status" = 75 ] || fail "a run that was stopped by SIGTERM left with $status: $log"

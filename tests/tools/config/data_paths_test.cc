@@ -196,6 +196,20 @@ TEST(Relocation, TakesAFolderOfAnotherNameForTheRun) {
   EXPECT_EQ(config.data.train, Paths{data});
 }
 
+TEST(CarriedFiles, AreNotWrittenThroughALink) {
+  const Room room("carried_links");
+  Room::write("from/config.json", "{}");
+  Room::write("from/merges.txt", "a b");
+  Room::write("target", "kept");
+  fs::create_directories("to");
+  fs::create_symlink(room.path() / "target", "to/config.json");
+  fs::create_hard_link("target", "to/merges.txt");
+  carry_files("from", "to");
+  EXPECT_EQ(fs::file_size("target"), 4u);
+  EXPECT_EQ(fs::file_size("to/config.json"), 2u);
+  EXPECT_EQ(fs::file_size("to/merges.txt"), 3u);
+}
+
 TEST(ForeignModels, AreNamed) {
   const Room room("foreign_models");
   Room::write("hf/config.json", "{}");

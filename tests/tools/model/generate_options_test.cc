@@ -104,7 +104,7 @@ TEST_F(GenerateOptions, APromptLongerThanTheContextIsAWarning) {
   const auto line = nlohmann::json::parse(cut.substr(cut.rfind('{')));
   EXPECT_EQ(tail + line.at("text").get<std::string>() + "\n", text({"--prompt", tail}));
   EXPECT_NE(text({"--prompt", prompt}).find("--prompt: it has 130 tokens"), std::string::npos);
-  expect_refused({"--prompt", prompt, "--no-truncate"}, 3, "--prompt: it has 130 tokens: expected at most 128");
+  expect_refused({"--prompt", prompt, "--no-truncate"}, 2, "--prompt: it has 130 tokens: expected at most 128");
   EXPECT_EQ(text({"--prompt", tail, "--no-truncate"}), text({"--prompt", tail}));
 }
 

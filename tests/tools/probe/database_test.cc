@@ -41,6 +41,16 @@ std::vector<DatabaseValue> values_in(const Database& database) {
   return values;
 }
 
+TEST(Database, IsNotWrittenThroughALink) {
+  const TempFolder folder;
+  table_in(folder.file("target"));
+  std::filesystem::create_symlink(folder.file("target"), folder.file("link"));
+  EXPECT_THAT(message_of<DataError>([&] { table_in(folder.file("link")); }), HasSubstr("it is a symbolic link"));
+  std::filesystem::create_hard_link(folder.file("target"), folder.file("name"));
+  EXPECT_THAT(message_of<DataError>([&] { table_in(folder.file("name")); }), HasSubstr("it has a second name"));
+  EXPECT_TRUE(values_in(Database(folder.file("name"), Mode::kRead)).empty());
+}
+
 TEST(Database, KeepsEveryBitOfEveryType) {
   const TempFolder folder;
   const std::vector<DatabaseValue> expected = {

@@ -15,6 +15,8 @@
 
 #include "comm/local/local_communicator.h"
 #include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/io/files.h"
 #include "tests/program/program.h"
 
 namespace mantissa {
@@ -22,10 +24,13 @@ namespace {
 
 using Kind = BlackBoxEvent::Kind;
 
-// Runs `body` in a process of its own; returns waitpid()'s status.
+// Runs `body` in a process of its own, which a signal ends without a core; returns waitpid()'s status.
 int status_of_box_user(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    for (const int number : {SIGSEGV, SIGABRT, SIGBUS}) std::signal(number, SIG_DFL);  // sanitizers exit at them
     body();
     _exit(0);
   }
@@ -65,8 +70,6 @@ TEST(BlackBox, NamesTheSignalThatEndsTheProcess) {
   for (const int number : {SIGSEGV, SIGABRT, SIGBUS}) {
     const std::string folder = testing::fresh_folder("signal" + std::to_string(number));
     const int status = status_of_box_user([&] {
-      const rlimit no_core{0, 0};
-      setrlimit(RLIMIT_CORE, &no_core);
       BlackBox box(folder, 0, 1);
       raise(number);
     });
@@ -75,6 +78,72 @@ TEST(BlackBox, NamesTheSignalThatEndsTheProcess) {
     EXPECT_EQ(std::string(content.header.error.data()), std::string("SIG") + sigabbrev_np(number));
     EXPECT_EQ(content.header.exit_code, 128 + number);
   }
+}
+
+TEST(BlackBox, SaysThatItsOutputWasNotRead) {
+  const std::string folder = testing::fresh_folder("unread");
+  const int status = status_of_box_user([&] {
+    std::signal(SIGPIPE, SIG_DFL);
+    const BlackBox box(folder, 0, 1);
+    std::array<int, 2> ends{};
+    if (pipe(ends.data()) != 0 || dup2(ends[1], STDERR_FILENO) < 0) _exit(1);
+    close(ends[0]);
+    _exit(write(STDERR_FILENO, "line\n", 5) < 0 ? 2 : 3);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) << status;
+  const BlackBoxHeader header = read_black_box(BlackBox::path(folder, 0)).header;
+  EXPECT_STREQ(header.error.data(), "its output was not read (SIGPIPE)");
+  EXPECT_EQ(header.exit_code, 128 + SIGPIPE);
+}
+
+TEST(BlackBox, AnIgnoredSignalStaysIgnored) {
+  const std::string folder = testing::fresh_folder("ignored");
+  const int status = status_of_box_user([&] {
+    std::signal(SIGPIPE, SIG_IGN);
+    const BlackBox box(folder, 0, 1);
+    raise(SIGPIPE);
+  });
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(read_black_box(BlackBox::path(folder, 0)).header.exit_code, BlackBoxHeader::kRunning);
+}
+
+TEST(BlackBox, GoesOnWhenItsFileIsTruncated) {
+  const std::string folder = testing::fresh_folder("truncated");
+  constexpr uint64_t kEvents = 300;  // more than fit into what is left
+  for (const uintmax_t size : {uintmax_t{0}, uintmax_t{5000}}) {
+    BlackBox box(folder, 0, 2), other(folder, 1, 2);  // of ranks that are threads
+    const int64_t warnings = logged_warnings();
+    for (const int rank : {0, 1}) std::filesystem::resize_file(BlackBox::path(folder, rank), size);
+    for (uint64_t i = 0; i < kEvents; ++i) {
+      for (BlackBox* const one : {&box, &other}) one->note(Kind::kStep, "step", 2.5);
+    }
+    for (BlackBox* const one : {&box, &other}) {
+      one->lives();
+      one->failed("an error");
+      one->ended(3);
+      EXPECT_EQ(one->place().events, kEvents);
+    }
+    EXPECT_EQ(logged_warnings(), warnings + 2) << "each says it once";
+    EXPECT_THROW(read_black_box(BlackBox::path(folder, 0)), DataError);
+  }
+}
+
+TEST(BlackBox, NamesAMappedFileThatIsTruncated) {
+  const std::string folder = testing::fresh_folder("lost_data"), data = folder + "/weights";
+  testing::write_file(data, std::string(100'000, 'x'));
+  const int status = status_of_box_user([&] {
+    report_lost_pages();
+    const BlackBox box(folder, 0, 1);
+    const MappedFile file(data);
+    std::filesystem::resize_file(data, 0);
+    const volatile std::byte last = file.bytes().back();
+    static_cast<void>(last);
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ExitCode::kData)) << status;
+  const BlackBoxHeader header = read_black_box(BlackBox::path(folder, 0)).header;
+  const std::string error(text_of(header.error));
+  EXPECT_NE(error.find("/weights: cannot read the file: truncated while it is in use"), std::string::npos) << error;
+  EXPECT_EQ(header.exit_code, static_cast<int>(ExitCode::kData));
 }
 
 int deeper(int depth) {  // NOLINT(misc-no-recursion): fills the stack
@@ -87,8 +156,6 @@ int deeper(int depth) {  // NOLINT(misc-no-recursion): fills the stack
 TEST(BlackBox, NamesTheSignalOfAFullStack) {
   const std::string folder = testing::fresh_folder("full_stack");
   const int status = status_of_box_user([&] {
-    const rlimit no_core{0, 0};
-    setrlimit(RLIMIT_CORE, &no_core);
     const BlackBox box(folder, 0, 1);
     deeper(0);
   });

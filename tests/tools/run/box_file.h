@@ -55,6 +55,10 @@ class BoxFile {
     header_.alive_unix_ns = at(ms);
     return *this;
   }
+  BoxFile& unread() {
+    header_.output_unread = 1;
+    return *this;
+  }
   BoxFile& ends(int64_t ms, int exit_code, const std::string& error = "") {
     header_.ended_unix_ns = at(ms);
     header_.exit_code = exit_code;

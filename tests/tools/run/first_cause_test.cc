@@ -58,6 +58,36 @@ TEST(FirstCause, StoppedRankThatTheEndOfTheJobWakes) {
       << cause.line;
 }
 
+// The end of the first rank wakes the stopped one. Another rank leaves its collective then, and takes its report back.
+TEST(FirstCause, OnlyTheStoppedRankOfThreeIsNamed) {
+  const BoxFile first = BoxFile(0, 3).passes(100, 41, 11).waits(120, 41, 12).ends(9000, kHang, "watchdog: x");
+  const BoxFile woken = BoxFile(1, 3).passes(100, 41, 11).phase(115, 41, "backward").waits(9100, 41, 12).beats(9500);
+  const BoxFile goes_on = BoxFile(2, 3)
+                              .passes(100, 41, 11)
+                              .waits(120, 41, 12)
+                              .event(BlackBoxEvent::Kind::kCollectiveEnds, 9101, 41, "node_barrier", 12)
+                              .waits(9102, 41, 13);
+  const std::string line =
+      "the job ended at step 41: rank 1 (node a, process 71) stopped answering in phase backward of step 41; ranks 0 "
+      "and 2 waited for it in collective 12 (node_barrier)";
+  const FirstCause cause = cause_of("took_back", {first, woken, BoxFile(goes_on).beats(9400)});
+  EXPECT_EQ(cause.line, line);
+  EXPECT_EQ(cause.kind, Kind::kHang);
+  EXPECT_EQ(cause.ranks, RankList{1});
+  EXPECT_EQ(cause.waiting, (RankList{0, 2}));
+  EXPECT_EQ(cause_of("kept", {first, woken, BoxFile(goes_on).ends(9300, kHang, "watchdog: y")}).line, line);
+  EXPECT_EQ(cause_of("fails", {first, BoxFile(woken).waits(9101, 41, 13).ends(9600, kComm, "[mpi] peer is gone"),
+                               BoxFile(goes_on).ends(9300, kHang, "watchdog: y")})
+                .line,
+            line);
+  // A rank of a lost node waits as well. It was silent, too.
+  EXPECT_EQ(
+      cause_of("lost_node", {first, BoxFile(1, 3).on("b").passes(100, 41, 11).phase(115, 41, "backward").beats(500),
+                             BoxFile(2, 3).on("b").passes(100, 41, 11).waits(120, 41, 12).beats(500)})
+          .ranks,
+      (RankList{1, 2}));
+}
+
 TEST(FirstCause, RankThatAnswersButStandsStill) {
   const FirstCause cause =
       cause_of("still", {BoxFile(0, 3).waits(100, 5, 12).beats(8000).ends(9000, kHang),
@@ -84,6 +114,25 @@ TEST(FirstCause, WatchdogsOfNodesWhoseClocksDiffer) {
                  BoxFile(1, 2).on("b").passes(90, 5, 11).phase(95, 5, "data").beats(11000).ends(12000, kHang)});
   EXPECT_EQ(cause.ranks, RankList{1});
   EXPECT_NE(cause.line.find("stood still"), std::string::npos) << "it answered: " << cause.line;
+}
+
+// Ranks leave a collective together, but node b notes most of its ends late.
+TEST(FirstCause, ClocksOfNodesAreComparedByCollectives) {
+  for (const int64_t ahead : {62'000, -62'000}) {
+    BoxFile near(0, 2), far(1, 2);
+    far.on("b").started(ahead);
+    for (int number = 1; number <= 9; ++number) {
+      const int64_t late = number == 7 ? 0 : 40;
+      near.passes(100 * number, 1, number, "all_gather");
+      far.waits(100 * number + ahead, 1, number, "all_gather")
+          .event(BlackBoxEvent::Kind::kCollectiveEnds, 100 * number + late + ahead, 1, "all_gather", number);
+    }
+    near.ends(1100, kComm, "[mpi] peer is gone");
+    far.ends(1000 + ahead, kData, "no such file");
+    const FirstCause cause = cause_of("clocks_of_nodes", {near, far});
+    EXPECT_EQ(cause.line, "rank 1 failed first between phases of step 1: no such file");
+    EXPECT_EQ(cause.unix_ns, BoxFile::at(1000 + std::max<int64_t>(ahead, 0))) << "of the rank that started last";
+  }
 }
 
 TEST(FirstCause, TransportThatHangs) {
@@ -198,6 +247,22 @@ TEST(FirstCause, OneRankThatWasKilled) {
       "the job ended at step 9: rank 0 (node a, process 70) was killed (no end mark) in phase forward of step 9; its "
       "last sign of life was at " +
           time_text(BoxFile::at(0)));
+}
+
+TEST(FirstCause, OutputThatNobodyReads) {
+  const BoxFile blocked = BoxFile(0, 1).phase(100, 5, "validation").unread();
+  const std::string line =
+      "the job ended at step 5: rank 0 (node a, process 70) stood still in phase validation of "
+      "step 5: its output was not read";
+  const FirstCause cause = cause_of("unread", {blocked});
+  EXPECT_EQ(cause.line, line) << "its watchdog ended it, and could not say so";
+  EXPECT_EQ(cause.kind, Kind::kHang);
+  EXPECT_EQ(cause_of("unread_end", {BoxFile(blocked).ends(9000, kHang, "watchdog: x")}).line, line);
+  EXPECT_EQ(cause_of("unread_of_two", {BoxFile(0, 2).phase(100, 5, "validation").unread(),
+                                       BoxFile(1, 2).waits(110, 5, 12).ends(9000, kHang, "watchdog: x")})
+                .line,
+            "the job ended at step 5: rank 0 (node a, process 70) stopped answering in phase validation of step 5: its "
+            "output was not read; rank 1 waited for it in collective 12 (node_barrier)");
 }
 
 TEST(FirstCause, TimesAreThoseOfTheReadersZone) {

@@ -128,10 +128,20 @@ TEST(Heartbeat, DoesNotWriteThroughALink) {
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/target") << "kept";
   for (const char* name : {"/metrics.prom", "/metrics.prom.partial"}) {
-    std::filesystem::create_symlink(folder + "/target", folder + name);
-    Heartbeat(folder, 100, {}).end(RunProgress::kDone);
-    EXPECT_EQ(std::filesystem::file_size(folder + "/target"), 4u) << name;
+    using Link = void (*)(const std::filesystem::path&, const std::filesystem::path&);
+    for (const Link link : {Link(std::filesystem::create_symlink), Link(std::filesystem::create_hard_link)}) {
+      std::filesystem::remove(folder + name);
+      link(folder + "/target", folder + name);
+      Heartbeat(folder, 100, {}).end(RunProgress::kDone);
+      EXPECT_EQ(std::filesystem::file_size(folder + "/target"), 4u) << name;
+    }
   }
+  // As on a full disk, where the old file is written.
+  std::filesystem::create_directories(folder + "/metrics.prom.partial");
+  std::filesystem::remove(folder + "/metrics.prom");
+  std::filesystem::create_hard_link(folder + "/target", folder + "/metrics.prom");
+  Heartbeat(folder, 100, {}).end(RunProgress::kDone);
+  EXPECT_EQ(std::filesystem::file_size(folder + "/target"), 4u);
 }
 
 }  // namespace

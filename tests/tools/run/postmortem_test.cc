@@ -84,6 +84,24 @@ TEST(Postmortem, StartsAreKeptApart) {
   expect_says(previous, "no black box of rank 1");
 }
 
+TEST(Postmortem, TakesBoxesOfNodesWhoseClocksDiffer) {
+  const std::string run = fresh_folder("clocks");
+  constexpr int64_t kBehind = -3'600'000;
+  BoxFile near(0, 2), far(1, 2);
+  far.on("b").started(kBehind);
+  for (int number = 1; number <= 4; ++number) {
+    near.passes(10 * number, 2, number);
+    far.passes(10 * number + kBehind, 2, number);
+  }
+  near.ends(60, 6, "[mpi] echo").write(run);
+  far.ends(50 + kBehind, 3, "own error").write(run);
+  const std::string text = text_of(run);
+  expect_says(text, "rank 1 failed first between phases of step 2: own error");
+  expect_says(text, "rank 0, +0.010 s: [mpi] echo");
+  expect_says(text, "the clock of node b is 3600.0 s behind that of node a: its times are corrected");
+  EXPECT_EQ(text.find("left out"), std::string::npos) << "it is of this start\n" << text;
+}
+
 TEST(Postmortem, NamesBoxesThatAreMissingOrDamaged) {
   const std::string run = fresh_folder("damaged");
   const auto verb = [&](PostmortemRequest request) {

@@ -1,14 +1,16 @@
 #include "tools/run/guard/watchdog.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <future>
 
+#include "core/base/error.h"
+#include "core/io/files.h"
 #include "tests/program/program.h"
 
 namespace mantissa {
@@ -228,15 +230,81 @@ TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
   EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.json"));
 }
 
+// mpirun wakes the stopped rank once another has ended: the ranks that waited for it leave their collective.
+TEST(Watchdog, ARankThatGoesOnAfterTheEndOfAnotherEndsAsWell) {
+  const std::string boxes = ::testing::TempDir() + "/end_of_another/black_box";
+  const auto exit_code_in_box = [&boxes](int rank) {
+    return read_black_box(BlackBox::path(boxes, rank)).header.exit_code;
+  };
+  const auto go_on_at_the_end = [&](BlackBox& box) {
+    for (int i = 0; i < 24; ++i) {  // it gives up later than rank 0
+      box.note(BlackBoxEvent::Kind::kValidation, "alive");
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    while (exit_code_in_box(0) != static_cast<int>(ExitCode::kHang)) std::this_thread::sleep_for(milliseconds(10));
+    box.note(BlackBoxEvent::Kind::kValidation, "alive");
+    std::this_thread::sleep_for(milliseconds(1000));
+    raise(SIGKILL);  // as mpirun does
+  };
+  WatchedRanks ranks("end_of_another", {wait_in_collective, [](BlackBox&) { raise(SIGSTOP); }, go_on_at_the_end},
+                     {.fixed_s = 1.0});
+  EXPECT_EQ(ranks.exit_code(0), 7);
+  EXPECT_EQ(ranks.exit_code(2), 8) << "it took its report back";
+  EXPECT_EQ(exit_code_in_box(2), static_cast<int>(ExitCode::kHang));
+  EXPECT_TRUE(ranks.has("watchdog/report-rank-0002.json"));
+}
+
+TEST(Watchdog, NotesThatNobodyReadsTheOutput) {
+  const auto write_lines = [](BlackBox&) {
+    std::array<int, 2> ends{};
+    if (pipe(ends.data()) != 0 || dup2(ends[1], STDERR_FILENO) < 0) _exit(1);
+    const std::string line(4096, 'x');
+    while (write(STDERR_FILENO, line.data(), line.size()) > 0) continue;
+    wait_forever();
+  };
+  WatchedRanks ranks("unread", {write_lines}, {.fixed_s = 0.4});
+  EXPECT_EQ(ranks.exit_code(0), 7);
+  EXPECT_EQ(read_black_box(BlackBox::path(::testing::TempDir() + "/unread/black_box", 0)).header.output_unread, 1);
+}
+
 TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {
-  const std::string alarm = ::testing::TempDir() + "/hanging_files/watchdog/alarm.partial";
-  const auto hang = [&alarm](BlackBox&) {
-    mkfifo(alarm.c_str(), 0600);  // blocks the thread with the message
+  struct HangingFiles final : FileFaultInjector {
+    int before(FileOperation, const std::string&, size_t&) override { wait_forever(); }
+  };
+  static HangingFiles files;
+  const auto hang = [](BlackBox&) {
+    set_file_fault_injector(&files);  // blocks the thread with the message
     wait_forever();
   };
   WatchedRanks ranks("hanging_files", {hang}, {.fixed_s = 0.4});
   EXPECT_EQ(ranks.exit_code(0), 7);
   EXPECT_FALSE(ranks.has("message"));
+}
+
+// The exit code of a process that runs `body` under a watch of two seconds, and is continued where it stops itself.
+int exit_code_under_watch(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    {
+      const MeetingWatch watch(2.0, 0, "rank 0 starts MPI");
+      body();
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  if (WIFSTOPPED(status)) {
+    std::this_thread::sleep_for(milliseconds(2500));
+    kill(child, SIGCONT);
+    waitpid(child, &status, 0);
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(MeetingWatch, EndsAProcessThatWaitsForOthers) {
+  EXPECT_EQ(exit_code_under_watch([] { wait_forever(); }), 7);
+  EXPECT_EQ(exit_code_under_watch([] {}), 0);
+  EXPECT_EQ(exit_code_under_watch([] { raise(SIGSTOP); }), 0) << "the process was stopped as a whole";
 }
 
 TEST(StackDump, NamesFunctionsOfAllThreads) {
@@ -256,8 +324,9 @@ TEST(StackDump, NamesFunctionsOfAProgramThatTheLoaderStarted) {
   if (!std::filesystem::exists(loader)) GTEST_SKIP() << "there is no " << loader;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   if (self.find("/ld-linux-") != std::string::npos) GTEST_SKIP() << "the loader started this test itself";
+  const std::string no_leaks = "ASAN_OPTIONS=detect_leaks=0 ";  // the loader's own memory counts as lost
   const testing::Outcome outcome =
-      testing::run_shell(loader + " '" + self + "' --gtest_filter=StackDump.NamesFunctionsOfAllThreads");
+      testing::run_shell(no_leaks + loader + " '" + self + "' --gtest_filter=StackDump.NamesFunctionsOfAllThreads");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 

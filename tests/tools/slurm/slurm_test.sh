@@ -179,6 +179,21 @@ wait_for 60 "the end of job $job" state_is "$job" FAILED
 grep -q "start 1: exit code 205" "$work/failing.log" || fail "the job of an mpirun with exit code 205 ended otherwise"
 echo "passed: failing"
 
+# SIGUSR1 before the ranks can take it kills them, or srun and mpirun drop it: the job is requeued all the same.
+printf '#!/bin/sh\nkill -USR1 $$\n' >"$work/lost/bin/mpirun"
+job=$(MANTISSA_ROOT=$work/lost submit mpirun.sbatch killed_early)
+wait_for 60 "the end of the ranks of job $job" grep -q "start 1: exit code 138" "$work/killed_early.log"
+wait_for 60 "the requeue of job $job" state_is "$job" PENDING
+scancel "$job"
+printf '#!/bin/bash\ntrap "((++signals > 1)) && exit 75" USR1\ntouch told_early\nwhile :; do sleep 0.1; done\n' >"$work/lost/bin/mpirun"
+job=$(MANTISSA_ROOT=$work/lost submit mpirun.sbatch told_early)
+wait_for 60 "the ranks of job $job" test -e "$work/told_early"
+scancel --batch --signal=USR1 "$job"
+wait_for 60 "the requeue of job $job" state_is "$job" PENDING
+grep -q "start 1: exit code 75" "$work/told_early.log" || fail "the job whose first SIGUSR1 was dropped ended otherwise"
+scancel "$job"
+echo "passed: early signals"
+
 # A script that is not submitted from the bundle says where it looked.
 mkdir "$work/sources"
 cp -r "$MANTISSA_ROOT/configs" "$work/sources"
@@ -198,6 +213,18 @@ read -r left advised <<<"$(sed -nE 's/.* ([0-9]+) s before the time limit.*USR1@
 if grep -A9 "start 1: exit code 75" "$work/signalled.log" | grep -E "SIGTERM|Terminated"; then
   fail "the end of a requeued job's script looks like another signal to the ranks"
 fi
+
+# A job that starts again at once: the node refuses its step, and srun has exit code 0.
+job=$(submit cpu.sbatch at_once)
+wait_for 60 "steps of job $job" steps_done at_once
+scancel --batch --signal=USR1 "$job"
+wait_for 60 "the requeue of job $job" state_is "$job" PENDING
+hurry at_once
+scontrol update "JobId=$job" StartTime=now
+wait_for 60 "the second start of job $job" grep -q "start 2: exit code" "$work/at_once.log"
+wait_for 60 "the end of the second start of job $job" state_is "$job" "PENDING|COMPLETED"
+! state_is "$job" PENDING || scontrol update "JobId=$job" StartTime=now+3
+finish "$job" at_once
 
 # With this setting, preemption sends SIGUSR1 to the batch script, too.
 echo "SlurmctldParameters=preempt_send_user_signal" >>"$SLURM_CONF"

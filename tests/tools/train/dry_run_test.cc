@@ -64,10 +64,10 @@ TEST(StepMemory, OfAProcessAndANodeIsMoreThanItsTensors) {
   std::vector<MemoryTable> tables(1);
   tables[0].parameters = 1;
   tables[0].activations = size_t{500} << 20;
-  const auto process = [&](const MemoryRequest& request) { return memory_texts(config, tables, request).back(); };
+  const auto process = [&](const MemoryRequest& request) { return memory_comments(config, tables, request); };
   const auto mib = [](const std::string& text, const std::string& row) {
-    const size_t at = text.find("\n  " + row);
-    return at == std::string::npos ? 0.0 : std::stod(text.substr(at + 3 + row.size()));
+    const size_t at = text.find("\n#   " + row + " ");
+    return at == std::string::npos ? 0.0 : std::stod(text.substr(at + 5 + row.size()));
   };
   const std::string alone = process({});
   EXPECT_GT(mib(alone, "process"), 500.0 + 64.0) << alone;

@@ -143,7 +143,9 @@ function drawValidation(body) {
 const planPanels = [
   panel(
       'plans', 'Plans', 'The plan beside one precision throughout',
-      'Predicted: the loss is the mean plus one standard error.', drawPlans),
+      'Predicted for the whole step, which the budget is for; the loss is the mean plus one standard error. A plan that is ' +
+          'measured to take more than a budget of time is not within it.',
+      drawPlans),
   panel(
       'places', 'Choices', 'Choices of the plan',
       'The precision of each place, and the effect of the nearest other choice.', drawPlaces),

@@ -117,8 +117,10 @@ std::string chosen_line(const Recommendation& device, const Measurement& measure
       fmt::format("{}: {}, {}{} ms a step", advice.device, chosen.name, advice.hardware == nullptr ? "" : "at least ",
                   in_three_digits(1e3 * chosen.prediction.step_seconds()));
   if (chosen.speedup > 0.0 && chosen.name != "fp32") text += fmt::format(", {:.2f} x fp32", chosen.speedup);
-  const std::string& verdict = measurement.find(chosen.name)->verdict;
-  text += verdict == "baseline" ? "; it is the baseline" : fmt::format("; {} to {}", verdict, measurement.baseline);
+  const MeasuredPrecision& measured = *measurement.find(chosen.name);
+  text += measured.verdict == "baseline" ? "; it is the baseline"
+                                         : fmt::format("; {} to {}", measured.verdict, measurement.baseline);
+  if (const std::string outlier = outlier_of(measured.summary); !outlier.empty()) text += "; " + outlier;
   if (device.fastest != device.chosen) {
     text += fmt::format("; {}, no worse either, gains less than {:.0f} %{}", device.fastest, 100.0 * (kLeastGain - 1.0),
                         times_as_fast(device, device.fastest));

@@ -80,7 +80,8 @@ int model_verb(const ModelRequest& request);
 //   training  `compare`: pairs of trainings over seeds, with a test of equivalence. All products are lowered together,
 //             and errors act on through all steps.
 //   one step  `analyze sensitivity`: the loss of a few batches with a single product lowered, at a point of the
-//             training, in the pass or after an update. Measures a loss, but not how errors add up.
+//             training, in the pass or after an update. Measures a loss, but not how errors add up. An update shows
+//             no harm of backward products: "no harm" is said of the forward pass alone.
 //   counts    `analyze model`, and sensitivity's bands: how many values a format loses. They measure no loss.
 //
 // The strongest kind with an answer decides. A weaker kind that disagrees is named, and does not count.

@@ -20,9 +20,9 @@ constexpr int64_t kProbedSteps = 8;          // whose gradients are counted
 constexpr int64_t kFormatSamples = 1 << 14;  // values tried for each size: the charts show no third digit
 constexpr double kMib = 1024.0 * 1024.0;
 
-// The first line of the reason why a precision was not trained, failed, or has no interval.
-std::string reason(const Json& precision) {
-  std::string text;
+// The first line of the reason why a precision was not trained, failed, or is inconclusive; and its outlier.
+std::string remarks(const Json& precision) {
+  std::string text, outlier;
   if (!precision.contains("summary")) {
     text = precision["refusal"];
   } else {
@@ -30,8 +30,10 @@ std::string reason(const Json& precision) {
     const int64_t runs = summary["runs"], failed = runs - summary["succeeded"].get<int64_t>();
     text = failed > 0 ? fmt::format("{} of {} failed: {}", failed, counted(runs, "run"), summary["failure"])
                       : summary["why"].get<std::string>();
+    outlier = outlier_of(summary);
   }
-  return text.substr(0, text.find('\n'));
+  text = text.substr(0, text.find('\n'));
+  return text + (text.empty() || outlier.empty() ? "" : "; ") + outlier;
 }
 
 std::string scale_text(const Json& scale) {
@@ -173,13 +175,13 @@ std::string comparison_text(const Json& figures) {
   text.table(precisions,
              {{"precision", "name"}, {"verdict", "", verdict}, {"difference", "", difference}, {"power", "", power}});
   const std::string seeds = counted(std::ssize(setting["seeds"]), "seed");
-  text.line("Power: the chance of {} to find equal precisions equal", seeds);
+  text.line("Power: the chance of {} to find equal precisions equal; 0 if the runs are too short for that", seeds);
   if (std::ranges::any_of(precisions, [&](const Json& one) { return verdict(one) == "equal"; })) {
     text.line("{}", setting["equal_text"]);
   }
   for (const Json& precision : precisions) {
-    const std::string why = reason(precision);
-    if (!why.empty()) text.line("  {}: {}", precision["name"], why);
+    const std::string remark = remarks(precision);
+    if (!remark.empty()) text.line("  {}: {}", precision["name"], remark);
   }
   text.blank_line().line("{}: {}, {}, {}, {}, {}", figures["title"], counted(std::ssize(precisions), "precision"),
                          seeds, counted(setting["steps"], "step"), counted(setting["ranks"], "rank"),

@@ -52,7 +52,7 @@ function verdictHow() {
   return 'The final loss of each precision minus that of the baseline with the same seed, in nats per token, with its ' +
       `${level}interval: to the left is better. Losses within ±${figure(margin, 2)} (shaded) count as equal: ` +
       `${textOf(setting.margin_text)}. ${textOf(setting.equal_text)} Power is the chance that so many seeds call ` +
-      'precisions equal that do not differ.';
+      'precisions equal that do not differ; 0 if the runs are too short for that.';
 }
 
 function badge(precision) {
@@ -63,10 +63,10 @@ function badge(precision) {
   return html('span', {class: `badge ${kind}`}, signs[kind] || kind);
 }
 
-function reasonOf({refusal, summary: {runs, succeeded, failure, why}}) {
+function remarksOf({refusal, summary: {runs, succeeded, failure, why, outlier}}) {
   if (refusal) return textOf(refusal);
-  if (failure) return `${count(runs - succeeded)} of ${counted(runs, 'run')} failed: ${textOf(failure)}`;
-  return textOf(why);
+  const failures = failure ? `${count(runs - succeeded)} of ${counted(runs, 'run')} failed: ${textOf(failure)}` : why;
+  return [failures, outlier && outlier.text].map(textOf).filter(Boolean).join('; ');
 }
 
 function drawVerdict(body) {
@@ -109,8 +109,8 @@ function drawVerdict(body) {
   body.append(
       html('div', {class: 'table'}, table(head.map(([kind, title]) => html('th', {class: kind}, title)), rows)));
   if (figures.utility) body.append(note(html('strong', {}, textOf(figures.utility.sentence))));
-  for (const precision of precisions.filter(reasonOf))
-    body.append(note(html('strong', {}, `${precision.name}: `), reasonOf(precision)));
+  for (const precision of precisions.filter(remarksOf))
+    body.append(note(html('strong', {}, `${precision.name}: `), remarksOf(precision)));
 }
 
 const kColumns = {

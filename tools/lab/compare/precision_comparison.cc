@@ -136,6 +136,7 @@ std::string too_few_seeds(const MeanDifference& difference, double margin, doubl
 void add_losses(const PrecisionComparison& comparison, const Runs& runs, const Runs& baseline, Json& found) {
   const double level = comparison.options.level;
   std::vector<double> losses, differences, margins;
+  std::vector<uint64_t> seeds;  // of the pairs
   bool only_ours_failed = false, only_theirs_failed = false;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
     const bool is_ours = runs[seed].succeeded(), is_theirs = baseline[seed].succeeded();
@@ -145,9 +146,10 @@ void add_losses(const PrecisionComparison& comparison, const Runs& runs, const R
     if (!is_ours || !is_theirs) continue;
     differences.push_back(runs[seed].final_loss() - baseline[seed].final_loss());
     margins.push_back(comparison.options.margin.of(baseline[seed].first_loss(), baseline[seed].final_loss()));
+    seeds.push_back(comparison.seeds[seed]);
   }
   std::optional<MeanDifference> difference;
-  found["power"] = nullptr;
+  found["power"] = found["outlier"] = nullptr;
   if (!differences.empty()) difference = mean_difference(differences, level);
   ComparisonVerdict verdict = ComparisonVerdict::kInconclusive;
   std::string why;
@@ -155,15 +157,24 @@ void add_losses(const PrecisionComparison& comparison, const Runs& runs, const R
     verdict = only_ours_failed ? ComparisonVerdict::kWorse : ComparisonVerdict::kBetter;
   } else if (!only_ours_failed && difference && &runs != &baseline) {
     const double margin = mean_margin(margins);
-    verdict = *judge(differences, margins, level, MorePairs::kNone);
-    if (verdict == ComparisonVerdict::kEqual) {
-      why = stands_apart(differences, margins);
-      if (why.empty()) why = too_short(baseline, runs, margin, level);
-      if (!why.empty()) verdict = ComparisonVerdict::kInconclusive;
-    } else if (verdict == ComparisonVerdict::kInconclusive) {
-      why = too_few_seeds(*difference, margin, level);
+    const std::string short_runs = too_short(baseline, runs, margin, level);
+    verdict = unless_short(*judge(differences, margins, level, MorePairs::kNone), short_runs);
+    if (verdict == ComparisonVerdict::kInconclusive) {
+      const bool is_short = difference->pairs > 1 && margin > 0.0 && !short_runs.empty();
+      why = is_short ? short_runs : too_few_seeds(*difference, margin, level);
     }
-    if (difference->pairs > 1) found["power"] = equivalence_power(difference->stddev, margin, difference->pairs, level);
+    if (auto outlier = stands_apart(differences, margins, level)) {
+      outlier->without = unless_short(outlier->without, short_runs);
+      const uint64_t seed = seeds[outlier->pair];
+      found["outlier"] = {{"seed", seed},
+                          {"difference", outlier->difference},
+                          {"verdict_without", name(outlier->without)},
+                          {"text", describe(*outlier, seed)}};
+    }
+    if (difference->pairs > 1) {  // the power of the whole rule: runs that are too short are never called equal
+      found["power"] =
+          short_runs.empty() ? equivalence_power(difference->stddev, margin, difference->pairs, level) : 0.0;
+    }
   }
   found["final_loss"] = losses.empty() ? Json() : Json(mean_difference(losses, level));
   found["loss_difference"] = difference;

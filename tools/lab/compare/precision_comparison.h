@@ -71,10 +71,12 @@ double margin_of(const PrecisionComparison& comparison);
 //   final_loss, loss_difference: {pairs, mean, stddev, interval} of the runs that succeeded, and of differences to the
 //     baseline's for the seeds with which both did
 //   verdict: the losses judged with no further pair to come. If only this precision fails with a seed, it is "worse";
-//     if only the baseline, "better"; if both, "inconclusive". The baseline's own is "baseline". Never "equal" if
-//     too_short() or stands_apart() gives a reason
-//   power: the chance that as many seeds call equal precisions "equal" (equivalence_power())
+//     if only the baseline, "better"; if both, "inconclusive". The baseline's own is "baseline". "inconclusive" instead
+//     of "equal" if too_short() gives a reason, wherever the interval is
+//   power: the chance that as many seeds call equal precisions "equal" (equivalence_power()); 0 if too_short() gives a
+//     reason
 //   why: the reason of an "inconclusive" verdict, else ""
+//   outlier: a pair that stands_apart(), and counts all the same: seed, difference, verdict_without, text
 //   grad_norm: median of all applied steps; smallest_scale of all runs; last_scale of the first run; scale_changes in
 //     a run; peak_memory_bytes: the largest of any run; memory_ratio to the baseline's
 // Unknown figures are null.
@@ -103,11 +105,14 @@ using StepEnergy = std::function<double(const std::string& precision)>;
 
 // The utility of each precision that was trained with success, over the baseline's. With the same seed i:
 //
-//   U_i = -(loss (L_i - B_i) / nats_per_efold + time ln(t_i / b_i) + memory ln(m / m_base) + energy ln(e / e_base))
+//   U_i = -(loss l_i + time ln(t_i / b_i) + memory ln(m / m_base) + energy ln(e / e_base))
+//   l_i = (L_i - B_i - r (S_i - S)) / S,   r = mean(L - B) / S
 //
-// A difference of losses counts as the share of steps to make up for it, so that all terms are logarithms of costs.
-// Times are the runs' medians; memory and energy are the same for all seeds. The winner has the largest mean. It is
-// named if the intervals of its paired differences to all others are above 0, each at the level 1 - (1 - level) /
+// A difference of losses counts as the share of steps to make up for it, so that all terms are logarithms of costs. S
+// is nats_per_efold, the mean of the slopes S_i of the baseline's runs, which vary by half of their mean and more. So
+// the ratio r is uncertain in its denominator as well: l_i, whose mean is r, linearizes it in both means (delta
+// method). Times are the runs' medians; memory and energy are the same for all seeds. The winner has the largest mean.
+// It is named if the intervals of its paired differences to all others are above 0, each at the level 1 - (1 - level) /
 // others (Bonferroni), and if no run that matters is too_short() for the loss.
 //
 //   weights; nats_per_efold (null: not known); precisions: for each, name, utility {mean, interval}, and its terms

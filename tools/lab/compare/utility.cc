@@ -77,6 +77,9 @@ Rated rate(const PrecisionComparison& comparison, const UtilityWeights& weights,
       if (weight > 0.0) utility -= weight * terms[i];  // a weight of 0 leaves out what is not known
     }
   }
+  for (size_t seed = 0; weights.loss > 0.0 && seed < runs.size(); ++seed) {  // the slope is uncertain as well
+    rated.utilities[seed] += weights.loss * loss * (fall(baseline[seed]) / efold - 1.0);
+  }
   const MeanDifference utility = mean_difference(rated.utilities, comparison.options.level);
   rated.mean = utility.mean;
   rated.figures = {{"name", comparison.precisions[index].name},

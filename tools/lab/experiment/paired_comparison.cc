@@ -167,8 +167,19 @@ double unseen_share(int64_t pairs, double level) {
 
 std::string equal_text(int64_t pairs, double level) {
   return fmt::format(
-      "Equal means equal on average: {} cannot exclude that up to {:.0f} % of runs are bad ({:g} % confidence).",
-      counted(pairs, "seed"), 100.0 * unseen_share(pairs, level), 100.0 * level);
+      "Equal means equal on average: {} cannot exclude that up to {:.0f} % of runs are bad ({:g} % confidence). If one "
+      "run in 20 is bad, {:.0f} % of such comparisons show none.",
+      counted(pairs, "seed"), 100.0 * unseen_share(pairs, level), 100.0 * level,
+      100.0 * std::pow(0.95, static_cast<double>(pairs)));
+}
+
+double binomial_tail(int64_t hits, int64_t trials, double chance) {
+  double tail = 1.0, probability = std::pow(1.0 - chance, static_cast<double>(trials));
+  for (int64_t k = 0; k < hits; ++k) {
+    tail -= probability;
+    probability *= static_cast<double>(trials - k) / static_cast<double>(k + 1) * chance / (1.0 - chance);
+  }
+  return tail;
 }
 
 double grubbs_limit(int64_t values, double error) {
@@ -177,15 +188,30 @@ double grubbs_limit(int64_t values, double error) {
   return (count - 1.0) / std::sqrt(count) * std::sqrt(t * t / (count - 2.0 + t * t));
 }
 
-std::string stands_apart(std::span<const double> differences, std::span<const double> margins) {
-  if (differences.size() < 3) return "";
+std::optional<Outlier> stands_apart(std::span<const double> differences, std::span<const double> margins,
+                                    double level) {
+  if (differences.size() < 3) return std::nullopt;
   const MeanDifference all = spread_of(differences, 0.0);
   const auto distance = [&](double difference) { return std::abs(difference - all.mean); };
-  const auto farthest = std::ranges::max_element(differences, {}, distance);
-  const bool is_apart = distance(*farthest) > grubbs_limit(all.pairs, kOutlierError) * all.stddev;
-  if (!is_apart || std::abs(*farthest) <= margins[static_cast<size_t>(farthest - differences.begin())]) return "";
-  return fmt::format(
-      "one seed differs by {:+.2g} nats, far more than the others: use more seeds to see how rare that is", *farthest);
+  const auto place = std::ranges::max_element(differences, {}, distance) - differences.begin();
+  Outlier found{.pair = static_cast<size_t>(place), .difference = differences[static_cast<size_t>(place)]};
+  if (!(distance(found.difference) > grubbs_limit(all.pairs, kOutlierError) * all.stddev)) return std::nullopt;
+  std::vector<double> others(differences.begin(), differences.end()), their_margins(margins.begin(), margins.end());
+  others.erase(others.begin() + place);
+  their_margins.erase(their_margins.begin() + place);
+  found.without = *judge(others, their_margins, level, MorePairs::kNone);
+  const bool decides = found.without != *judge(differences, margins, level, MorePairs::kNone);
+  return decides || std::abs(found.difference) > margins[found.pair] ? std::optional(found) : std::nullopt;
+}
+
+std::string describe(const Outlier& outlier, uint64_t seed) {
+  return fmt::format("seed {} stands apart from the others with {:+.2g} nats; without it the verdict is {}", seed,
+                     outlier.difference, name(outlier.without));
+}
+
+std::string outlier_of(const nlohmann::json& summary) {
+  const nlohmann::json::json_pointer text("/outlier/text");
+  return summary.contains(text) ? summary.at(text).get<std::string>() : "";
 }
 
 SequentialComparison::SequentialComparison(const SequentialOptions& options) : options_(options) {

@@ -84,6 +84,11 @@ double mean_margin(std::span<const double> margins);
 enum class ComparisonVerdict : uint8_t { kBetter, kEqual, kWorse, kInconclusive };
 std::string_view name(ComparisonVerdict verdict);  // "better", "equal", "worse", "inconclusive"
 
+// Equal losses of runs that are too short say nothing of longer runs. `why`: too_short().
+inline ComparisonVerdict unless_short(ComparisonVerdict verdict, const std::string& why) {
+  return verdict == ComparisonVerdict::kEqual && !why.empty() ? ComparisonVerdict::kInconclusive : verdict;
+}
+
 enum class MorePairs : uint8_t { kMayCome, kNone };
 
 // The verdict of pairs, as above, or none yet. For fewer than two pairs: none, or inconclusive. `margins`: one for each
@@ -106,15 +111,30 @@ double largest_stddev(double stddev, int64_t pairs);
 
 // Up to this share of all runs may be bad although none of `pairs` is, at this level: 1 - (1 - level)^(1 / pairs).
 double unseen_share(int64_t pairs, double level);
-std::string equal_text(int64_t pairs, double level);  // says so, beside the verdict "equal"
+// Says so beside the verdict "equal", and how often no pair shows a bad run if one run in 20 is bad.
+std::string equal_text(int64_t pairs, double level);
+
+// The probability of `hits` or more in so many trials, each a hit with the probability `chance`.
+double binomial_tail(int64_t hits, int64_t trials, double chance);
 
 // The greatest distance from the mean, in standard deviations, among so many normal values (at least 3) is above this
 // with the probability `error` (Grubbs, Technometrics 11, 1969, two-sided).
 double grubbs_limit(int64_t values, double error);
 inline constexpr double kOutlierError = 0.01;
-// Why pairs that are equal in the mean are not called so; empty: they are. One difference stands apart from the others,
-// by grubbs_limit(), and is beyond its margin: a rare run that is bad. Fewer than 3 pairs show none.
-std::string stands_apart(std::span<const double> differences, std::span<const double> margins);
+// A difference that stands apart from the others, as a rare bad run makes it. It counts in the verdict as any other.
+// Real differences have heavy tails: among many, one nearly always stands apart. A rule that then refused "equal" would
+// refuse it the more often, the more pairs there are.
+struct Outlier {
+  size_t pair = 0;
+  double difference = 0.0;
+  ComparisonVerdict without = ComparisonVerdict::kInconclusive;  // judge() of the other pairs, with no further to come
+};
+// The difference farthest from the mean, if it is beyond grubbs_limit(), and either beyond its margin or the others
+// have another verdict. Fewer than 3 pairs show none.
+std::optional<Outlier> stands_apart(std::span<const double> differences, std::span<const double> margins, double level);
+std::string describe(const Outlier& outlier, uint64_t seed);
+// The same from a summary in a file of `compare`; empty without an outlier, and for files of earlier versions.
+std::string outlier_of(const nlohmann::json& summary);
 
 struct SequentialOptions {
   double level = 0.95;     // of the whole comparison
@@ -141,7 +161,9 @@ class SequentialComparison {
   // Over all pairs, with the interval of a look. At least one pair.
   MeanDifference difference() const { return mean_difference(differences_, options_.level_of_look()); }
   int64_t pairs() const { return static_cast<int64_t>(differences_.size()); }
-  std::string stands_apart() const { return mantissa::stands_apart(differences_, margins_); }
+  std::optional<Outlier> stands_apart() const {
+    return mantissa::stands_apart(differences_, margins_, options_.level_of_look());
+  }
 
  private:
   SequentialOptions options_;

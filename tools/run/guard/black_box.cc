@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,7 +14,6 @@
 #include <system_error>
 #include <utility>
 
-#include "comm/communicator.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
@@ -41,112 +41,39 @@ void assign(std::array<char, kSize>& target, std::string_view text) {
 
 // ---- Signals that end the process: the box says so before it goes.
 
-constexpr NamedSignal kFatal[] = {
-    {SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGABRT, "SIGABRT"}, {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}};
+constexpr NamedSignal kFatal[] = {{SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGABRT, "SIGABRT"},
+                                  {SIGFPE, "SIGFPE"},   {SIGILL, "SIGILL"}, {SIGPIPE, "SIGPIPE"}};
 std::array<struct sigaction, std::size(kFatal)> g_fatal_actions_before;
-std::atomic<BlackBox*> g_box = nullptr;
+// The boxes of this process: more than one where ranks are threads. The first place is that of the current box.
+std::array<std::atomic<BlackBox*>, 64> g_boxes;
+
+// Standard output and error by poll(): 0 for a pipe or terminal that takes no more, POLLERR for a pipe without a
+// reader.
+std::array<int, 2> output_states() {
+  std::array<pollfd, 2> outputs{};
+  outputs[0] = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  outputs[1] = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (poll(outputs.data(), outputs.size(), 0) < 0) return {POLLOUT, POLLOUT};
+  return {outputs[0].revents, outputs[1].revents};
+}
 
 void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
+  const bool is_lost_page = number == SIGBUS && info->si_code == BUS_ADRERR;
+  const auto replaces = [&](BlackBox* box) { return box != nullptr && box->replaces_file_at(info->si_addr); };
+  if (is_lost_page && std::ranges::any_of(g_boxes, replaces)) return;
   const auto* const signal = std::ranges::find(kFatal, number, &NamedSignal::number);
-  if (BlackBox* const box = g_box) {
-    box->failed(signal->name);
-    box->ended(128 + number);
+  if (BlackBox* const box = g_boxes[0]) {
+    LostPageText buffer;
+    const std::string_view lost = is_lost_page ? lost_page_error(info->si_addr, buffer) : std::string_view();
+    const std::array<int, 2> outputs = output_states();
+    const bool is_unread = number == SIGPIPE && ((outputs[0] | outputs[1]) & POLLERR) != 0;
+    box->failed(!lost.empty() ? lost : is_unread ? "its output was not read (SIGPIPE)" : signal->name);
+    box->ended(lost.empty() ? 128 + number : static_cast<int>(ExitCode::kData));
   }
   // Returning repeats a fault, and the earlier action answers it. A signal that was sent does not come again.
   sigaction(number, &g_fatal_actions_before[static_cast<size_t>(signal - kFatal)], nullptr);
   if (info->si_code <= 0) raise(number);
 }
-
-// ---- Collectives.
-
-class Waiting {
- public:
-  explicit Waiting(BlackBox& box) : box_(box) { box_.begin_wait(); }
-  ~Waiting() { box_.end_wait(); }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-
- private:
-  BlackBox& box_;
-};
-
-class WatchedWork final : public Work {
- public:
-  WatchedWork(std::unique_ptr<Work> work, const char* name, uint64_t number, BlackBox& box)
-      : work_(std::move(work)), name_(name), number_(number), box_(box) {}
-
-  bool test() override {
-    const bool done = work_->test();
-    if (done) end();
-    return done;
-  }
-  void wait() override {
-    {
-      const Waiting waiting(box_);
-      work_->wait();
-    }
-    end();
-  }
-
- private:
-  void end() {
-    if (!std::exchange(has_ended_, true)) box_.end_collective(name_, number_);
-  }
-
-  const std::unique_ptr<Work> work_;
-  const char* const name_;
-  const uint64_t number_;
-  BlackBox& box_;
-  bool has_ended_ = false;
-};
-
-class WatchedCommunicator final : public ForwardingCommunicator {
-  using Base = ForwardingCommunicator;
-
- public:
-  WatchedCommunicator(Communicator& inner, BlackBox& box) : Base(inner), box_(box) {}
-
-  std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
-    return start("all_to_all", send.size_bytes(), [&] { return Base::all_to_all(send, recv, stream); });
-  }
-  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
-    return start("all_gather", send.size_bytes(), [&] { return Base::all_gather(send, recv, stream); });
-  }
-  std::unique_ptr<Work> node_barrier(Stream& stream) override {
-    return start("node_barrier", 0, [&] { return Base::node_barrier(stream); });
-  }
-  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
-    const Blocking call(box_, "all_gather_bytes", mine.size());
-    return Base::all_gather_bytes(mine);
-  }
-  void barrier() override {
-    const Blocking call(box_, "barrier", 0);
-    Base::barrier();
-  }
-
- private:
-  class Blocking {
-   public:
-    Blocking(BlackBox& box, const char* name, size_t bytes)
-        : box_(box), name_(name), number_(box.begin_collective(name, static_cast<int64_t>(bytes))), waiting_(box) {}
-    ~Blocking() { box_.end_collective(name_, number_); }
-
-   private:
-    BlackBox& box_;
-    const char* const name_;
-    const uint64_t number_;
-    const Waiting waiting_;
-  };
-
-  template <typename Start>
-  std::unique_ptr<Work> start(const char* name, size_t bytes, Start start) {
-    const uint64_t number = box_.begin_collective(name, static_cast<int64_t>(bytes));
-    const Waiting waiting(box_);  // a transport may meet the others here already
-    return std::make_unique<WatchedWork>(start(), name, number, box_);
-  }
-
-  BlackBox& box_;
-};
 
 }  // namespace
 
@@ -175,14 +102,13 @@ std::string BlackBox::path(const std::string& folder, int rank) {
   return fmt::format("{}/rank-{:04}.box", folder, rank);
 }
 
-BlackBox* BlackBox::current() { return g_box; }
+BlackBox* BlackBox::current() { return g_boxes[0]; }
 
-void BlackBox::map_file(const std::string& folder, int rank) {
-  const std::string file = path(folder, rank);
+void BlackBox::map_file() {
   std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
-  std::filesystem::rename(file, fmt::format("{}/rank-{:04}.previous.box", folder, rank), ignored);
-  const int descriptor = open(file.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
+  std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), ignored);
+  std::filesystem::rename(file_, std::filesystem::path(file_).replace_extension(".previous.box"), ignored);
+  const int descriptor = open(file_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
   // Without its blocks, writing to the map of a full file system ends the process by SIGBUS.
   int error = descriptor < 0 ? errno : posix_fallocate(descriptor, 0, kBytes);
   void* memory = MAP_FAILED;
@@ -192,8 +118,8 @@ void BlackBox::map_file(const std::string& folder, int rank) {
   }
   if (descriptor >= 0) close(descriptor);
   if (error != 0) {
-    if (descriptor >= 0) unlink(file.c_str());
-    log_warn("no black box of this rank: '{}': {}; training goes on without it", file,
+    if (descriptor >= 0) unlink(file_.c_str());
+    log_warn("no black box of this rank: '{}': {}; training goes on without it", file_,
              std::generic_category().message(error));
     memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
@@ -202,8 +128,9 @@ void BlackBox::map_file(const std::string& folder, int rank) {
   events_ = reinterpret_cast<BlackBoxEvent*>(header_ + 1);
 }
 
-BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stack_(kSignalStackBytes) {
-  map_file(folder, rank);
+BlackBox::BlackBox(const std::string& folder, int rank, int ranks)
+    : file_(path(folder, rank)), signal_stack_(kSignalStackBytes) {
+  map_file();
   header_->capacity = kCapacity;
   header_->rank = rank;
   header_->ranks = ranks;
@@ -214,8 +141,11 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stac
   phases_[0].name = "start";
   innermost_ = &phases_[0];
   last_event_ns_ = counted_ns_ = nanoseconds(CLOCK_MONOTONIC);
-  BlackBox* none = nullptr;
-  if (!g_box.compare_exchange_strong(none, this)) return;
+  for (std::atomic<BlackBox*>& place : g_boxes) {
+    BlackBox* none = nullptr;
+    if (place.compare_exchange_strong(none, this)) break;
+  }
+  if (g_boxes[0] != this) return;
   before_ = set_range_sink(this);
   const stack_t stack{.ss_sp = signal_stack_.data(), .ss_flags = 0, .ss_size = signal_stack_.size()};
   sigaltstack(&stack, nullptr);
@@ -224,14 +154,23 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stac
     action.sa_sigaction = on_fatal_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
-    sigaction(kFatal[i].number, &action, &g_fatal_actions_before[i]);
+    struct sigaction& before = g_fatal_actions_before[i];
+    sigaction(kFatal[i].number, &action, &before);
+    const bool ends_process = kFatal[i].number != SIGPIPE || before.sa_handler == SIG_DFL;
+    if (!ends_process) sigaction(SIGPIPE, &before, nullptr);  // somebody ignores or handles it
   }
 }
 
 BlackBox::~BlackBox() {
-  if (g_box == this) {
-    for (size_t i = 0; i < std::size(kFatal); ++i) sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
-    g_box = nullptr;
+  const bool is_current = g_boxes[0] == this;
+  for (size_t i = 0; is_current && i < std::size(kFatal); ++i) {
+    sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
+  }
+  for (std::atomic<BlackBox*>& place : g_boxes) {
+    BlackBox* self = this;
+    place.compare_exchange_strong(self, nullptr);
+  }
+  if (is_current) {
     const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
     sigaltstack(&none, nullptr);
     set_range_sink(before_);
@@ -268,6 +207,8 @@ BlackBox::Phase& BlackBox::phase_named(const char* name) {
 void BlackBox::note(BlackBoxEvent::Kind kind, std::string_view name, double value, int64_t bytes) {
   record(kind, name, value, bytes);
   if (std::this_thread::get_id() != owner_) return;
+  if (has_lost_file_.load(std::memory_order_relaxed)) [[unlikely]]
+    say_if_lost();
   const int64_t now = nanoseconds(CLOCK_MONOTONIC), quiet = now - std::exchange(last_event_ns_, now);
   count_work(now);
   std::atomic<int64_t>& longest = innermost_.load(std::memory_order_relaxed)->longest_quiet_ns;
@@ -332,7 +273,24 @@ double BlackBox::work_seconds(std::string_view name) const {
   return seconds;
 }
 
+bool BlackBox::replaces_file_at(const void* address) {
+  const auto* const begin = reinterpret_cast<const std::byte*>(header_);
+  const auto* const byte = static_cast<const std::byte*>(address);
+  if (byte < begin || byte >= begin + kBytes) return false;
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+  if (mmap(header_, kBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0) == MAP_FAILED) return false;
+  has_lost_file_ = true;
+  return true;
+}
+
+void BlackBox::say_if_lost() {
+  if (!has_lost_file_.exchange(false)) return;
+  log_warn("the black box '{}' was truncated, or its file system lost it; training goes on without it", file_);
+}
+
 void BlackBox::lives() { header_->alive_unix_ns = nanoseconds(CLOCK_REALTIME); }
+
+void BlackBox::look_at_output() { header_->output_unread = std::ranges::count(output_states(), 0) > 0 ? 1 : 0; }
 
 void BlackBox::failed(std::string_view message) {
   if (header_->error[0] == '\0') assign(header_->error, message.substr(0, header_->error.size() - 1));
@@ -352,10 +310,6 @@ Place BlackBox::place() const {
           .begun = begun_,
           .ended = finished_,
           .longest_quiet_s = phase.has_ended ? 1e-9 * static_cast<double>(phase.longest_quiet_ns) : -1.0};
-}
-
-std::unique_ptr<Communicator> create_watched_communicator(Communicator& communicator, BlackBox& box) {
-  return std::make_unique<WatchedCommunicator>(communicator, box);
 }
 
 BlackBoxContent read_black_box(const std::string& path) {

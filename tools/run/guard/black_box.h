@@ -69,7 +69,7 @@ struct BlackBoxHeader {
   int64_t ended_unix_ns = 0;
   int64_t alive_unix_ns = 0;  // the last sign of life of the watchdog's thread; 0: none
   int32_t exit_code = kRunning;
-  int32_t reserved = 0;
+  int32_t output_unread = 0;           // 1: it stood still, and nobody read its standard output or error
   std::array<char, 64> host{}, job{};  // job: SLURM_JOB_ID, or empty
   std::array<char, 1024> error{};      // the message with which the rank ended
 };
@@ -88,7 +88,8 @@ struct Place {
 
 // begin(), end() and note() cost some 50 ns, and may be called by any thread; only ranges of the thread that made the
 // object are recorded. The first object of a process is its current box, which receives ranges and fatal signals. Where
-// ranks are threads, the other boxes have only the events noted to them.
+// ranks are threads, the other boxes have only the events noted to them. A box whose file is truncated, or lost with
+// its file system, goes on in memory after a warning.
 class BlackBox final : public RangeSink {
  public:
   static constexpr uint64_t kCapacity = 4096;
@@ -121,9 +122,14 @@ class BlackBox final : public RangeSink {
   }
   // Heartbeat. Its time shows which ranks died before the job's end killed the rest.
   void lives();
+  // Notes whether nobody reads standard output or error, so that the rank stands still where it writes a line.
+  void look_at_output();
   // How the rank ends. The first message stays.
   void failed(std::string_view message);
   void ended(int exit_code);
+
+  // For the handler of SIGBUS. Whether the address is in the box: its file is lost, and memory takes its place.
+  bool replaces_file_at(const void* address);
 
   Place place() const;
   static std::string path(const std::string& folder, int rank);
@@ -138,7 +144,8 @@ class BlackBox final : public RangeSink {
     int64_t work_ns = 0;  // owner's thread only
   };
 
-  void map_file(const std::string& folder, int rank);
+  void map_file();
+  void say_if_lost();
   void record(BlackBoxEvent::Kind kind, std::string_view name, double value, int64_t bytes);
   Phase& phase_named(const char* name);
   // Adds the time since the last call to the innermost phase, unless it was a wait.
@@ -146,7 +153,9 @@ class BlackBox final : public RangeSink {
   double work_seconds(std::string_view name) const;
 
   const std::thread::id owner_ = std::this_thread::get_id();
-  std::vector<std::byte> signal_stack_;  // a full stack has no room for the handler of the signal that says so
+  const std::string file_;
+  std::atomic<bool> has_lost_file_ = false;  // and has not said so
+  std::vector<std::byte> signal_stack_;      // a full stack has no room for the handler of the signal that says so
   RangeSink* before_ = nullptr;
   BlackBoxHeader* header_ = nullptr;
   BlackBoxEvent* events_ = nullptr;

@@ -16,10 +16,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <list>
 #include <memory>
 
+#include "core/io/files.h"
 #include "tools/run/guard/watchdog.h"
 
 namespace mantissa {
@@ -64,8 +64,7 @@ std::string file_of_program() {
 
 // The functions in the symbol table of the program; none if it was stripped.
 std::vector<Function> functions_of_program() {
-  std::ifstream file(file_of_program(), std::ios::binary);
-  const std::vector<char> image{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string image = text_of_file(file_of_program()).value_or("");
   std::vector<Function> functions;
   const auto read = [&image](auto& target, size_t offset) {
     if (offset + sizeof(target) > image.size()) return false;

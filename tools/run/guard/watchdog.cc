@@ -24,7 +24,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankReport, host, pid, beat, giv
 namespace {
 
 constexpr double kLearnedFactor = 10.0;
-constexpr double kFirstFactor = 6.0;
 constexpr int kLooksUntilUneasy = 10;  // until then, a rank that stands still looks at no file
 constexpr int kLooksForAnswers = 14;   // of the other ranks, at a deadline
 constexpr int kLooksForEnd = 60;       // after a deadline: then the process ends, whatever its state
@@ -151,6 +150,24 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
 
 void report_progress() { const Range sign(RangeKind::kPhase, "tokens"); }
 
+MeetingWatch::MeetingWatch(double limit_s, int rank, const std::string& waiting) {
+  thread_ = std::jthread([=](const std::stop_token& stop) {
+    constexpr std::chrono::milliseconds kTick(500);
+    constexpr double kTurnSeconds = 5.0;
+    const double end_s = limit_s + kTurnSeconds * std::min(rank, 6);
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any wake;
+    // Ticks, and not the clock: the time of a process that was stopped, as by Ctrl-Z, does not count.
+    for (double waited_s = 0.0; waited_s < end_s; waited_s += seconds(kTick)) {
+      wake.wait_for(lock, stop, kTick, [] { return false; });
+      if (stop.stop_requested()) return;
+    }
+    log_error("watchdog: no progress for {:.0f} s: {}", end_s, waiting);
+    end_process();
+  });
+}
+
 Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::move(options)) {
   std::error_code ignored;
   std::filesystem::create_directories(options_.folder, ignored);
@@ -195,6 +212,7 @@ void Watchdog::watch(const std::stop_token& stop) {
     const double before_s = quiet.seconds;
     if (quiet.look()) {
       if (has_warned_) log_warn("watchdog: the run goes on after {:.0f} s without progress", before_s);
+      if (beat_ > 0) box_.look_at_output();
       forget_alarm();
       has_warned_ = false;
       granted_s_ = 0.0;
@@ -228,6 +246,7 @@ void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
   if (quiet_s < std::min(half, kLooksUntilUneasy * seconds(options_.interval))) return;
   const bool is_alarmed = quiet_s >= half;
   if (!is_alarmed && !std::filesystem::exists(alarm())) return;
+  box_.look_at_output();  // before this thread writes a line itself, and may wait as well
   if (is_alarmed) replace_file(alarm(), "");
   const RankReport mine = report(place, false);
   RankReports reports = read_reports();
@@ -297,6 +316,19 @@ std::string Watchdog::describe(const RankReports& reports) const {
   });
 }
 
+bool Watchdog::has_ended(const RankReports& reports) const {
+  return std::ranges::any_of(reports, [this](const auto& entry) {
+    const auto& [rank, report] = entry;
+    if (rank == options_.rank || !report.gives_up) return false;
+    try {
+      const BlackBoxHeader box = read_black_box(BlackBox::path(options_.box_folder, rank)).header;
+      return box.pid == report.pid && box.exit_code == static_cast<int>(ExitCode::kHang);
+    } catch (const DataError&) {
+      return false;
+    }
+  });
+}
+
 void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token& stop) {
   replace_file(stacks_path(options_.folder, options_.rank), stacks_of_all_threads());
   const RankReport mine = report(place, true);
@@ -305,13 +337,17 @@ void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token
   RankReports living;
   do {
     pause(stop, options_.interval);
-    if (stop.stop_requested() || box_.place().events != place.events) return;
+    if (stop.stop_requested()) return;
+    RankReports reports = read_reports();
+    const bool goes_on = box_.place().events != place.events, is_over = goes_on && has_ended(reports);
+    if (goes_on && !is_over) return;
     living = {{options_.rank, mine}};
-    for (auto& [rank, report] : read_reports()) {
+    for (auto& [rank, report] : reports) {
       const auto first = at_first.find(rank);
       const bool is_new = first == at_first.end() || first->second.beat != report.beat;
       if (report.gives_up || is_new) living.emplace(rank, std::move(report));
     }
+    if (is_over) break;
   } while (static_cast<int>(living.size()) < options_.ranks && Clock::now() < end);
   const std::string message = fmt::format(
       "watchdog: no progress for {:.0f} s{}\n  stacks are in {}; `mantissa postmortem` shows what each rank did last",

@@ -27,7 +27,8 @@ struct WatchdogDeadline {
 };
 
 // Seconds that a rank may stay at a place: ten times the longest time from one event of this phase to the next so far.
-// A phase that has not ended yet, such as the first evaluation, has six times the least deadline.
+// A phase that has not ended yet, such as the first evaluation, has kFirstFactor times the least deadline.
+inline constexpr double kFirstFactor = 6.0;
 double deadline_at(const Place& place, const WatchdogDeadline& deadline);
 
 // A rank as it describes itself in its file.
@@ -60,6 +61,17 @@ std::string stacks_of_all_threads();
 
 // Reports to this process's watchdog that a long phase goes on: the deadline counts from the last such report.
 void report_progress();
+
+// Ends the process with ExitCode::kHang and an error once the object has lived for `limit_s`. For the start and end of
+// a job: ranks wait for each other there without a limit, and there is no folder for the reports of a Watchdog.
+class MeetingWatch {
+ public:
+  // The error is "watchdog: no progress for 1800 s: " and `waiting`. Ranks above 0 leave rank 0 the time to say it.
+  MeetingWatch(double limit_s, int rank, const std::string& waiting);
+
+ private:
+  std::jthread thread_;
+};
 
 class Watchdog {
  public:
@@ -94,7 +106,10 @@ class Watchdog {
   void forget_alarm();
   RankReports read_reports() const;
   std::string describe(const RankReports& reports) const;
-  // Waits for the other living ranks to give up, too. Returns if the run goes on meanwhile, or ends.
+  // Whether a rank that gave up has ended, and the job with it.
+  bool has_ended(const RankReports& reports) const;
+  // Waits for the other living ranks to give up, too. Returns if the run goes on meanwhile, or ends. Once another rank
+  // has ended, the run cannot go on: mpirun then wakes a rank that was stopped, and this rank may leave its collective.
   void end_job(const Place& place, double quiet_s, const std::stop_token& stop);
   // A file that asks all ranks to write reports.
   std::string alarm() const { return options_.folder + "/alarm"; }

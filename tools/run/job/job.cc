@@ -1,6 +1,7 @@
 #include "tools/run/job/job.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include "core/backend/registry.h"
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 #include "models/model.h"
 #include "tools/config/config.h"
 
@@ -254,7 +256,22 @@ void leave_job(const std::exception& error, Communicator& communicator, const Co
 
 Communicator& Job::start(const Config& config) {
   require_known_names(config);
-  return start(config, start_communicator(config.comm.backend, config.device));
+  watch(config, kFirstFactor, "starts MPI");
+  auto communicator = start_communicator(config.comm.backend, config.device);
+  // Wide: a rank may hash a checkpoint of a terabyte, and gives no sign meanwhile.
+  watch(config, 10 * kFirstFactor, "checks settings, data and checkpoint");
+  return start(config, std::move(communicator));
+}
+
+void Job::watch(const Config& config, double factor, const char* activity) {
+  if (!config.watchdog.enabled || launcher_size() <= 1) return;
+  const double limit_s = std::max(config.watchdog.deadline_s, factor * config.watchdog.least_deadline_s);
+  const std::string waiting = fmt::format(
+      "rank {} (node {}, process {}) {},\n"
+      "  which waits for all {} ranks: one is stopped, has ended, or cannot be reached. Look for its process.\n"
+      "  The limit is {:.0f} times watchdog.least_deadline_s",
+      launcher_rank(), host_name(), getpid(), activity, launcher_size(), factor);
+  watch_.emplace(limit_s, launcher_rank(), waiting);
 }
 
 Communicator& Job::start(const Config& config, std::unique_ptr<Communicator> communicator) {
@@ -280,7 +297,9 @@ int run_job(const std::function<Config()>& configure,
   Job job;
   try {
     const Config config = configure();
-    body(config, job.start(config));
+    job.start(config);
+    job.unwatch();
+    body(config, job.communicator());
     return static_cast<int>(ExitCode::kOk);
   } catch (...) {
     return job.failed(origins);

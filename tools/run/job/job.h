@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "core/backend/backend.h"
 #include "core/base/processor_topology.h"
 #include "tools/config/config.h"
+#include "tools/run/guard/watchdog.h"
 
 namespace mantissa {
 
@@ -58,15 +60,21 @@ std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> hos
 // A verb as one of the ranks of a job. Objects of the verb must be gone before it.
 class Job {
  public:
-  // Starts communicator and log. ConfigError: see above. Collective.
+  // Starts communicator and log. ConfigError: see above. Watches the start up to unwatch(). Collective.
   Communicator& start(const Config& config);
   // The same for a rank with a given `communicator`, for example where ranks are threads.
   Communicator& start(const Config& config, std::unique_ptr<Communicator> communicator);
+  Communicator& communicator() { return *communicator_; }  // after start()
+  // Under a launcher, ends the process if the other ranks do not do the same ("starts MPI") in `factor` times
+  // watchdog.least_deadline_s: up to unwatch(), the next call, or the end of the job.
+  void watch(const Config& config, double factor, const char* activity);
+  void unwatch() { watch_.reset(); }
   // In a handler of an exception: logs it, and returns its exit code. Errors of a job of several ranks end the whole
   // job. `origins` say where a setting was written.
   int failed(const ConfigOrigins& origins = {});
 
  private:
+  std::optional<MeetingWatch> watch_;  // outlives the communicator, whose end waits for all ranks, too
   std::unique_ptr<Communicator> communicator_;
 };
 

@@ -61,6 +61,8 @@ std::string label_of_run(const std::string& run_dir) {
 // Into the file as it is: on a full disk, the blocks that it has already can still be written. A reader may see a half
 // of the new text; that is better than the state of long ago.
 bool overwrite_file(const std::string& path, const std::string& text) {
+  std::error_code error;  // a second name may be that of a file elsewhere
+  if (std::filesystem::hard_link_count(path, error) != 1) return false;
   const int file = ::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
   if (file < 0) return false;
   const auto size = static_cast<ssize_t>(text.size());

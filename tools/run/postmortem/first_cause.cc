@@ -93,15 +93,40 @@ std::string who_waited(const RunHistory& run, const FirstCause& cause) {
                      cause.ranks.size() == 1 ? "it" : "them", collective.value, printable(name_of(collective)));
 }
 
+// Where clocks of nodes could not be compared.
 std::string by_the_clocks(const RunHistory& run) {
-  return run.has_several_hosts() ? ", by the clocks of the nodes" : "";
+  const bool is_aligned = std::ranges::all_of(
+      run.ranks, [](const RankHistory& rank) { return rank.end == RankEnd::kUnknown || rank.clock_ahead_ns; });
+  return run.has_several_hosts() && !is_aligned ? ", by the clocks of the nodes" : "";
+}
+
+// The newest collective in which a rank waits.
+uint64_t newest_awaited(const RunHistory& run) {
+  return awaited_by(*std::ranges::max_element(run.ranks, {}, awaited_by));
 }
 
 // Ranks that hold up `others`: they have not begun the collective of a waiting rank.
 Ranks ranks_behind(const RunHistory& run, const Ranks& ranks) {
-  const uint64_t awaited = awaited_by(*std::ranges::max_element(run.ranks, {}, awaited_by));
+  const uint64_t awaited = newest_awaited(run);
   return filtered(run, ranks, [&](const RankHistory& rank) { return rank.begun < awaited; });
 }
+
+// Ranks that had not answered at the time of the first report of a watchdog. All later events have been left out. A
+// rank that lived after it and waited in the newest collective by then is none of them: it had reported, and took its
+// report back when the end of the job woke the stopped rank. A stopped rank may fail once it is woken.
+Ranks silent_at(const RunHistory& run, int64_t report_ns) {
+  Ranks silent = run.with(RankEnd::kGone);
+  for (const RankHistory& rank : run.ranks) {
+    const bool has_failed_later = rank.end == RankEnd::kFailed && rank.beat_ns > report_ns && !rank.waits_in;
+    if (rank.end == RankEnd::kRunning || has_failed_later) silent.push_back(rank.rank);  // running: as by SIGSTOP
+  }
+  const uint64_t newest = newest_awaited(run);
+  const Ranks held_up = filtered(
+      run, silent, [&](const RankHistory& rank) { return rank.beat_ns <= report_ns || awaited_by(rank) < newest; });
+  return held_up.empty() ? silent : held_up;
+}
+
+std::string output_unread(const RankHistory& rank) { return rank.output_unread ? ": its output was not read" : ""; }
 
 FirstCause cause_of(const RunHistory& run, Kind kind, const Ranks& ranks, int64_t unix_ns) {
   return {.kind = kind, .ranks = ranks, .waiting = ranks_waiting_for(run, ranks), .unix_ns = unix_ns};
@@ -154,9 +179,7 @@ Ranks ranks_cut_off(const RunHistory& run, const Ranks& behind) {
 
 FirstCause hang(const RunHistory& run, int64_t ended_ns) {
   const Ranks ended = run.with(RankEnd::kHang);
-  FirstCause cause{.kind = Kind::kHang, .ranks = run.with(RankEnd::kGone), .unix_ns = ended_ns};
-  const Ranks stopped = run.with(RankEnd::kRunning);  // as by SIGSTOP
-  cause.ranks.insert(cause.ranks.end(), stopped.begin(), stopped.end());
+  FirstCause cause{.kind = Kind::kHang, .ranks = silent_at(run, ended_ns), .unix_ns = ended_ns};
   const bool has_answered = cause.ranks.empty();
   if (cause.ranks.empty()) cause.ranks = ranks_behind(run, ended);
   if (const Ranks cut_off = ranks_cut_off(run, cause.ranks); has_answered && !cut_off.empty()) {
@@ -183,15 +206,24 @@ FirstCause hang(const RunHistory& run, int64_t ended_ns) {
   const RankHistory& history = of(run, first);
   if (history.last_event_ns > 0) cause.unix_ns = history.last_event_ns;
   const std::string place = history.end == RankEnd::kUnknown ? "" : " " + where(history);
-  cause.line =
-      fmt::format("{}{} {}{}{}", ended_at(run), name_ranks(run, cause.ranks),
-                  has_answered && !place.empty() ? "stood still" : "stopped answering", place, who_waited(run, cause));
+  cause.line = fmt::format("{}{} {}{}{}{}", ended_at(run), name_ranks(run, cause.ranks),
+                           has_answered && !place.empty() ? "stood still" : "stopped answering", place,
+                           output_unread(history), who_waited(run, cause));
   return cause;
 }
 
 // No rank says why it ended.
 FirstCause silence(const RunHistory& run) {
   const Ranks gone = run.with(RankEnd::kGone);
+  const Ranks unread =
+      filtered(run, gone, [](const RankHistory& rank) { return rank.output_unread && !rank.waits_in; });
+  if (!unread.empty()) {
+    const RankHistory& first = of(run, unread[0]);
+    FirstCause cause = cause_of(run, Kind::kHang, {first.rank}, first.last_event_ns);
+    cause.line = fmt::format("{}{} stood still {}{}{}", ended_at(run), name_rank(run, first.rank), where(first),
+                             output_unread(first), who_waited(run, cause));
+    return cause;
+  }
   const int64_t last_ns = last_seen(run);
   const Ranks before = filtered(
       run, gone, [&](const RankHistory& rank) { return rank.beat_ns > 0 && rank.seen_ns + kApartNs < last_ns; });

@@ -1,6 +1,7 @@
 #include "tools/run/postmortem/postmortem.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -20,6 +21,7 @@ namespace {
 constexpr size_t kMostShown = 8;         // ranks whose events are shown without --rank
 constexpr size_t kMostErrors = 8;        // of ranks that failed later
 constexpr size_t kMostStacks = 1 << 20;  // bytes of a file of stacks
+constexpr double kNotableSeconds = 0.1;  // between the clocks of two nodes
 
 double seconds_from(int64_t origin_ns, int64_t unix_ns) { return 1e-9 * static_cast<double>(unix_ns - origin_ns); }
 
@@ -84,6 +86,14 @@ Json details(const RunHistory& run, const FirstCause& cause) {
                     : missing.push_back(rank.rank);
   }
   if (!missing.empty()) lines.push_back(fmt::format("no black box of {}", list_ranks(missing)));
+  std::map<std::string, double> clocks;  // by host
+  for (const RankHistory& rank : run.ranks)
+    clocks[rank.host] = 1e-9 * static_cast<double>(rank.clock_ahead_ns.value_or(0));
+  for (const auto& [host, ahead] : clocks) {
+    if (std::abs(ahead) < kNotableSeconds) continue;
+    lines.push_back(fmt::format("the clock of node {} is {:.1f} s {} that of node {}: its times are corrected", host,
+                                std::abs(ahead), ahead > 0.0 ? "ahead of" : "behind", run.clock_host));
+  }
   if (!run.left_over.empty()) {
     lines.push_back(fmt::format("left out: {} of an earlier start with more ranks, the first is {}",
                                 counted(std::ssize(run.left_over), "black box"), run.left_over[0]));

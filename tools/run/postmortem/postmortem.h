@@ -24,6 +24,7 @@ enum class RankEnd {
 
 struct RankHistory {
   int rank = 0;
+  int job_ranks = 0;  // of its job
   RankEnd end = RankEnd::kUnknown;
   std::string problem{};    // kUnknown: why
   bool is_damaged = false;  // there is a file that cannot be read
@@ -31,6 +32,9 @@ struct RankHistory {
   int64_t pid = 0;
   int exit_code = BlackBoxHeader::kRunning;
   std::string error{};
+  bool output_unread = false;  // it stood still, and nobody read its standard output or error
+  // By how much the clock of its node was ahead. All times are corrected by it. Nothing: not known.
+  std::optional<int64_t> clock_ahead_ns{};
   int64_t started_ns = 0, ended_ns = 0;  // 0: no end mark
   int64_t beat_ns = 0;                   // the last sign of life of its watchdog; 0: none
   int64_t last_event_ns = 0;
@@ -51,6 +55,7 @@ struct RunHistory {
   std::string run;
   std::vector<RankHistory> ranks;      // one for each rank of the newest start
   std::vector<std::string> left_over;  // boxes of an earlier start with more ranks
+  std::string clock_host{};            // the node whose clock gives the times
 
   std::vector<int> with(RankEnd end) const;
   bool has_several_hosts() const;
@@ -83,7 +88,8 @@ struct FirstCause {
 
 // An error is the first cause if it is the earliest, unless it is an error of communication and a rank without an end
 // mark was silent before. A watchdog's end has the ranks that it found missing as its cause. If there is neither,
-// heartbeats show which ranks were killed before the others. Times of different nodes are compared by their clocks.
+// heartbeats show which ranks were killed before the others. Clocks of nodes are compared by the collectives that their
+// ranks left.
 FirstCause find_first_cause(const RunHistory& run);
 
 const char* name(FirstCause::Kind kind);

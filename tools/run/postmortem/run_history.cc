@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <set>
 #include <string_view>
@@ -25,10 +26,11 @@ namespace {
 constexpr size_t kKept = 1000;  // events of a rank: a run of a thousand ranks must fit into memory
 constexpr const char* kNoPhase = "between phases";
 constexpr int kMostRanks = 1 << 16;
-// Clocks of different nodes differ by less than this.
+// Clocks of nodes that have too few collectives in common differ by less than this.
 constexpr int64_t kClocksDifferNs = 5'000'000'000;
 // A rank of another node counts as running for as long as this after its last sign of life.
 constexpr int64_t kRecentNs = 60'000'000'000;
+constexpr size_t kLeastInCommon = 4;  // collectives by which two clocks are compared
 
 template <size_t kSize>
 std::string field(const std::array<char, kSize>& array) {
@@ -92,29 +94,99 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
   if (has_ring_lost_steps) rank.steps_done = std::max<int64_t>(0, rank.step - 1);
 }
 
-// mpirun sends SIGCONT before it kills a stopped rank: its events after that do not explain the hang. A watchdog gives
-// no heartbeat after it has given up: a rank with a heartbeat after the first end was woken.
+// When a rank began and left each collective, by its number.
+struct Passage {
+  int64_t begun_ns = 0, ended_ns = 0;
+};
+using Passages = std::map<uint64_t, Passage>;
+
+Passages passages_of(const RankHistory& rank) {
+  Passages passages;
+  for (const BlackBoxEvent& event : rank.events) {
+    const auto number = static_cast<uint64_t>(std::max(event.value, 0.0));
+    if (event.kind == BlackBoxEvent::Kind::kCollectiveBegins) passages[number].begun_ns = event.unix_ns;
+    if (event.kind == BlackBoxEvent::Kind::kCollectiveEnds) passages[number].ended_ns = event.unix_ns;
+  }
+  std::erase_if(passages, [](const auto& one) { return one.second.begun_ns == 0 || one.second.ended_ns == 0; });
+  return passages;
+}
+
+// By how much the clock of `mine` is ahead of that of `theirs`. Ranks leave a collective at about the same time. No
+// rank leaves it before all have begun it: that bounds the difference where a rank notes its end late.
+std::optional<int64_t> clock_ahead(const Passages& mine, const Passages& theirs) {
+  std::vector<int64_t> apart_ns;  // at the ends
+  int64_t least_ns = std::numeric_limits<int64_t>::min(), most_ns = std::numeric_limits<int64_t>::max();
+  for (const auto& [number, here] : mine) {
+    const auto there = theirs.find(number);
+    if (there == theirs.end()) continue;
+    apart_ns.push_back(here.ended_ns - there->second.ended_ns);
+    least_ns = std::max(least_ns, here.begun_ns - there->second.ended_ns);
+    most_ns = std::min(most_ns, here.ended_ns - there->second.begun_ns);
+  }
+  if (apart_ns.size() < kLeastInCommon) return std::nullopt;
+  const auto middle = apart_ns.begin() + static_cast<ptrdiff_t>(apart_ns.size() / 2);
+  std::ranges::nth_element(apart_ns, middle);
+  if (least_ns > most_ns) return *middle;  // a clock was set meanwhile
+  return std::clamp(*middle, least_ns, most_ns);
+}
+
+// Expresses the times of all ranks by the clock of one node, as far as collectives allow: of this node if it is among
+// theirs, else of that of the newest rank. Returns its name. Once a rank of a start has left a collective, each rank
+// has a box of this start, so that collectives of two starts are not compared.
+std::string align_clocks(std::vector<RankHistory>& ranks, const RankHistory& newest) {
+  const Passages passages = passages_of(newest);
+  std::map<std::string, int64_t> ahead_ns = {{newest.host, 0}};
+  for (const RankHistory& rank : ranks) {
+    if (rank.job_ranks != newest.job_ranks || ahead_ns.contains(rank.host)) continue;
+    if (const auto found = clock_ahead(passages_of(rank), passages)) ahead_ns[rank.host] = *found;
+  }
+  const auto here = ahead_ns.find(host_name());
+  std::string clock_host = here == ahead_ns.end() ? newest.host : here->first;
+  const int64_t base_ns = ahead_ns[clock_host];
+  for (RankHistory& rank : ranks) {
+    const auto found = ahead_ns.find(rank.host);
+    if (rank.is_damaged || found == ahead_ns.end()) continue;
+    const int64_t ahead = found->second - base_ns;
+    rank.clock_ahead_ns = ahead;
+    for (int64_t* const time_ns :
+         {&rank.started_ns, &rank.ended_ns, &rank.beat_ns, &rank.last_event_ns, &rank.seen_ns, &rank.saved_ns}) {
+      if (*time_ns != 0) *time_ns -= ahead;  // 0: not known
+    }
+    for (BlackBoxEvent& event : rank.events) event.unix_ns -= ahead;
+    if (rank.waits_in) rank.waits_in->unix_ns -= ahead;
+  }
+  return clock_host;
+}
+
+// How far apart simultaneous times of two ranks may be.
+int64_t slack_ns(const RankHistory& a, const RankHistory& b) {
+  const bool has_one_clock = a.host == b.host || (a.clock_ahead_ns && b.clock_ahead_ns);
+  return has_one_clock ? 0 : kClocksDifferNs;
+}
+
+// The first end by a watchdog decides: mpirun sends SIGCONT before it kills a stopped rank, and all ranks go on. Events
+// after that do not explain the hang. A watchdog gives no heartbeat after it has given up: a rank with a heartbeat
+// after the first end was woken.
 void leave_out_after_hang(RunHistory& run) {
-  int64_t hang_ns = 0;
-  std::string hang_host;
+  const RankHistory* first = nullptr;
   for (const int rank : run.with(RankEnd::kHang)) {
     const RankHistory& history = run.ranks[static_cast<size_t>(rank)];
-    if (history.ended_ns == 0 || (hang_ns > 0 && history.ended_ns >= hang_ns)) continue;
-    hang_ns = history.ended_ns;
-    hang_host = history.host;
+    if (history.ended_ns > 0 && (first == nullptr || history.ended_ns < first->ended_ns)) first = &history;
   }
-  if (hang_ns == 0) return;
+  if (first == nullptr) return;
+  const int64_t hang_ns = first->ended_ns;
   for (RankHistory& rank : run.ranks) {
-    const int64_t slack_ns = rank.host == hang_host ? 0 : kClocksDifferNs;
-    if (rank.end == RankEnd::kHang && rank.beat_ns > hang_ns + slack_ns) rank.end = RankEnd::kGone;
+    const int64_t latest_ns = hang_ns + slack_ns(rank, *first);
+    if (rank.end == RankEnd::kHang && rank.beat_ns > latest_ns) rank.end = RankEnd::kGone;
     const bool was_silent = rank.end == RankEnd::kGone || rank.end == RankEnd::kRunning;
-    if (!was_silent || rank.seen_ns <= hang_ns) continue;
-    std::erase_if(rank.events, [&](const BlackBoxEvent& event) { return event.unix_ns > hang_ns; });
+    const int64_t cut_ns = was_silent ? hang_ns : latest_ns;
+    if ((was_silent ? rank.seen_ns : rank.last_event_ns) <= cut_ns) continue;
+    std::erase_if(rank.events, [&](const BlackBoxEvent& event) { return event.unix_ns > cut_ns; });
     rank.begun = 0;
     rank.waits_in.reset();
     rank.step = rank.steps_done = rank.last_event_ns = 0;
     follow_events(rank.events, rank);
-    rank.seen_ns = std::max(rank.started_ns, rank.last_event_ns);
+    if (was_silent) rank.seen_ns = std::max(rank.started_ns, rank.last_event_ns);
   }
 }
 
@@ -137,8 +209,8 @@ RankEnd end_of(const std::string& run, const RankHistory& rank, bool previous) {
   return now - rank.seen_ns < kRecentNs ? RankEnd::kRunning : RankEnd::kGone;
 }
 
-// `ranks`: of its job.
-RankHistory read_rank(const std::string& run, const std::string& path, int number, bool previous, int& ranks) {
+// Without its end, which needs the times of the others.
+RankHistory read_rank(const std::string& path, int number) {
   RankHistory rank{.rank = number};
   try {
     BlackBoxContent box = read_black_box(path);
@@ -146,18 +218,18 @@ RankHistory read_rank(const std::string& run, const std::string& path, int numbe
     if (header.rank != number || header.ranks <= number || header.ranks > kMostRanks) {
       throw DataError("'{}' is damaged: it says that it is of rank {} of {}", path, header.rank, header.ranks);
     }
-    ranks = header.ranks;
+    rank.job_ranks = header.ranks;
     rank.host = field(header.host);
     rank.job = field(header.job);
     rank.pid = header.pid;
     rank.exit_code = header.exit_code;
     rank.error = field(header.error);
+    rank.output_unread = header.output_unread != 0;
     rank.started_ns = header.started_unix_ns;
     rank.ended_ns = header.ended_unix_ns;
     rank.beat_ns = header.alive_unix_ns;
     follow_events(box.events, rank);
     rank.seen_ns = std::max({rank.started_ns, rank.ended_ns, rank.beat_ns, rank.last_event_ns});
-    rank.end = end_of(run, rank, previous);
     const size_t lost = box.events.size() - std::min(box.events.size(), kKept);
     rank.events.assign(box.events.begin() + static_cast<ptrdiff_t>(lost), box.events.end());
   } catch (const DataError& error) {
@@ -224,26 +296,20 @@ RunHistory read_run_history(const std::string& run, bool previous) {
         previous ? "this run was started only once" : "expected the folder of a run that `mantissa train` started");
   }
   std::vector<RankHistory> read;
-  int64_t newest_ns = 0;
-  std::string newest_host;
-  int ranks = *found.rbegin() + 1;
   read.reserve(found.size());
   for (const int number : found) {
-    int of_job = 0;
-    read.push_back(read_rank(run, fmt::format("{}/rank-{:04}{}", folder, number, suffix), number, previous, of_job));
-    const RankHistory& rank = read.back();
-    if (rank.is_damaged || newest_ns >= rank.started_ns) continue;
-    newest_ns = rank.started_ns;
-    newest_host = rank.host;
-    ranks = of_job;
+    read.push_back(read_rank(fmt::format("{}/rank-{:04}{}", folder, number, suffix), number));
   }
-  RunHistory history{.run = run, .ranks = {}, .left_over = {}};
+  const auto last_started = std::ranges::max_element(read, {}, &RankHistory::started_ns);
+  RunHistory history{.run = run, .ranks = {}, .left_over = {}, .clock_host = align_clocks(read, *last_started)};
+  const RankHistory newest = *last_started;  // a copy: its place is moved from below
+  const int ranks = newest.is_damaged ? *found.rbegin() + 1 : newest.job_ranks;
   for (int number = 0; number < ranks; ++number) {
-    history.ranks.push_back({.rank = number, .end = RankEnd::kUnknown, .problem = "it left no black box"});
+    history.ranks.push_back({.rank = number, .problem = "it left no black box"});
   }
   for (RankHistory& rank : read) {
-    const int64_t slack_ns = rank.host == newest_host ? 0 : kClocksDifferNs;
-    const bool is_older = !rank.is_damaged && rank.seen_ns + slack_ns < newest_ns;
+    if (!rank.is_damaged) rank.end = end_of(run, rank, previous);
+    const bool is_older = !rank.is_damaged && rank.seen_ns + slack_ns(rank, newest) < newest.started_ns;
     if (is_older || rank.rank >= ranks) {
       history.left_over.push_back(fmt::format("rank-{:04}{}", rank.rank, suffix));
     } else {

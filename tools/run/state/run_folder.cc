@@ -20,6 +20,7 @@
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "tools/config/data_paths.h"
+#include "tools/run/guard/watchdog.h"
 #include "tools/run/metrics/heartbeat.h"
 
 namespace mantissa {
@@ -29,6 +30,19 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& path, const std::string& reason) {
   throw ConfigError("train.run_dir: cannot write to folder '{}' ({}): give a folder that can be written", path, reason);
+}
+
+// Behind a link there may be the checkpoints of another run, which this run would take for its own, and remove.
+void refuse_links(const std::string& run_dir) {
+  for (const std::string& folder : {checkpoint_root(run_dir), run_dir + kBlackBoxFolder, run_dir + kWatchdogFolder,
+                                    run_dir + "/" + kCarriedFolder}) {
+    std::error_code error;  // then it is no link
+    const fs::path target = fs::read_symlink(folder, error);
+    require<ConfigError>(error.value() != 0,
+                         "train.run_dir: '{}' is a symbolic link to '{}', and a run writes only in its own folder; "
+                         "remove the link. train.run_dir may be on another disk, or a link itself",
+                         folder, target.string());
+  }
 }
 
 bool goes_back(const Config& run) {
@@ -71,12 +85,17 @@ void RunFolder::hold() {
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) fail(path_, error.message());
+  refuse_links(path_);
   folder_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // open, its inode is not given to another folder
   lock_ = open((path_ + "/" + kLockName).c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (folder_ < 0 || lock_ < 0) {
     const int reason = errno;
     release();
     fail(path_, std::generic_category().message(reason));
+  }
+  if (fs::hard_link_count(path_ + "/" + kLockName, error) > 1 && !error) {
+    release();
+    fail(path_, "its lock has a second name, a hard link, which would be written, too; remove the lock");
   }
   bool is_held = true;
   // `mantissa status` holds the lock for a moment, too.

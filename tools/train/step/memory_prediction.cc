@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -131,16 +132,21 @@ void require_memory(const Config& run, const std::vector<MemoryTable>& predicted
   }
 }
 
-std::vector<std::string> memory_texts(const Config& config, const std::vector<MemoryTable>& tables,
-                                      const MemoryRequest& request) {
-  std::vector<std::string> texts;
+std::string memory_comments(const Config& config, const std::vector<MemoryTable>& tables,
+                            const MemoryRequest& request) {
+  std::string text;
+  const auto add = [&](const std::string& block) {
+    std::istringstream lines(block);
+    text += "\n";
+    for (std::string line; std::getline(lines, line);) text += "# " + line + "\n";
+  };
   const std::string where = request.absent != nullptr ? fmt::format(" on {}", request.absent->title) : "";
   for (int phase = 0; phase < phase_count(config); ++phase) {
-    texts.push_back(fmt::format("Memory of a rank of {}{}, predicted{}{}", request.ranks, where,
-                                phase_title(config, phase), to_text(tables[static_cast<size_t>(phase)])));
+    add(fmt::format("Memory of a rank of {}{}, predicted{}{}", request.ranks, where, phase_title(config, phase),
+                    to_text(tables[static_cast<size_t>(phase)])));
   }
-  texts.push_back(process_text(config, largest(tables), request));
-  return texts;
+  add(process_text(config, largest(tables), request));
+  return text;
 }
 
 std::string to_text(const MemoryTable& table) {

@@ -38,9 +38,9 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, const Memor
 // MemoryError if the most that a phase needs is more than the host has: such a training would be killed as soon as it
 // touches what is missing. A warning if the ranks of a node need more together. GPUs refuse it themselves.
 void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator);
-// The table of each phase, and estimates of a rank's process and of a node, for Slurm's --mem: blocks of lines.
-std::vector<std::string> memory_texts(const Config& config, const std::vector<MemoryTable>& tables,
-                                      const MemoryRequest& request);
+// The table of each phase, and estimates of a rank's process and of a node, for Slurm's --mem. Each line begins with a
+// #.
+std::string memory_comments(const Config& config, const std::vector<MemoryTable>& tables, const MemoryRequest& request);
 // One line a category, in MiB. Then the rank's bytes of state for each parameter of the model.
 std::string to_text(const MemoryTable& table);
 // "2.45 GiB (weights and gradients 0.71, optimizer 1.42, activations 0.11, buffers 0.21)".

@@ -276,27 +276,17 @@ TEST(PlanVerb, JudgesPlansAsAWhole) {
   }
 }
 
-TEST(PlanVerb, ComparesSolversOnRequest) {
-  const PlanRun run("plan_verb_compare");
-  const auto solvers = [&](const std::string& more) {
+TEST(PlanVerb, AllocatesByAScoreOnRequest) {
+  const PlanRun run("plan_verb_score");
+  const auto allocated_by = [&](const std::string& more) {
     const Outcome outcome =
         run.search("--hardware h100 --budget time=99% --warm-up 2 --batches 2 --seeds 0 --state none " + more);
-    std::vector<std::string> names;
     const nlohmann::json found = run.report();
     EXPECT_EQ(outcome.exit_code, found.at("meets_budget").get<bool>() ? 0 : 9) << outcome.output;
-    for (const auto& [name, plan] : found.at("solvers").items()) names.push_back(name);
-    EXPECT_EQ(outcome.output.find("Found by each solver") != std::string::npos, names.size() > 1) << outcome.output;
-    return names;
+    return found.at("allocated_by").get<std::string>();
   };
-  const auto allocated_by = [&] { return run.report().at("allocated_by").get<std::string>(); };
-  using Names = std::vector<std::string>;
-  EXPECT_EQ(solvers(""), Names{"knapsack"});
-  EXPECT_EQ(allocated_by(), "loss");
-  EXPECT_EQ(solvers("--solver greedy"), Names{"greedy"});
-  EXPECT_EQ(solvers("--damage entropy --solver greedy"), Names{"entropy"});
-  EXPECT_EQ(allocated_by(), "entropy");
-  EXPECT_EQ(solvers("--compare-solvers"),
-            (Names{"bayesian", "evolution", "greedy", "knapsack", "reinforcement", "top_k"}));
+  EXPECT_EQ(allocated_by(""), "loss");
+  EXPECT_EQ(allocated_by("--damage entropy"), "entropy");
 }
 
 // fp16 is no option if it overflows, even as a uniform precision. Settings that change the precision during training
@@ -323,9 +313,9 @@ TEST(PlanVerb, PlansForTrainingsThatSayHow16BitWeightsAreKept) {
                {"optimizer.master", "kahan", "learned"},
                {"optimizer.master", "none_stochastic", "rope"}};
   for (const auto& [setting, value, position] : cases) {
-    const Outcome outcome = run.search(
-        "--hardware h100 --budget loss=1 --solver differentiable --warm-up 1 --batches 2 --seeds 0 --state moments " +
-        fmt::format("{}={} model.position={}", setting, value, position));
+    const Outcome outcome =
+        run.search("--hardware h100 --budget loss=1 --warm-up 1 --batches 2 --seeds 0 --state moments " +
+                   fmt::format("{}={} model.position={}", setting, value, position));
     EXPECT_EQ(outcome.exit_code, 0) << value << "\n" << outcome.output;
     const std::string line = fmt::format("  {}: {}\n", setting.substr(setting.find('.') + 1), value);
     EXPECT_NE(to_yaml(load_config(run.plan_path())).find(line), std::string::npos)
@@ -340,19 +330,17 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
     std::vector<std::string> options;
     const char* message;
   } cases[] = {
-      {{"--solver", "greedy"}, "requires --budget"},
+      {{"--damage", "mi"}, "requires --budget"},
+      {{"--budget", "time=1ms", "--solver", "knapsack"}, "advise: there is no option '--solver'"},
+      {{"--budget", "time=1ms", "--compare-solvers"}, "advise: there is no option '--compare-solvers'"},
       {{"--budget", "time"}, "--budget: expected time=12ms"},
       {{"--budget", "energy=80%"}, "give --hardware with one of t4, v100"},
       {{"--budget", "time=1ms", "--damage", "luck"}, "--damage: expected one of loss, fisher, hessian, mi, entropy"},
       {{"--budget", "loss=1", "--damage", "mi"}, "--damage mi: expected a budget of time, memory or energy"},
-      {{"--budget", "time=1ms", "--damage", "mi", "--solver", "differentiable"},
-       "--damage mi: expected a solver of sums"},
       {{"--budget", "time=1ms", "--damage", "mi", "--state", "moments,masters,wire"},
        "--state moments,masters,wire: --damage mi is a score of layers"},
-      {{"--budget", "time=1ms", "--solver", "luck"}, "luck"},
       {{"--budget", "time=1ms", "--recipes", "delayed"}, "--recipes: expected some of"},
       {{"--budget", "time=1ms", "--recipes", "current,current"}, "is there twice"},
-      {{"--budget", "time=1ms", "--solver", "enumeration"}, "give knapsack"},
       {{"--budget", "time=1ms", "--seeds", "2"}, "--seeds: expected 0 or 3 to 1000, got 2"},
       {{"--budget", "time=1ms", "--time-pairs", "2"}, "--time-pairs: expected 0 or 8 to 1000, got 2"},
       {{"--budget", "time=1ms", "--state", "weights"}, "--state: expected some of moments, masters, wire, or none"},

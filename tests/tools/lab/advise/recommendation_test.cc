@@ -342,15 +342,27 @@ TEST(RecommendationReport, BeginsWithTheVerdictAndSaysWhatIsNotKnown) {
         "faster, but not measured: block (2.00 x bf16) emulated here, without a gain: mxfp8",
         "Damage was measured on gpt: 2 layers, width 128, context 128 (0.45 million parameters), 400 steps of 1024 "
         "tokens, 6 seeds, against fp32, equal within 0.008 nats. Equal means equal on average: 6 seeds cannot exclude "
-        "that up to 39 % of runs are bad (95 % confidence). This run has 4000 steps: slow damage may not have shown. "
-        "This model has 2.50 million: damage may not extrapolate to it. Not as here: model.heads, model.layers, "
-        "model.width, train.steps.",
+        "that up to 39 % of runs are bad (95 % confidence). If one run in 20 is bad, 74 % of such comparisons show "
+        "none. This run has 4000 steps: slow damage may not have shown. This model has 2.50 million: damage may not "
+        "extrapolate to it. Not as here: model.heads, model.layers, model.width, train.steps.",
         "* 50", "e 51", "bf16 in production, with fp32 above it"}) {
     EXPECT_NE(words.find(part), std::string::npos) << part << "\n" << text;
   }
   EXPECT_EQ(text.find("a device: bf16"), 0u) << "the verdict is first";
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
+}
+
+TEST(RecommendationReport, NamesTheOutlierOfTheChosenPrecision) {
+  Json bf16 = measured("bf16", kBf16, "equal");
+  bf16["summary"]["outlier"] = {{"seed", 3}, {"text", "seed 3 stands apart"}};
+  const Json all = {measured("fp32", kFp32, "baseline"), bf16};
+  const Config config = wanted_config();
+  const RecommendationReport report = report_recommendations(
+      "wanted.yaml", config, read_measurement(written("outlier.json", prepared_comparison(all).dump()), config),
+      {prepared_advice({{"fp32", 100}, {"bf16", 50}})});
+  const std::string text = to_text(report).text();
+  EXPECT_EQ(text.find("a device: bf16, at least 50 ms a step; equal to fp32; seed 3 stands apart"), 0u) << text;
 }
 
 TEST(RecommendationReport, AConfigurationIsForOneDeviceWithARecommendation) {

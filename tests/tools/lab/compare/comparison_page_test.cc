@@ -220,6 +220,9 @@ TEST(ComparisonPage, ShowsRunsThatFailedAndHostileNames) {
 TEST(ComparisonPage, PrintsDifferencesLikeTheTerminal) {
   json comparison = small_comparison();
   json& precisions = comparison["precisions"];
+  precisions[1]["summary"]["outlier"] = {{"seed", 3}, {"text", "seed 3 stands apart"}};
+  precisions[2]["summary"]["why"] = "too few seeds";
+  precisions[2]["summary"]["outlier"] = {{"seed", 2}, {"text", "seed 2 stands apart"}};
   precisions[1]["summary"]["loss_difference"] = mean_difference(-1.3e-8, 6.4e-8);
   precisions[2]["summary"]["loss_difference"] = mean_difference(0.33259054, 2.7e-7);
   const std::vector<Page> pages = {{.html = page_document(kComparisonPage, comparison), .width_px = 1280}};
@@ -228,6 +231,8 @@ TEST(ComparisonPage, PrintsDifferencesLikeTheTerminal) {
   const json& verdicts = panel(visited.facts[0], "verdict");
   EXPECT_TRUE(says(verdicts, "−1.3e−8 ±6.4e−8")) << verdicts.at("text");
   EXPECT_TRUE(says(verdicts, "+0.33259 ±2.7e−7")) << verdicts.at("text");
+  EXPECT_TRUE(says(verdicts, "bf16: seed 3 stands apart")) << verdicts.at("text");
+  EXPECT_TRUE(says(verdicts, "fp16: too few seeds; seed 2 stands apart")) << verdicts.at("text");
 }
 
 TEST(ComparisonPage, SaysWhyPanelsAreEmpty) {

@@ -99,17 +99,32 @@ TEST(PrecisionSummary, TooFewSeedsSayHowManyWouldTell) {
             "one run cannot show how much results vary by chance: use more --seeds");
 }
 
-TEST(PrecisionSummary, OneSeedFarFromTheOthersIsNotCalledEqual) {
+TEST(PrecisionSummary, OneSeedFarFromTheOthersIsNamedBesideTheVerdict) {
   std::vector<TrainingRecord> baseline, other;
   for (int seed = 0; seed < 10; ++seed) {
     baseline.push_back(run(2.0));
     other.push_back(run(seed == 7 ? 2.02 : 2.0 + 1e-5 * seed));
   }
-  const Json summary = summary_of(comparison(baseline, other, 0.015), 1);
-  EXPECT_EQ(summary["verdict"], "inconclusive");
-  EXPECT_EQ(summary["why"],
-            "one seed differs by +0.02 nats, far more than the others: use more seeds to see how rare that is");
-  EXPECT_EQ(summary_of(comparison(baseline, other, 0.03), 1)["verdict"], "equal") << "it is within the margin";
+  const auto found = comparison(baseline, other, 0.015);
+  const Json summary = summary_of(found, 1), outlier = summary["outlier"];
+  EXPECT_EQ(summary["verdict"], "equal") << "in the mean, the outlier included";
+  EXPECT_EQ(summary["why"], "");
+  EXPECT_EQ(outlier["seed"], 8);
+  EXPECT_NEAR(outlier["difference"].get<double>(), 0.02, 1e-12);
+  EXPECT_EQ(outlier["verdict_without"], "equal");
+  const std::string said = "seed 8 stands apart from the others with +0.02 nats; without it the verdict is equal";
+  EXPECT_EQ(outlier_of(summary), said);
+  EXPECT_NE(text_of(found).find("bf16: " + said), std::string::npos) << text_of(found);
+  const Json narrow = summary_of(comparison(baseline, other, 0.005), 1);
+  EXPECT_EQ(narrow["verdict"], "inconclusive");
+  EXPECT_EQ(narrow["outlier"]["verdict_without"], "equal");
+  EXPECT_NE(testing::unwrapped(text_of(comparison(baseline, other, 0.005))).find("; seed 8 stands apart"),
+            std::string::npos);
+  const Json wide = summary_of(comparison(baseline, other, 0.03), 1);
+  EXPECT_EQ(wide["verdict"], "equal");
+  EXPECT_EQ(wide["outlier"], nullptr) << "it is within the margin";
+  EXPECT_EQ(outlier_of(wide), "");
+  EXPECT_EQ(outlier_of(Json::object()), "") << "of an earlier version";
 }
 
 TEST(PrecisionSummary, EqualSaysWhatSoFewSeedsCannotExclude) {
@@ -137,6 +152,24 @@ TEST(PrecisionSummary, TooFewStepsAreNotCalledEqual) {
   EXPECT_EQ(summary["verdict"], "inconclusive");
   EXPECT_NE(text_of(found).find("bf16: too few steps to tell: 27 % of what the baseline learnt"), std::string::npos)
       << text_of(found);
+}
+
+// They say nothing of longer runs, whichever side of 0 the interval is on, and so do more seeds.
+TEST(PrecisionSummary, DifferencesWithinTheMarginOfShortRunsAreInconclusive) {
+  std::vector<TrainingRecord> baseline, other;
+  for (const double loss : {2.0, 2.2, 2.1}) {
+    baseline.push_back(run(loss));
+    for (int step = 0; step < 20; ++step)
+      baseline.back().steps[static_cast<size_t>(step)].loss = loss + 1 - step / 19.0;
+    other.push_back(baseline.back());
+    other.back().steps[1].loss += 1e-6;
+    other.back().validation.back().loss += 0.0005 + 1e-5 * loss;
+  }
+  const Json summary = summary_of(comparison(baseline, other), 1);
+  EXPECT_GT(summary["loss_difference"]["interval"]["low"], 0.0);
+  EXPECT_EQ(summary["verdict"], "inconclusive");
+  EXPECT_EQ(summary["power"], 0.0) << "of the whole rule";
+  EXPECT_NE(summary["why"].get<std::string>().find("too few steps to tell"), std::string::npos);
 }
 
 TEST(PrecisionSummary, NothingIsEqualToRunsThatDiverge) {

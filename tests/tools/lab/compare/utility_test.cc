@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/base/error.h"
+#include "core/tensor/philox.h"
 #include "tests/tools/config/minimal.h"
 #include "tools/run/report/report.h"
 
@@ -104,6 +105,75 @@ TEST(Utility, DifferencesThatChanceMakesNameNoWinner) {
   EXPECT_EQ(found["sentence"],
             "By loss=1, the evidence is too thin to name a winner: the lead of bf16 (+0.011) over fp32 (+0.000) "
             "may be chance: give more seeds");
+}
+
+// A run of 12 steps whose loss falls by `slope` nats for each e-fold of the steps.
+TrainingRecord sloping_run(double slope, double final_loss, double seconds) {
+  TrainingRecord record{.steps = {}, .validation = {{0, 6.0}, {12, final_loss}}, .memory = {}};
+  record.peak_memory_bytes = 1000;
+  for (int step = 1; step <= 12; ++step) {
+    record.steps.push_back({.loss = 6.0 - slope * std::log(step), .grad_norm = 1.0, .seconds = seconds});
+  }
+  return record;
+}
+
+// The share of comparisons that name a winner where the loss exactly pays for the time: the mean slope is 1, the steps
+// take exp(-0.3) times the time, and the mean difference of losses is 0.3. The slope is log-normal over seeds.
+double winner_share(uint32_t seeds, double variation, uint32_t trials) {
+  const double deviation = std::sqrt(std::log(1.0 + variation * variation));
+  PrecisionComparison comparison = three_seeds({}, {{"bf16", {}}});
+  Runs &baseline = comparison.precisions[0].runs, &bf16 = comparison.precisions[1].runs;
+  comparison.seeds.assign(seeds, 1);
+  double share = 0.0;
+  for (uint32_t trial = 0; trial < trials; ++trial) {
+    baseline.clear();
+    bf16.clear();
+    for (uint32_t seed = 0; seed < seeds; ++seed) {
+      const PhiloxCounter words = philox(20252, {trial, seed, seeds, 0});
+      const auto [of_slope, of_loss] = normal_pair(words[0], words[1]);
+      const double slope = std::exp(deviation * static_cast<double>(of_slope) - 0.5 * deviation * deviation);
+      baseline.push_back(sloping_run(slope, 3.0, 1.0));
+      bf16.push_back(sloping_run(slope, 3.3 + 0.03 * static_cast<double>(of_loss), std::exp(-0.3)));
+    }
+    share += utility(comparison, "loss=1,time=1")["winner"].is_null() ? 0.0 : 1.0 / trials;
+  }
+  return share;
+}
+
+// About 5 %, and somewhat more where slopes are as skewed as here. With the slope taken as known, these shares were 21,
+// 41, 16 and 71 %.
+TEST(Utility, AtBreakEvenAWinnerIsNamedAsSeldomAsTheLevelSays) {
+  constexpr uint32_t kTrials = 1000;
+  struct Stated {
+    uint32_t seeds;
+    double variation, share;
+  };
+  for (const Stated& one : {Stated{3, 0.3, 0.052}, {8, 0.3, 0.056}, {3, 0.86, 0.048}, {8, 0.86, 0.064}}) {
+    const double sampling = 2.5 * std::sqrt(one.share * (1.0 - one.share) / kTrials);
+    EXPECT_NEAR(winner_share(one.seeds, one.variation, kTrials), one.share, sampling)
+        << one.seeds << " seeds, variation " << one.variation;
+  }
+}
+
+// The interval of the utility, with slopes 1, 2, 3 and differences 0.5, 1, 1.5 or reversed: r = 1 / 2, and
+// l_i = (D_i - r (S_i - 2)) / 2 is 0.5 for each, or 0.5 and 0.5 +- 0.5.
+TEST(Utility, TheErrorOfTheSlopeIsInTheInterval) {
+  const auto found = [](const std::vector<double>& differences) {
+    Runs baseline, bf16;
+    for (size_t i = 0; i < 3; ++i) {
+      baseline.push_back(sloping_run(static_cast<double>(i + 1), 3.0, 1.0));
+      bf16.push_back(sloping_run(static_cast<double>(i + 1), 3.0 + differences[i], 1.0));
+    }
+    auto comparison = three_seeds(baseline, {{"bf16", bf16}});
+    comparison.options.level = 0.5;  // at 95 % three such slopes are not told from 0
+    return utility(comparison, "loss=1")["precisions"][1]["utility"];
+  };
+  const Json together = found({0.5, 1.0, 1.5}), against = found({1.5, 1.0, 0.5});
+  EXPECT_NEAR(together["mean"].get<double>(), -0.5, 1e-9);
+  EXPECT_NEAR(together["interval"]["low"].get<double>(), -0.5, 1e-9);
+  EXPECT_NEAR(against["mean"].get<double>(), -0.5, 1e-9);
+  const double half = student_t_quantile(0.75, 2) * 0.5 / std::sqrt(3.0);
+  EXPECT_NEAR(against["interval"]["low"].get<double>(), -0.5 - half, 1e-9);
 }
 
 TEST(Utility, ShortRunsNameNoWinnerWhereTheLossCounts) {

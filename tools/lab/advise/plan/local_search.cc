@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -113,62 +112,6 @@ class Search {
 FoundWhole search_wholes(const WholeSearch& search) {
   MANTISSA_CHECK(!search.starts.empty(), "[search_wholes] expected a plan to start from");
   return Search(search).run();
-}
-
-double sum_of(const OptionValues& values, const Plan& plan) {
-  double sum = 0.0;
-  for (size_t i = 0; i < plan.size(); ++i) sum += values[i][plan[i]];
-  return sum;
-}
-
-Plan exchanged(Plan plan, const OptionValues& costs, const std::vector<SumLimit>& limits) {
-  struct Change {
-    size_t decision = 0;
-    int option = 0;
-    double saved = 0.0;
-  };
-  std::vector<double> room(limits.size());
-  const auto need = [&](const Change& change, size_t limit) {
-    const std::vector<double>& amounts = limits[limit].amounts[change.decision];
-    return amounts[change.option] - amounts[plan[change.decision]];
-  };
-  const auto fit = [&](const Change& a, const Change& b) {
-    for (size_t limit = 0; limit < limits.size(); ++limit) {
-      if (need(a, limit) + need(b, limit) > room[limit]) return false;
-    }
-    return true;
-  };
-  double least = 0.0;  // worth a change: less is the rounding of sums, and the search would not end
-  for (size_t i = 0; i < plan.size(); ++i) least += 1e-12 * std::abs(costs[i][plan[i]]);
-  while (true) {
-    for (size_t limit = 0; limit < limits.size(); ++limit) {
-      room[limit] = limits[limit].limit - sum_of(limits[limit].amounts, plan);
-      if (room[limit] < 0.0) return plan;
-    }
-    std::vector<Change> changes;
-    for (size_t i = 0; i < plan.size(); ++i) {
-      for (int option = 0; option < std::ssize(costs[i]); ++option) {
-        if (option != plan[i]) changes.push_back({i, option, costs[i][plan[i]] - costs[i][option]});
-      }
-    }
-    std::ranges::stable_sort(changes, std::greater(), &Change::saved);
-    const Change none{.decision = 0, .option = plan[0]};
-    const Change *first = &none, *second = &none;
-    double saved = least;
-    for (const Change& one : changes) {
-      if (one.saved > saved && fit(one, none)) std::tie(first, saved) = std::tuple(&one, one.saved);
-    }
-    const bool needs_two = first == &none;
-    for (size_t i = 0; needs_two && i < changes.size() && 2.0 * changes[i].saved > saved; ++i) {
-      for (size_t j = i + 1; j < changes.size() && changes[i].saved + changes[j].saved > saved; ++j) {
-        if (changes[i].decision == changes[j].decision || !fit(changes[i], changes[j])) continue;
-        std::tie(first, second, saved) = std::tuple(&changes[i], &changes[j], changes[i].saved + changes[j].saved);
-      }
-    }
-    if (first == &none) return plan;
-    plan[second->decision] = second->option;
-    plan[first->decision] = first->option;
-  }
 }
 
 std::optional<Plan> promoted(const PlanProblem& problem, const Plan& plan) {

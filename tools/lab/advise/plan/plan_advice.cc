@@ -71,22 +71,9 @@ StepCost price_options(PlanAdvice& advice, const KnownDamages& damages) {
   return low;
 }
 
-// Searches with the budget that is left for the parts.
-SearchResult search_parts(PlanAdvice& advice, const PlanRequest& request) {
-  SearchResult chosen;
-  advice.results.clear();
-  for (const std::string_view solver : solver_names()) {
-    const bool is_chosen = solver == request.solver;
-    if (!is_chosen && (!request.compare_solvers || solver == "enumeration")) continue;
-    SearchResult result = solve(solver, advice.problem, advice.goal, {.seed = request.seed});
-    if (is_chosen) chosen = result;
-    advice.results.emplace_back(solver, std::move(result));
-  }
-  if (request.own_search) {
-    chosen = request.own_search(advice.problem, advice.goal, advice.places);
-    advice.results.emplace_back(request.solver, chosen);
-  }
-  return chosen;
+// The part of every plan that no option changes.
+WholePlan common_part(const PlanAdvice& advice) {
+  return {.name = "common", .choice = {}, .cost = advice.common, .damage = advice.rest_damage};
 }
 
 // Places lowered together save casts or packing that no place saves alone, so a plan's cost differs from the sum of its
@@ -95,20 +82,17 @@ SearchResult search_parts(PlanAdvice& advice, const PlanRequest& request) {
 std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest& request) {
   constexpr int kMostSearches = 4;
   constexpr double kClose = 1e-3;  // share of the limit
-  const PlanQuantity limited = advice.goal.budget;
-  const WholePlan common{.name = "common", .choice = {}, .cost = advice.common, .damage = advice.rest_damage};
-  const double in_common = quantity(common.totals(), limited);
   std::vector<Plan> plans;
   double interaction = 0.0;
   for (int round = 0; round < kMostSearches; ++round) {
-    const double left = advice.limit - in_common - interaction;
-    advice.goal.limit = std::max(0.0, left);
-    const SearchResult chosen = search_parts(advice, request);
-    for (auto& [solver, result] : advice.results) result.meets_budget = result.meets_budget && left >= 0.0;
+    PlanGoal parts = advice.goal;
+    parts.limit = std::max(0.0, parts.limit - advice.limited(common_part(advice)) - interaction);
+    const SearchResult chosen =
+        request.own_search ? request.own_search(advice.problem, parts, advice.places) : solve(advice.problem, parts);
+    advice.sums_gap = chosen.gap;
     plans.push_back(chosen.plan);
-    const double parts = in_common + quantity(chosen.totals, limited);
-    const double found = advice.limited(advice.priced("plan", chosen.plan)) - parts;
-    if (std::abs(found - interaction) <= kClose * advice.limit) break;
+    const double found = advice.limited(advice.priced("plan", chosen.plan)) - advice.limited_in_parts(chosen.plan);
+    if (std::abs(found - interaction) <= kClose * advice.goal.limit) break;
     interaction = found;
   }
   return plans;
@@ -116,12 +100,11 @@ std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest&
 
 // Starts from the plans found by sums, the fastest plan with no more damage, uniform plans, and the front.
 void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::vector<Plan> starts) {
-  WholeSearch search{.goal = advice.whole_goal(), .tolerance = kHarmNats, .most_plans = request.most_wholes};
+  WholeSearch search{.goal = advice.goal, .tolerance = kHarmNats, .most_plans = request.most_wholes};
   if (advice.target.memory_bytes > 0.0) search.most_bytes = advice.target.memory_bytes;
   for (const PlannedPlace& place : advice.places) search.options.push_back(static_cast<int>(place.options.size()));
   const double damage = evaluate(advice.problem, starts.back()).damage;
-  starts.push_back(
-      solve("knapsack", advice.problem, {.budget = PlanQuantity::kDamage, .limit = damage + kHarmNats}).plan);
+  starts.push_back(solve(advice.problem, {.budget = PlanQuantity::kDamage, .limit = damage + kHarmNats}).plan);
   for (const WholePlan& uniform : advice.uniform) starts.push_back(uniform.choice);
   for (const Plan& plan : thinned(advice.front.plans, kMostFrontPlans)) starts.push_back(plan);
   search.starts = std::move(starts);
@@ -146,7 +129,7 @@ std::optional<Plan> given_back(const PlanAdvice& advice) {
 bool gives_way(const PlanAdvice& advice) {
   const ReferenceResult& low = advice.validation->against[0];
   const WholePlan& uniform = advice.uniform[1];
-  if (advice.gave_way || !uniform.cost.fits() || !advice.whole_goal().is_met(uniform.totals())) return false;
+  if (advice.gave_way || !uniform.cost.fits() || !advice.goal.is_met(uniform.totals())) return false;
   const bool is_worse = advice.goal.budget != PlanQuantity::kDamage && low.loss_verdict == ComparisonVerdict::kWorse;
   return is_worse || advice.exceeds_measured(low);
 }
@@ -174,23 +157,35 @@ WholePlan PlanAdvice::priced(const std::string& name, const Plan& choice) const 
           .damage_error = totals.damage_error()};
 }
 
+double PlanAdvice::limited_in_parts(const Plan& choice) const {
+  return limited(common_part(*this)) + quantity(evaluate(problem, choice), goal.budget);
+}
+
 void PlanAdvice::take(const Plan& choice) {
   plan = priced("plan", choice);
-  meets_budget = whole_goal().is_met(plan.totals());
-  // The sum of the parts may miss a budget that the whole meets, and vice versa. The options' reasons follow the whole:
-  // if it misses the budget, no option is within a limit below 0.
+  meets_budget = goal.is_met(plan.totals());
+  // The options' reasons speak of sums, but have as much of the budget left as the whole plan. If it misses the budget,
+  // no option is within a limit below 0.
   PlanGoal parts = goal;
-  parts.limit = meets_budget ? std::max(goal.limit, quantity(evaluate(problem, choice), goal.budget)) : -1.0;
+  const double left = std::max(0.0, goal.limit - limited(plan));
+  parts.limit = meets_budget ? quantity(evaluate(problem, choice), goal.budget) + left : -1.0;
   reasons = plan_reasons(problem, parts, choice);
   config = with_plan(base, low, places, choice);
 }
 
+std::optional<Interval> PlanAdvice::measured_seconds(const ReferenceResult& low) const {
+  if (!low.log_time || !low.log_time->interval) return std::nullopt;
+  const auto [least, most] = *low.log_time->interval;
+  const double seconds = uniform[1].cost.seconds;
+  return Interval{seconds * std::exp(least), seconds * std::exp(most)};
+}
+
 bool PlanAdvice::exceeds_measured(const ReferenceResult& low) const {
-  if (goal.budget == PlanQuantity::kBytes || goal.budget == PlanQuantity::kJoules || !low.log_time ||
-      low.time_verdict != ComparisonVerdict::kWorse)
-    return false;
-  return goal.budget == PlanQuantity::kDamage ||
-         uniform[1].cost.seconds * std::exp(low.log_time->interval->low) > limit;
+  if (goal.budget == PlanQuantity::kDamage) return low.time_verdict == ComparisonVerdict::kWorse;
+  const std::optional<Interval> seconds = measured_seconds(low);
+  if (goal.budget != PlanQuantity::kSeconds || !seconds) return false;
+  const bool is_as_fast = low.time_verdict == ComparisonVerdict::kEqual && goal.is_met(uniform[1].totals());
+  return !is_as_fast && seconds->low > goal.tolerated();
 }
 
 bool PlanAdvice::misses_budget() const {
@@ -199,14 +194,14 @@ bool PlanAdvice::misses_budget() const {
 }
 
 bool PlanAdvice::meets_surely() const {
-  if (!meets_budget || target.hardware == nullptr) return meets_budget;
-  if (goal.budget == PlanQuantity::kJoules) return plan.cost.most_joules <= whole_goal().tolerated();
+  if (misses_budget() || target.hardware == nullptr) return !misses_budget();
+  if (goal.budget == PlanQuantity::kJoules) return plan.cost.most_joules <= goal.tolerated();
   return goal.budget != PlanQuantity::kSeconds;
 }
 
 bool PlanAdvice::lacks_memory() const {
   return !meets_budget && std::ranges::any_of(front_plans, [&](const WholePlan& one) {
-    return !one.cost.fits() && whole_goal().is_met(one.totals());
+    return !one.cost.fits() && goal.is_met(one.totals());
   });
 }
 
@@ -236,7 +231,7 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   const KnownDamages damages{.low = advice.low, .layers = sensitivity, .shared = request.shared_damages};
   keep_known(advice.places, damages);
   const StepCost low = price_options(advice, damages);
-  advice.limit = request.budget.limit({.seconds = low.seconds, .bytes = low.bytes, .joules = low.joules});
+  advice.goal.limit = request.budget.limit({.seconds = low.seconds, .bytes = low.bytes, .joules = low.joules});
   for (const std::string& name : uniform_names(advice.low, request.recipes)) {
     advice.uniform.push_back(advice.priced(name, uniform_plan(advice.places, advice.low, name)));
   }
@@ -244,7 +239,7 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   advice.front = pareto_front(advice.problem);
   // The newest allocated plan that meets the budget as a whole. Sums of parts may find none although other plans do.
   const auto newest = std::find_if(starts.rbegin(), starts.rend(), [&](const Plan& plan) {
-    return request.damage != DamageScore::kLoss && advice.whole_goal().is_met(advice.priced("plan", plan).totals());
+    return request.damage != DamageScore::kLoss && advice.goal.is_met(advice.priced("plan", plan).totals());
   });
   if (newest != starts.rend()) {
     advice.take(*newest);

@@ -88,8 +88,7 @@ struct KnownDamages {
 // Removes the options without a known damage.
 void keep_known(std::vector<PlannedPlace>& places, const KnownDamages& damages);
 
-// ---- Local searches: among plans priced as wholes, among sums with several limits, and from a plan back to less
-// damage (local_search.cc).
+// ---- Local searches: among plans priced as wholes, and from a plan back to less damage (local_search.cc).
 
 // Sums of option costs ignore the casts shared by neighbours, and that only memory at the step's peak counts. The
 // optimum of the sums is near the optimum of the wholes, so this search starts there.
@@ -117,20 +116,6 @@ struct FoundWhole {
 // most_bytes rank last.
 FoundWhole search_wholes(const WholeSearch& search);
 
-using OptionValues = std::vector<std::vector<double>>;  // by decision and option
-
-// The options of a plan may sum up to this.
-struct SumLimit {
-  OptionValues amounts;
-  double limit;
-};
-
-double sum_of(const OptionValues& values, const Plan& plan);
-
-// Lowers the sum of `costs` by changing one or two decisions at a time, the best change first, within all limits.
-// Returns a plan that exceeds a limit unchanged.
-Plan exchanged(Plan plan, const OptionValues& costs, const std::vector<SumLimit>& limits);
-
 // Promotion: changes decisions to less damaging options until at most half of the plan's predicted damage is left. Each
 // change wins the most predicted loss for its seconds. Nothing if the plan has no damage to reduce.
 std::optional<Plan> promoted(const PlanProblem& problem, const Plan& plan);
@@ -151,8 +136,9 @@ inline constexpr int64_t kFirstLook = 3;  // pairs
 // The plan against a reference.
 struct ReferenceResult {
   std::string name;
-  double margin = 0.0;  // nats; the mean over pairs
-  std::string why{};    // losses that are equal in the mean are not called so: stands_apart(), too_short()
+  double margin = 0.0;                   // nats; the mean over pairs
+  std::string why{};                     // losses that are equal in the mean are not called so: too_short()
+  std::string outlier{};                 // describes a seed that stands_apart() and counts all the same; may be empty
   std::optional<MeanDifference> loss{};  // final losses, plan - reference; nothing if no pair of runs succeeded
   ComparisonVerdict loss_verdict = ComparisonVerdict::kInconclusive;
   std::optional<MeanDifference> log_time{};  // step times, ln(plan / reference)
@@ -192,7 +178,7 @@ struct StepCost {
 // A step of the configuration on the target.
 StepCost step_cost(const Config& config, const Target& target, int ranks);
 
-// A search that needs more than the numbers of the problem.
+// A search by other damages than the problem's.
 using PlanSearch = std::function<SearchResult(const PlanProblem& problem, const PlanGoal& goal,
                                               const std::vector<PlannedPlace>& places)>;
 
@@ -203,14 +189,11 @@ DamageScore parse_damage_score(const std::string& text);  // ConfigError lists t
 
 struct PlanRequest {
   BudgetText budget;
-  std::string solver = "knapsack";  // its plan is where the search among whole plans begins
-  bool compare_solvers = false;     // runs the others too, but for the enumeration
   std::vector<std::string> recipes = {"current"};
-  uint64_t seed = 1;
   int64_t most_wholes = 1 << 9;                // WholeSearch::most_plans
   double rest_damage = 0.0;                    // rest_damage()
   std::vector<SharedDamage> shared_damages{};  // all options of shared formats but the most exact
-  PlanSearch own_search{};                     // if `solver` is none of solver_names()
+  PlanSearch own_search{};                     // in place of solve(), unless `damage` is the loss
   // Unless it is the loss, own_search allocates by it, and its plan is taken as it is: others would be chosen by loss.
   // They are where no allocation meets the budget as a whole.
   DamageScore damage = DamageScore::kLoss;
@@ -242,16 +225,15 @@ struct PlanAdvice {
   PlanProblem problem;               // one decision for each place
   StepCost common;                   // part of every plan's cost
   double rest_damage = 0.0;
-  PlanGoal goal;       // for sums of parts: `limit` excludes the common part of all plans
-  double limit = 0.0;  // for a whole step
+  PlanGoal goal;  // for a whole step: a sum of parts differs from it
   DamageScore damage = DamageScore::kLoss;
 
   // Results of the search.
-  std::vector<std::pair<std::string, SearchResult>> results;  // by solver, in sums of parts
-  int64_t plans_priced = 0;                                   // as wholes; 0: an allocation was taken as it is
-  bool is_optimum = false;                                    // these were all plans
-  std::vector<WholePlan> uniform;                             // fp32, 16 bits, recipes
-  ParetoFront front;                                          // in sums of parts
+  double sums_gap = 0.0;           // SearchResult::gap, of the last search in sums of parts
+  int64_t plans_priced = 0;        // as wholes; 0: an allocation was taken as it is
+  bool is_optimum = false;         // these were all plans
+  std::vector<WholePlan> uniform;  // fp32, 16 bits, recipes
+  ParetoFront front;               // in sums of parts
   // By rising time: the Pareto-optimal plans among some of the front, the chosen plan and the uniform plans.
   std::vector<WholePlan> front_plans;
   WholePlan plan;
@@ -265,13 +247,16 @@ struct PlanAdvice {
   std::optional<ReferenceResult> gave_way{};  // the first plan against 16 bits throughout, which took its place
 
   bool knows_energy() const { return common.joules > 0.0; }
-  PlanGoal whole_goal() const { return {.budget = goal.budget, .limit = limit}; }
-  // The limited quantity of a whole step.
+  // The limited quantity: of a whole step, and as the sum of its parts.
   double limited(const WholePlan& one) const { return quantity(one.totals(), goal.budget); }
+  double limited_in_parts(const Plan& choice) const;
   WholePlan priced(const std::string& name, const Plan& choice) const;
   // Makes this the plan.
   void take(const Plan& choice);
-  // Whether the plan misses its purpose: its measured time exceeds that of 16 bits throughout, and a budget of time.
+  // The interval of the plan's step time as measured beside 16 bits throughout, times their prediction.
+  std::optional<Interval> measured_seconds(const ReferenceResult& low) const;
+  // Whether the plan misses its purpose by its measured time: above a budget of time, or under a budget of loss above
+  // the time of 16 bits throughout. A plan as fast as 16 bits meets a budget that they meet.
   bool exceeds_measured(const ReferenceResult& low) const;
   // Whether the plan misses the budget, by prediction or, in time, as measured.
   bool misses_budget() const;
@@ -310,6 +295,8 @@ List thinned(const List& list, size_t most) {
 
 // ---- Allocation by a score, instead of the loss that the analysis measures (plan_run.cc).
 
+using OptionValues = std::vector<std::vector<double>>;  // by decision and option
+
 // The harm of each option by the score, by place and option: the sum over its decisions, 0 for fp32.
 //   fisher, hessian   the analysis's score; the Hessian's magnitude
 //   mi                log2(bins) minus the mutual information of the exact and the lowered product, in bits
@@ -319,9 +306,9 @@ List thinned(const List& list, size_t most) {
 // are layers.
 OptionValues score_damages(DamageScore score, const SensitivityAnalysis& analysis, DType low,
                            const std::vector<PlannedPlace>& places);
-// Solves the problem with these harms in place of its damages, by the solver. The result's totals are the problem's.
-SearchResult allocate(const std::string& solver, const PlanProblem& problem, const PlanGoal& goal,
-                      const OptionValues& harms, uint64_t seed);
+// Solves the problem with these harms in place of its damages. The result's totals are the problem's, its gap is one of
+// harm.
+SearchResult allocate(const PlanProblem& problem, const PlanGoal& goal, const OptionValues& harms);
 
 // ---- From a configuration to a plan (plan_run.cc).
 
@@ -349,7 +336,6 @@ struct PlanEffort {
   double warm_up_steps = 0;
   double layer_steps = 0;       // damages of layers
   double state_steps = 0;       // damages of formats that layers share
-  double search_steps = 0;      // of the differentiable solver
   double validation_steps = 0;  // runs of the plan and beside it
   double turns = 0;             // of timing these side by side, each of a step and kTurnSeconds at least
   double dry_runs = 0;          // of whole plans, to price them: at most so many
@@ -357,7 +343,7 @@ struct PlanEffort {
   double timings = 0;           // of kernels, kTimingSeconds each
   double bytes = 0;             // of this process, at its most
 
-  double steps() const { return warm_up_steps + layer_steps + state_steps + search_steps + validation_steps + turns; }
+  double steps() const { return warm_up_steps + layer_steps + state_steps + validation_steps + turns; }
   // At this time of a step. A kernel that takes long is timed for longer than kTimingSeconds.
   double seconds(double of_step) const;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <sstream>
 
 #include "tools/lab/advise/plan/plan_advice.h"
@@ -21,7 +20,7 @@ using enum PlanQuantity;
 Json known(double joules) { return joules > 0.0 ? Json(joules) : Json(); }
 
 Json figures(const PlanAdvice& advice, const WholePlan& plan) {
-  const bool is_chosen = &plan == &advice.plan;  // it may have been timed
+  const bool is_chosen = plan.choice == advice.plan.choice;  // it may have been timed
   return {{"name", plan.name},
           {"seconds", plan.cost.seconds},
           {"bytes", plan.cost.bytes},
@@ -29,7 +28,7 @@ Json figures(const PlanAdvice& advice, const WholePlan& plan) {
           {"joules", known(plan.cost.joules)},
           {"most_joules", known(plan.cost.most_joules)},
           {"fits", plan.cost.fits()},
-          {"meets_budget", is_chosen ? !advice.misses_budget() : advice.whole_goal().is_met(plan.totals())},
+          {"meets_budget", is_chosen ? !advice.misses_budget() : advice.goal.is_met(plan.totals())},
           {"damage", plan.damage},
           {"damage_error", plan.damage_error}};
 }
@@ -41,6 +40,7 @@ Json figures(const std::optional<MeanDifference>& found) {
 Json figures(const ReferenceResult& one) {
   return {{"margin", one.margin},
           {"why", one.why},
+          {"outlier", one.outlier},
           {"loss", figures(one.loss)},
           {"loss_verdict", name(one.loss_verdict)},
           {"log_time", figures(one.log_time)},
@@ -55,20 +55,16 @@ Json figures(const PlanValidation& validation) {
   return json;
 }
 
+// Step times that count under a budget of time.
+std::optional<Interval> measured_by_budget(const PlanAdvice& advice) {
+  if (advice.goal.budget != kSeconds || !advice.validation) return std::nullopt;
+  return advice.measured_seconds(advice.validation->against[0]);
+}
+
 Json choices(const PlanAdvice& advice, const Plan& plan) {
   Json json = Json::object();
   for (size_t i = 0; i < plan.size(); ++i) json[advice.problem[i].name] = advice.problem[i].options[plan[i]].name;
   return json;
-}
-
-Json figures(const PlanAdvice& advice, const SearchResult& result) {
-  return {{"seconds", advice.common.seconds + result.totals.seconds},
-          {"bytes", advice.common.bytes + result.totals.bytes},
-          {"joules", known(advice.common.joules + result.totals.joules)},
-          {"damage", advice.rest_damage + result.totals.damage},
-          {"damage_error", result.totals.damage_error()},
-          {"meets_budget", result.meets_budget},
-          {"choices", choices(advice, result.plan)}};
 }
 
 // ---- Sentences, which the YAML file also contains.
@@ -77,7 +73,7 @@ std::string verdict(const PlanAdvice& advice) {
   const PlanQuantity what = advice.goal.budget;
   const StepCost& cost = advice.plan.cost;
   if (!advice.meets_budget) {
-    const auto [limit, found] = distinct_texts(what, advice.limit, advice.limited(advice.plan));
+    const auto [limit, found] = distinct_texts(what, advice.goal.limit, advice.limited(advice.plan));
     if (advice.promotions > 0) {
       return fmt::format("No plan within the budget of {} kept its promise: the one below takes {}.\n", limit, found);
     }
@@ -98,16 +94,27 @@ std::string verdict(const PlanAdvice& advice) {
     energy = fmt::format(", {}{} of energy a rank ({:.3g})", to_text(kJoules, cost.joules), most,
                          cost.joules / low.cost.joules);
   }
-  const std::string limit = to_text(what, advice.limit);
+  const std::string limit = to_text(what, advice.goal.limit);
   const std::string budget =
-      advice.meets_surely() ? fmt::format("within the budget of {}", limit)
-                            : fmt::format("it may or may not keep the budget of {}: the {} given is the least possible",
-                                          limit, name(advice.goal.budget));
+      advice.misses_budget() ? fmt::format("within the budget of {}, but measured above it", limit)
+      : advice.meets_surely()
+          ? fmt::format("within the budget of {}", limit)
+          : fmt::format("it may or may not keep the budget of {}: the {} given is the least possible", limit,
+                        name(what));
   return fmt::format(
       "The plan takes {}{} a step ({:.3g} of {} throughout){} and {} of memory, with a loss of up to {:.2g} nats above "
       "fp32 (predicted: mean and one standard error): {}.\n",
       least, to_text(kSeconds, cost.seconds), cost.seconds / low.cost.seconds, low.name, energy,
       to_text(kBytes, cost.bytes), advice.plan.damage, budget);
+}
+
+// Sums of costs leave out what neighbours share.
+std::string budget_line(const PlanAdvice& advice) {
+  const PlanQuantity what = advice.goal.budget;
+  if (what == kDamage) return "";
+  return fmt::format("The budget is for the whole step, predicted at {}; its parts alone, as below, add up to {}.\n",
+                     to_text(what, advice.limited(advice.plan)),
+                     to_text(what, advice.limited_in_parts(advice.plan.choice)));
 }
 
 std::string loss_text(const std::optional<MeanDifference>& loss) {
@@ -137,7 +144,7 @@ std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
                   counted(validation.steps, "step"), loss_text(one.loss), name(one.loss_verdict),
                   one.margin > 0.0 ? fmt::format("margin {:.2g} nats", one.margin)
                                    : "no margin: some of its runs did not get below their first loss, or to their end");
-  if (!one.why.empty()) text += "; " + one.why;
+  for (const std::string& remark : {one.why, one.outlier}) text += remark.empty() ? "" : "; " + remark;
   if (one.log_time) {
     text += fmt::format("; step time{} {}: {}", validation.has_turns ? "" : " of whole runs", time_text(*one.log_time),
                         name(one.time_verdict));
@@ -146,6 +153,23 @@ std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
     text += fmt::format("; promised {:.2g} nats: {}", advice.promised_to_runs(), promise_verdict(advice, one));
   }
   return text + "\n";
+}
+
+// The budget of time by measured times.
+std::string measured_line(const PlanAdvice& advice, const ReferenceResult& low) {
+  const bool exceeds = advice.exceeds_measured(low);
+  const std::optional<Interval> seconds = advice.measured_seconds(low);
+  if (advice.goal.budget == kSeconds && seconds) {
+    const bool is_met = seconds->high <= advice.goal.tolerated();
+    return fmt::format("By the measured ratio to {}, a step takes {} to {}: the budget of {} is {}.\n", low.name,
+                       to_text(kSeconds, seconds->low), to_text(kSeconds, seconds->high),
+                       to_text(kSeconds, advice.goal.limit),
+                       exceeds  ? "missed"
+                       : is_met ? "met"
+                                : "met as far as these times tell");
+  }
+  if (!exceeds) return "";
+  return fmt::format("Measured, the plan is slower than {} throughout, and not what the budget asks for.\n", low.name);
 }
 
 std::string validation_lines(const PlanAdvice& advice) {
@@ -164,11 +188,7 @@ std::string validation_lines(const PlanAdvice& advice) {
   }
   if (validation.failure.empty()) {
     for (const ReferenceResult& one : validation.against) text += against(advice, one);
-    if (advice.exceeds_measured(validation.against[0])) {
-      text += fmt::format("Measured, the plan is slower than {} throughout, and not what the budget asks for.\n",
-                          validation.against[0].name);
-    }
-    return text;
+    return text + measured_line(advice, validation.against[0]);
   }
   text += fmt::format("A run of the plan failed: {}\n", validation.failure);
   for (const ReferenceResult& one : validation.against) {
@@ -189,7 +209,7 @@ std::string sentences(const PlanAdvice& advice) {
         to_text(kBytes, cost.bytes), to_text(kBytes, cost.device_bytes));
   }
   const std::string launches = cost.launches.empty() ? "" : cost.launches + "\n";
-  return verdict(advice) + launches + memory + validation_lines(advice);
+  return verdict(advice) + launches + budget_line(advice) + memory + validation_lines(advice);
 }
 
 // ---- Tables.
@@ -204,31 +224,8 @@ void add_energy(const PlanAdvice& advice, std::vector<Column>& columns) {
   const auto memory = std::ranges::find(columns, "bytes", &Column::key);
   columns.insert(memory + 1, {"energy", "joules", cell(kJoules)});
 }
+const CellText kMet = [](const Json& meets) { return std::string(meets.get<bool>() ? "met" : "missed"); };
 const CellText kFits = [](const Json& fits) { return std::string(fits.get<bool>() ? "" : "does not fit"); };
-
-void add_solvers(const PlanAdvice& advice, const Json& solvers, ReportText& text) {
-  const PlanQuantity least = advice.goal.quantities()[1];
-  double best = std::numeric_limits<double>::infinity();
-  for (const auto& [solver, result] : advice.results) {
-    if (result.meets_budget) best = std::min(best, quantity(result.totals, least));
-  }
-  Json rows = Json::array();
-  for (const auto& [solver, result] : advice.results) {
-    const double gap = quantity(result.totals, least) - best;
-    rows.push_back(solvers[solver]);
-    rows.back()["solver"] = solver;
-    rows.back()["budget"] = result.meets_budget ? "met" : "missed";
-    rows.back()["gap"] = !result.meets_budget ? "-" : gap <= 0.0 ? "0" : to_text(least, gap);
-  }
-  std::vector<Column> columns = {{"solver", "solver"},
-                                 {"time", "seconds", cell(kSeconds)},
-                                 {"memory", "bytes", cell(kBytes)},
-                                 {"loss, nats", "damage", kLoss},
-                                 {"budget", "budget"},
-                                 {"above the best", "gap"}};
-  add_energy(advice, columns);
-  text.line("\nFound by each solver (sums of the cost and damage of each choice alone):").table(rows, columns);
-}
 
 void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
   const Json rows = thinned(front, 12);
@@ -241,6 +238,7 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
   std::vector<Column> columns = {{"time", "seconds", cell(kSeconds)},
                                  {"memory", "bytes", cell(kBytes)},
                                  {"loss, nats", "damage", kLoss},
+                                 {"budget", "meets_budget", kMet},
                                  {"", "fits", kFits}};
   add_energy(advice, columns);
   text.line("\nPareto front:")
@@ -254,10 +252,17 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
 // How the plan was found among wholes.
 std::string search_line(const PlanAdvice& advice) {
   const bool is_allocation = advice.damage != DamageScore::kLoss;
+  std::string gap;
+  if (advice.sums_gap > 0.0) {
+    const PlanQuantity least = advice.goal.quantities()[1];
+    gap = fmt::format(" Sums of parts were too many to keep them all: the least {} may be lower by up to {}.",
+                      is_allocation ? name(advice.damage) : name(least),
+                      is_allocation ? fmt::format("{:.2g}", advice.sums_gap) : to_text(least, advice.sums_gap));
+  }
   if (is_allocation && advice.plans_priced == 0) {
     return fmt::format(
-        "Precision was allocated by {}, and no plan with less loss was searched for. Losses are the measured ones.",
-        name(advice.damage));
+        "Precision was allocated by {}, and no plan with less loss was searched for. Losses are the measured ones.{}",
+        name(advice.damage), gap);
   }
   const std::string why =
       is_allocation ? fmt::format("No allocation by {} meets the budget as a whole, so the measured loss chooses. ",
@@ -267,8 +272,8 @@ std::string search_line(const PlanAdvice& advice) {
   if (advice.goal.budget != kDamage) {
     taken = fmt::format(" The fastest of those within {} nats of the best is taken.", kHarmNats);
   }
-  return fmt::format("{}{} plans were priced as wholes, {}.{}", why, advice.plans_priced,
-                     advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken);
+  return fmt::format("{}{} plans were priced as wholes, {}.{}{}", why, advice.plans_priced,
+                     advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken, gap);
 }
 
 }  // namespace
@@ -279,8 +284,11 @@ Json to_json(const PlanAdvice& advice) {
                {"ranks", advice.ranks},
                {"budget",
                 {{"kind", name(advice.goal.budget)},
-                 {"limit", advice.limit},
-                 {"text", to_text(advice.goal.budget, advice.limit)}}},
+                 {"limit", advice.goal.limit},
+                 {"text", to_text(advice.goal.budget, advice.goal.limit)},
+                 {"predicted", advice.limited(advice.plan)},
+                 {"parts", advice.limited_in_parts(advice.plan.choice)},
+                 {"measured", measured_by_budget(advice)}}},
                {"meets_budget", advice.meets_budget},
                {"meets_surely", advice.meets_surely()},
                {"misses_budget", advice.misses_budget()},
@@ -289,6 +297,7 @@ Json to_json(const PlanAdvice& advice) {
                {"promotions", advice.promotions},
                {"tolerance", kHarmNats},
                {"allocated_by", name(advice.damage)},
+               {"sums_gap", advice.sums_gap},
                {"plans_priced", advice.plans_priced},
                {"is_optimum", advice.is_optimum},
                {"front_of_sums",
@@ -299,7 +308,6 @@ Json to_json(const PlanAdvice& advice) {
   if (advice.gave_way) json["gave_way"] = figures(*advice.gave_way);
   if (advice.validation) json["validation"] = figures(*advice.validation);
   for (const WholePlan& plan : advice.uniform) json["uniform"].push_back(figures(advice, plan));
-  for (const auto& [solver, result] : advice.results) json["solvers"][solver] = figures(advice, result);
   for (const WholePlan& plan : advice.front_plans) {
     json["front"].push_back(figures(advice, plan));
     json["front"].back()["choices"] = choices(advice, plan.choice);
@@ -324,6 +332,7 @@ ReportText to_text(const PlanAdvice& advice) {
                                  {"memory", "bytes", cell(kBytes)},
                                  {"sent a step", "sent_bytes", cell(kBytes)},
                                  {"loss, nats", "damage", kLoss},
+                                 {"budget", "meets_budget", kMet},
                                  {"", "fits", kFits}};
   add_energy(advice, columns);
   text.table(plans, columns);
@@ -337,7 +346,6 @@ ReportText to_text(const PlanAdvice& advice) {
   for (size_t i = 0; i < advice.problem.size(); ++i) {
     text.line("  {:<{}}  {}", advice.problem[i].name, width, advice.reasons[i]);
   }
-  if (advice.results.size() > 1) add_solvers(advice, json["solvers"], text);
   text.blank_line().line("{}", search_line(advice));
   add_front(advice, json["front"], text);
   std::string refusals;

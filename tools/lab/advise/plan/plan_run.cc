@@ -13,7 +13,6 @@
 #include "core/base/check.h"
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
-#include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
 #include "tools/run/job/job.h"
@@ -35,7 +34,6 @@ struct Part {
 constexpr Part kParts[] = {{"warm-up", &PlanEffort::warm_up_steps, "--warm-up"},
                            {"damages of layers", &PlanEffort::layer_steps, "--batches, --recipes none"},
                            {"damages of optimizer state and wire", &PlanEffort::state_steps, "--batches, --state none"},
-                           {"the differentiable search", &PlanEffort::search_steps, "--solver knapsack"},
                            {"validation", &PlanEffort::validation_steps, "--seeds, --steps; --seeds 0 leaves it out"},
                            {"step times side by side", &PlanEffort::turns, "--time-pairs"}};
 
@@ -66,9 +64,6 @@ void require_possible(const PlanRunRequest& request, const Config& config) {
                        "--damage {}: expected a budget of time, memory or energy, got one of loss, which limits the "
                        "loss that is measured",
                        name(plan.damage));
-  require<ConfigError>(goes_by_loss || plan.solver != kDifferentiable,
-                       "--damage {}: expected a solver of sums, got {}, which goes by the loss: give knapsack",
-                       name(plan.damage), plan.solver);
   require<ConfigError>(request.hardware != nullptr || plan.budget.kind != PlanQuantity::kJoules,
                        "--budget energy: expected a device whose power is known, got that of this machine, where only "
                        "times are measured: give --hardware with one of {}, or a budget of time",
@@ -92,16 +87,6 @@ void require_possible(const PlanRunRequest& request, const Config& config) {
                        "--budget: {:.0f} bytes of memory are less than the {:.0f} of the weights alone in 16 bits: "
                        "expected more; numbers without a unit are bytes, others memory=1.5GiB or memory=90%",
                        plan.budget.value, least);
-}
-
-void require_enumerable(const std::vector<PlannedPlace>& places) {
-  const auto most = SearchSettings().most_plans;
-  double plans = 1.0;
-  for (const PlannedPlace& place : places) plans *= static_cast<double>(place.options.size());
-  require<ConfigError>(plans <= static_cast<double>(most),
-                       "--solver enumeration: {:.2g} plans are more than the {} that it tries; give knapsack, which "
-                       "finds the best of them as well",
-                       plans, most);
 }
 
 // Steps of uniform plans, and of uniform plans with another option of an attention: most calls of any plan occur there.
@@ -155,22 +140,6 @@ void announce(const PlanRunRequest& request, const PlanEffort& effort, double se
            request.batches);
 }
 
-// The search of the request, unless it is a solver of sums by the loss.
-PlanSearch own_search(const PlanRequest& plan, const Config& config, const SensitivityAnalysis& sensitivity,
-                      Session& session) {
-  const DType low = low_of(config);
-  if (plan.damage != DamageScore::kLoss) {
-    return [&, low](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
-      return allocate(plan.solver, problem, goal, score_damages(plan.damage, sensitivity, low, left), plan.seed);
-    };
-  }
-  if (plan.solver != kDifferentiable) return {};
-  return [&, low](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
-    return search_differentiably(config, low, left, problem, goal,
-                                 {.fp16_scale = sensitivity.fp16_scale, .seed = plan.seed}, session);
-  };
-}
-
 void validate(const PlanRunRequest& request, const Config& config, Communicator& communicator, PlanAdvice& advice) {
   ValidationOptions options = request.validation;
   if (options.most_seeds == 0) return;
@@ -205,10 +174,6 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
   if (has_shared) {
     effort.state_steps = static_cast<double>(options + 1) * batches *
                          (static_cast<double>(trials.steps) + kLossPass * static_cast<double>(trials.evaluations));
-  }
-  // The products that each step tries take about as long as its passes.
-  if (request.plan.solver == kDifferentiable) {
-    effort.search_steps = 2.0 * static_cast<double>(DifferentiableOptions().steps);
   }
   const ValidationOptions& runs = request.validation;
   std::vector<Candidate> against;
@@ -315,15 +280,14 @@ OptionValues score_damages(DamageScore score, const SensitivityAnalysis& analysi
   return harms;
 }
 
-SearchResult allocate(const std::string& solver, const PlanProblem& problem, const PlanGoal& goal,
-                      const OptionValues& harms, uint64_t seed) {
+SearchResult allocate(const PlanProblem& problem, const PlanGoal& goal, const OptionValues& harms) {
   PlanProblem scored = problem;
   for (size_t i = 0; i < scored.size(); ++i) {
     for (size_t option = 0; option < scored[i].options.size(); ++option) {
       scored[i].options[option].damage = harms[i][option];
     }
   }
-  SearchResult result = solve(solver, scored, goal, {.seed = seed});
+  SearchResult result = solve(scored, goal);
   result.totals = evaluate(problem, result.plan);
   return result;
 }
@@ -337,7 +301,6 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   const std::vector<PlannedPlace> shared = planned_shared(config, low, state, request.ranks);
   std::vector<PlannedPlace> places = layers;
   places.insert(places.end(), shared.begin(), shared.end());
-  if (request.plan.solver == "enumeration") require_enumerable(places);
   const PlanEffort effort = plan_effort(request, config, places);
   if (!request.accepts_much && computes_on_host(config.device, 0)) {
     require_memory_for(effort, static_cast<double>(host_memory().total_bytes));
@@ -363,8 +326,11 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   plan.shared_damages = shared_damages(
       config, low, {.windows = request.batches, .ranks = request.ranks, .fp16_scale = sensitivity.fp16_scale}, places,
       session, *communicator);
-  plan.own_search = own_search(request.plan, config, sensitivity, *session);
-  if (!goes_by_loss) plan.solver = name(plan.damage);
+  if (!goes_by_loss) {
+    plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
+      return allocate(problem, goal, score_damages(plan.damage, sensitivity, low, left));
+    };
+  }
 
   Backend& backend = *session->runtime.backend;
   MeasuredCosts measured(backend, *session->runtime.stream, last_level_cache_bytes());

@@ -22,8 +22,10 @@ Config short_run(Config config, int64_t steps) {
 // The pairs of runs with one reference.
 class Pairs {
  public:
-  Pairs(std::string name, const ValidationOptions& options)
-      : options_(options), loss_({.level = options.level, .first_look = kFirstLook, .max_pairs = options.most_seeds}) {
+  Pairs(std::string name, const ValidationOptions& options, uint64_t first_seed)
+      : options_(options),
+        first_seed_(first_seed),
+        loss_({.level = options.level, .first_look = kFirstLook, .max_pairs = options.most_seeds}) {
     result_.name = std::move(name);
   }
 
@@ -62,15 +64,19 @@ class Pairs {
     result.loss = loss_.difference();
     if (failed_) return result;
     result.loss_verdict = loss_.verdict().value_or(ComparisonVerdict::kInconclusive);
-    if (result.loss_verdict != ComparisonVerdict::kEqual) return result;
-    result.why = loss_.stands_apart();
-    if (result.why.empty()) result.why = too_short(references_, plans_, result.margin, options_.level);
-    if (!result.why.empty()) result.loss_verdict = ComparisonVerdict::kInconclusive;
+    const std::string short_runs = too_short(references_, plans_, result.margin, options_.level);
+    if (result.loss_verdict == ComparisonVerdict::kEqual) result.why = short_runs;
+    result.loss_verdict = unless_short(result.loss_verdict, short_runs);
+    if (auto outlier = loss_.stands_apart()) {
+      outlier->without = unless_short(outlier->without, short_runs);
+      result.outlier = describe(*outlier, first_seed_ + outlier->pair);
+    }
     return result;
   }
 
  private:
   const ValidationOptions options_;
+  const uint64_t first_seed_;
   ReferenceResult result_{};
   SequentialComparison loss_;
   std::vector<TrainingRecord> plans_, references_;  // the pairs of loss_
@@ -95,7 +101,7 @@ PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& r
   std::vector<Pairs> pairs;
   std::vector<Config> others;
   for (const Candidate& reference : references) {
-    pairs.emplace_back(reference.name, options);
+    pairs.emplace_back(reference.name, options, plan.train.seed);
     others.push_back(short_run(reference.config, options.steps));
   }
   const size_t runs = references.size() + 1;

@@ -1,170 +1,34 @@
+// Exact search: dynamic programming over the decisions, with lists of undominated partial plans in place of rounded
+// costs (Nemhauser and Ullmann, "Discrete Dynamic Programming and Capital Allocation", Management Science 15(9), 1969).
+//
+// A label is a choice for the first decisions with its sums. Costs add up and are not negative, so a label can be
+// dropped if another is no worse in any sum that counts. The first of plans with equal sums stays, decision by
+// decision.
+//
+// If more than `most_labels` labels are left after a decision, the list is thinned: the range of each sum but the first
+// is divided into equal intervals, and the label with the least first sum stays for each interval (or cell). The
+// intervals of all decisions add up to the gap: kept plans are off by at most the gap in these sums. The first sum, of
+// the limited quantity, is never rounded, so a plan that meets the budget is still found to meet it.
+
 #include "tools/lab/advise/search/solver.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <ranges>
+#include <set>
 #include <tuple>
-
-#include "core/base/check.h"
 
 namespace mantissa {
 namespace {
 
-constexpr std::pair<std::string_view, Solver*> kSolvers[] = {{"enumeration", enumerate},
-                                                             {"knapsack", knapsack},
-                                                             {"greedy", greedy},
-                                                             {"top_k", top_k},
-                                                             {"evolution", evolution},
-                                                             {"bayesian", bayesian},
-                                                             {"reinforcement", reinforcement}};
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
-// Gain per cost; moves without a cost come first, by their gain. Gains within the rounding of sums are none.
-using Score = std::pair<bool, double>;
-constexpr Score kNoMove{false, 0.0};
-
-Score score(double gain, double cost, double total) {
-  if (gain <= 1e-12 * total) return kNoMove;
-  return {cost <= 0, cost <= 0 ? gain : gain / cost};
-}
-
-PlanTotals moved(PlanTotals totals, const PlanOption& from, const PlanOption& to) {
-  totals.seconds += to.seconds - from.seconds;
-  totals.bytes += to.bytes - from.bytes;
-  totals.damage += to.damage - from.damage;
-  totals.joules += to.joules - from.joules;
-  return totals;
-}
-
-// ---- Reasons.
-
-class Reasons {
- public:
-  Reasons(const PlanProblem& problem, const PlanGoal& goal, const Plan& plan)
-      : problem_(problem), goal_(goal), plan_(plan), totals_(evaluate(problem, plan)) {
-    exact_cost_ = cost_of(evaluate(problem, least_plan(problem, PlanQuantity::kDamage)));
-  }
-
-  std::string reason_of(size_t decision) const {
-    const int kept = least_option(problem_[decision], PlanQuantity::kDamage);
-    return plan_[decision] == kept ? kept_reason(decision) : lowered_reason(decision, kept);
-  }
-
- private:
-  double cost_of(const PlanTotals& totals) const { return quantity(totals, goal_.cost()); }
-
-  PlanTotals with(size_t decision, int option) const {
-    Plan other = plan_;
-    other[decision] = option;
-    return evaluate(problem_, other);
-  }
-
-  // Names the alternative that saves most for its damage.
-  std::string kept_reason(size_t decision) const {
-    const auto& options = problem_[decision].options;
-    int best = -1;
-    double best_ratio = 0, best_saved = 0;
-    for (int option = 0; option < std::ssize(options); ++option) {
-      const PlanTotals other = with(decision, option);
-      const double saved = cost_of(totals_) - cost_of(other);
-      const double ratio = saved / std::max(other.damage - totals_.damage, std::numeric_limits<double>::min());
-      if (saved > 0 && ratio > best_ratio) std::tie(best, best_ratio, best_saved) = std::tuple(option, ratio, saved);
-    }
-    const std::string kept = "kept " + options[plan_[decision]].name;
-    if (best < 0) {
-      return fmt::format("{}: nothing here saves {}", kept, name(goal_.cost()));
-    }
-    return fmt::format("{}: {} would cost {} for {}", kept, options[best].name,
-                       damage_change(options[plan_[decision]], options[best]), to_text(goal_.cost(), best_saved));
-  }
-
-  std::string lowered_reason(size_t decision, int kept) const {
-    const PlanOption &from = problem_[decision].options[kept], &to = problem_[decision].options[plan_[decision]];
-    const double saved = cost_of(with(decision, kept)) - cost_of(totals_);
-    return fmt::format("{}: {} {} ({:.1f} %) against {}, costs {}; {}", to.name, saved >= 0 ? "saves" : "adds",
-                       to_text(goal_.cost(), std::abs(saved)),
-                       exact_cost_ > 0 ? 100 * std::abs(saved) / exact_cost_ : 0.0, from.name, damage_change(from, to),
-                       next_best(decision));
-  }
-
-  // With the standard error of the difference, if there is one.
-  static std::string damage_change(const PlanOption& from, const PlanOption& to) {
-    const double error = std::hypot(from.damage_error, to.damage_error);
-    const std::string text = to_text(PlanQuantity::kDamage, to.damage - from.damage);
-    return error > 0.0 ? fmt::format("{} (+-{:.1g})", text, error) : text;
-  }
-
-  std::string next_best(size_t decision) const {
-    const auto& options = problem_[decision].options;
-    const auto rank_of = [&](int option) { return rank(goal_, with(decision, option)); };
-    int best = plan_[decision] == 0 ? 1 : 0;
-    for (int option = best + 1; option < std::ssize(options); ++option) {
-      if (option != plan_[decision] && rank_of(option) < rank_of(best)) best = option;
-    }
-    const PlanTotals other = with(decision, best);
-    const PlanQuantity limited = goal_.budget;
-    if (goal_.is_met(totals_) && !goal_.is_met(other)) {
-      return fmt::format("{} instead would exceed the budget by {}", options[best].name,
-                         to_text(limited, quantity(other, limited) - goal_.limit));
-    }
-    const auto change = [&](PlanQuantity what) {
-      const double difference = quantity(other, what) - quantity(totals_, what);
-      return (difference < 0 ? "-" : "+") + to_text(what, std::abs(difference));
-    };
-    return fmt::format("{} instead: {}, {}", options[best].name, change(goal_.cost()), change(PlanQuantity::kDamage));
-  }
-
-  const PlanProblem& problem_;
-  const PlanGoal goal_;
-  const Plan& plan_;
-  const PlanTotals totals_;
-  double exact_cost_ = 0;
-};
-
-}  // namespace
-
-std::vector<std::string_view> solver_names() {
-  const auto names = kSolvers | std::views::keys;
-  return {names.begin(), names.end()};
-}
-
-SearchResult solve(std::string_view solver, const PlanProblem& problem, const PlanGoal& goal,
-                   const SearchSettings& settings) {
-  const auto entry = std::ranges::find(kSolvers, solver, [](const auto& one) { return one.first; });
-  require<ConfigError>(entry != std::end(kSolvers), "[plan] a solver must be one of {}, got {}",
-                       fmt::join(solver_names(), ", "), solver);
-  check_problem(problem);
-  check_goal(goal);
-  std::vector<size_t> order(problem.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::sort(order, {}, [&](size_t i) { return problem[i].name; });
-  PlanProblem sorted;
-  for (const size_t i : order) sorted.push_back(problem[i]);
-
-  const Plan nearest = nearest_plan(sorted, goal);
-  SearchResult result{.plan = Plan(order.size()), .meets_budget = goal.is_met(evaluate(sorted, nearest))};
-  Plan found = result.meets_budget ? entry->second(sorted, goal, settings) : nearest;
-  if (!goal.is_met(evaluate(sorted, found))) found = nearest;
-  result.totals = evaluate(sorted, found);
-  for (size_t i = 0; i < order.size(); ++i) result.plan[order[i]] = found[i];
-  return result;
-}
-
-int least_option(const PlanDecision& decision, PlanQuantity what) {
-  const auto amount = [&](const PlanOption& option) { return quantity(option.totals(), what); };
-  return static_cast<int>(std::ranges::min_element(decision.options, {}, amount) - decision.options.begin());
-}
-
-Plan least_plan(const PlanProblem& problem, PlanQuantity what) {
-  Plan plan;
-  for (const PlanDecision& decision : problem) plan.push_back(least_option(decision, what));
-  return plan;
-}
-
+// The plan with the least of the limited quantity; of those the best.
 Plan nearest_plan(const PlanProblem& problem, const PlanGoal& goal) {
   const auto key = [&](const PlanOption& option) { return rank({.budget = goal.budget, .limit = 0}, option.totals()); };
   Plan plan;
@@ -174,17 +38,7 @@ Plan nearest_plan(const PlanProblem& problem, const PlanGoal& goal) {
   return plan;
 }
 
-std::vector<Plan> uniform_plans(const PlanProblem& problem) {
-  const auto count = [](const PlanDecision& decision) { return std::ssize(decision.options); };
-  std::vector<Plan> plans(count(std::ranges::max(problem, {}, count)));
-  for (size_t option = 0; option < plans.size(); ++option) {
-    for (const PlanDecision& decision : problem) {
-      plans[option].push_back(static_cast<int>(std::min(option, decision.options.size() - 1)));
-    }
-  }
-  return plans;
-}
-
+// The least of a sum over the decisions from each one on: 0 after the last.
 std::vector<double> least_of_rest(const PlanProblem& problem, const std::function<double(const PlanOption&)>& part) {
   std::vector<double> rest(problem.size() + 1, 0.0);
   for (size_t i = problem.size(); i-- > 0;) {
@@ -193,103 +47,292 @@ std::vector<double> least_of_rest(const PlanProblem& problem, const std::functio
   return rest;
 }
 
-// Tries every plan, as the reference for the other solvers.
-Plan enumerate(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings) {
-  int64_t plans = 1;
-  for (const PlanDecision& decision : problem) {
-    plans *= std::ssize(decision.options);
-    require<ConfigError>(
-        plans <= settings.most_plans,
-        "[plan] {} decisions have more than {} plans together, too many to try them all; use the knapsack",
-        problem.size(), settings.most_plans);
-  }
-  Plan plan(problem.size(), 0), best = plan;
-  PlanRank best_rank = rank(goal, evaluate(problem, best));
-  for (int64_t i = 1; i < plans; ++i) {
-    // The last decision changes first.
-    for (size_t d = plan.size(); d-- > 0 && ++plan[d] == std::ssize(problem[d].options);) plan[d] = 0;
-    const PlanRank plan_rank = rank(goal, evaluate(problem, plan));
-    if (plan_rank < best_rank) std::tie(best, best_rank) = std::tie(plan, plan_rank);
-  }
-  return best;
-}
-
-// The k decisions that can do most damage keep their least damaging option, the others take a cheap one, as layers are
-// often chosen by hand. Costs play no part in which decisions are kept.
+// Bounds the best completion of a partial plan, by the Lagrangian relaxation of the budget: a unit of the limited
+// quantity costs lambda of the minimized one. For every lambda >= 0
 //
-// Tries every k from 0 to the number of decisions, and as the cheap option first the least costly one, then each place
-// in the list of options, for the decisions that have it.
-Plan top_k(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings&) {
-  const Plan exact = least_plan(problem, PlanQuantity::kDamage), cheap = least_plan(problem, goal.cost());
-  std::vector<size_t> order(problem.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto most_damage = [&](size_t i) {
-    return std::ranges::max(problem[i].options, {}, &PlanOption::damage).damage;
-  };
-  std::ranges::stable_sort(order, std::greater(), most_damage);
-  std::vector<Plan> plans = {exact};
-  std::vector<Plan> lows = uniform_plans(problem);
-  for (size_t low = 0; low < lows.size(); ++low) {
-    for (size_t i = 0; i < problem.size(); ++i) {
-      if (low >= problem[i].options.size()) lows[low][i] = cheap[i];
-    }
-  }
-  lows.insert(lows.begin(), cheap);
-  for (const Plan& low : lows) {
-    plans.push_back(low);
-    for (const size_t i : order) {
-      plans.push_back(plans.back());
-      plans.back()[i] = exact[i];
-    }
-  }
-  return std::ranges::min(plans, {}, [&](const Plan& plan) { return rank(goal, evaluate(problem, plan)); });
-}
-
-// Gain per cost, one decision at a time (Dantzig, "Discrete-Variable Extremum Problems", Operations Research
-// 5(2), 1957).
+//   min over plans { least : limited <= limit }  >=  min over plans (least + lambda limited) - lambda limit
 //
-// Starts with the least of the minimized quantity, ignoring the budget. Until the budget is met, it makes the move with
-// the least cost in this quantity for its saving of the limited quantity; savings beyond the need do not count. Then it
-// makes moves within the budget, the most efficient first, until none is left.
-Plan greedy(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings&) {
-  const PlanQuantity limited = goal.budget, least = goal.quantities()[1];
-  Plan plan = least_plan(problem, least), met;
-  PlanTotals totals = evaluate(problem, plan);
-  const auto score_of = [&](const PlanTotals& after) {
-    const double saved = quantity(totals, limited) - quantity(after, limited);
-    const double gain = quantity(totals, least) - quantity(after, least);
-    if (!goal.is_met(totals)) {
-      const double needed = quantity(totals, limited) - goal.limit;
-      if (saved <= 1e-12 * quantity(totals, limited)) return kNoMove;
-      return score(std::min(saved, needed), -gain, 0.0);
-    }
-    return goal.is_met(after) ? score(gain, -saved, quantity(totals, least)) : kNoMove;
-  };
-  while (true) {
-    if (goal.is_met(totals)) met = plan;
-    Score best = kNoMove;
-    size_t best_decision = 0;
-    int best_option = 0;
-    for (size_t i = 0; i < problem.size(); ++i) {
-      const auto& options = problem[i].options;
-      for (int option = 0; option < std::ssize(options); ++option) {
-        const Score found = score_of(moved(totals, options[plan[i]], options[option]));
-        if (found > best) std::tie(best, best_decision, best_option) = std::tuple(found, i, option);
+// (Fisher, "The Lagrangian Relaxation Method for Solving Integer Programming Problems", Management Science 27(1),
+// 1981), and the minimum on the right is taken decision by decision. The lambda with the largest right side is used.
+class LagrangeBound {
+ public:
+  LagrangeBound(const PlanProblem& problem, const PlanGoal& goal) : problem_(problem), goal_(goal) {
+    // The bound is concave in lambda; its slope is the excess of the relaxed plan over the limit.
+    double low = 0, high = 0;
+    if (exceeds(0)) {
+      high = 1e-30;  // seconds, bytes and nats are many orders of magnitude apart
+      while (high < 1e60 && exceeds(high)) {
+        low = high;
+        high *= 16;
+      }
+      for (int i = 0; i < 60; ++i) {
+        const double middle = 0.5 * (low + high);
+        (exceeds(middle) ? low : high) = middle;
       }
     }
-    if (best == kNoMove) break;
-    plan[best_decision] = best_option;
-    totals = evaluate(problem, plan);
-    if (!met.empty() && !goal.is_met(totals)) break;  // rounding
+    lambda_ = high < 1e60 ? high : 0;  // every lambda is valid
+    rest_ = least_of_rest(problem, [&](const PlanOption& option) { return value(option, lambda_); });
   }
-  return met.empty() ? plan : met;
+
+  // A lower bound of the minimized quantity for all plans that begin with these sums, continue at decision `next` and
+  // meet the budget. Rounding is on the safe side.
+  double least(double limited_sum, double least_sum, size_t next) const {
+    const double value = least_sum + lambda_ * limited_sum + rest_[next], budget = lambda_ * goal_.tolerated();
+    return value - budget - 1e-12 * (value + budget);
+  }
+  // The best plan seen in the search for lambda; empty if none met the budget.
+  const Plan& plan() const { return plan_; }
+
+ private:
+  double value(const PlanOption& option, double lambda) const {
+    const auto [limited, least, third, fourth] = goal_.quantities();
+    return quantity(option.totals(), least) + lambda * quantity(option.totals(), limited);
+  }
+
+  bool exceeds(double lambda) {
+    Plan plan;
+    for (const auto& [name, options] : problem_) {
+      const auto value_of = [&](const PlanOption& option) { return value(option, lambda); };
+      plan.push_back(static_cast<int>(std::ranges::min_element(options, {}, value_of) - options.begin()));
+    }
+    const PlanTotals totals = evaluate(problem_, plan);
+    if (!goal_.is_met(totals)) return true;
+    if (plan_.empty() || rank(goal_, totals) < rank(goal_, evaluate(problem_, plan_))) plan_ = plan;
+    return false;
+  }
+
+  const PlanProblem& problem_;
+  const PlanGoal goal_;
+  double lambda_ = 0;
+  std::vector<double> rest_;  // the least value from a decision on
+  Plan plan_;
+};
+
+struct LabelSearch {
+  std::array<PlanQuantity, kPlanQuantities> order{};  // order of the sums
+  int criteria = 2;                                   // sums that count: 2, 3 or 4
+  int64_t most_labels = 0;
+  // For a goal with these quantities: drops labels that cannot become as good as `incumbent`.
+  const LagrangeBound* bound = nullptr;
+  double limit = kUnbounded, incumbent = kUnbounded;
+};
+
+struct LabelList {
+  std::vector<Plan> plans{};                       // by rising sums
+  std::array<double, kPlanQuantities - 1> gaps{};  // from the second sum on
+};
+
+struct Step {
+  int parent = 0;  // place in the list of the decision before
+  int option = 0;
+};
+struct Label : Step {
+  std::array<double, kPlanQuantities> sums{};
+};
+
+// Undominated points: no point is at most another in both coordinates.
+class Stairs {
+ public:
+  // Whether a point is at most (x, y).
+  bool covers(double x, double y) const {
+    const auto after = steps_.upper_bound(x);
+    return after != steps_.begin() && std::prev(after)->second <= y;
+  }
+  void add(double x, double y) {
+    if (covers(x, y)) return;
+    auto next = steps_.lower_bound(x);
+    while (next != steps_.end() && next->second >= y) next = steps_.erase(next);
+    steps_[x] = y;
+  }
+
+ private:
+  std::map<double, double> steps_;  // y by x: falling as x rises
+};
+
+// As Stairs with one more coordinate: its ranks index a binary indexed tree, whose node i has the points of the ranks
+// after i - (lowest bit of i), up to i (Fenwick 1994).
+class StairsByRank {
+ public:
+  explicit StairsByRank(size_t ranks) : nodes_(ranks + 1) {}
+
+  // Ranks from 1.
+  bool covers(size_t rank, double x, double y) const {
+    for (size_t i = rank; i > 0; i -= i & (~i + 1)) {
+      if (nodes_[i].covers(x, y)) return true;
+    }
+    return false;
+  }
+  void add(size_t rank, double x, double y) {
+    for (size_t i = rank; i < nodes_.size(); i += i & (~i + 1)) nodes_[i].add(x, y);
+  }
+
+ private:
+  std::vector<Stairs> nodes_;
+};
+
+// `labels` are sorted by their sums. A label is compared with earlier labels, which are no worse in the first sum.
+void drop_dominated(std::vector<Label>& labels, int criteria) {
+  std::vector<double> fourth = {0.0};  // the values that count, sorted
+  if (criteria == 4) {
+    for (const Label& label : labels) fourth.push_back(label.sums[3]);
+    std::ranges::sort(fourth);
+  }
+  StairsByRank stairs(fourth.size());
+  std::erase_if(labels, [&](const Label& label) {
+    const double second = label.sums[1], third = criteria >= 3 ? label.sums[2] : 0.0;
+    const double last = criteria == 4 ? label.sums[3] : 0.0;
+    const auto rank = static_cast<size_t>(std::ranges::upper_bound(fourth, last) - fourth.begin());
+    if (stairs.covers(rank, second, third)) return true;
+    stairs.add(rank, second, third);
+    return false;
+  });
 }
 
-std::vector<std::string> plan_reasons(const PlanProblem& problem, const PlanGoal& goal, const Plan& plan) {
-  const Reasons reasons(problem, goal, plan);
-  std::vector<std::string> lines;
-  for (size_t i = 0; i < problem.size(); ++i) lines.push_back(reasons.reason_of(i));
-  return lines;
+// Leaves at most `most` labels, one for each cell; returns the widths of the intervals.
+std::array<double, kPlanQuantities - 1> thin(std::vector<Label>& labels, int criteria, double most) {
+  using Cell = std::array<int64_t, kPlanQuantities - 1>;
+  const int dimensions = criteria - 1;
+  std::array<double, kPlanQuantities - 1> least{}, range{}, width{};
+  for (int d = 0; d < dimensions; ++d) {
+    const auto [low, high] = std::ranges::minmax(labels, {}, [&](const Label& label) { return label.sums[d + 1]; });
+    least[d] = low.sums[d + 1];
+    range[d] = high.sums[d + 1] - least[d];
+  }
+  const auto first_of_cells = [&](double intervals) {
+    std::set<Cell> cells;
+    std::vector<Label> first;
+    for (const Label& label : labels) {
+      Cell cell{};
+      for (int d = 0; d < dimensions; ++d) {
+        width[d] = range[d] / intervals;
+        // The last interval includes its upper end.
+        if (width[d] > 0.0)
+          cell[d] = static_cast<int64_t>(std::min((label.sums[d + 1] - least[d]) / width[d], intervals - 1));
+      }
+      if (cells.insert(cell).second) first.push_back(label);
+    }
+    return first;
+  };
+  // Time and energy go together, so that few cells of three dimensions have labels: as many intervals as leave few
+  // enough labels.
+  double intervals = std::max(1.0, std::floor(std::pow(most, 1.0 / std::min(dimensions, 2))));
+  std::vector<Label> left = first_of_cells(intervals);
+  while (static_cast<double>(left.size()) > most && intervals > 1.0) {
+    intervals = std::max(1.0, std::floor(0.9 * intervals));
+    left = first_of_cells(intervals);
+  }
+  labels = std::move(left);
+  return width;
+}
+
+LabelList undominated_plans(const PlanProblem& problem, const LabelSearch& search) {
+  LabelList list;
+  const auto first = [&](const PlanOption& option) { return quantity(option.totals(), search.order[0]); };
+  const std::vector<double> rest = least_of_rest(problem, first);
+  const auto can_be_best = [&](const Label& label, size_t next) {
+    // Sums in another order may differ in their last bits.
+    if ((label.sums[0] + rest[next]) * (1 - 1e-13) > search.limit) return false;
+    return search.bound == nullptr || search.bound->least(label.sums[0], label.sums[1], next) <= search.incumbent;
+  };
+  std::vector<Label> parents{Label{}};   // in the order of their plans
+  std::vector<std::vector<Step>> steps;  // by decision
+  for (size_t i = 0; i < problem.size(); ++i) {
+    std::vector<Label> labels;
+    for (size_t parent = 0; parent < parents.size(); ++parent) {
+      for (size_t option = 0; option < problem[i].options.size(); ++option) {
+        Label label{{static_cast<int>(parent), static_cast<int>(option)}, parents[parent].sums};
+        const PlanTotals cost = problem[i].options[option].totals();
+        for (int k = 0; k < kPlanQuantities; ++k) label.sums[k] += quantity(cost, search.order[k]);
+        if (can_be_best(label, i + 1)) labels.push_back(label);
+      }
+    }
+    std::ranges::stable_sort(labels, {}, &Label::sums);
+    drop_dominated(labels, search.criteria);
+    if (std::ssize(labels) > search.most_labels) {
+      const auto width = thin(labels, search.criteria, static_cast<double>(search.most_labels) / 2);
+      for (size_t d = 0; d < width.size(); ++d) list.gaps[d] += width[d];
+    }
+    std::ranges::sort(labels, {}, [](const Label& label) { return std::pair(label.parent, label.option); });
+    steps.emplace_back(labels.begin(), labels.end());
+    parents = std::move(labels);
+  }
+  std::ranges::stable_sort(parents, {}, &Label::sums);
+  for (Step step : parents) {
+    Plan& plan = list.plans.emplace_back(problem.size());
+    for (size_t i = problem.size(); i-- > 0;) {
+      plan[i] = step.option;
+      if (i > 0) step = steps[i - 1][static_cast<size_t>(step.parent)];
+    }
+  }
+  return list;
+}
+
+// Changes a decision at a time, the best change first, while that makes the plan better.
+Plan improved(const PlanProblem& problem, const PlanGoal& goal, Plan plan) {
+  PlanRank best_rank = rank(goal, evaluate(problem, plan));
+  for (Plan best = plan;; plan = best) {
+    for (size_t i = 0; i < problem.size(); ++i) {
+      Plan other = plan;
+      for (other[i] = 0; other[i] < std::ssize(problem[i].options); ++other[i]) {
+        const PlanRank found = rank(goal, evaluate(problem, other));
+        if (found < best_rank) std::tie(best, best_rank) = std::tie(other, found);
+      }
+    }
+    if (best == plan) return plan;
+  }
+}
+
+// Some plan meets the budget, among them `nearest`. The better the incumbent, the fewer labels are left.
+SearchResult knapsack(const PlanProblem& problem, const PlanGoal& goal, const Plan& nearest, int64_t most_labels) {
+  const auto rank_of = [&](const Plan& plan) { return rank(goal, evaluate(problem, plan)); };
+  const LagrangeBound bound(problem, goal);
+  const Plan best = improved(problem, goal, bound.plan().empty() ? nearest : bound.plan());
+  LabelList list = undominated_plans(problem, {.order = goal.quantities(),
+                                               .most_labels = most_labels,
+                                               .bound = &bound,
+                                               .limit = goal.tolerated(),
+                                               .incumbent = quantity(evaluate(problem, best), goal.quantities()[1])});
+  // Thinned lists may have lost every plan as good as `best`. The list's plans come first among equals.
+  list.plans.push_back(best);
+  SearchResult found{.plan = std::ranges::min(list.plans, {}, rank_of)};
+  const double above_bound = rank_of(found.plan)[1] - bound.least(0.0, 0.0, 0);
+  found.gap = std::min(list.gaps[0], above_bound);
+  return found;
+}
+
+}  // namespace
+
+SearchResult solve(const PlanProblem& problem, const PlanGoal& goal, int64_t most_labels) {
+  check_problem(problem);
+  check_goal(goal);
+  std::vector<size_t> order(problem.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {}, [&](size_t i) { return problem[i].name; });
+  PlanProblem sorted;
+  for (const size_t i : order) sorted.push_back(problem[i]);
+
+  SearchResult found{.plan = nearest_plan(sorted, goal)};
+  found.meets_budget = goal.is_met(evaluate(sorted, found.plan));
+  if (found.meets_budget) found = knapsack(sorted, goal, found.plan, most_labels);
+  found.totals = evaluate(sorted, found.plan);
+  const Plan in_order = found.plan;
+  for (size_t i = 0; i < order.size(); ++i) found.plan[order[i]] = in_order[i];
+  return found;
+}
+
+ParetoFront pareto_front(const PlanProblem& problem, int64_t most_labels) {
+  check_problem(problem);
+  using enum PlanQuantity;
+  const bool has_energy = std::ranges::any_of(problem, [](const PlanDecision& decision) {
+    return std::ranges::any_of(decision.options, [](const PlanOption& option) { return option.joules > 0.0; });
+  });
+  LabelList list = undominated_plans(
+      problem,
+      {.order = {kSeconds, kDamage, kBytes, kJoules}, .criteria = has_energy ? 4 : 3, .most_labels = most_labels});
+  return {.plans = std::move(list.plans),
+          .damage_gap = list.gaps[0],
+          .bytes_gap = list.gaps[1],
+          .joules_gap = list.gaps[2]};
 }
 
 }  // namespace mantissa

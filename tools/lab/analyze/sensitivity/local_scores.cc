@@ -176,8 +176,7 @@ LoweredProduct lowered_product(const LayerOperands& layer, Product product, cons
   return lowered;
 }
 
-// `shown_scale`: see LocalScores::Options.
-void try_decision(const PrecisionDecision& decision, double shown_scale, LayerOperands& layer, LocalScore& score) {
+void try_decision(const PrecisionDecision& decision, LayerOperands& layer, LocalScore& score) {
   const Product product = decision.product.value_or(Product::kForward);
   LoweredProduct lowered;
   try {
@@ -196,12 +195,9 @@ void try_decision(const PrecisionDecision& decision, double shown_scale, LayerOp
 
   const std::vector<float> values = on_host(layer.tape, lowered.value);
   const std::vector<float>&exact = layer.exact_product(product), &derivative = layer.derivative(product);
-  // The shown gradients' scale is both in a backward product and in its change.
-  const double scale = product == Product::kForward ? shown_scale : shown_scale * shown_scale;
   for (size_t i = 0; i < values.size(); ++i) {
     const double change = static_cast<double>(values[i]) - static_cast<double>(exact[i]);
-    const double effect = static_cast<double>(derivative[i]) * change / scale;
-    score.first_order += effect;
+    const double effect = static_cast<double>(derivative[i]) * change;
     score.fisher += effect * effect;
   }
   constexpr size_t kMostSamples = LocalScores::kMaxSamples;
@@ -258,9 +254,9 @@ void LocalScores::on_product(const ObservedProduct& shown) {
                       .weight = shown.weight,
                       .x = tape.cast(x, DType::kF32),
                       .dy = tape.cast(dy, DType::kF32),
-                      .gradient_scale = static_cast<float>(options_.loss_scale / options_.shown_scale)};
+                      .gradient_scale = static_cast<float>(options_.loss_scale)};
   for (const size_t index : found->second) {
-    if (!scores_[index].seen) try_decision(decisions_[index], options_.shown_scale, layer, scores_[index]);
+    if (!scores_[index].seen) try_decision(decisions_[index], layer, scores_[index]);
   }
   runtime_.stream->synchronize();  // before the arena goes
 }

@@ -44,9 +44,9 @@ PrecisionBand band_of(const OperandRisk& risk, const std::optional<RiskThreshold
 struct LocalScore {
   bool seen = false;  // false: nothing is known, as where the layer's sizes do not suit the format
   int64_t rows = 0;   // sampled
-  // Sums over elements of (g d)^2 and of g d: d is the change of the product, g the loss's derivative by it.
-  // Meaningless for dgrad and wgrad, which are derivatives themselves.
-  double fisher = 0.0, first_order = 0.0;
+  // Sum over elements of (g d)^2: d is the change of the product, g the loss's derivative by it. Meaningless for dgrad
+  // and wgrad, which are derivatives themselves.
+  double fisher = 0.0;
   double weight_error_squares = 0.0;  // |Q(W) - W|^2; 0 if W is no operand
   OperandRisk risk{};                 // of the operand with the larger sum
   double entropy = 0.0;               // entropy_in_deviations() of the lowered product
@@ -60,8 +60,7 @@ class LocalScores final : public ProductObserver {
   struct Options {
     int64_t rows = 512;  // to sample, in whole samples and blocks of scales: at least one sample
     int64_t max_elements = kMaxProductElements;
-    double loss_scale = 1.0;   // of fp16; shown gradients do not contain it
-    double shown_scale = 1.0;  // of the shown gradients; scores do not contain it
+    double loss_scale = 1.0;  // of fp16; shown gradients do not contain it
   };
   // Elements of a product, evenly spread, that entropy and information are computed from.
   static constexpr int64_t kMaxSamples = int64_t{1} << 14;

@@ -64,15 +64,15 @@ std::string most_sensitive(const Json& order) {
     ++known;
     if (loss > rise(largest_known)) largest_known = &one;
   }
-  if (largest == nullptr) return "Nothing is harmed: no decision raises the loss.";
+  if (largest == nullptr) return "No decision raises the loss; one step shows little of what backward products do.";
   if (with_interval == 0) {
     return fmt::format("Most sensitive: {}: loss {:+.3g} nats in one batch: inconclusive.", (*largest)["name"],
                        rise(largest));
   }
   if (largest_known == nullptr) {
     return fmt::format(
-        "Nothing is measurably harmed: no decision raises the loss beyond its 95 % interval. The largest rise, {:+.3g} "
-        "nats ±{:.2g}, is that of {}.",
+        "No decision raises the loss beyond its 95 % interval; one step shows little of what backward products do. The "
+        "largest rise, {:+.3g} nats ±{:.2g}, is that of {}.",
         rise(largest), number_of((*largest)["loss"]["half_width"]), (*largest)["name"]);
   }
   return fmt::format(

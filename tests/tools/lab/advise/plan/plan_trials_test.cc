@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -125,8 +126,48 @@ TEST_F(PlanTrials, WhatIsSlowerWhere16BitsDoNotMeetTheBudgetIsSaid) {
   EXPECT_EQ(tried.plan.choice, advice.plan.choice);
   EXPECT_FALSE(tried.gave_way.has_value());
   EXPECT_EQ(tried_.size(), 1u);
-  EXPECT_NE(text_of(tried).find("slower than bf16 throughout, and not what the budget asks for"), std::string::npos)
+  EXPECT_NE(text_of(tried).find("By the measured ratio to bf16, a step takes "), std::string::npos) << text_of(tried);
+  EXPECT_NE(text_of(tried).find(": the budget of " + to_text(PlanQuantity::kSeconds, tried.goal.limit) + " is missed."),
+            std::string::npos)
       << text_of(tried);
+  const PlanAdvice slow = try_with(plan("loss=1e-9"), {{.low = measured_at(1.1)}});
+  EXPECT_NE(text_of(slow).find("slower than bf16 throughout, and not what the budget asks for"), std::string::npos)
+      << text_of(slow);
+}
+
+TEST_F(PlanTrials, TheBudgetIsThatOfTheWholeStepAndOfMeasuredTimes) {
+  PlanAdvice advice = plan("time=60%");
+  const auto verdict_of = [&] { return to_json(advice).at("verdict").get<std::string>(); };
+  advice.common.seconds *= 0.5;  // as if parts saved more than the whole
+  const double parts = advice.limited_in_parts(advice.plan.choice), whole = advice.plan.cost.seconds;
+  ASSERT_LT(parts, 0.9 * whole);
+  Json budget = to_json(advice).at("budget");
+  EXPECT_EQ(budget.at("predicted"), whole);
+  EXPECT_EQ(budget.at("parts"), parts);
+  EXPECT_TRUE(budget.at("measured").is_null());
+  EXPECT_NE(
+      verdict_of().find(fmt::format("predicted at {}; its parts alone, as below, add up to {}.",
+                                    to_text(PlanQuantity::kSeconds, whole), to_text(PlanQuantity::kSeconds, parts))),
+      std::string::npos)
+      << verdict_of();
+  EXPECT_NE(text_of(advice).find("missed"), std::string::npos) << "bf16 throughout\n" << text_of(advice);
+  const struct {
+    double ratio;
+    bool is_missed;
+    const char* said;
+  } cases[] = {{0.9, true, " is missed.\n"}, {0.605, false, " is met as far as"}, {0.5, false, " is met.\n"}};
+  for (const auto& [ratio, is_missed, said] : cases) {
+    advice.validation = PlanValidation{.seeds = 3, .against = {measured_at(ratio), {.name = "fp32"}}};
+    EXPECT_TRUE(advice.meets_budget) << "by prediction";
+    EXPECT_EQ(advice.misses_budget(), is_missed) << ratio;
+    EXPECT_EQ(advice.meets_surely(), !is_missed) << ratio;
+    EXPECT_EQ(verdict_of().find(", but measured above it.") != std::string::npos, is_missed) << verdict_of();
+    const Json json = to_json(advice);
+    EXPECT_EQ(json.at("plan").at("meets_budget"), !is_missed) << ratio;
+    EXPECT_NEAR(json.at("budget").at("measured").at("low").get<double>(),
+                advice.uniform[1].cost.seconds * ratio * std::exp(-0.01), 1e-12);
+    EXPECT_NE(verdict_of().find(said), std::string::npos) << verdict_of();
+  }
 }
 
 }  // namespace

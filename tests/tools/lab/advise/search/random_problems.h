@@ -1,14 +1,15 @@
-// Random problems with exact sums: all numbers are multiples of 2^-10. Solvers that add in different orders thus agree
+// Random problems with exact sums: all numbers are multiples of 2^-10. Sums in different orders thus agree
 // bit for bit, and plans can meet a budget exactly.
 #pragma once
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <ranges>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -80,15 +81,33 @@ inline std::vector<PlanGoal> budgets_of(const PlanProblem& problem, uint64_t see
   return goals;
 }
 
-// The distance of a plan that meets the budget from the enumerated optimum of the minimised quantity. It is a share of
-// the optimum's distance from the plan that needs the least of the budget. nullopt if no plan meets it.
-inline std::optional<double> gap_to_optimum(const PlanProblem& problem, const PlanGoal& goal, const PlanTotals& found) {
-  const SearchResult best = solve("enumeration", problem, goal);
-  if (!best.meets_budget) return std::nullopt;
-  const SearchResult nearest = solve("knapsack", problem, {.budget = goal.budget, .limit = 0});
-  const PlanQuantity least = goal.quantities()[1];
-  const double excess = quantity(found, least) - quantity(best.totals, least);
-  return excess == 0.0 ? 0.0 : excess / (quantity(nearest.totals, least) - quantity(best.totals, least));
+// Damages spread as measurements spread them: each decision's are multiplied by 1, 0.1, ..., or 1e-8; or only one
+// decision does any damage.
+enum class Damages : uint8_t { kOverDecades, kInOneDecision };
+inline PlanProblem with_damages(PlanProblem problem, Damages damages, uint64_t seed) {
+  Numbers numbers(seed);
+  const int place = numbers.below(static_cast<int>(problem.size()));
+  for (int i = 0; i < std::ssize(problem); ++i) {
+    const double factor = damages == Damages::kOverDecades ? std::pow(10.0, -numbers.below(9)) : i == place ? 1.0 : 0.0;
+    for (PlanOption& option : problem[static_cast<size_t>(i)].options) option.damage *= factor;
+  }
+  return problem;
+}
+
+// The best of all plans, by trying each.
+inline SearchResult enumerated(const PlanProblem& problem, const PlanGoal& goal) {
+  Plan plan(problem.size(), 0);
+  SearchResult best{.plan = plan};
+  PlanRank best_rank = rank(goal, evaluate(problem, plan));
+  for (size_t i = problem.size(); i > 0;) {
+    // The last decision changes first.
+    for (i = problem.size(); i > 0 && ++plan[i - 1] == std::ssize(problem[i - 1].options); --i) plan[i - 1] = 0;
+    const PlanRank found = rank(goal, evaluate(problem, plan));
+    if (found < best_rank) std::tie(best.plan, best_rank) = std::tie(plan, found);
+  }
+  best.totals = evaluate(problem, best.plan);
+  best.meets_budget = goal.is_met(best.totals);
+  return best;
 }
 
 // The same problem with decisions in another order. `place`: the new index of each decision.

@@ -379,9 +379,10 @@ TEST_F(Sensitivity, NamesWhatHarmsAndNoGain) {
                   .ends_with("2 of 3 decisions raise the loss beyond their intervals (0.075 would by chance)."));
   EXPECT_EQ(
       verdict({{0.02, 0.03}, {-0.5, 0.1}, {0.03, 0.04}}),
-      "Nothing is measurably harmed: no decision raises the loss beyond its 95 % interval. The largest rise, +0.03 "
-      "nats ±0.04, is that of blocks.0.mlp.up wgrad nvfp4.");
-  EXPECT_EQ(verdict({{-0.02, 0.01}, {-0.5, 0.1}, {0.0, 0.0}}), "Nothing is harmed: no decision raises the loss.");
+      "No decision raises the loss beyond its 95 % interval; one step shows little of what backward products do. The "
+      "largest rise, +0.03 nats ±0.04, is that of blocks.0.mlp.up wgrad nvfp4.");
+  EXPECT_EQ(verdict({{-0.02, 0.01}, {-0.5, 0.1}, {0.0, 0.0}}),
+            "No decision raises the loss; one step shows little of what backward products do.");
   EXPECT_EQ(verdict({{0.02, nullptr}, {-0.5, nullptr}, {0.01, nullptr}}),
             "Most sensitive: blocks.0.mlp.up fprop nvfp4: loss +0.02 nats in one batch: inconclusive.");
   EXPECT_EQ(verdict({{0.02, 0.01}, {nullptr, nullptr}, {0.03, 0.04}}),
