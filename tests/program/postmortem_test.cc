@@ -51,8 +51,8 @@ TEST(Postmortem, RunThatIsDone) {
 
 TEST(Postmortem, StartThatFails) {
   const ThreadedRun run("postmortem_refused");
-  run.train(1, {"train.steps=6"});
-  EXPECT_EQ(run.try_train(1, {"train.steps=8", "data.train=[/no/such/file]"}).exit_code, 3);
+  EXPECT_EQ(run.try_train(1, {"train.max_minutes=0.001"}).exit_code, 75);
+  EXPECT_EQ(run.try_train(1, {"data.train=[/no/such/file]"}).exit_code, 3);
   const std::string text = postmortem(run);
   EXPECT_EQ(text.find("rank 0 failed at the start: "), 0u) << text;
   expect_part(text, "/no/such/file");

@@ -89,7 +89,8 @@ std::vector<std::string> shaping(std::vector<std::string> differences, const Con
   return differences;
 }
 
-void require_same_training(const Checkpoint& checkpoint, const Config& run) {
+// The changes that need no consent. Errors for others.
+std::vector<std::string> accepted_changes(const Checkpoint& checkpoint, const Config& run) {
   const Config saved = saved_config(checkpoint);
   const auto differences = training_differences(saved, run);
   const auto others = shaping(differences, saved, run);
@@ -106,9 +107,7 @@ void require_same_training(const Checkpoint& checkpoint, const Config& run) {
                        "{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
                        "checkpoint.allow_changes=true to go on with the new ones",
                        checkpoint.folder, fmt::join(others, "\n  "));
-  if (!differences.empty()) {
-    log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
-  }
+  return differences;
 }
 
 // Runs `read`, which looks at the checkpoint, on this rank. DamagedCheckpoint on all ranks if one of them cannot.
@@ -216,6 +215,12 @@ bool is_finished(const Config& run, const ConfigOrigins& origins, const ResumePo
   return all_gather_records(communicator, int32_t{finished})[0] != 0;
 }
 
+void require_same_training(const Config& run, const ResumePoint& point, Communicator& communicator) {
+  Checkpoint checkpoint;
+  read_on_all_ranks(point.folder, communicator, [&] { checkpoint = open_checkpoint(point.folder); });
+  accepted_changes(checkpoint, run);
+}
+
 ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point, Communicator& communicator,
                                 const std::vector<std::string>& passed_over) {
   std::optional<Checkpoint> chosen;  // by rank 0 for all
@@ -257,7 +262,8 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
     checkpoint = open_checkpoint(point.folder);
     examine_state(run, checkpoint);
   });
-  require_same_training(checkpoint, run);
+  const std::vector<std::string> changes = accepted_changes(checkpoint, run);
+  if (!changes.empty()) log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(changes, "\n  "));
   const TrainingState training = training_state_from(checkpoint.state);
   session.sharded.optimizer.begin_load();
   read_on_all_ranks(point.folder, communicator, [&] { load_pieces(checkpoint, session); });

@@ -67,6 +67,8 @@ RunState run_state_of(const Config& run, const ResumePoint& point);
 // DamagedCheckpoint if some rank cannot use it, CheckpointError for another model, ConfigError for changed settings
 // that shape the training: the same on all ranks. After an error the session is not usable. Collective.
 void resume(Session& session, const Config& run, const ResumePoint& point);
+// The errors of resume() for settings that differ, without a session. Collective.
+void require_same_training(const Config& run, const ResumePoint& point, Communicator& communicator);
 
 class TrainingCheckpoints {
  public:

@@ -105,6 +105,7 @@ class TrainingJob {
     if (is_finished()) return false;
     // A first start with mistyped data leaves no folder, and a run that is done stays as it is. A start that continues
     // a run leaves its error there.
+    if (checkpoint_ && found < 2) require_same_training(run_, *checkpoint_, communicator_);
     if (!checkpoint_ || found < 2) batches_ = open_common_batches(run_, communicator_);
     if (!checkpoint_) weights_ = find_initial_weights(run_, communicator_);
     evaluations_ = read_evaluations(run_, checkpoint_ ? run_.train.run_dir : run_.train.init_from, communicator_);

@@ -384,12 +384,11 @@ TEST(TokenizeChat, IdsAndTargetsOfEachTemplate) {
 TEST(TokenizeChat, DamagedConversationsNeverCrashOrLeaveHalfAnOutput) {
   const std::string tokenizer = byte_tokenizer(fresh_folder("tokenize_chat_mutated"));
   std::string whole;
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 12; ++i)
     whole += fmt::format(
         "{{\"messages\": [{{\"role\": \"user\", \"content\": \"Add \\u00e9 {}\"}}, "
         "{{\"role\": \"assistant\", \"content\": \"It is \\\"{}\\\"\"}}]}}\n",
         i, i * i);
-  }
   expect_damage_survived(whole, {"--tokenizer", tokenizer, "--chat", "llama3"}, [](const std::string& output) {
     const ShardContent content = shard_in(output);
     EXPECT_GT(std::ranges::count(content.counts, 1), 0);

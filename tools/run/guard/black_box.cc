@@ -107,7 +107,9 @@ BlackBox* BlackBox::current() { return g_boxes[0]; }
 void BlackBox::map_file() {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), ignored);
-  std::filesystem::rename(file_, std::filesystem::path(file_).replace_extension(".previous.box"), ignored);
+  const std::filesystem::path previous = std::filesystem::path(file_).replace_extension(".previous.box");
+  std::filesystem::remove(previous, ignored);  // else two names of one file would stay
+  std::filesystem::rename(file_, previous, ignored);
   const int descriptor = open(file_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
   // Without its blocks, writing to the map of a full file system ends the process by SIGBUS.
   int error = descriptor < 0 ? errno : posix_fallocate(descriptor, 0, kBytes);

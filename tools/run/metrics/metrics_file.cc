@@ -40,6 +40,7 @@ void keep_records(const std::string& path, int64_t last_step) {
 std::string prepared(const std::string& path, std::optional<int64_t> steps) {
   std::error_code ignored;  // a failure to write shows later
   if (!steps) {
+    std::filesystem::remove(path + ".previous", ignored);  // else two names of one file would stay
     std::filesystem::rename(path, path + ".previous", ignored);
   } else if (std::filesystem::exists(path, ignored)) {
     keep_records(path, *steps);
