@@ -103,7 +103,7 @@ TEST(CommandLine, AResultThatADiskCannotHoldIsNoSuccess) {
 TEST(CommandLine, AWorkingDirectoryThatIsGoneIsNoDefect) {
   const std::string folder = fresh_folder("gone");
   const Outcome outcome = run_shell("program=$(realpath " + program_under_test() + "); cd " + folder + "; rmdir " +
-                                    folder + "; $program train x.yaml; echo code $?; $program --help");
+                                    folder + "; ($program train x.yaml; echo code $?; $program --help)");
   EXPECT_TRUE(
       outcome.output.starts_with("error: the working directory cannot be used: No such file or directory; "
                                  "change to a folder that exists\ncode 2\n"))

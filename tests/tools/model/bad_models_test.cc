@@ -188,11 +188,11 @@ TEST(BadModel, IndexOfSeveralFiles) {
 TEST(BadModel, ShardsBesideASingleFileAreComparedAndNotRead) {
   const Copy copy("llama2");
   const auto warning_of_opening = [&copy] {
-    ::testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStdout();
     const auto source = open_foreign_model(copy.path());
     EXPECT_EQ(source->values("final_norm.weight"),
               open_foreign_model(hf_folder("llama2"))->values("final_norm.weight"));
-    return ::testing::internal::GetCapturedStderr();
+    return ::testing::internal::GetCapturedStdout();
   };
   std::string bytes = read_file(copy.file("model.safetensors"));
   nlohmann::json index;
