@@ -175,6 +175,9 @@ void add_losses(const PrecisionComparison& comparison, const Runs& runs, const R
       found["power"] =
           short_runs.empty() ? equivalence_power(difference->stddev, margin, difference->pairs, level) : 0.0;
     }
+  } else if (&runs != &baseline) {
+    why = only_ours_failed ? "the precision fails with some seed, the baseline with another: neither is the worse"
+                           : "the precision and the baseline fail with every seed: no losses to compare";
   }
   found["final_loss"] = losses.empty() ? Json() : Json(mean_difference(losses, level));
   found["loss_difference"] = difference;

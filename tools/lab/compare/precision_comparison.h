@@ -71,8 +71,8 @@ double margin_of(const PrecisionComparison& comparison);
 //   final_loss, loss_difference: {pairs, mean, stddev, interval} of the runs that succeeded, and of differences to the
 //     baseline's for the seeds with which both did
 //   verdict: the losses judged with no further pair to come. If only this precision fails with a seed, it is "worse";
-//     if only the baseline, "better"; if both, "inconclusive". The baseline's own is "baseline". "inconclusive" instead
-//     of "equal" if too_short() gives a reason, wherever the interval is
+//     if only the baseline, "better"; if both, or with all seeds, "inconclusive". The baseline's own is "baseline".
+//     "inconclusive" instead of "equal" if too_short() gives a reason, wherever the interval is
 //   power: the chance that as many seeds call equal precisions "equal" (equivalence_power()); 0 if too_short() gives a
 //     reason
 //   why: the reason of an "inconclusive" verdict, else ""

@@ -210,7 +210,16 @@ TEST(PrecisionSummary, FailingWhereTheBaselineDoesNotIsWorse) {
   EXPECT_EQ(summary["smallest_scale"], 4.0f);
   EXPECT_EQ(summary["scale_changes"], 1.0);
   EXPECT_EQ(verdict_of(comparison({failed(), run(2.0)}, {run(2.0), run(2.0)}), 1), "better");
-  EXPECT_EQ(verdict_of(comparison({failed(), run(2.0)}, {run(2.0), failed()}), 1), "inconclusive");
+}
+
+TEST(PrecisionSummary, FailuresThatTellNothingAreInconclusiveWithAReason) {
+  const Json mixed = summary_of(comparison({failed(), run(2.0)}, {run(2.0), failed()}), 1);
+  EXPECT_EQ(mixed["verdict"], "inconclusive");
+  EXPECT_EQ(mixed["why"], "the precision fails with some seed, the baseline with another: neither is the worse");
+  const auto none = comparison({failed()}, {failed()});
+  EXPECT_EQ(summary_of(none, 1)["verdict"], "inconclusive");
+  EXPECT_EQ(summary_of(none, 1)["why"], "the precision and the baseline fail with every seed: no losses to compare");
+  EXPECT_EQ(summary_of(none, 0)["why"], "") << "the baseline";
 }
 
 TEST(PrecisionSummary, TimesAreComparedSeedBySeed) {
