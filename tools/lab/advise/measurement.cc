@@ -1,5 +1,7 @@
 #include "tools/lab/advise/recommendation.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/base/check.h"
@@ -15,9 +17,29 @@ namespace {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-void judge_damage(MeasuredPrecision& found) {
+// Reads what a report or guide needs. A damaged file is refused here, by its name.
+void check_figures(const MeasuredPrecision& found, const std::string& path) {
+  const Json& summary = found.summary;
+  for (const char* const key : {"overflow_share", "fault_share", "smallest_scale"}) summary.at(key);
+  with_error("+")(summary.at("loss_difference"));
+  for (const Json& run : found.runs.get_ref<const Json::array_t&>()) {
+    run.at("failure");
+    const auto count = [&](const char* key) { return run.at("steps").at(key).get_ref<const Json::array_t&>().size(); };
+    const size_t losses = count("loss"), norms = count("grad_norm"), results = count("result");
+    require<ConfigError>(norms == losses && results == losses,
+                         "--measured {}: expected a loss, grad_norm and result for each step of a run of {}, got {}, "
+                         "{} and {}: compare again",
+                         path, found.name, losses, norms, results);
+  }
+}
+
+void judge_damage(MeasuredPrecision& found, const std::string& path) {
   const Json& summary = found.summary;
   found.verdict = summary.at("verdict");
+  const auto known = {"baseline", "equal", "better", "worse", "inconclusive"};
+  require<ConfigError>(std::ranges::count(known, found.verdict) > 0,
+                       "--measured {}: {}: expected a verdict of {}, got '{}': compare again", path, found.name,
+                       fmt::join(known, ", "), found.verdict);
   const int64_t runs = summary.at("runs"), failed = runs - summary.at("succeeded").get<int64_t>();
   if (failed > 0) {
     found.why = first_line(fmt::format("{} of {} failed: {}", failed, counted(runs, "run"), summary.at("failure")));
@@ -99,7 +121,8 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
                                 .precision = trained.precision,
                                 .summary = entry.at("summary"),
                                 .runs = entry.at("runs")});
-    judge_damage(found.precisions.back());
+    check_figures(found.precisions.back(), path);
+    judge_damage(found.precisions.back(), path);
   }
   // A baseline that is damaged itself would show no damage of others, nor its own.
   const MeasuredPrecision* const precise = found.find(found.baseline);

@@ -47,7 +47,8 @@ struct Measurement {
 
 // Leaves out untrained precisions, and precisions that change during a run: their steps have several speeds. Also
 // leaves out plans whose training differs from the baseline's in more than precision. ConfigError for a file without
-// such a comparison, or of another model family or sequence length than the configuration's.
+// such a comparison, without figures that a guide needs, or of another model family or sequence length than the
+// configuration's.
 Measurement read_measurement(const std::string& path, const Config& config);
 
 // By the lowest precision of any layer; more is less precise. fp16 is below bf16, as for precision.fallback. Formats of

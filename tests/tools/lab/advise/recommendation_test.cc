@@ -227,12 +227,12 @@ TEST(Measurement, ABaselineThatFailedIsNotRecommended) {
 }
 
 TEST(Measurement, TrustsOnlyVerdictsItKnowsBesideATrainedBaseline) {
-  const Measurement found = read_measurement(
-      written("odd.json",
-              prepared_comparison({measured("fp32", kFp32, "baseline"), measured("bf16", kBf16, "a verdict to come")})
-                  .dump()),
-      wanted_config());
-  EXPECT_EQ(found.find("bf16")->damage, Damage::kSome);
+  const Json odd = {measured("fp32", kFp32, "baseline"), measured("bf16", kBf16, "a verdict to come")};
+  const std::string path = written("odd.json", prepared_comparison(odd).dump());
+  const std::string unknown = error_of([&] { read_measurement(path, wanted_config()); });
+  EXPECT_NE(unknown.find("odd.json: bf16: expected a verdict of baseline, equal, better, worse, inconclusive, got 'a "),
+            std::string::npos)
+      << unknown;
   Json refused = measured("fp32", kFp32, "baseline");
   refused.erase("summary");
   EXPECT_NE(error_of([&] {
@@ -252,7 +252,7 @@ TEST(Measurement, TrustsOnlyVerdictsItKnowsBesideATrainedBaseline) {
 // Figures of other moment formats do not apply to the configuration.
 TEST(Measurement, LeavesOutPlansThatLowerMoreThanThePrecision) {
   const Json all = {measured("plan", {"precision.compute=bf16", "optimizer.first_moment=8bit"}, "equal"),
-                    measured("fp32", kFp32, ""), measured("fp16", kFp16, "equal"),
+                    measured("fp32", kFp32, "baseline"), measured("fp16", kFp16, "equal"),
                     measured("rules", {"precision.rules=[{match: head, format: fp32}]"}, "equal")};
   const auto found = [&](const std::vector<std::string>& settings) {
     const Measurement measurement =
@@ -280,8 +280,21 @@ TEST(Measurement, RefusesOtherFilesAndOtherTasks) {
                 "other.json: expected a file that `mantissa compare CONFIG` wrote with --json");
   }
   Json part = prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")}));
-  part["precisions"][0]["summary"].erase("succeeded");
-  expect_part(error(written("part.json", part.dump()), wanted_config()), "expected all figures that");
+  const Json whole = part["precisions"][0];
+  for (const std::string key : {"/summary/succeeded", "/summary/loss_difference", "/summary/loss_difference/interval",
+                                "/summary/fault_share", "/summary/smallest_scale", "/runs", "/runs/0/failure",
+                                "/runs/0/steps", "/runs/0/steps/loss", "/runs/0/steps/result"}) {
+    SCOPED_TRACE(key);
+    const Json::json_pointer place(key);
+    Json& one = part["precisions"][0] = whole;
+    one[place.parent_pointer()].erase(place.back());
+    expect_part(error(written("part.json", part.dump()), wanted_config()), "part.json: expected all figures that");
+  }
+  part["precisions"][0] = whole;
+  part["precisions"][0]["runs"][0]["steps"]["grad_norm"].erase(999);
+  expect_part(
+      error(written("part.json", part.dump()), wanted_config()),
+      "part.json: expected a loss, grad_norm and result for each step of a run of fp32, got 1000, 999 and 1000");
   for (const char* const key : {"model", "steps", "seeds", "level", "margin"}) {
     Json without = prepared_comparison(Json::array({measured("fp32", kFp32, "baseline")}));
     without["setting"].erase(key);
