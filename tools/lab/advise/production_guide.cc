@@ -202,7 +202,7 @@ double level_of(std::vector<double> values, int64_t steps, double probability) {
   constexpr double kLowNormal = -1.644854;  // the 5 % quantile of the normal distribution
   std::ranges::sort(values, std::greater());
   const auto count = static_cast<double>(values.size());
-  double level = 0.0;
+  double level = -HUGE_VAL;
   for (const double share : {0.1, 0.05, 0.02}) {
     const auto above = static_cast<int64_t>(share * count);
     const auto k = static_cast<double>(above);
@@ -210,7 +210,7 @@ double level_of(std::vector<double> values, int64_t steps, double probability) {
                  u = values[static_cast<size_t>(above)];
     const double scale = 2.0 * (sum - k * u) / chi_squared_quantile(kLowNormal, 2.0 * k);
     const double found = u + scale * std::max(0.0, std::log(static_cast<double>(steps) * k / (count * probability)));
-    level = share == 0.1 ? found : std::max(level, found);
+    level = std::max(level, found);
   }
   return level;
 }

@@ -32,9 +32,9 @@ constexpr EvidenceKind kTraining = {"training", "training",
 constexpr EvidenceKind kOneStep = {
     "one_step", "one step", "it measures a loss; counts show how many values a format loses, not what that does"};
 
-constexpr double kByChance = 0.025;  // share of harmless products whose 95 % interval lies above 0 by chance
+constexpr double kRiseByChance = 0.025;  // share of harmless products whose 95 % interval lies above 0 by chance
 // Harmless products are seldom taken for harmful: 5 %, half each for their number and for the largest of them.
-constexpr double kLeastChance = 0.025;
+constexpr double kErrorOfEach = 0.025;
 
 // Lists by name, in the order of their first items.
 template <typename T>
@@ -76,7 +76,7 @@ Json one_step_evidence(const std::vector<Json>& decisions, int64_t products, int
   const auto all = static_cast<int64_t>(decisions.size());
   const auto t = [&](double chance) { return student_t_quantile(1.0 - chance, std::max(batches - 1, int64_t{1})); };
   // An interval so many times as wide tells even the largest rise of all products from chance (Bonferroni).
-  const double wider = t(kLeastChance / static_cast<double>(all)) / t(kByChance);
+  const double wider = t(kErrorOfEach / static_cast<double>(all)) / t(kRiseByChance);
   int64_t harms = 0, harmless = 0, untested = 0;
   bool is_certain = false;
   const Json* worst = nullptr;
@@ -93,7 +93,7 @@ Json one_step_evidence(const std::vector<Json>& decisions, int64_t products, int
     harmless += lowers_forward(one) && loss + half_width < kHarmNats;
     if (const std::pair rank(alone, loss); rank > largest) largest = rank, worst = &one;
   }
-  const bool is_harm = is_certain || binomial_tail(harms, all, kByChance) < kLeastChance;
+  const bool is_harm = is_certain || binomial_tail(harms, all, kRiseByChance) < kErrorOfEach;
   const bool is_part = all < products;  // says nothing about the rest
   const int64_t tested = all - untested, open = tested - harmless;
   const char* const if_no_harm = open == 0 && tested > 0 && !is_part ? kNoForwardHarm : kOpen;

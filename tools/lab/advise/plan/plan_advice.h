@@ -306,8 +306,7 @@ using OptionValues = std::vector<std::vector<double>>;  // by decision and optio
 // are layers.
 OptionValues score_damages(DamageScore score, const SensitivityAnalysis& analysis, DType low,
                            const std::vector<PlannedPlace>& places);
-// Solves the problem with these harms in place of its damages. The result's totals are the problem's, its gap is one of
-// harm.
+// Solves the problem with these harms in place of its damages. The result's damage and gap are harms.
 SearchResult allocate(const PlanProblem& problem, const PlanGoal& goal, const OptionValues& harms);
 
 // ---- From a configuration to a plan (plan_run.cc).

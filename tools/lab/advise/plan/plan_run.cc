@@ -287,9 +287,7 @@ SearchResult allocate(const PlanProblem& problem, const PlanGoal& goal, const Op
       scored[i].options[option].damage = harms[i][option];
     }
   }
-  SearchResult result = solve(scored, goal);
-  result.totals = evaluate(problem, result.plan);
-  return result;
+  return solve(scored, goal);
 }
 
 PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, const Config& config) {
