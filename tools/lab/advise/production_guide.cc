@@ -79,7 +79,8 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
   if (thresholds.is_known()) {
     watch_loss = fmt::format(
         "alarm at {:g} nats above the median of {} steps: with the norm's, a false alarm in at most {:g} % of runs of "
-        "{} like the {} measured (batches of {} tokens; smaller ones vary more)",
+        "{} like the {} measured, if tails go on as the largest tenth to fiftieth of the measured ones (batches of {} "
+        "tokens; smaller ones vary more)",
         thresholds.loss_rise, window.window, 100.0 * kFalseAlarm, counted(config.train.steps, "step"),
         thresholds.compared, measurement.tokens_per_step);
     watch_norm = fmt::format(
@@ -87,13 +88,8 @@ Json monitor_of(const Config& config, const Measurement& measurement, const Meas
         "a hundred times in {} %",
         thresholds.norm_factor, window.norm_quantile, window.window, per_cent(thresholds.tenfold),
         per_cent(thresholds.hundredfold));
-  } else if (thresholds.has_infinite) {
-    watch_loss = "no threshold: some gradient norms are infinitely far above the others";
   } else {
-    watch_loss = fmt::format(
-        "no threshold: only {} measured steps count (those after the first {} of each run), {} are needed: compare "
-        "with more --steps",
-        thresholds.compared, window.window, kFewestCompared);
+    watch_loss = "no threshold: " + thresholds.why_none;
   }
   add("step.loss, mantissa_loss", watch_loss);
   add("step.grad_norm, mantissa_gradient_norm", watch_norm);
@@ -222,6 +218,7 @@ SignalThresholds thresholds_of(const Json& runs, int64_t steps) {
   options.warmup = options.window;
   std::vector<double> rises, factors;  // logarithms of factors
   SignalThresholds found;
+  bool is_comparable = true;
   for (const Json& run : runs) {
     if (!run.at("failure").is_null()) continue;
     AdaptivePrecision ladder(options, 2);
@@ -232,7 +229,7 @@ SignalThresholds thresholds_of(const Json& runs, int64_t steps) {
       ladder.applied(++applied, number_of(measured.at("loss")[i]), number_of(measured.at("grad_norm")[i]));
       double rise = 0.0, factor = kLeast;
       for (const BadSignal& bad : ladder.state().bad) {
-        if (!std::isfinite(bad.value)) found.has_infinite = true;  // over a quantile of 0
+        is_comparable = is_comparable && std::isfinite(bad.value);  // NaN, Inf, or a quantile of 0
         (bad.signal == "loss" ? rise : factor) = bad.value;
       }
       ladder.decide(applied);
@@ -242,7 +239,17 @@ SignalThresholds thresholds_of(const Json& runs, int64_t steps) {
     }
   }
   found.compared = std::ssize(rises);
-  if (found.has_infinite || found.compared < kFewestCompared) return found;
+  if (steps <= options.window) {
+    found.why_none = fmt::format("the run has {}, and only those after the first {} are compared",
+                                 counted(steps, "step"), options.window);
+  } else if (!is_comparable) {
+    found.why_none = "some losses or norms are not finite, or norms are 0";
+  } else if (found.compared < kFewestCompared) {
+    found.why_none = fmt::format(
+        "only {} measured steps count (those after the first {} of each run), {} are needed: compare with more --steps",
+        found.compared, options.window, kFewestCompared);
+  }
+  if (!found.why_none.empty()) return found;
   const double most_rise = std::ranges::max(rises), most_factor = std::exp(std::ranges::max(factors));
   found.loss_rise = rounded_up_to_two_digits(
       std::max({kLeastRise, most_rise / options.band, level_of(rises, steps, kFalseAlarm / 2.0)}));

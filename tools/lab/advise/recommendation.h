@@ -60,7 +60,7 @@ int coarseness(const PrecisionConfig& precision, int64_t model_blocks);
 
 struct ProductionGuide {
   Config config{};  // trains in the precision, with probes, evaluation and checkpoints, and a ladder to the one above
-  // precision, above (may be null), measured_thresholds (false: too few steps or infinite norms, so no thresholds);
+  // precision, above (may be null), measured_thresholds (false: SignalThresholds::why_none);
   //   monitor: fields, watch. "step.loss" is of metrics.jsonl, "mantissa_loss" of metrics.prom, "probes.amax" of
   //   probes.mtp
   //   practices, fallbacks: setting, value in `config`, why
@@ -78,18 +78,19 @@ ProductionGuide production_guide(const Config& config, const Measurement& measur
 //   - the least at which no measured step was even uneasy: twice the largest rise, 1 + 2 (largest factor - 1);
 //   - 1 nat, 4 times.
 // Only steps after a full window of AdaptiveOptions count, there and in the run: references of fewer steps scatter
-// more. 0 means no threshold: fewer steps than kFewestCompared, or a norm infinitely many times the others.
+// more. 0 means no threshold: fewer steps than kFewestCompared, a run no longer than the window, or values that cannot
+// be compared.
 struct SignalThresholds {
   double loss_rise = 0.0, norm_factor = 0.0;
-  int64_t compared = 0;  // steps
-  bool has_infinite = false;
+  int64_t compared = 0;    // steps
+  std::string why_none{};  // why there is no threshold
   // Shares of the measured steps whose norm would have reached norm_factor if it had been so many times as large.
   double tenfold = 0.0, hundredfold = 0.0;
 
   bool is_known() const { return loss_rise > 0.0; }
 };
 inline constexpr int64_t kFewestCompared = 900;  // 3 seeds of 400 steps
-inline constexpr double kFalseAlarm = 0.05;      // at most, in a run
+inline constexpr double kFalseAlarm = 0.05;      // at most, in a run, if tails go on as level_of() has them
 SignalThresholds thresholds_of(const Json& runs, int64_t steps);
 
 // The level that the largest of `steps` further values exceeds with at most this probability, by the law of values

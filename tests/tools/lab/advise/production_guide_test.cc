@@ -97,7 +97,7 @@ TEST(ProductionGuide, RunsThatCannotTellGiveNoThreshold) {
   const Json sixty = Json::array({measured_run(3.1, 2.0, 60), measured_run(3.1, 2.0, 60)});
   for (const Json& none : {Json::array(), sixty, Json::array({measured_run(3.4, 4.0, 999)}), Json::array({still})}) {
     const SignalThresholds found = thresholds_of(none, kSteps);
-    EXPECT_EQ(found.has_infinite, none == Json::array({still}));
+    EXPECT_EQ(found.why_none.find("norms are 0") != std::string::npos, none == Json::array({still}));
     EXPECT_EQ(found.loss_rise, 0.0);
     EXPECT_EQ(found.norm_factor, 0.0);
   }
@@ -228,23 +228,29 @@ TEST(ProductionGuide, SaysHowSureAnAlarmIs) {
   const Json& monitor = guide.figures.at("monitor");
   EXPECT_EQ(monitor[0].at("watch"),
             "alarm at 1.3 nats above the median of 100 steps: with the norm's, a false alarm in at most 5 % of runs of "
-            "4000 steps like the 900 measured (batches of 1024 tokens; smaller ones vary more)");
+            "4000 steps like the 900 measured, if tails go on as the largest tenth to fiftieth of the measured ones "
+            "(batches of 1024 tokens; smaller ones vary more)");
   EXPECT_EQ(
       monitor[1].at("watch"),
       "alarm at 7.1 times the 0.9 quantile of 100 steps: it finds a step of ten times its norm in 100 % of cases, "
       "of a hundred times in 100 %");
 }
 
-ProductionGuide guide_of_runs(const Json& runs) {
+ProductionGuide guide_of_runs(const Json& runs, int64_t steps = kSteps) {
   Measurement measurement = measurement_of_all();
   for (MeasuredPrecision& one : measurement.precisions) one.runs = runs;
-  return production_guide(wanted_config(), measurement, *measurement.find("bf16"), measurement.find("fp32"));
+  return production_guide(wanted_config({fmt::format("train.steps={}", steps)}), measurement, *measurement.find("bf16"),
+                          measurement.find("fp32"));
 }
 
 TEST(ProductionGuide, SaysWhyItHasNoThreshold) {
   const auto said = [](const Json& runs) { return guide_of_runs(runs).figures.at("monitor")[0].at("watch"); };
-  EXPECT_EQ(said(Json::array({run_of_one_norm()})),
-            "no threshold: some gradient norms are infinitely far above the others");
+  Json no_norm = measured_run(), nan_loss = measured_run(), nan_norm = measured_run();
+  for (Json& norm : no_norm["steps"]["grad_norm"]) norm = 0.0;
+  nan_loss["steps"]["loss"][200] = nan_norm["steps"]["grad_norm"][20] = nullptr;
+  for (const Json& run : {run_of_one_norm(), no_norm, nan_loss, nan_norm}) {
+    EXPECT_EQ(said(Json::array({run})), "no threshold: some losses or norms are not finite, or norms are 0");
+  }
   EXPECT_EQ(said(Json::array({measured_run(3.1, 2.0, 160)})),
             "no threshold: only 60 measured steps count (those after the first 100 of each run), 900 are needed: "
             "compare with more --steps");
@@ -262,6 +268,21 @@ TEST(ProductionGuide, OfShortRunsTheLadderKnowsNaNAndInfAlone) {
       << flat;
   EXPECT_EQ(flat.find("loss_rise"), std::string::npos) << flat;
   EXPECT_EQ(flat.find("norm_factor"), std::string::npos) << flat;
+}
+
+// The ladder compares from the 101st step on.
+TEST(ProductionGuide, ARunNoLongerThanTheWindowHasNoThreshold) {
+  const Json runs = Json::array({measured_run()});
+  EXPECT_FALSE(thresholds_of(runs, 1).is_known());
+  EXPECT_FALSE(thresholds_of(runs, 100).is_known());
+  EXPECT_TRUE(thresholds_of(runs, 101).is_known());
+  const ProductionGuide guide = guide_of_runs(runs, 100);
+  EXPECT_EQ(guide.figures.at("measured_thresholds"), false);
+  EXPECT_EQ(guide.config.precision_adaptive.options.loss_rise, 0.0);
+  const Json& monitor = guide.figures.at("monitor");
+  EXPECT_EQ(monitor[0].at("watch"),
+            "no threshold: the run has 100 steps, and only those after the first 100 are compared");
+  EXPECT_EQ(monitor[1].at("watch"), "no threshold, for the same reason");
 }
 
 TEST(ProductionGuide, TheCostOfProbesIsThatOfTheInterval) {
