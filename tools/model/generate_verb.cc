@@ -72,10 +72,10 @@ class PromptReader {
       : choice_(choice), model_(model), codec_(codec), context_(context) {}
 
   void add_text(const std::string& where, const std::string& text) {
-    const Prompt prompt{.where = where, .text = text, .tokens = take_text(where, [&] {
-                                                        return codec_.encode(text, choice_.encoding);
-                                                      })};
-    add(prompt, std::ssize(prompt.tokens));
+    Prompt prompt{.where = where, .text = text, .tokens = {}};
+    prompt.tokens = take_text(where, [&] { return codec_.encode(text, choice_.encoding); });
+    const int64_t whole = std::ssize(prompt.tokens);
+    add(std::move(prompt), whole);
   }
 
   bool has_chats() const { return template_.has_value(); }
@@ -96,7 +96,7 @@ class PromptReader {
       messages.erase(begin, next);
       prompt = conversation(where, messages);
     }
-    add(prompt, whole);
+    add(std::move(prompt), whole);
   }
 
   void add_line(const std::string& where, std::string_view line) {
@@ -139,7 +139,7 @@ class PromptReader {
   }
 
   // `whole`: its tokens with all turns. The generator sees the last tokens that fit.
-  void add(const Prompt& prompt, int64_t whole) {
+  void add(Prompt prompt, int64_t whole) {
     const int64_t left = std::ssize(prompt.tokens), out = whole - std::min(left, context_);
     take_text(prompt.where, [&] {
       require<DataError>(out == 0 || !choice_.no_truncate,
@@ -151,7 +151,7 @@ class PromptReader {
       log_warn("{}: it has {} tokens, and the model's context {}: {} tokens {} are left out", prompt.where, whole,
                context_, out, left > context_ ? "at its start" : "of its oldest turns");
     }
-    list_.prompts.push_back(prompt);
+    list_.prompts.push_back(std::move(prompt));
   }
 
   void find_template() {
