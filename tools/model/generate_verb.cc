@@ -7,7 +7,6 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
-#include "core/data/data_kind.h"
 #include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "tools/config/data_paths.h"
@@ -16,6 +15,7 @@
 #include "tools/model/runtime/loaded_model.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/text/chat/chat_template.h"
+#include "tools/text/unpacker.h"
 
 namespace mantissa {
 namespace {
@@ -113,11 +113,11 @@ class PromptReader {
   }
 
   void add_file(const std::string& path) {
-    const std::optional<std::string> content = text_of_file(path);
-    require<DataError>(content.has_value(), "{}: cannot be read", path);
+    const TextFile file(path);
+    const std::string_view name = unpacked_name(path);
     constexpr std::string_view kJson[] = {".jsonl", ".ndjson", ".json"};
-    const bool is_json = std::ranges::any_of(kJson, [&path](std::string_view end) { return path.ends_with(end); });
-    for_each_line(without_byte_order_mark(*content), [&](size_t number, std::string_view line) {
+    const bool is_json = std::ranges::any_of(kJson, [name](std::string_view end) { return name.ends_with(end); });
+    for_each_line(file.text(), [&](size_t number, std::string_view line) {
       const std::string where = fmt::format("{}:{}", path, number);
       if (!is_json) return add_text(where, std::string(line));
       add_line(where, line);
