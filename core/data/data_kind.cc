@@ -22,6 +22,7 @@ constexpr Magic kMagics[] = {
     {"PK\x03\x04", "is a zip archive: unpack it first (unzip)"},
     {"PAR1", "is a Parquet file: write its texts or tokens to a plain file"},
     {"ARROW1", kArrow},
+    {"FEA1", kArrow},
     {"\x93NUMPY", "is a NumPy file with a header: write the tokens with ndarray.tofile()"},
 };
 constexpr std::string_view kBzip2 = "BZh", kBzip2Block = "1AY&SY";  // a digit between the two
@@ -46,10 +47,9 @@ std::string why_packed(std::span<const std::byte> start) {
   if (text.size() > kTarMagic && text.substr(kTarMagic).starts_with("ustar")) {
     return "is a tar archive: unpack it first (tar -x)";
   }
-  // A stream: -1, the size of the first message, which is below 64 KiB, and where in it the root table is.
-  constexpr std::string_view kZeros("\0\0\0", 3);
-  const bool is_arrow = text.starts_with("\xff\xff\xff\xff") && text.size() > 12 &&
-                        text.substr(6, 2) == kZeros.substr(1) && text.substr(9, 3) == kZeros;
+  // A stream: -1, the size of the first message, and where in it the root table is.
+  const bool is_arrow =
+      text.starts_with("\xff\xff\xff\xff") && text.size() > 12 && text.substr(9, 3) == std::string_view("\0\0\0", 3);
   if (is_arrow) return kArrow;
   const bool is_bzip2 = text.starts_with(kBzip2) && text.find(kBzip2Block, kBzip2.size()) == kBzip2.size() + 1;
   return is_bzip2 ? "is compressed by bzip2: unpack it first (bunzip2)" : "";

@@ -233,6 +233,15 @@ TEST(ConfigMemory, IsPredictedForADeviceThatIsNotHere) {
   const Outcome unknown = config({"--hardware", "h10"});
   EXPECT_EQ(unknown.exit_code, 2) << unknown.output;
   EXPECT_NE(unknown.output.find("--hardware: expected one of t4, v100"), std::string::npos) << unknown.output;
+  const std::vector<std::vector<std::string>> bad = {{"--hardware", "h100", "device=cpu", "comm.backend=mpi"},
+                                                     {"--hardware", "tpu-v3"},
+                                                     {"--ranks", "2", "--ranks-per-node", "3", "--hardware", "h100"},
+                                                     {"--ranks-per-node", "0"}};
+  for (const auto& options : bad) {
+    const Outcome refused = config(options);
+    EXPECT_EQ(refused.exit_code, 2) << options[0] << options[1] << refused.output;
+    EXPECT_NE(refused.output.find(options.size() > 4 ? "at most the 2 of" : "--"), std::string::npos) << refused.output;
+  }
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ void copy(std::span<const char* const> names, const std::string& from, const std
     error.clear();
     fs::create_directories(to, error);
     if (!error) fs::remove(target, error);  // it may be a link to a file elsewhere
-    if (!error) fs::copy_file(source, target, fs::copy_options::overwrite_existing, error);
+    if (!error) fs::copy_file(source, target, error);
     if (error) throw CheckpointError(fmt::format("{}: cannot be written: {}", target.string(), error.message()));
   }
 }

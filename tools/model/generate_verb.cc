@@ -7,7 +7,6 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
-#include "core/data/data_kind.h"
 #include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "tools/config/data_paths.h"
@@ -16,6 +15,7 @@
 #include "tools/model/runtime/loaded_model.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/text/chat/chat_template.h"
+#include "tools/text/unpacker.h"
 
 namespace mantissa {
 namespace {
@@ -72,10 +72,10 @@ class PromptReader {
       : choice_(choice), model_(model), codec_(codec), context_(context) {}
 
   void add_text(const std::string& where, const std::string& text) {
-    const Prompt prompt{.where = where, .text = text, .tokens = take_text(where, [&] {
-                                                        return codec_.encode(text, choice_.encoding);
-                                                      })};
-    add(prompt, std::ssize(prompt.tokens));
+    Prompt prompt{.where = where, .text = text, .tokens = {}};
+    prompt.tokens = take_text(where, [&] { return codec_.encode(text, choice_.encoding); });
+    const int64_t whole = std::ssize(prompt.tokens);
+    add(std::move(prompt), whole);
   }
 
   bool has_chats() const { return template_.has_value(); }
@@ -96,7 +96,7 @@ class PromptReader {
       messages.erase(begin, next);
       prompt = conversation(where, messages);
     }
-    add(prompt, whole);
+    add(std::move(prompt), whole);
   }
 
   void add_line(const std::string& where, std::string_view line) {
@@ -113,11 +113,11 @@ class PromptReader {
   }
 
   void add_file(const std::string& path) {
-    const std::optional<std::string> content = text_of_file(path);
-    require<DataError>(content.has_value(), "{}: cannot be read", path);
+    const TextFile file(path);
+    const std::string_view name = unpacked_name(path);
     constexpr std::string_view kJson[] = {".jsonl", ".ndjson", ".json"};
-    const bool is_json = std::ranges::any_of(kJson, [&path](std::string_view end) { return path.ends_with(end); });
-    for_each_line(without_byte_order_mark(*content), [&](size_t number, std::string_view line) {
+    const bool is_json = std::ranges::any_of(kJson, [name](std::string_view end) { return name.ends_with(end); });
+    for_each_line(file.text(), [&](size_t number, std::string_view line) {
       const std::string where = fmt::format("{}:{}", path, number);
       if (!is_json) return add_text(where, std::string(line));
       add_line(where, line);
@@ -139,7 +139,7 @@ class PromptReader {
   }
 
   // `whole`: its tokens with all turns. The generator sees the last tokens that fit.
-  void add(const Prompt& prompt, int64_t whole) {
+  void add(Prompt prompt, int64_t whole) {
     const int64_t left = std::ssize(prompt.tokens), out = whole - std::min(left, context_);
     take_text(prompt.where, [&] {
       require<DataError>(out == 0 || !choice_.no_truncate,
@@ -151,7 +151,7 @@ class PromptReader {
       log_warn("{}: it has {} tokens, and the model's context {}: {} tokens {} are left out", prompt.where, whole,
                context_, out, left > context_ ? "at its start" : "of its oldest turns");
     }
-    list_.prompts.push_back(prompt);
+    list_.prompts.push_back(std::move(prompt));
   }
 
   void find_template() {

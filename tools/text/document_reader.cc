@@ -9,6 +9,7 @@
 #include "core/base/check.h"
 #include "core/data/data_kind.h"
 #include "core/io/files.h"
+#include "core/io/json_node.h"
 #include "tools/text/parquet_reader.h"
 #include "tools/text/unpacker.h"
 
@@ -61,8 +62,11 @@ bool starts_with_object(std::string_view text, const std::string& key) {
   const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
   const std::string_view line = text.substr(begin, std::min(text.find('\n', begin), begin + kBatchBytes) - begin);
   if (!line.starts_with('{')) return false;
-  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains(key);
+  try {
+    return JsonNode::parse(line).contains(key);
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -72,7 +76,8 @@ std::string why_no_single_text(const std::string& path, std::string_view text, c
   if (starts_with_object(text, key)) return fmt::format("it starts with a JSON object that has '{}'", key);
   const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
   const bool is_json = text.substr(begin, 1) == "{" || text.substr(begin, 1) == "[";
-  if (is_json && unpacked_name(path).ends_with(".json")) {
+  const std::string_view name = unpacked_name(path);
+  if (is_json && (name.ends_with(".json") || name.ends_with(".jsonl") || name.ends_with(".ndjson"))) {
     return fmt::format("its first line is no JSON object that has '{}'", key);
   }
   return why_no_text(std::as_bytes(std::span(text.substr(0, kSample))));

@@ -29,7 +29,10 @@ Unpacker::Library library_of(Stream blank, Begin begin, Call call, End end, int 
     if (begin(stream.get()) != 0) throw std::bad_alloc();
     return stream;
   };
-  return [=, stream = start()](In in, Out out) mutable {
+  return [=, stream = start(), has_ended = false](In in, Out out) mutable {
+    // Zeros may fill up the file behind a stream.
+    const auto filled = std::ranges::find_if(in, [](std::byte byte) { return byte != std::byte{}; }) - in.begin();
+    if (has_ended && filled > 0) return Unpacker::Step{.taken = static_cast<size_t>(filled), .is_end = true};
     constexpr size_t kMost = size_t{1} << 30;  // they count in 32 bits
     in = in.first(std::min(in.size(), kMost));
     out = out.first(std::min(out.size(), kMost));
@@ -41,6 +44,7 @@ Unpacker::Library library_of(Stream blank, Begin begin, Call call, End end, int 
     const int code = static_cast<int>(call(stream.get()));
     const Unpacker::Step step{in.size() - stream->avail_in, out.size() - stream->avail_out, code == at_end,
                               code == 0 || code == at_end || code == starved};
+    has_ended = step.is_end;
     if (step.is_end) stream = start();
     return step;
   };

@@ -142,17 +142,25 @@ void keep_positions(const Config& run, const std::string& folder) {
 
 // The chat template of the data, if it holds conversations.
 std::string chat_template_of(const DataConfig& data) {
+  std::string first, where;
   for (const auto& [setting, files] : DataConfig::file_lists(data)) {
     for (const std::string& pattern : in_folders(*files, data.format)) {
       for (const std::string& path : expand_glob(pattern)) {
         if (!path.ends_with(".safetensors")) continue;
         const SafetensorsReader shard(path);
         const auto found = shard.metadata().find(kChatTemplateKey);
-        if (found != shard.metadata().end()) return found->second;
+        if (found == shard.metadata().end() || found->second == first) continue;
+        if (first.empty()) {
+          std::tie(first, where) = std::pair(found->second, path);
+        } else {
+          log_warn("{}: its conversations have another chat template than those of {}, whose template the run keeps",
+                   path, where);
+          return first;
+        }
       }
     }
   }
-  return "";
+  return first;
 }
 
 // A model that learns conversations is used with their template, and its texts end at the end of a turn.
@@ -169,6 +177,7 @@ void keep_chat_template(const Config& run, const std::string& folder) {
   const auto tokenizer = open_tokenizer(own.empty() ? run.data.tokenizer : own);
   const auto end_of_turn = tokenizer->id_of(find_chat_template(folder, "").end_of_turn());
   std::set<int32_t> ends = end_ids(run.train.run_dir);
+  if (!end_of_turn) log_warn("the end of a turn is no token of the tokenizer: other programs write on behind it");
   if (!end_of_turn || !ends.insert(*end_of_turn).second) return;
   ends.insert(tokenizer->eos().value_or(*end_of_turn));
   const std::string file = folder + "/generation_config.json";

@@ -67,6 +67,8 @@ TEST_F(GenerateOptions, AFileOfPromptsGivesALineEachInItsOrder) {
     EXPECT_EQ(text({"--prompts", file(name, "\xef\xbb\xbf" + lines)}), output) << name;
   }
   EXPECT_EQ(text({"--prompts", file("marked.txt", "\xef\xbb\xbf" + plain)}), output);
+  EXPECT_EQ(run_shell("gzip -kf " + file("packed.jsonl", lines)).exit_code, 0);
+  EXPECT_EQ(text({"--prompts", run_->folder() + "/packed.jsonl.gz"}), output);
 }
 
 TEST_F(GenerateOptions, AStopStringEndsTheText) {
@@ -146,6 +148,9 @@ TEST_F(GenerateOptions, AChatLongerThanTheContextLosesItsOldestTurns) {
 TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
   expect_refused({}, 2, "give one of --prompt, --chat, --messages and --prompts, got 0 of them");
   expect_refused({"--prompt", "a", "--chat", "b"}, 2, "got 2 of them");
+  for (const char* const setting : {"model.vocab=300", "model.width=16", "model.layers=2", "model.lora.rank=2"}) {
+    expect_refused({setting, "--prompt", "a"}, 2, "its weights are of another model (saved -> now):");
+  }
   expect_refused({"--prompt", "a", "--system", "b"}, 2, "are for conversations: give --chat");
   expect_refused({"--prompts", file("plain.txt", "a\n"), "--system", "b"}, 2, "plain.txt has none");
   expect_refused({"--prompt", "a", "--batch", "2"}, 2, "--batch requires --prompts");

@@ -162,6 +162,17 @@ TEST(TokenizerConfig, TokensThatItAloneNamesAreAdded) {
   EXPECT_EQ(ids, (std::vector<int32_t>{size, size + 1, mark, size + 2}));
   EXPECT_EQ(tokenizer->decode(ids), "<think><|im_end|>!<more>");
   EXPECT_EQ(tokenizer->decode(ids, {.skip_special_tokens = true}), "<think>");
+  // Its flags hold, and its order.
+  const auto ids_of = [](const Tokenizer& other, std::string_view text) {
+    std::vector<int32_t> found;
+    other.encode(text, found);
+    return found;
+  };
+  const Json flags = {{"0", {{"content", "<|endoftext|>"}, {"special", true}, {"rstrip", true}}}};
+  const auto stripping = opened("tokenizer_config.json", {{"added_tokens_decoder", flags}});
+  EXPECT_EQ(ids_of(*stripping, "<|endoftext|>  !"), (std::vector<int32_t>{0, mark}));
+  folder.write("tokenizer_config.json", R"({"extra_special_tokens": {"b": "<img>", "a": "<aud>"}})");
+  EXPECT_EQ(ids_of(*open_tokenizer(folder.path()), "<img><aud>"), (std::vector<int32_t>{size, size + 1}));
   // Older folders name special tokens in a file of their own.
   opened("tokenizer_config.json", {{"eos_token", "!"}});
   EXPECT_EQ(opened("special_tokens_map.json", {{"eos_token", {{"content", "</s>"}}}})->eos(), size);

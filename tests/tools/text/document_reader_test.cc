@@ -110,6 +110,10 @@ TEST(DocumentReader, ReadsCompressedFilesAsTheirContents) {
     if (suffix != ".bz2") {
       EXPECT_EQ(read(folder.write("named_otherwise", pack("a text"))).texts, std::vector<std::string>{"a text"});
     }
+    if (suffix != ".zst") {  // zeros may fill up the file
+      const Read padded = read(folder.write("a.jsonl" + suffix, pack(small) + std::string(8, '\0')));
+      EXPECT_EQ(padded.texts.size(), 100u);
+    }
     const Read whole = read(folder.write("large.txt" + suffix, pack(large)));
     ASSERT_EQ(whole.texts.size(), 1u);
     EXPECT_TRUE(whole.texts[0] == large);
@@ -160,6 +164,7 @@ TEST(DocumentReader, KnowsLinesOfJsonByTheirFirstLine) {
     return found.doubt;
   };
   EXPECT_EQ(doubt_of("a.txt", lines), "it starts with a JSON object that has 'text'");
+  EXPECT_EQ(doubt_of("n.txt", "{\"text\": \"a\", \"v\": NaN}\n"), "it starts with a JSON object that has 'text'");
   EXPECT_EQ(doubt_of("b.json", "{\"body\": \"a\"}\n"), "its first line is no JSON object that has 'text'");
   EXPECT_EQ(doubt_of("c.json", "[\n{\"text\": \"a\"}]\n"), "its first line is no JSON object that has 'text'");
   EXPECT_EQ(doubt_of("d.json", "{\n  \"text\": \"a\"\n}\n"), "its first line is no JSON object that has 'text'");

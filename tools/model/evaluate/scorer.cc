@@ -274,7 +274,7 @@ Task read_task(const std::string& path, const TextCodec& text, const ModelConfig
   int32_t magic = 0;
   if (bytes.size() >= 1024) std::memcpy(&magic, bytes.data(), sizeof(magic));
   Task task = magic == kHellaSwagMagic ? read_hellaswag(path, bytes, std::min(model.vocab, text.vocab()))
-                                       : read_lines(path, file.text(), text);
+                                       : read_lines(path, TextFile(path).text(), text);
   if (task.questions.empty()) throw DataError(fmt::format("{}: it holds no questions", path));
   return task;
 }

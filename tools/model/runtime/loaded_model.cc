@@ -1,5 +1,7 @@
 #include "tools/model/runtime/loaded_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <sstream>
@@ -34,6 +36,17 @@ std::vector<int32_t> numbers_in(std::string_view text) {
   return tokens;
 }
 
+// Weights do not fit another model, or mean something else in it. RoPE has positions for any context.
+void require_same_model(const std::string& folder, const Config& saved, const Config& now) {
+  std::vector<std::string> differences = training_differences(saved, now);
+  std::erase_if(differences, [&](const std::string& difference) {
+    return !difference.starts_with("model.") || difference.starts_with("model.dropout: ") ||
+           (difference.starts_with("model.context: ") && now.model.position == Position::kRope);
+  });
+  require<ConfigError>(differences.empty(), "{}: its weights are of another model (saved -> now):\n  {}\nLeave it out",
+                       folder, fmt::join(differences, "\n  "));
+}
+
 // `path`: a model of another program, or a checkpoint folder.
 Config config_of_model(const std::string& path, const std::vector<std::string>& overrides) {
   if (is_foreign_model(path)) {
@@ -43,8 +56,9 @@ Config config_of_model(const std::string& path, const std::vector<std::string>& 
   }
   const Checkpoint checkpoint = read_manifest(path);
   return read_state(checkpoint.folder, [&] {
-    const Config run = parse_config(checkpoint.state.at("config").get<std::string>(),
-                                    checkpoint.folder + "/" + kManifestName, overrides);
+    const std::string yaml = checkpoint.state.at("config"), origin = checkpoint.folder + "/" + kManifestName;
+    const Config run = parse_config(yaml, origin, overrides);
+    require_same_model(checkpoint.folder, parse_config(yaml, origin), run);
     Config config = config_of(run, checkpoint.step, checkpoint.state.at("run"));
     const bool is_given = std::ranges::any_of(overrides, [](const std::string& setting) {
       return setting.starts_with("model.context=") || setting.starts_with("model=");

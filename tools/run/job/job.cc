@@ -269,8 +269,8 @@ void Job::watch(const Config& config, double factor, const char* activity) {
   const std::string waiting = fmt::format(
       "rank {} (node {}, process {}) {},\n"
       "  which waits for all {} ranks: one is stopped, has ended, or cannot be reached. Look for its process.\n"
-      "  The limit is {:.0f} times watchdog.least_deadline_s",
-      launcher_rank(), host_name(), getpid(), activity, launcher_size(), factor);
+      "  The limit is {:.0f} s: {:.0f} times watchdog.least_deadline_s, or watchdog.deadline_s if that is longer",
+      launcher_rank(), host_name(), getpid(), activity, launcher_size(), limit_s, factor);
   watch_.emplace(limit_s, launcher_rank(), waiting);
 }
 

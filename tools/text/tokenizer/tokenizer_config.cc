@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/base/log.h"
+#include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "tools/text/tokenizer/tokenizer.h"
 
@@ -36,11 +37,15 @@ void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int
     json.update(read_json_object<DataError>(older));
   }
   const JsonNode config(json, path);
-  const auto add = [&](AddedToken token) -> std::optional<int32_t> {
+  // `has_flags`: they replace those of tokenizer.json.
+  const auto add = [&](AddedToken token, bool has_flags = false) -> std::optional<int32_t> {
     if (token.content.empty()) return std::nullopt;
     const auto known = std::ranges::find(parts.added_tokens, token.content, &AddedToken::content);
     if (known != parts.added_tokens.end()) {
-      known->special |= token.special;
+      token.id = known->id;
+      token.special |= known->special;
+      known->special = token.special;
+      if (has_flags) *known = token;
       return known->id;
     }
     int64_t next = vocab_size;
@@ -60,7 +65,7 @@ void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int
       by_id.emplace(id, decoder->at(key));
     }
     for (const auto& [id, node] : by_id) {
-      if (const auto given = add(token_of(node, false)); given && *given != id) {
+      if (const auto given = add(token_of(node, false), true); given && *given != id) {
         log_warn("{}: the token has id {} here, as in transformers; correct the id or tokenizer.json", node.where(),
                  *given);
       }
@@ -73,11 +78,15 @@ void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int
     if (key == std::string_view("bos_token")) parts.bos = id;
     if (key == std::string_view("eos_token")) parts.eos = id;
   }
+  const auto as_written = nlohmann::ordered_json::parse(text_of_file(path).value_or(""), nullptr, false);
   for (const char* const key : {"additional_special_tokens", "extra_special_tokens"}) {
     const auto list = config.find(key);
     if (!list) continue;
-    for (const nlohmann::json& token : list->value())
-      add(token_of({token, list->where()}, true));  // a list or an object
+    // A list, or an object, whose order gives the ids.
+    const bool has_order = as_written.is_object() && as_written.contains(key);
+    for (const nlohmann::json token : has_order ? as_written.at(key) : nlohmann::ordered_json(list->value())) {
+      add(token_of({token, list->where()}, true));
+    }
   }
 }
 
