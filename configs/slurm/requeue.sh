@@ -47,6 +47,7 @@ is_unfinished() {
   while [[ $# -gt 2 && $2 != train ]]; do shift; done
   local run state=0
   run=$("$1" config "${@:3}" 2>/dev/null | sed -n 's/^ *run_dir: *//p' | sed 's/^"\(.*\)"$/\1/; q')
+  [[ -z $run || -e $run ]] || return 0 # no rank came as far as its folder
   "$1" status "$run" &>/dev/null || state=$?
   ((state == 75 || state == 12))
 }

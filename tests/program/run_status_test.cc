@@ -249,6 +249,9 @@ TEST(RunStatusOfARun, ARefusedStartLeavesADoneRunDone) {
   }
   run.train(1, {"train.steps=8"});
   EXPECT_TRUE(status(run).output.starts_with("done: step 8 of 8, "));
+  const std::string copy = run.folder() + "/copy";
+  std::filesystem::copy(run.run_dir(), copy, std::filesystem::copy_options::recursive);  // with a lock of now
+  EXPECT_TRUE(run_verb({"status", copy}).output.starts_with("done: step 8 of 8, "));
 }
 
 TEST(RunStatusOfARun, FilesThatCannotBeWrittenDoNotStopIt) {

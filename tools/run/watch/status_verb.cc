@@ -105,6 +105,16 @@ std::string error_of_start(const std::string& run_dir, double begun) {
   return "";
 }
 
+// Unix time of the last start that came as far as its black box; 0 without one.
+double last_box(const std::string& run_dir) {
+  try {
+    return 1e-9 *
+           static_cast<double>(read_black_box(BlackBox::path(run_dir + kBlackBoxFolder, 0)).header.started_unix_ns);
+  } catch (const DataError&) {
+    return 0.0;
+  }
+}
+
 // The heartbeat of a run that was killed may be seconds old. Its black box has the last step.
 void take_last_step(const std::string& run_dir, RunFigures& figures) {
   try {
@@ -202,7 +212,10 @@ LastCheckpoint last_checkpoint(const std::string& run_dir) {
 
 RunStatus read_status(const std::string& run_dir, double now) {
   const std::string lock = run_dir + "/" + kLockName;
-  for (const std::string& file : {lock, run_dir + "/" + kMetricsPromName}) require_readable(file);
+  for (const std::string& file :
+       {lock, run_dir + "/" + kMetricsPromName, run_dir + "/" + kRunLogName, checkpoint_root(run_dir)}) {
+    require_readable(file);
+  }
   const auto begun = changed_at(lock);
   RunStatus status{.figures = read_metrics_prom(run_dir), .begun = to_seconds(begun.value_or(timespec{}))};
   if (!begun && !status.figures) {
@@ -210,6 +223,12 @@ RunStatus read_status(const std::string& run_dir, double now) {
     throw ConfigError("'{}' is not a run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName);
   }
   status.health = judge(status.figures, is_held(lock), status.begun, now);
+  // A copied run has a new lock, and a start may have been killed before it was accepted: the end before counts.
+  if (status.health == RunHealth::kDead && status.figures && status.figures->progress != RunProgress::kRunning &&
+      last_box(run_dir) <= last_beat(status.figures)) {
+    status.begun = (*status.figures)["start"].value_or(0.0);
+    status.health = judge(status.figures, false, status.begun, now);
+  }
   status.checkpoint = last_checkpoint(run_dir);
   read_warnings(run_dir + "/" + kRunLogName, status);
   if (status.health != RunHealth::kDead) return status;

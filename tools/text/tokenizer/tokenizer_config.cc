@@ -25,6 +25,17 @@ AddedToken token_of(const JsonNode& node, bool is_named) {
           .rstrip = node.flag("rstrip", false)};
 }
 
+// The tokens of a list, or of an object, whose order in the file gives the ids.
+std::vector<nlohmann::json> tokens_in(const JsonNode& list, const std::string& path, const char* key) {
+  const auto as_written = nlohmann::ordered_json::parse(text_of_file(path).value_or(""), nullptr, false);
+  const bool has_order = as_written.is_object() && as_written.contains(key);
+  std::vector<nlohmann::json> tokens;
+  for (const auto& token : has_order ? as_written.at(key) : nlohmann::ordered_json(list.value())) {
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
 }  // namespace
 
 void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int64_t vocab_size,
@@ -78,15 +89,10 @@ void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int
     if (key == std::string_view("bos_token")) parts.bos = id;
     if (key == std::string_view("eos_token")) parts.eos = id;
   }
-  const auto as_written = nlohmann::ordered_json::parse(text_of_file(path).value_or(""), nullptr, false);
   for (const char* const key : {"additional_special_tokens", "extra_special_tokens"}) {
     const auto list = config.find(key);
     if (!list) continue;
-    // A list, or an object, whose order gives the ids.
-    const bool has_order = as_written.is_object() && as_written.contains(key);
-    for (const nlohmann::json token : has_order ? as_written.at(key) : nlohmann::ordered_json(list->value())) {
-      add(token_of({token, list->where()}, true));
-    }
+    for (const nlohmann::json& token : tokens_in(*list, path, key)) add(token_of({token, list->where()}, true));
   }
 }
 

@@ -111,7 +111,13 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, 
 }
 
 std::vector<MemoryTable> predict_memory_tables(const Config& config, const MemoryRequest& request) {
+  require<ConfigError>(request.ranks_per_node <= request.ranks,
+                       "--ranks-per-node {}: expected at most the {} of --ranks", request.ranks_per_node,
+                       request.ranks);
   if (request.absent == nullptr) return predict_memory_tables(config, request.ranks);
+  require<ConfigError>(request.absent->title.starts_with("NVIDIA ") && config.device != "cpu",
+                       "--hardware {}: expected an NVIDIA GPU and device=cuda or auto, got {} and device={}",
+                       request.absent->name, request.absent->title, config.device);
   const DryRunOptions there{.ranks = request.ranks, .support = request.absent->fp8_gemm_support};
   return for_each_phase(config, [&](const Config& own) { return predict_memory_table(own, there); });
 }

@@ -34,6 +34,7 @@ struct MemoryRequest {
   int ranks = 1, ranks_per_node = 0;  // 0: all on one node
   const Hardware* absent = nullptr;   // a device that is not here, and counts instead of config.device
 };
+// ConfigError for a device that does not fit the configuration, too.
 std::vector<MemoryTable> predict_memory_tables(const Config& config, const MemoryRequest& request);
 // MemoryError if the most that a phase needs is more than the host has: such a training would be killed as soon as it
 // touches what is missing. A warning if the ranks of a node need more together. GPUs refuse it themselves.
