@@ -148,7 +148,7 @@ TEST_F(GenerateOptions, AChatLongerThanTheContextLosesItsOldestTurns) {
 TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
   expect_refused({}, 2, "give one of --prompt, --chat, --messages and --prompts, got 0 of them");
   expect_refused({"--prompt", "a", "--chat", "b"}, 2, "got 2 of them");
-  for (const char* const setting : {"model.vocab=300", "model.width=16", "model.layers=2", "model.lora.rank=2"}) {
+  for (const char* const setting : {"model.vocab=300", "model.width=16", "model.layers=5", "model.lora.rank=2"}) {
     expect_refused({setting, "--prompt", "a"}, 2, "its weights are of another model (saved -> now):");
   }
   expect_refused({"--prompt", "a", "--system", "b"}, 2, "are for conversations: give --chat");
@@ -160,7 +160,7 @@ TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
   expect_refused({"--prompt", "a", "--top-p", "1.5"}, 2, "top-p");
   expect_refused({"--prompt", "a", "--repetition-penalty", "0"}, 2, "the repetition penalty");
   expect_refused({"--prompt", ""}, 2, "--prompt: the prompt must hold at least one token");
-  expect_refused({"--prompts", run_->folder() + "/none.txt"}, 3, "none.txt: cannot be read");
+  expect_refused({"--prompts", run_->folder() + "/none.txt"}, 3, "none.txt: cannot read the file");
   expect_refused({"--prompts", file("empty.txt", "\n\n")}, 3, "the file has no prompt");
   expect_refused({"--prompts", file("bad.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\"\n")}, 3,
                  "bad.jsonl:2: not valid JSON");

@@ -105,7 +105,7 @@ std::string error_of_start(const std::string& run_dir, double begun) {
   return "";
 }
 
-// Unix time of the last start that came as far as its black box; 0 without one.
+// When the newest black box of rank 0 was begun, in Unix time; 0 without a box.
 double last_box(const std::string& run_dir) {
   try {
     return 1e-9 *
