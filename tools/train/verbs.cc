@@ -97,16 +97,16 @@ class TrainingJob {
     if (std::error_code unknown; std::filesystem::exists(run_.train.run_dir, unknown)) hold_folder();
     const auto last = read_metrics_prom(run_.train.run_dir);
     const bool goes_on = folder_ && !(last && last->progress == RunProgress::kDone);
-    const int32_t found = all_gather_records(communicator_, int32_t{folder_.has_value()} + int32_t{goes_on}).front();
-    has_folder_ = found > 0;
+    has_folder_ = all_gather_records(communicator_, int32_t{folder_.has_value()}).front() != 0;
+    const bool leaves_error = all_gather_records(communicator_, int32_t{goes_on}).front() != 0;
     checkpoint_ = find_resume_point(run_, communicator_);
     if (checkpoint_) require_steps_left(run_, *checkpoint_);
     if (folder_ && !checkpoint_) warn_of_lost_steps(run_);
     if (is_finished()) return false;
     // A first start with mistyped data leaves no folder, and a run that is done stays as it is. A start that continues
     // a run leaves its error there.
-    if (checkpoint_ && found < 2) require_same_training(run_, *checkpoint_, communicator_);
-    if (!checkpoint_ || found < 2) batches_ = open_common_batches(run_, communicator_);
+    if (checkpoint_ && !leaves_error) require_same_training(run_, *checkpoint_, communicator_);
+    if (!checkpoint_ || !leaves_error) batches_ = open_common_batches(run_, communicator_);
     if (!checkpoint_) weights_ = find_initial_weights(run_, communicator_);
     evaluations_ = read_evaluations(run_, checkpoint_ ? run_.train.run_dir : run_.train.init_from, communicator_);
     hold_folder();

@@ -44,8 +44,7 @@ void assign(std::array<char, kSize>& target, std::string_view text) {
 constexpr NamedSignal kFatal[] = {{SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGABRT, "SIGABRT"},
                                   {SIGFPE, "SIGFPE"},   {SIGILL, "SIGILL"}, {SIGPIPE, "SIGPIPE"}};
 std::array<struct sigaction, std::size(kFatal)> g_fatal_actions_before;
-// The boxes of this process: more than one where ranks are threads. The first place is that of the current box.
-std::array<std::atomic<BlackBox*>, 64> g_boxes;
+std::atomic<BlackBox*> g_box = nullptr;  // the first where ranks are threads, as in tests
 
 // Standard output and error by poll(): 0 for a pipe or terminal that takes no more, POLLERR for a pipe without a
 // reader.
@@ -59,10 +58,9 @@ std::array<int, 2> output_states() {
 
 void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
   const bool is_lost_page = number == SIGBUS && info->si_code == BUS_ADRERR;
-  const auto replaces = [&](BlackBox* box) { return box != nullptr && box->replaces_file_at(info->si_addr); };
-  if (is_lost_page && std::ranges::any_of(g_boxes, replaces)) return;
   const auto* const signal = std::ranges::find(kFatal, number, &NamedSignal::number);
-  if (BlackBox* const box = g_boxes[0]) {
+  if (BlackBox* const box = g_box) {
+    if (is_lost_page && box->replaces_file_at(info->si_addr)) return;
     LostPageText buffer;
     const std::string_view lost = is_lost_page ? lost_page_error(info->si_addr, buffer) : std::string_view();
     const std::array<int, 2> outputs = output_states();
@@ -102,7 +100,7 @@ std::string BlackBox::path(const std::string& folder, int rank) {
   return fmt::format("{}/rank-{:04}.box", folder, rank);
 }
 
-BlackBox* BlackBox::current() { return g_boxes[0]; }
+BlackBox* BlackBox::current() { return g_box; }
 
 void BlackBox::map_file() {
   std::error_code ignored;
@@ -143,11 +141,8 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks)
   phases_[0].name = "start";
   innermost_ = &phases_[0];
   last_event_ns_ = counted_ns_ = nanoseconds(CLOCK_MONOTONIC);
-  for (std::atomic<BlackBox*>& place : g_boxes) {
-    BlackBox* none = nullptr;
-    if (place.compare_exchange_strong(none, this)) break;
-  }
-  if (g_boxes[0] != this) return;
+  BlackBox* none = nullptr;
+  if (!g_box.compare_exchange_strong(none, this)) return;
   before_ = set_range_sink(this);
   const stack_t stack{.ss_sp = signal_stack_.data(), .ss_flags = 0, .ss_size = signal_stack_.size()};
   sigaltstack(&stack, nullptr);
@@ -164,15 +159,9 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks)
 }
 
 BlackBox::~BlackBox() {
-  const bool is_current = g_boxes[0] == this;
-  for (size_t i = 0; is_current && i < std::size(kFatal); ++i) {
-    sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
-  }
-  for (std::atomic<BlackBox*>& place : g_boxes) {
-    BlackBox* self = this;
-    place.compare_exchange_strong(self, nullptr);
-  }
-  if (is_current) {
+  if (g_box == this) {
+    for (size_t i = 0; i < std::size(kFatal); ++i) sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
+    g_box = nullptr;
     const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
     sigaltstack(&none, nullptr);
     set_range_sink(before_);

@@ -138,7 +138,8 @@ TEST(PrecisionSummary, EqualSaysWhatSoFewSeedsCannotExclude) {
   EXPECT_EQ(worse.find("Equal means"), std::string::npos) << worse;
 }
 
-TEST(PrecisionSummary, TooFewStepsAreNotCalledEqual) {
+// Runs that still learn at their end, and others with losses that are `rise` times (50 + loss) higher.
+auto short_runs(double rise) {
   std::vector<TrainingRecord> baseline, other;
   for (const double loss : {2.0, 2.2, 2.1}) {
     baseline.push_back(run(loss));
@@ -146,8 +147,13 @@ TEST(PrecisionSummary, TooFewStepsAreNotCalledEqual) {
       baseline.back().steps[static_cast<size_t>(step)].loss = loss + 1 - step / 19.0;
     other.push_back(baseline.back());
     other.back().steps[1].loss += 1e-6;
+    other.back().validation.back().loss += rise * (50 + loss);
   }
-  const auto found = comparison(baseline, other);
+  return comparison(baseline, other);
+}
+
+TEST(PrecisionSummary, TooFewStepsAreNotCalledEqual) {
+  const auto found = short_runs(0.0);
   const Json summary = summary_of(found, 1);
   EXPECT_EQ(summary["verdict"], "inconclusive");
   EXPECT_NE(text_of(found).find("bf16: too few steps to tell: 27 % of what the baseline learnt"), std::string::npos)
@@ -156,16 +162,7 @@ TEST(PrecisionSummary, TooFewStepsAreNotCalledEqual) {
 
 // They say nothing of longer runs, whichever side of 0 the interval is on, and so do more seeds.
 TEST(PrecisionSummary, DifferencesWithinTheMarginOfShortRunsAreInconclusive) {
-  std::vector<TrainingRecord> baseline, other;
-  for (const double loss : {2.0, 2.2, 2.1}) {
-    baseline.push_back(run(loss));
-    for (int step = 0; step < 20; ++step)
-      baseline.back().steps[static_cast<size_t>(step)].loss = loss + 1 - step / 19.0;
-    other.push_back(baseline.back());
-    other.back().steps[1].loss += 1e-6;
-    other.back().validation.back().loss += 0.0005 + 1e-5 * loss;
-  }
-  const Json summary = summary_of(comparison(baseline, other), 1);
+  const Json summary = summary_of(short_runs(1e-5), 1);
   EXPECT_GT(summary["loss_difference"]["interval"]["low"], 0.0);
   EXPECT_EQ(summary["verdict"], "inconclusive");
   EXPECT_EQ(summary["power"], 0.0) << "of the whole rule";
