@@ -138,7 +138,7 @@ TEST(PrecisionSummary, EqualSaysWhatSoFewSeedsCannotExclude) {
   EXPECT_EQ(worse.find("Equal means"), std::string::npos) << worse;
 }
 
-// Runs that still learn at their end, and others with losses that are `rise` times (50 + loss) higher.
+// Runs still learning at their end, and the same with validation losses higher by `rise` times (50 + loss).
 auto short_runs(double rise) {
   std::vector<TrainingRecord> baseline, other;
   for (const double loss : {2.0, 2.2, 2.1}) {
