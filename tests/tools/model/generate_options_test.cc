@@ -190,6 +190,10 @@ TEST(EndOfText, IsThatOfConfigJsonWithoutAGenerationConfig) {
   EXPECT_EQ(end_with(other, "config.json"), "length");
   EXPECT_EQ(end_with({other, drawn}, "config.json"), "token");
   EXPECT_EQ(end_with(other, "generation_config.json"), "length");
+  // -1 and ids beyond every vocabulary end no text, as in transformers.
+  EXPECT_EQ(end_with(-1, "generation_config.json"), "length");
+  EXPECT_EQ(end_with({-1, int64_t{1} << 40, drawn}, "generation_config.json"), "token");
+  EXPECT_EQ(end_with({-1, other}, "generation_config.json"), "length");
 }
 
 // The base knows no template: the run has that of the conversations, and so has the export.

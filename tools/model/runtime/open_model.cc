@@ -98,10 +98,14 @@ std::set<int32_t> end_ids(const std::string& path) {
   std::error_code error;  // then it is not there
   const bool is_there = !folder.empty() && std::filesystem::exists(file, error);
   const nlohmann::json json = is_there ? JsonNode::read(file) : carried_config(path);
+  const auto add = [&ids](const JsonNode& id) {
+    id.expect(id.value().is_number_integer(), "a token's id, or -1 for none");
+    if (JsonNode::is_id(id.value())) ids.insert(id.id());
+  };
   std::set<int32_t> ids;
   const auto eos = JsonNode(json, is_there ? file : folder + "/config.json").find("eos_token_id");
-  if (eos && !eos->value().is_array()) ids.insert(eos->id());
-  for (size_t i = 0; eos && eos->value().is_array() && i < eos->array().size(); ++i) ids.insert(eos->at(i).id());
+  if (eos && !eos->value().is_array()) add(*eos);
+  for (size_t i = 0; eos && eos->value().is_array() && i < eos->array().size(); ++i) add(eos->at(i));
   return ids;
 }
 
