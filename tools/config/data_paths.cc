@@ -44,10 +44,9 @@ void require_one_kind(const std::string& folder, const std::vector<std::string>&
                      "'{}' holds no token files ({}), but {}, and data.format is tokens: if that has tokens, too, give "
                      "the pattern '{}/*{}', if it has text, give data.format=bytes",
                      folder, suffixes, files.front(), folder, fs::path(files.front()).extension().string());
-  if (format == DataFormat::kBytes && token_file != files.end()) {
-    throw DataError(fmt::format("'{}' holds token files ({}), but data.format is bytes: give data.format=tokens",
-                                folder, files.front()));
-  }
+  require<DataError>(format != DataFormat::kBytes || token_file == files.end(),
+                     "'{}' holds token files ({}), but data.format is bytes: give data.format=tokens", folder,
+                     files.front());
 }
 
 // The folder without symbolic links and without a slash at its end; unchanged if the system cannot resolve it.
@@ -262,9 +261,9 @@ void require_same_model(const Config& run, const ModelConfig& source) {
       differences.push_back(fmt::format("{}: {}, and there {}", path, value, theirs.at(path)));
     }
   }
-  if (differences.empty()) return;
-  throw ConfigError(fmt::format("train.init_from: {} is another model:\n  {}\nLeave these settings out to take its own",
-                                run.train.init_from, fmt::join(differences, "\n  ")));
+  require<ConfigError>(differences.empty(),
+                       "train.init_from: {} is another model:\n  {}\nLeave these settings out to take its own",
+                       run.train.init_from, fmt::join(differences, "\n  "));
 }
 
 std::string carried_folder(const std::string& path) {

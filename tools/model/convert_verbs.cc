@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
@@ -43,12 +44,10 @@ Config config_for(const ModelConfig& model, const std::string& run) {
 }
 
 void import_model(const ImportRequest& request) {
-  if (!is_foreign_model(request.model)) {
-    throw ConfigError(
-        fmt::format("'{}' is not a model of another program: expected the folder of a Hugging Face model "
-                    "(config.json), or a GPT-2 of llm.c (.bin)",
-                    request.model));
-  }
+  require<ConfigError>(is_foreign_model(request.model),
+                       "'{}' is not a model of another program: expected the folder of a Hugging Face model "
+                       "(config.json), or a GPT-2 of llm.c (.bin)",
+                       request.model);
   const std::unique_ptr<ModelSource> source = open_foreign_model(request.model);
   PendingOutput folder(PendingOutput::Kind::kFolder, request.out);
   const Config config = config_for(source->model(), request.out);
@@ -289,9 +288,8 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
   if (!request.family.empty()) {
     const std::vector<std::string> lacks =
         obstacles(family_of({{"model_type", request.family}}, "--family"), weights.model());
-    if (!lacks.empty()) {
-      throw ConfigError(fmt::format("--family {}: the model does not fit: {}", request.family, fmt::join(lacks, ", ")));
-    }
+    require<ConfigError>(lacks.empty(), "--family {}: the model does not fit: {}", request.family,
+                         fmt::join(lacks, ", "));
     wanted = request.family;
   }
   const ModelFamily& family = family_for(weights.model(), wanted);

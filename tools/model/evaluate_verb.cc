@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/base/check.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
@@ -37,9 +38,8 @@ constexpr int64_t kLongWindow = 2048;              // longer ones take more memo
 
 int64_t window_of(int64_t wanted, const ModelConfig& model) {
   if (wanted == 0) return std::min(model.context, kLongWindow);
-  if (wanted > model.context && model.position == Position::kLearned) {
-    throw ConfigError(fmt::format("--context {}: the model has positions for {} tokens", wanted, model.context));
-  }
+  require<ConfigError>(wanted <= model.context || model.position != Position::kLearned,
+                       "--context {}: the model has positions for {} tokens", wanted, model.context);
   return wanted;
 }
 
@@ -77,9 +77,8 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
   const LoadedModel model = load_scored(request.model, communicator);
   const ModelConfig& config = model.config.model;
   const int64_t length = window_of(request.model.context, config);
-  if (request.stride > length) {
-    throw ConfigError(fmt::format("--stride {}: expected at most the window, {} tokens", request.stride, length));
-  }
+  require<ConfigError>(request.stride <= length, "--stride {}: expected at most the window, {} tokens", request.stride,
+                       length);
   Scorer scorer(*model.runtime, request.model.sequences, length, &communicator);
   nlohmann::json results = nlohmann::json::array();
   const WindowOptions windows{
