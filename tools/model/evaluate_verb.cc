@@ -47,9 +47,9 @@ int64_t window_of(int64_t wanted, const ModelConfig& model) {
 LoadedModel load_scored(const ScoredModel& wanted, Communicator& communicator) {
   LoadedModel model = load_model(
       wanted.path, wanted.overrides,
-      [&](ModelRuntime& runtime, const Config& config) {
-        require_causal(*runtime.model, config.model);
-        Scorer::run_dry(runtime, wanted.sequences, window_of(wanted.context, config.model));
+      [&](ModelRuntime& dry, const LoadedModel& found) {
+        require_causal(*dry.model, found.config.model);
+        Scorer::run_dry(dry, wanted.sequences, window_of(wanted.context, found.config.model));
       },
       communicator.local_rank());
   if (communicator.size() > 1) set_up_threads(model.config, communicator);

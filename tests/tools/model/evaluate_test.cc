@@ -33,7 +33,7 @@ const SmallRun& trained_run() {
 }
 
 LoadedModel load_trained(int64_t sequences, int64_t length) {
-  return load_model(trained_run().run_dir(), {"device=cpu"}, [=](ModelRuntime& runtime, const Config&) {
+  return load_model(trained_run().run_dir(), {"device=cpu"}, [=](ModelRuntime& runtime, const LoadedModel&) {
     Scorer::run_dry(runtime, sequences, length);
     Tape tape = runtime.make_tape({});  // training keeps more
     const Tensor tokens = runtime.backend->make_tensor(DType::kI32, {sequences * length}, "tokens");
