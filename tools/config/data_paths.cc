@@ -136,11 +136,18 @@ std::vector<std::string> in_folders(const std::vector<std::string>& names, DataF
   return patterns;
 }
 
+bool is_setting(const std::string& word) {
+  const size_t equals = word.find('='), dot = word.find('.');
+  const bool has_form = equals != std::string::npos && dot > 0 && dot < equals && word.find('/') > equals;
+  return is_assignment(word) || (has_form && !is_there(word));
+}
+
 std::vector<std::string> text_files(const std::vector<std::string>& inputs) {
   std::vector<std::string> files;
   for (const std::string& pattern : in_folders(inputs, DataFormat::kBytes)) {
     const std::vector<std::string> names = expand_glob(pattern);
-    if (names.empty()) throw DataError(fmt::format("{}: no file matches this pattern", pattern));
+    require<DataError>(!names.empty(), "{}: no file matches this pattern", pattern);
+    require<DataError>(is_there(names.front()), "{}: cannot read the file: No such file", pattern);
     files.insert(files.end(), names.begin(), names.end());
   }
   return files;

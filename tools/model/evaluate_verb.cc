@@ -70,10 +70,9 @@ nlohmann::json named(const char* first, const std::string& path, const Result& r
 }
 
 void evaluate(const EvaluateRequest& request, Communicator& communicator) {
-  if (request.texts.empty() && request.tasks.empty()) {
-    throw ConfigError("nothing to evaluate on: give --text FILES or --tasks FILES");
-  }
-  const std::vector<std::string> files = text_files(request.texts);
+  require<ConfigError>(!request.texts.empty() || !request.tasks.empty(),
+                       "nothing to evaluate on: give --text FILES or --tasks FILES");
+  const std::vector<std::string> files = text_files(request.texts), tasks = text_files(request.tasks);
   const LoadedModel model = load_scored(request.model, communicator);
   const ModelConfig& config = model.config.model;
   const int64_t length = window_of(request.model.context, config);
@@ -90,7 +89,7 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
           fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(), counted(score.tokens, "token"), length));
     results.push_back(named("text", file, score));
   }
-  for (const std::string& path : request.tasks) {
+  for (const std::string& path : tasks) {
     const Task task = read_task(path, *model.text, config);
     const TaskResult result = run_task(task, scorer, request.model.sequences, length);
     print(communicator, fmt::format("{}: {}\n", task.name, result.describe()));
