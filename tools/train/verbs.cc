@@ -247,7 +247,7 @@ class TrainingJob {
     if (const std::string line = stop_.job_end_text(); !line.empty()) log_info("{}", line);
     if (!folder_) return;
     folder_->write_config(run_);
-    if (start.checkpoint() == nullptr) carry_model_files(run_);
+    carry_model_files(run_, start.checkpoint());
     RunFigures figures;
     const auto steps_done = static_cast<double>(session.next_step);
     figures.set("step", steps_done);
