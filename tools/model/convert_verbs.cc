@@ -216,13 +216,7 @@ class HfWriter {
     progress_.reset();
     if (files.size() == 1) return;
     const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", placed}};
-    write_text(folder_, "model.safetensors.index.json", index.dump(2) + "\n");
-  }
-
-  static void write_text(const std::string& folder, const std::string& name, const std::string& text) {
-    CheckpointFileWriter file(folder, name);
-    file.write(std::as_bytes(std::span(text)));
-    file.close();
+    mantissa::write_file<CheckpointError>(folder_ + "/model.safetensors.index.json", index.dump(2) + "\n");
   }
 
  private:
@@ -294,6 +288,8 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
   }
   const ModelFamily& family = family_for(weights.model(), wanted);
   PendingOutput folder(PendingOutput::Kind::kFolder, request.out);
+  if (!carried.empty()) carry_files(carried, folder.partial());
+  std::filesystem::remove(folder.partial() + "/config.json");  // adapters have none, and the model's is written anew
   if (request.format == "peft") {
     write_peft_adapters(*weights.source, family,
                         {.folder = folder.partial(),
@@ -302,13 +298,11 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
     folder.finish();
     return log_info("{}: the adapters of {}, for PEFT, in {}", request.out, request.run, name(weights.dtype));
   }
-  if (!carried.empty()) carry_files(carried, folder.partial());
   HfWriter(weights, family, folder.partial()).write(static_cast<uint64_t>(request.max_shard_gb * 1e9));
   ModelConfig model = weights.model();
   model.context = request.max_positions > 0 ? request.max_positions : positions_of(request.run, model);
   const nlohmann::json written = write_hf_config(model, family, hf_dtype(weights.dtype), config);
-  std::filesystem::remove(folder.partial() + "/config.json");
-  HfWriter::write_text(folder.partial(), "config.json", written.dump(2) + "\n");
+  write_file<CheckpointError>(folder.partial() + "/config.json", written.dump(2) + "\n");
   folder.finish();
   log_info("{}: {}, {:.2f}M parameters in {}", request.out, family.architecture, weights.millions(),
            name(weights.dtype));
