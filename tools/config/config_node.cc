@@ -142,9 +142,8 @@ ConfigNode parse_yaml(const std::string& text, const Source& source) {
   try {
     YAML::Parser parser(stream);
     parser.HandleNextDocument(builder);
-    if (parser.HandleNextDocument(rest)) {
-      throw ConfigError(fmt::format("{}: expected one YAML document, got a second one", rest.root.origin));
-    }
+    const bool has_second = parser.HandleNextDocument(rest);
+    require<ConfigError>(!has_second, "{}: expected one YAML document, got a second one", rest.root.origin);
   } catch (const YAML::Exception& error) {
     if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
       throw ConfigError(fmt::format("{}: not valid YAML: a quote is not closed, somewhere after {}",

@@ -198,9 +198,8 @@ void refuse_unavailable(const ConfigNode& root) {
   if (const ConfigMember* const optimizer = root.find("optimizer")) {
     const auto refuse_name = [](const ConfigMember& member, const std::string& path) {
       const std::string& name = member.value.text;
-      if (name == "adamw" || name == "AdamW") {
-        throw ConfigError(fmt::format("{}: {}: leave it out: {}", member.origin, path, kAdamW));
-      }
+      const bool is_ours = name == "adamw" || name == "AdamW";
+      require<ConfigError>(!is_ours, "{}: {}: leave it out: {}", member.origin, path, kAdamW);
       refuse(member.origin, fmt::format("{}: '{}'", path, name), kAdamW);
     };
     if (optimizer->value.kind == ConfigNode::Kind::kScalar) refuse_name(*optimizer, "optimizer");

@@ -44,10 +44,9 @@ void require_one_kind(const std::string& folder, const std::vector<std::string>&
                      "'{}' holds no token files ({}), but {}, and data.format is tokens: if that has tokens, too, give "
                      "the pattern '{}/*{}', if it has text, give data.format=bytes",
                      folder, suffixes, files.front(), folder, fs::path(files.front()).extension().string());
-  if (format == DataFormat::kBytes && token_file != files.end()) {
-    throw DataError(fmt::format("'{}' holds token files ({}), but data.format is bytes: give data.format=tokens",
-                                folder, files.front()));
-  }
+  require<DataError>(format != DataFormat::kBytes || token_file == files.end(),
+                     "'{}' holds token files ({}), but data.format is bytes: give data.format=tokens", folder,
+                     files.front());
 }
 
 // The folder without symbolic links and without a slash at its end; unchanged if the system cannot resolve it.
@@ -137,11 +136,18 @@ std::vector<std::string> in_folders(const std::vector<std::string>& names, DataF
   return patterns;
 }
 
+bool is_setting(const std::string& word) {
+  const size_t equals = word.find('='), dot = word.find('.');
+  const bool has_form = equals != std::string::npos && dot > 0 && dot < equals && word.find('/') > equals;
+  return is_assignment(word) || (has_form && !is_there(word));
+}
+
 std::vector<std::string> text_files(const std::vector<std::string>& inputs) {
   std::vector<std::string> files;
   for (const std::string& pattern : in_folders(inputs, DataFormat::kBytes)) {
     const std::vector<std::string> names = expand_glob(pattern);
-    if (names.empty()) throw DataError(fmt::format("{}: no file matches this pattern", pattern));
+    require<DataError>(!names.empty(), "{}: no file matches this pattern", pattern);
+    require<DataError>(is_there(names.front()), "{}: cannot read the file: No such file", pattern);
     files.insert(files.end(), names.begin(), names.end());
   }
   return files;
@@ -262,9 +268,9 @@ void require_same_model(const Config& run, const ModelConfig& source) {
       differences.push_back(fmt::format("{}: {}, and there {}", path, value, theirs.at(path)));
     }
   }
-  if (differences.empty()) return;
-  throw ConfigError(fmt::format("train.init_from: {} is another model:\n  {}\nLeave these settings out to take its own",
-                                run.train.init_from, fmt::join(differences, "\n  ")));
+  require<ConfigError>(differences.empty(),
+                       "train.init_from: {} is another model:\n  {}\nLeave these settings out to take its own",
+                       run.train.init_from, fmt::join(differences, "\n  "));
 }
 
 std::string carried_folder(const std::string& path) {

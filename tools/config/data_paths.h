@@ -16,8 +16,11 @@ namespace mantissa {
 // not mean; a pattern can name token files of another ending.
 std::vector<std::string> in_folders(const std::vector<std::string>& names, DataFormat format);
 
-// The files that names, patterns and folders of text mean, in this order. DataError as in_folders(), and for a pattern
-// that no file matches.
+// Whether a word among files is a setting: is_assignment(), or misspelt: A.B=VALUE, and no file has this name.
+bool is_setting(const std::string& word);
+
+// The files that names, patterns and folders of text mean, in this order. DataError as in_folders(), for a pattern
+// without files, and for a missing file.
 std::vector<std::string> text_files(const std::vector<std::string>& inputs);
 
 // ConfigError for the folder of a model of another program.

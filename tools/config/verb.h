@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/config/config.h"
+#include "tools/config/data_paths.h"
 
 namespace mantissa {
 
@@ -45,7 +45,7 @@ class VerbOptions {
   void files(const char* name, std::vector<std::string>& files, std::vector<std::string>& overrides,
              const std::string& text) {
     const auto take = [&files, &overrides](const std::vector<std::string>& words) {
-      for (const std::string& word : words) (is_assignment(word) ? overrides : files).push_back(word);
+      for (const std::string& word : words) (is_setting(word) ? overrides : files).push_back(word);
     };
     command_.add_option_function<std::vector<std::string>>(name, take, text);
   }

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
@@ -43,12 +44,10 @@ Config config_for(const ModelConfig& model, const std::string& run) {
 }
 
 void import_model(const ImportRequest& request) {
-  if (!is_foreign_model(request.model)) {
-    throw ConfigError(
-        fmt::format("'{}' is not a model of another program: expected the folder of a Hugging Face model "
-                    "(config.json), or a GPT-2 of llm.c (.bin)",
-                    request.model));
-  }
+  require<ConfigError>(is_foreign_model(request.model),
+                       "'{}' is not a model of another program: expected the folder of a Hugging Face model "
+                       "(config.json), or a GPT-2 of llm.c (.bin)",
+                       request.model);
   const std::unique_ptr<ModelSource> source = open_foreign_model(request.model);
   PendingOutput folder(PendingOutput::Kind::kFolder, request.out);
   const Config config = config_for(source->model(), request.out);
@@ -217,13 +216,7 @@ class HfWriter {
     progress_.reset();
     if (files.size() == 1) return;
     const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", placed}};
-    write_text(folder_, "model.safetensors.index.json", index.dump(2) + "\n");
-  }
-
-  static void write_text(const std::string& folder, const std::string& name, const std::string& text) {
-    CheckpointFileWriter file(folder, name);
-    file.write(std::as_bytes(std::span(text)));
-    file.close();
+    mantissa::write_file<CheckpointError>(folder_ + "/model.safetensors.index.json", index.dump(2) + "\n");
   }
 
  private:
@@ -289,13 +282,14 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
   if (!request.family.empty()) {
     const std::vector<std::string> lacks =
         obstacles(family_of({{"model_type", request.family}}, "--family"), weights.model());
-    if (!lacks.empty()) {
-      throw ConfigError(fmt::format("--family {}: the model does not fit: {}", request.family, fmt::join(lacks, ", ")));
-    }
+    require<ConfigError>(lacks.empty(), "--family {}: the model does not fit: {}", request.family,
+                         fmt::join(lacks, ", "));
     wanted = request.family;
   }
   const ModelFamily& family = family_for(weights.model(), wanted);
   PendingOutput folder(PendingOutput::Kind::kFolder, request.out);
+  if (!carried.empty()) carry_files(carried, folder.partial());
+  std::filesystem::remove(folder.partial() + "/config.json");  // adapters have none, and the model's is written anew
   if (request.format == "peft") {
     write_peft_adapters(*weights.source, family,
                         {.folder = folder.partial(),
@@ -304,13 +298,11 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
     folder.finish();
     return log_info("{}: the adapters of {}, for PEFT, in {}", request.out, request.run, name(weights.dtype));
   }
-  if (!carried.empty()) carry_files(carried, folder.partial());
   HfWriter(weights, family, folder.partial()).write(static_cast<uint64_t>(request.max_shard_gb * 1e9));
   ModelConfig model = weights.model();
   model.context = request.max_positions > 0 ? request.max_positions : positions_of(request.run, model);
   const nlohmann::json written = write_hf_config(model, family, hf_dtype(weights.dtype), config);
-  std::filesystem::remove(folder.partial() + "/config.json");
-  HfWriter::write_text(folder.partial(), "config.json", written.dump(2) + "\n");
+  write_file<CheckpointError>(folder.partial() + "/config.json", written.dump(2) + "\n");
   folder.finish();
   log_info("{}: {}, {:.2f}M parameters in {}", request.out, family.architecture, weights.millions(),
            name(weights.dtype));

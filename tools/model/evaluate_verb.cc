@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/base/check.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
@@ -37,9 +38,8 @@ constexpr int64_t kLongWindow = 2048;              // longer ones take more memo
 
 int64_t window_of(int64_t wanted, const ModelConfig& model) {
   if (wanted == 0) return std::min(model.context, kLongWindow);
-  if (wanted > model.context && model.position == Position::kLearned) {
-    throw ConfigError(fmt::format("--context {}: the model has positions for {} tokens", wanted, model.context));
-  }
+  require<ConfigError>(wanted <= model.context || model.position != Position::kLearned,
+                       "--context {}: the model has positions for {} tokens", wanted, model.context);
   return wanted;
 }
 
@@ -47,9 +47,9 @@ int64_t window_of(int64_t wanted, const ModelConfig& model) {
 LoadedModel load_scored(const ScoredModel& wanted, Communicator& communicator) {
   LoadedModel model = load_model(
       wanted.path, wanted.overrides,
-      [&](ModelRuntime& runtime, const Config& config) {
-        require_causal(*runtime.model, config.model);
-        Scorer::run_dry(runtime, wanted.sequences, window_of(wanted.context, config.model));
+      [&](ModelRuntime& dry, const LoadedModel& found) {
+        require_causal(*dry.model, found.config.model);
+        Scorer::run_dry(dry, wanted.sequences, window_of(wanted.context, found.config.model));
       },
       communicator.local_rank());
   if (communicator.size() > 1) set_up_threads(model.config, communicator);
@@ -70,16 +70,14 @@ nlohmann::json named(const char* first, const std::string& path, const Result& r
 }
 
 void evaluate(const EvaluateRequest& request, Communicator& communicator) {
-  if (request.texts.empty() && request.tasks.empty()) {
-    throw ConfigError("nothing to evaluate on: give --text FILES or --tasks FILES");
-  }
-  const std::vector<std::string> files = text_files(request.texts);
+  require<ConfigError>(!request.texts.empty() || !request.tasks.empty(),
+                       "nothing to evaluate on: give --text FILES or --tasks FILES");
+  const std::vector<std::string> files = text_files(request.texts), tasks = text_files(request.tasks);
   const LoadedModel model = load_scored(request.model, communicator);
   const ModelConfig& config = model.config.model;
   const int64_t length = window_of(request.model.context, config);
-  if (request.stride > length) {
-    throw ConfigError(fmt::format("--stride {}: expected at most the window, {} tokens", request.stride, length));
-  }
+  require<ConfigError>(request.stride <= length, "--stride {}: expected at most the window, {} tokens", request.stride,
+                       length);
   Scorer scorer(*model.runtime, request.model.sequences, length, &communicator);
   nlohmann::json results = nlohmann::json::array();
   const WindowOptions windows{
@@ -91,7 +89,7 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
           fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(), counted(score.tokens, "token"), length));
     results.push_back(named("text", file, score));
   }
-  for (const std::string& path : request.tasks) {
+  for (const std::string& path : tasks) {
     const Task task = read_task(path, *model.text, config);
     const TaskResult result = run_task(task, scorer, request.model.sequences, length);
     print(communicator, fmt::format("{}: {}\n", task.name, result.describe()));

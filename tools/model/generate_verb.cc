@@ -53,15 +53,19 @@ struct GenerateRequest {
   int64_t batch = 8;               // prompts of a file that are continued at a time
 };
 
-// f(), which takes the text of an option, or of a line of a file. Its errors name this; an option's are the command
-// line's.
+// `where`: an option, whose errors are the command line's, or a line of a file.
+[[noreturn]] void refuse_text(const std::string& where, std::string_view problem) {
+  if (where.starts_with("--")) throw ConfigError("{}: {}", where, problem);
+  throw DataError(fmt::format("{}: {}", where, problem));
+}
+
+// f(), which takes the text of `where`.
 template <typename F>
 auto take_text(const std::string& where, const F& f) {
   try {
     return f();
   } catch (const DataError& error) {
-    if (where.starts_with("--")) throw ConfigError("{}: {}", where, error.what());
-    throw DataError(fmt::format("{}: {}", where, error.what()));
+    refuse_text(where, error.what());
   }
 }
 
@@ -141,12 +145,11 @@ class PromptReader {
   // `whole`: its tokens with all turns. The generator sees the last tokens that fit.
   void add(Prompt prompt, int64_t whole) {
     const int64_t left = std::ssize(prompt.tokens), out = whole - std::min(left, context_);
-    take_text(prompt.where, [&] {
-      require<DataError>(out == 0 || !choice_.no_truncate,
-                         "it has {} tokens: expected at most {}, the model's context; shorten it, or leave out "
-                         "--no-truncate",
-                         whole, context_);
-    });
+    if (out > 0 && choice_.no_truncate) {
+      refuse_text(prompt.where, fmt::format("it has {} tokens: expected at most {}, the model's context; shorten it, "
+                                            "or leave out --no-truncate",
+                                            whole, context_));
+    }
     if (out > 0) {
       log_warn("{}: it has {} tokens, and the model's context {}: {} tokens {} are left out", prompt.where, whole,
                context_, out, left > context_ ? "at its start" : "of its oldest turns");
@@ -188,6 +191,14 @@ PromptList read_prompts(const PromptChoice& choice, const std::string& model, co
                        "--system and --chat-template are for conversations: {}",
                        choice.prompts ? *choice.prompts + " has none" : "give --chat, --messages or --prompts");
   return reader.take();
+}
+
+// The model with a context of no more than the texts take: theirs may be short, and that of the model long.
+ModelConfig sized_for(const PromptList& list, int64_t new_tokens, ModelConfig model) {
+  int64_t longest = 1;
+  for (const Prompt& prompt : list.prompts) longest = std::max(longest, std::ssize(prompt.tokens) + new_tokens);
+  model.context = padded_length(longest, model.context);
+  return model;
 }
 
 // Tokens that end a text, from the tokenizer, Hugging Face's files and a chat's turns.
@@ -251,17 +262,21 @@ class JsonLines {
 void generate(const GenerateRequest& request) {
   request.sampling.filters.require_valid();
   GeneratorOptions options{.batch = request.prompts.prompts ? request.batch : 1, .keeps_packed = true};
+  PromptList list;
+  ModelConfig sized;
   const LoadedModel model =
-      load_model(request.run, request.overrides,
-                 [&](ModelRuntime& runtime, const Config& config) { generate_dry(runtime, config.model, options); });
+      load_model(request.run, request.overrides, [&](ModelRuntime& dry, const LoadedModel& found) {
+        list = read_prompts(request.prompts, request.run, *found.text, found.config.model.context);
+        sized = sized_for(list, request.sampling.tokens, found.config.model);
+        generate_dry(dry, sized, options);
+      });
   const TextCodec& codec = *model.text;
-  const PromptList list = read_prompts(request.prompts, request.run, codec, model.config.model.context);
   const std::set<int32_t> ends = end_tokens(request.run, codec, list.end_of_turn);
   std::vector<std::string> stops = request.stops;
   stops.push_back(list.end_of_turn);  // for a tokenizer that has no such token
 
   options.vocab = codec.vocab();
-  Generator generator(*model.runtime, model.config.model, options);
+  Generator generator(*model.runtime, sized, options);
   std::vector<std::vector<int32_t>> prompts;
   std::vector<GrowingText> texts;
   for (const Prompt& prompt : list.prompts) {

@@ -140,8 +140,8 @@ void keep_positions(const Config& run, const std::string& folder) {
   write_file<CheckpointError>(folder + "/config.json", config.dump(2) + "\n");
 }
 
-// The chat template of the data, if it holds conversations.
-std::string chat_template_of(const DataConfig& data) {
+// The chat template of the data, if it holds conversations, and the first file with it.
+std::pair<std::string, std::string> chat_template_of(const DataConfig& data) {
   std::string first, where;
   for (const auto& [setting, files] : DataConfig::file_lists(data)) {
     for (const std::string& pattern : in_folders(*files, data.format)) {
@@ -155,27 +155,34 @@ std::string chat_template_of(const DataConfig& data) {
         } else {
           log_warn("{}: its conversations have another chat template than those of {}, whose template the run keeps",
                    path, where);
-          return first;
+          return {first, where};
         }
       }
     }
   }
-  return first;
+  return {first, where};
 }
 
 // A model that learns conversations is used with their template, and its texts end at the end of a turn.
 void keep_chat_template(const Config& run, const std::string& folder) {
-  const std::string source = chat_template_of(run.data), own = tokenizer_of_weights(run.train.run_dir);
+  const auto [source, data] = chat_template_of(run.data);
+  const std::string own = tokenizer_of_weights(run.train.run_dir), kept = folder + "/chat_template.jinja";
   if (source.empty() || (own.empty() && run.data.tokenizer.empty())) return;
-  std::string known;
+  std::optional<ChatTemplate> known;
   try {
-    known = find_chat_template(folder, "").jinja();
+    known = find_chat_template(folder, "");
   } catch (const DataError&) {  // there is none, or another kind
   }
-  std::filesystem::create_directories(folder);
-  if (known != source) write_file<CheckpointError>(folder + "/chat_template.jinja", source);
+  if (!known || known->jinja() != source) {
+    if (known || std::filesystem::exists(kept)) {
+      log_warn("{}: now the chat template of {}; the template before was another", kept, data);
+    }
+    std::filesystem::create_directories(folder);
+    write_file<CheckpointError>(kept, source);
+    known = find_chat_template(folder, "");
+  }
   const auto tokenizer = open_tokenizer(own.empty() ? run.data.tokenizer : own);
-  const auto end_of_turn = tokenizer->id_of(find_chat_template(folder, "").end_of_turn());
+  const auto end_of_turn = tokenizer->id_of(known->end_of_turn());
   std::set<int32_t> ends = end_ids(run.train.run_dir);
   if (!end_of_turn) log_warn("the end of a turn is no token of the tokenizer: other programs write on behind it");
   if (!end_of_turn || !ends.insert(*end_of_turn).second) return;
@@ -188,13 +195,14 @@ void keep_chat_template(const Config& run, const std::string& folder) {
 
 }  // namespace
 
-void carry_model_files(const Config& run) {
+void carry_model_files(const Config& run, const ResumePoint* checkpoint) {
   const std::string to = run.train.run_dir + "/" + kCarriedFolder;
-  const std::string from = run.train.init_from.empty() ? "" : carried_folder(run.train.init_from);
+  const std::string source = checkpoint != nullptr ? checkpoint->folder : run.train.init_from;
+  const std::string from = source.empty() ? "" : carried_folder(source);
   if (!from.empty()) carry_files(from, to);
-  if (!run.train.init_from.empty()) keep_positions(run, to);
+  if (checkpoint == nullptr && !source.empty()) keep_positions(run, to);
   const std::filesystem::path tokenizer = run.data.tokenizer;
-  if (!tokenizer.empty()) {
+  if (checkpoint == nullptr && !tokenizer.empty()) {
     carry_tokenizer((std::filesystem::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path()).string(), to);
   }
   keep_chat_template(run, to);

@@ -27,8 +27,9 @@ std::string find_initial_weights(const Config& run, Communicator& communicator);
 // CheckpointError, the same on all ranks, if one of them cannot read it. Collective.
 void load_initial_weights(Session& session, const std::string& found);
 
-// Copies to the run folder what the model of train.init_from has beside its weights, and the files of the tokenizer.
-// Adds the positions of the model, and the template of conversations among the data with the end of a turn.
-void carry_model_files(const Config& run);
+// Copies to the run folder what the model of train.init_from, or the run of the checkpoint, has beside its weights. A
+// training that begins adds the files of the tokenizer and the positions of the model. Each start adds the template of
+// conversations among the data, with the end of a turn; a warning if it replaces another.
+void carry_model_files(const Config& run, const ResumePoint* checkpoint);
 
 }  // namespace mantissa

@@ -185,7 +185,7 @@ class TrainingJob {
     validate_for_ranks(run_, communicator_.size(), origins_);
     threads_ = set_up_threads(run_, communicator_);
     const ContributionPath path = expected_path(run_, communicator_);
-    predicted_ = predict_memory_tables(run_, communicator_.size(), path);
+    predicted_ = predict_memory_tables(run_, {.ranks = communicator_.size(), .path = path});
     require_memory(run_, predicted_, communicator_);
     if (communicator_.rank() != 0) return;
     for (const std::string& line : ineffective_settings(run_, origins_, communicator_.size(), path))
@@ -247,7 +247,7 @@ class TrainingJob {
     if (const std::string line = stop_.job_end_text(); !line.empty()) log_info("{}", line);
     if (!folder_) return;
     folder_->write_config(run_);
-    if (start.checkpoint() == nullptr) carry_model_files(run_);
+    carry_model_files(run_, start.checkpoint());
     RunFigures figures;
     const auto steps_done = static_cast<double>(session.next_step);
     figures.set("step", steps_done);

@@ -33,7 +33,7 @@ const SmallRun& trained_run() {
 }
 
 LoadedModel load_trained(int64_t sequences, int64_t length) {
-  return load_model(trained_run().run_dir(), {"device=cpu"}, [=](ModelRuntime& runtime, const Config&) {
+  return load_model(trained_run().run_dir(), {"device=cpu"}, [=](ModelRuntime& runtime, const LoadedModel&) {
     Scorer::run_dry(runtime, sequences, length);
     Tape tape = runtime.make_tape({});  // training keeps more
     const Tensor tokens = runtime.backend->make_tensor(DType::kI32, {sequences * length}, "tokens");
@@ -307,6 +307,18 @@ TEST(Evaluate, RefusesWhatItCannotRead) {
   refused({"--text", folder + "/empty"}, 3, "expected at least 2 tokens, got 0");
   refused({"--text", folder + "/none"}, 3, "none");
   refused({"--text", folder + "/none/*.txt"}, 3, "none/*.txt: no file matches this pattern");
+  // Before the first file is scored. A misspelt setting is no file.
+  const auto refused_at_once = [&](const std::vector<std::string>& more, int code, const std::string& says) {
+    refused(with({"--text", folder + "/good"}, more), code, says);
+    EXPECT_THAT(program(with({"evaluate", run, "--text", folder + "/good"}, more)).output,
+                Not(HasSubstr("perplexity")));
+  };
+  write_file(folder + "/good", kText);
+  refused_at_once({folder + "/none"}, 3, "none: cannot read the file: No such file");
+  refused_at_once({"--tasks", folder + "/none.jsonl"}, 3, "none.jsonl: cannot read the file: No such file");
+  refused_at_once({"precison.compute=fp32"}, 2, "precison");
+  write_file(folder + "/v1.0=a", kText);
+  EXPECT_EQ(program({"evaluate", run, "--text", folder + "/v1.0=a"}).exit_code, 0);
   refused({"--tasks", folder + "/bad.jsonl"}, 3, "bad.jsonl:2: expected");
   refused({"--tasks", folder + "/label.jsonl"}, 3, "label.jsonl:1: label: expected 0 to 1, got 2");
   write_file(folder + "/number.jsonl", "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"label\": -1}\n");

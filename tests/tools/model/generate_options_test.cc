@@ -190,35 +190,107 @@ TEST(EndOfText, IsThatOfConfigJsonWithoutAGenerationConfig) {
   EXPECT_EQ(end_with(other, "config.json"), "length");
   EXPECT_EQ(end_with({other, drawn}, "config.json"), "token");
   EXPECT_EQ(end_with(other, "generation_config.json"), "length");
+  // -1 and ids beyond every vocabulary end no text, as in transformers.
+  EXPECT_EQ(end_with(-1, "generation_config.json"), "length");
+  EXPECT_EQ(end_with({-1, int64_t{1} << 40, drawn}, "generation_config.json"), "token");
+  EXPECT_EQ(end_with({-1, other}, "generation_config.json"), "length");
 }
+
+// Memory and dry passes are those of the texts: this context would take them gigabytes and minutes.
+TEST(LongContext, TakesWhatItsTextsTake) {
+  const std::string folder = fresh_folder("long_context");
+  std::filesystem::copy(hf_folder("llama3") + "/model.safetensors", folder + "/model.safetensors");
+  nlohmann::json config = nlohmann::json::parse(read_file(hf_folder("llama3") + "/config.json"));
+  config["max_position_embeddings"] = 1'000'000'000;
+  write_file(folder + "/config.json", config.dump());
+  const auto text = [](const std::string& model) {
+    const Outcome outcome =
+        run_program(0, {"generate", model, "precision.compute=fp32", "--prompt", "3 2 5", "--tokens", "12"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  EXPECT_EQ(text(folder), text(hf_folder("llama3")));
+}
+
+// Conversations with a tokenizer, tokenized in two templates.
+class Conversations {
+ public:
+  explicit Conversations(const std::string& name) : folder_(fresh_folder(name)) {
+    std::string text;
+    for (int i = 0; i < 40; ++i) {
+      text += R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]})"
+              "\n";
+    }
+    write_file(lines(), text);
+    run_well({"tokenizer", "train", lines(), "--vocab", "300", "--special", "<|endoftext|>", "--special",
+              "<|im_start|>", "--special", "<|im_end|>", "--out", folder_ + "/tok"});
+    for (const char* const chat : {"qwen", "chatml"}) {
+      run_well({"tokenize", lines(), "--chat", chat, "--tokenizer", folder_ + "/tok", "--out", tokens(chat)});
+    }
+  }
+  std::string folder() const { return folder_; }
+  std::string lines() const { return folder_ + "/chat.jsonl"; }
+  std::string tokens(const std::string& chat) const { return folder_ + "/tokens_" + chat; }
+  // Trains by the settings of a file, with more of them.
+  std::string train(const std::string& yaml, const std::vector<std::string>& settings) const {
+    write_file(folder_ + "/c.yaml", yaml);
+    return run_well(with({"train", folder_ + "/c.yaml", "data.format=tokens", "data.packing=documents",
+                          "data.tokenizer=" + folder_ + "/tok", "train.global_batch=2", "train.micro_batch=2",
+                          "train.eval_interval=0", "train.sample_tokens=0"},
+                         settings));
+  }
+  static std::string run_well(const std::vector<std::string>& arguments) {
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  }
+
+ private:
+  std::string folder_;
+};
+
+constexpr const char* kChatModel = "model: {layers: 1, width: 32, heads: 2, context: 128, vocab: 304}\n";
 
 // The base knows no template: the run has that of the conversations, and so has the export.
 TEST(LearntConversations, LeaveTheirTemplateAndTheEndOfATurn) {
-  const std::string folder = fresh_folder("learnt_conversations"), run = folder + "/run",
-                    lines = folder + "/chat.jsonl";
-  std::string text;
-  for (int i = 0; i < 40; ++i) {
-    text += R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]})"
-            "\n";
-  }
-  write_file(lines, text);
-  write_file(folder + "/c.yaml",
-             "model: {layers: 1, width: 32, heads: 2, context: 128, vocab: 304}\n"
-             "train: {steps: 2, global_batch: 2, micro_batch: 2, eval_interval: 0, sample_tokens: 0}\n");
-  const auto run_well = [](const std::vector<std::string>& arguments) {
-    const Outcome outcome = run_program(0, arguments);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  };
-  run_well({"tokenizer", "train", lines, "--vocab", "300", "--special", "<|endoftext|>", "--special", "<|im_start|>",
-            "--special", "<|im_end|>", "--out", folder + "/tok"});
-  run_well({"tokenize", lines, "--chat", "qwen", "--tokenizer", folder + "/tok", "--out", folder + "/tokens"});
-  run_well({"train", folder + "/c.yaml", "data.train=" + folder + "/tokens", "data.format=tokens",
-            "data.packing=documents", "data.tokenizer=" + folder + "/tok", "train.run_dir=" + run});
-  run_well({"generate", run, "--chat", "hi", "--tokens", "5"});
-  run_well({"export", run, "--out", folder + "/exported"});
+  const Conversations chats("learnt_conversations");
+  const std::string folder = chats.folder(), run = folder + "/run";
+  chats.train(kChatModel, {"train.steps=2", "data.train=" + chats.tokens("qwen"), "train.run_dir=" + run});
+  Conversations::run_well({"generate", run, "--chat", "hi", "--tokens", "5"});
+  Conversations::run_well({"export", run, "--out", folder + "/exported"});
   EXPECT_EQ(read_file(folder + "/exported/chat_template.jinja"), chat_template("qwen").jinja());
   const auto generation = nlohmann::json::parse(read_file(folder + "/exported/generation_config.json"));
   EXPECT_EQ(generation, (nlohmann::json{{"eos_token_id", nlohmann::json::array({0, 2})}}));
+
+  // Adapters that learn from the exported model go with the same files, as PEFT and TRL write them.
+  const std::string lora = folder + "/lora", peft = folder + "/peft";
+  chats.train("model: {context: 128, lora: {rank: 2}}\n",
+              {"train.steps=2", "data.train=" + chats.tokens("qwen"), "train.run_dir=" + lora,
+               "train.init_from=" + folder + "/exported"});
+  Conversations::run_well({"export", lora, "--out", peft, "--format", "peft"});
+  for (const char* const name : {"chat_template.jinja", "generation_config.json", "tokenizer.json"}) {
+    EXPECT_EQ(read_file(peft + "/" + name), read_file(folder + "/exported/" + name)) << name;
+  }
+  EXPECT_FALSE(std::filesystem::exists(peft + "/config.json"));
+}
+
+// A resumed run takes the template of its present data, and its files into another run folder.
+TEST(LearntConversations, ResumedRunsKeepTheTemplateOfTheirData) {
+  const Conversations chats("resumed_conversations");
+  const std::string folder = chats.folder(), run = folder + "/run", next = folder + "/next";
+  const auto kept = [](const std::string& path) { return read_file(path + "/huggingface/chat_template.jinja"); };
+  chats.train(kChatModel, {"train.steps=2", "data.train=" + chats.tokens("qwen"), "train.run_dir=" + run});
+  EXPECT_EQ(kept(run), chat_template("qwen").jinja());
+  const std::string same = Conversations::run_well({"train", run, "train.steps=3"});
+  EXPECT_EQ(same.find("chat template"), std::string::npos) << same;
+  const std::string other =
+      Conversations::run_well({"train", run, "train.steps=4", "data.train=" + chats.tokens("chatml")});
+  EXPECT_EQ(kept(run), chat_template("chatml").jinja());
+  EXPECT_NE(other.find("huggingface/chat_template.jinja: now the chat template of "), std::string::npos) << other;
+  Conversations::run_well({"train", run, "train.steps=5", "train.run_dir=" + next, "checkpoint.resume=" + run});
+  EXPECT_EQ(kept(next), kept(run));
+  EXPECT_EQ(read_file(next + "/huggingface/tokenizer.json"), read_file(run + "/huggingface/tokenizer.json"));
+  Conversations::run_well({"generate", next, "--chat", "hi", "--tokens", "5"});
 }
 
 // configs/reference.yaml advises to pad model.vocab: 257 tokens in a model of 304.

@@ -20,7 +20,7 @@ constexpr GeneratorOptions kBatch{.batch = 3};
 
 LoadedModel load(const std::string& name, const std::vector<std::string>& overrides = {"precision.compute=fp32"}) {
   return load_model(testing::hf_folder(name), overrides,
-                    [](ModelRuntime& runtime, const Config& config) { generate_dry(runtime, config.model, kBatch); });
+                    [](ModelRuntime& dry, const LoadedModel& model) { generate_dry(dry, model.config.model, kBatch); });
 }
 
 // The emulated GPU: seconds for a pass over all tokens of a context.

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <string>
 
+#include "comm/local/local_communicator.h"
+#include "core/base/host_memory.h"
 #include "tests/tools/config/minimal.h"
 
 namespace mantissa {
@@ -86,6 +88,29 @@ TEST(StepMemory, OfAProcessAndANodeIsMoreThanItsTensors) {
   EXPECT_GT(mib(gpu, "process"), 2048.0) << gpu;
   tables[0].activations = size_t{15} << 30;
   EXPECT_NE(process({.absent = &find_hardware("t4")}).find("in NVIDIA T4: too much"), std::string::npos);
+}
+
+class SharingRank final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  bool shares_node_memory() const override { return true; }
+};
+
+// Weights in common are in the table by the rank's part: there is nothing to take off the sum.
+TEST(StepMemory, OfANodeIsThatOfAllItsRanks) {
+  LocalGroup group(2);
+  const SharingRank rank(group.rank(0));
+  ASSERT_EQ(rank.local_size(), 2);
+  std::vector<MemoryTable> tables(1);
+  tables[0].parameters = 1;
+  const auto warning = [&](size_t weights) {
+    tables[0].state.weights = weights;
+    ::testing::internal::CaptureStdout();
+    require_memory(minimal_config({"device=cpu"}), tables, rank);
+    return ::testing::internal::GetCapturedStdout();
+  };
+  EXPECT_EQ(warning(host_memory().total_bytes / 4), "");
+  EXPECT_NE(warning(host_memory().total_bytes / 4 * 3).find("the 2 ranks of this node need "), std::string::npos);
 }
 
 TEST(StepMemory, GrowsLinearlyWithTheContext) {

@@ -97,6 +97,15 @@ StepReport step_report(int64_t step, double norm, float scale, float next_scale,
   return report;
 }
 
+// By its count of targets, whatever event the scaler saw.
+TEST(StepReport, LacksTargetsOnlyWhereThereAreNone) {
+  StepReport report = step_report(0, 1.0, 1.0f, 1.0f, false);
+  report.event = ScalerEvent::kSpike;
+  EXPECT_TRUE(report.lacks_targets());
+  report.tokens = 5;
+  EXPECT_FALSE(report.lacks_targets());
+}
+
 TEST(LogHistogram, QuantilesAreWithinHalfAPerCent) {
   LogHistogram histogram;
   std::vector<double> values;

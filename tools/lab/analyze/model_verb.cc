@@ -229,8 +229,8 @@ int model_verb(const ModelRequest& request) {
     OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
     validate_for_ranks(config, communicator.size());
     set_up_threads(config, communicator);
-    predict_memory_tables(config, communicator.size(),
-                          expected_path(config, communicator));  // rejects the configurations that the model rejects
+    // Rejects the configurations that the model rejects.
+    predict_memory_tables(config, {.ranks = communicator.size(), .path = expected_path(config, communicator)});
     const ModelAnalysis analysis = analyze_model(request, config, communicator);
     if (!leads) return;
     const Json figures = to_json(analysis);

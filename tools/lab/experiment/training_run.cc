@@ -213,7 +213,7 @@ void require_trainable(const Config& config, const Communicator& communicator) {
   validate_phases(config);
   validate_for_ranks(config, communicator.size());
   require_precision(config, choose_device(config.device, communicator.local_rank()));
-  predict_memory_tables(config, communicator.size(), expected_path(config, communicator));
+  predict_memory_tables(config, {.ranks = communicator.size(), .path = expected_path(config, communicator)});
 }
 
 TrainingRecord record_training(const Config& given, Communicator& communicator, ProgressBar* progress) {

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <set>
 
+#include "core/base/check.h"
 #include "core/base/thread_team.h"
 #include "core/io/checkpoint_store.h"
+#include "core/io/files.h"
 #include "models/layers.h"
 #include "models/model.h"
 
@@ -156,9 +158,8 @@ std::vector<float> merged_values(const ModelSource& source, const Parameter& par
 }
 
 void write_peft_adapters(const ModelSource& source, const ModelFamily& family, const PeftRequest& request) {
-  if (source.model().lora.rank == 0) {
-    throw ConfigError(fmt::format("--format peft: {} has no adapters: model.lora.rank was 0", source.path()));
-  }
+  require<ConfigError>(source.model().lora.rank > 0, "--format peft: {} has no adapters: model.lora.rank was 0",
+                       source.path());
   const std::vector<Module> modules = modules_of(source, family);
   std::vector<SafetensorsEntry> entries;
   std::map<std::string, std::pair<const Module*, bool>> made;  // by name: whether it is A
@@ -184,10 +185,8 @@ void write_peft_adapters(const ModelSource& source, const ModelFamily& family, c
   }
   writer.finish();
   file.close();
-  CheckpointFileWriter config(request.folder, "adapter_config.json");
-  const std::string text = peft_config(source, family, modules, request.base).dump(2) + "\n";
-  config.write(std::as_bytes(std::span(text)));
-  config.close();
+  const nlohmann::json config = peft_config(source, family, modules, request.base);
+  write_file<CheckpointError>(request.folder + "/adapter_config.json", config.dump(2) + "\n");
 }
 
 }  // namespace mantissa

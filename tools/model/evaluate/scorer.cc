@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <numbers>
 
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
@@ -58,24 +59,21 @@ Choice encode_choice(const TextCodec& text, std::string context, std::string con
 Question read_question(const json& line, const TextCodec& text) {
   const std::string context = line.at("context"), delimiter = line.value("delimiter", " ");
   const json& label = line.at("label");
-  if (!label.is_number_unsigned()) throw DataError(fmt::format("label: expected an index, got {}", label.dump()));
+  require<DataError>(label.is_number_unsigned(), "label: expected an index, got {}", label.dump());
   Question question{.choices = {}, .label = label.get<size_t>()};
   for (const json& one : line.at("choices")) {
     const std::string continuation = one;
     question.choices.push_back(encode_choice(text, context, delimiter + continuation));
     question.choices.back().length = std::max(characters(continuation), 1.0);
   }
-  if (question.choices.size() < 2) throw DataError("expected at least 2 choices");
-  if (question.label >= question.choices.size()) {
-    throw DataError(fmt::format("label: expected 0 to {}, got {}", question.choices.size() - 1, question.label));
-  }
+  require<DataError>(question.choices.size() >= 2, "expected at least 2 choices");
+  require<DataError>(question.label < question.choices.size(), "label: expected 0 to {}, got {}",
+                     question.choices.size() - 1, question.label);
   return question;
 }
 
 Task read_lines(const std::string& path, std::string_view lines, const TextCodec& text) {
-  if (!text.is_text()) {
-    throw DataError(fmt::format("{}: the model has no tokenizer: text cannot be scored", path));
-  }
+  require<DataError>(text.is_text(), "{}: the model has no tokenizer: text cannot be scored", path);
   Task task{.name = std::filesystem::path(path).stem().string(), .questions = {}, .length_unit = "characters"};
   for_each_line(lines, [&](size_t number, std::string_view line) {
     try {
@@ -94,7 +92,7 @@ Task read_lines(const std::string& path, std::string_view lines, const TextCodec
 Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, int64_t vocab) {
   int32_t header[3];
   std::memcpy(header, bytes.data(), sizeof(header));
-  if (header[1] != 1) throw DataError(fmt::format("{}: expected version 1, got {}", path, header[1]));
+  require<DataError>(header[1] == 1, "{}: expected version 1, got {}", path, header[1]);
   std::vector<uint16_t> stream((bytes.size() - 1024) / 2);
   std::memcpy(stream.data(), bytes.data() + 1024, stream.size() * 2);
   Task task{.name = "hellaswag", .questions = {}, .length_unit = "tokens"};
@@ -106,9 +104,8 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, i
   const auto read_tokens = [&](std::vector<int32_t>& tokens) {
     for (size_t left = next(); left > 0; --left) {
       tokens.push_back(next());
-      if (tokens.back() >= vocab) {
-        throw DataError(fmt::format("{}: token {} is outside of the vocabulary of {}", path, tokens.back(), vocab));
-      }
+      require<DataError>(tokens.back() < vocab, "{}: token {} is outside of the vocabulary of {}", path, tokens.back(),
+                         vocab);
     }
   };
   for (int32_t example = 0; example < header[2]; ++example) {
@@ -138,9 +135,8 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, i
            "a choice is empty");
     task.questions.push_back(std::move(question));
   }
-  if (at != stream.size() || bytes.size() % 2 != 0) {
-    throw DataError(fmt::format("{}: it goes on after its {} examples", path, header[2]));
-  }
+  require<DataError>(at == stream.size() && bytes.size() % 2 == 0, "{}: it goes on after its {} examples", path,
+                     header[2]);
   return task;
 }
 
@@ -238,13 +234,10 @@ ScoredText read_scored_text(const std::string& path, const TextCodec& text, cons
   const std::string doubt = why_no_single_text(path, file.text(), "text");
   if (!doubt.empty()) log_warn("{}: {}; the whole file is scored as one text", path, doubt);
   for (const int32_t token : read.tokens) {
-    if (token < 0 || token >= model.vocab) {
-      throw DataError(fmt::format("{}: token {} is outside of the vocabulary of {}", path, token, model.vocab));
-    }
+    require<DataError>(token >= 0 && token < model.vocab, "{}: token {} is outside of the vocabulary of {}", path,
+                       token, model.vocab);
   }
-  if (read.tokens.size() < 2) {
-    throw DataError(fmt::format("{}: expected at least 2 tokens, got {}", path, read.tokens.size()));
-  }
+  require<DataError>(read.tokens.size() >= 2, "{}: expected at least 2 tokens, got {}", path, read.tokens.size());
   return read;
 }
 
@@ -345,15 +338,13 @@ TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t
   TaskResult result{.length_unit = task.length_unit, .questions = static_cast<int64_t>(task.questions.size())};
   for (size_t i = 0; i < task.questions.size(); ++i) {
     const Question& question = task.questions[i];
-    const auto best = [&](const auto& score) {  // the first of equal ones, as numpy's argmax
-      size_t winner = 0;
-      for (size_t j = 1; j < sums[i].size(); ++j) {
-        if (score(j) > score(winner)) winner = j;
-      }
-      return winner;
+    const auto is_right = [&](const std::vector<double>& scores) {  // the first of equal ones, as numpy's argmax
+      return static_cast<size_t>(std::ranges::max_element(scores) - scores.begin()) == question.label;
     };
-    result.right += best([&](size_t j) { return sums[i][j]; }) == question.label;
-    result.right_by_length += best([&](size_t j) { return sums[i][j] / question.choices[j].length; }) == question.label;
+    std::vector<double> by_length = sums[i];
+    for (size_t j = 0; j < by_length.size(); ++j) by_length[j] /= question.choices[j].length;
+    result.right += is_right(sums[i]);
+    result.right_by_length += is_right(by_length);
   }
   return result;
 }

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 
 namespace mantissa {
 namespace {
@@ -332,10 +332,8 @@ ModelConfig read_hf_config(const json& config, const std::string& file, std::vec
   }
   if (family.style == FamilyStyle::kGpt2) read_gpt2(keys, model);
   if (family.style == FamilyStyle::kLlama) read_llama(keys, model, family);
-  if (!keys.problems().empty()) {
-    throw ConfigError(fmt::format("{}: this {} model does not fit:\n  {}", file, family.model_type,
-                                  fmt::join(keys.problems(), "\n  ")));
-  }
+  require<ConfigError>(keys.problems().empty(), "{}: this {} model does not fit:\n  {}", file, family.model_type,
+                       fmt::join(keys.problems(), "\n  "));
   if (ignored != nullptr) *ignored = keys.unknown();
   return model;
 }

@@ -83,10 +83,9 @@ Opened require_header(const std::string& path) {
   std::optional<Opened> opened = open_header(path);
   if (!opened) throw CheckpointError(fmt::format("{}: expected the header of a model of llm.c, 1024 bytes", path));
   const int64_t version = opened->entry(1);
-  if (version != kFp32Version && version != kBf16Version) {
-    throw CheckpointError(fmt::format("{}: expected a model of version {} (fp32) or {} (bf16), got version {}", path,
-                                      kFp32Version, kBf16Version, version));
-  }
+  require<CheckpointError>(version == kFp32Version || version == kBf16Version,
+                           "{}: expected a model of version {} (fp32) or {} (bf16), got version {}", path, kFp32Version,
+                           kBf16Version, version);
   return *std::move(opened);
 }
 
@@ -99,33 +98,26 @@ ModelConfig config_of(const Opened& file) {
   model.width = file.entry(6);
   constexpr int32_t kMost = 1 << 24, kMostWidth = 1 << 20, kMostLayers = 10000;  // products of them fit into 64 bits
   for (size_t i = 2; i <= 7; ++i) {
-    if (file.entry(i) < 1 || file.entry(i) > kMost) {
-      throw CheckpointError(fmt::format("{}: entry {} of its header is damaged: expected 1 to {}, got {}", file.path, i,
-                                        kMost, file.entry(i)));
-    }
+    require<CheckpointError>(file.entry(i) >= 1 && file.entry(i) <= kMost,
+                             "{}: entry {} of its header is damaged: expected 1 to {}, got {}", file.path, i, kMost,
+                             file.entry(i));
   }
   const bool is_model = model.layers <= kMostLayers && model.width <= kMostWidth && model.width % model.heads == 0 &&
                         file.padded_vocab() >= model.vocab;
-  if (!is_model) {
-    throw CheckpointError(
-        fmt::format("{}: its header describes no model: {} layers, width {}, {} heads, vocabulary {} padded to {}",
-                    file.path, model.layers, model.width, model.heads, model.vocab, file.padded_vocab()));
-  }
+  require<CheckpointError>(
+      is_model, "{}: its header describes no model: {} layers, width {}, {} heads, vocabulary {} padded to {}",
+      file.path, model.layers, model.width, model.heads, model.vocab, file.padded_vocab());
   // Before anything as large as the header says is made.
   const uint64_t least =
       sizeof(Header) + static_cast<uint64_t>(model.width * (model.layers + model.vocab)) * file.item_bytes();
-  if (file.size_bytes < least) {
-    throw CheckpointError(
-        fmt::format("{}: expected at least {} bytes by its header, got {}", file.path, least, file.size_bytes));
-  }
+  require<CheckpointError>(file.size_bytes >= least, "{}: expected at least {} bytes by its header, got {}", file.path,
+                           least, file.size_bytes);
   ParameterSet parameters;
   create_model(model, parameters);
   const int64_t numbers = parameters.numel() + (file.padded_vocab() - model.vocab) * model.width;
   const uint64_t expected = sizeof(Header) + static_cast<uint64_t>(numbers) * file.item_bytes();
-  if (file.size_bytes != expected) {
-    throw CheckpointError(
-        fmt::format("{}: expected {} bytes by its header, got {}", file.path, expected, file.size_bytes));
-  }
+  require<CheckpointError>(file.size_bytes == expected, "{}: expected {} bytes by its header, got {}", file.path,
+                           expected, file.size_bytes);
   return model;
 }
 

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <set>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
 #include "core/base/round_up.h"
@@ -85,17 +85,13 @@ constexpr const char *kSingleFile = "model.safetensors", *kIndexFile = "model.sa
 std::map<std::string, std::string> read_index(const std::string& path) {
   const json index = read_json_object<CheckpointError>(path);
   const auto map = index.find("weight_map");
-  if (map == index.end() || !map->is_object()) {
-    throw CheckpointError(fmt::format("{}: expected an object 'weight_map'", path));
-  }
+  require<CheckpointError>(map != index.end() && map->is_object(), "{}: expected an object 'weight_map'", path);
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : map->items()) {
     const bool is_name = file.is_string() && !file.get<std::string>().empty() &&
                          file.get<std::string>().find('/') == std::string::npos && file != "..";
-    if (!is_name) {
-      throw CheckpointError(
-          fmt::format("{}: '{}': expected the name of a file in this folder, got {}", path, name, file.dump()));
-    }
+    require<CheckpointError>(is_name, "{}: '{}': expected the name of a file in this folder, got {}", path, name,
+                             file.dump());
     files.emplace(name, file.get<std::string>());
   }
   return files;
@@ -254,9 +250,7 @@ void StoredTensors::add(const std::shared_ptr<const SafetensorsReader>& reader) 
   for (const SafetensorsEntry& entry : reader->entries()) {
     const bool is_new =
         tensors.emplace(entry.name, StoredTensor{entry.dtype, entry.shape, reader->bytes(entry)}).second;
-    if (!is_new) {
-      throw CheckpointError(fmt::format("{}: '{}' is in another file of the model, too", reader->path(), entry.name));
-    }
+    require<CheckpointError>(is_new, "{}: '{}' is in another file of the model, too", reader->path(), entry.name);
   }
 }
 
@@ -274,9 +268,7 @@ StoredTensors open_shards(const std::string& folder) {
   for (const std::string& file : files) {
     if (!std::filesystem::exists(folder + "/" + file, error)) absent.push_back(file);
   }
-  if (!absent.empty()) {
-    throw CheckpointError(fmt::format("{}: it names files that are not there: {}", index, fmt::join(absent, ", ")));
-  }
+  require<CheckpointError>(absent.empty(), "{}: it names files that are not there: {}", index, fmt::join(absent, ", "));
   for (const std::string& file : files) {
     result.add(std::make_shared<const SafetensorsReader>(folder + "/" + file));
     for (const SafetensorsEntry& entry : result.readers.back()->entries()) {

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "core/base/check.h"
-#include "core/base/round_up.h"
 #include "core/tensor/philox.h"
 #include "models/model.h"
 
@@ -73,9 +72,8 @@ void Generator::run(std::span<const std::vector<int32_t>> prompts, const Samplin
     longest = std::max(longest, std::ssize(prompt) + options.tokens);
   }
   if (options.tokens <= 0) return;
-  constexpr int64_t kGranule = 64;
   KeyValueCache cache(*runtime_.backend, std::min(options_.batch, std::ssize(prompts)),
-                      std::min(model_.context, round_up(longest, kGranule)));
+                      padded_length(longest, model_.context));
   std::vector<std::optional<Text>> rows(static_cast<size_t>(cache.sequences()));
   size_t next = 0;
   while (true) {

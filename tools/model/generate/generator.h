@@ -60,8 +60,8 @@ constexpr int64_t kept_tokens(int64_t context) { return context > 1 ? context / 
 
 class Generator {
  public:
-  // `runtime` must have weights and outlive the generator. ConfigError for a model that does not predict the next
-  // token.
+  // `runtime` must have weights and outlive the generator. Memory is sized by `model`: its context may be as short as
+  // padded_length() of the longest text. ConfigError for a model that does not predict the next token.
   Generator(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options = {});
 
   // DataError if the prompt is empty or holds a token outside of the vocabulary. ConfigError for options.
@@ -108,7 +108,8 @@ class Generator {
   Tensor tokens_, sequences_, positions_, starts_;  // (rows) i32
 };
 
-// Runs every pass needed to continue texts, on a backend that computes nothing. ConfigError as require_causal().
+// Runs every pass needed to continue texts, on a backend that computes nothing: of every length up to model.context.
+// ConfigError as require_causal().
 void generate_dry(ModelRuntime& runtime, const ModelConfig& model, const GeneratorOptions& options);
 
 // Whether a training shows texts that the model continues: where the model is causal, and the data are bytes or have a

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/backend/decorators.h"
+#include "core/base/check.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/run_folder.h"
@@ -27,10 +28,9 @@ std::vector<int32_t> numbers_in(std::string_view text) {
   for (std::string word; words >> word;) {
     int32_t token = 0;
     const auto parsed = std::from_chars(word.data(), word.data() + word.size(), token);
-    if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size()) {
-      throw DataError(fmt::format(
-          "this model has token ids and no tokenizer: text must be numbers such as \"464 2159\", got '{}'", word));
-    }
+    require<DataError>(parsed.ec == std::errc() && parsed.ptr == word.data() + word.size(),
+                       "this model has token ids and no tokenizer: text must be numbers such as \"464 2159\", got '{}'",
+                       word);
     tokens.push_back(token);
   }
   return tokens;
@@ -120,7 +120,7 @@ std::string TextDecoder::add(int32_t token) {
 }
 
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
-                       const std::function<void(ModelRuntime& runtime, const Config& config)>& passes, int local_rank) {
+                       const std::function<void(ModelRuntime& dry, const LoadedModel& model)>& passes, int local_rank) {
   // Looked up once: this reads every byte of a run's newest checkpoint.
   const std::string found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
   LoadedModel model{.config = config_of_model(found, overrides), .runtime = nullptr, .text = nullptr};
@@ -129,7 +129,7 @@ LoadedModel load_model(const std::string& path, const std::vector<std::string>& 
   const auto arena_bytes = [&](Fp8GemmSupport support) {
     ModelRuntime dry(config, std::make_unique<DryRunBackend>(nullptr, support), nullptr);
     make_weights(nullptr, dry);
-    passes(dry, config);
+    passes(dry, model);
     return dry.arena->peak_bytes();
   };
   model.runtime = std::make_unique<ModelRuntime>(config, open_device(config, choose_device(config.device, local_rank)),

@@ -58,11 +58,11 @@ struct LoadedModel {
 };
 
 // Loads the working weights of a run, checkpoint, Hugging Face folder or model of llm.c. model.context is
-// positions_of() the model. `overrides`: settings such as precision.compute=fp32. `passes` makes every later pass, on a
-// device that computes nothing, to find the needed memory. `local_rank`: among the ranks of the node, which take its
-// devices in turns.
+// positions_of() the model. `overrides`: settings such as precision.compute=fp32. `passes` is called once, before the
+// weights are read. It makes every later pass, on a device that computes nothing, to find the needed memory; `model`
+// has no runtime yet. `local_rank`: among the ranks of the node, which take its devices in turns.
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
-                       const std::function<void(ModelRuntime& runtime, const Config& config)>& passes,
+                       const std::function<void(ModelRuntime& dry, const LoadedModel& model)>& passes,
                        int local_rank = 0);
 
 }  // namespace mantissa

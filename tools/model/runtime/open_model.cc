@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "core/base/check.h"
 #include "core/io/json_node.h"
 #include "core/kernels/elementwise/args.h"
 #include "tools/config/data_paths.h"
@@ -66,10 +67,8 @@ std::unique_ptr<ModelSource> open_run(const Checkpoint& checkpoint, RunWeights w
       next += piece.shape[0];
       parts.parts.push_back(piece);
     }
-    if (next != parameter.numel()) {
-      throw CheckpointError(fmt::format("{}: it holds {} of the {} master weights of '{}' in a row", checkpoint.folder,
-                                        next, parameter.numel(), parameter.name));
-    }
+    require<CheckpointError>(next == parameter.numel(), "{}: it holds {} of the {} master weights of '{}' in a row",
+                             checkpoint.folder, next, parameter.numel(), parameter.name);
     return parts;
   });
 }
@@ -99,9 +98,13 @@ std::set<int32_t> end_ids(const std::string& path) {
   const bool is_there = !folder.empty() && std::filesystem::exists(file, error);
   const nlohmann::json json = is_there ? JsonNode::read(file) : carried_config(path);
   std::set<int32_t> ids;
+  const auto add = [&ids](const JsonNode& id) {
+    id.expect(id.value().is_number_integer(), "a token's id, or -1 for none");
+    if (JsonNode::is_id(id.value())) ids.insert(id.id());
+  };
   const auto eos = JsonNode(json, is_there ? file : folder + "/config.json").find("eos_token_id");
-  if (eos && !eos->value().is_array()) ids.insert(eos->id());
-  for (size_t i = 0; eos && eos->value().is_array() && i < eos->array().size(); ++i) ids.insert(eos->at(i).id());
+  if (eos && !eos->value().is_array()) add(*eos);
+  for (size_t i = 0; eos && eos->value().is_array() && i < eos->array().size(); ++i) add(eos->at(i));
   return ids;
 }
 
@@ -135,12 +138,11 @@ std::string checked_base(const std::string& checkpoint_folder, const nlohmann::j
     return CheckpointFile{kBaseFile, base.at("size_bytes"), base.at("xxh3_128")};
   });
   std::error_code error;  // then it is not there
-  if (!std::filesystem::exists(path, error)) {
-    throw CheckpointError(
-        fmt::format("{}: it holds adapters, and the weights that they adapt are missing: expected {}, which the run "
-                    "wrote when it began",
-                    checkpoint_folder, path));
-  }
+  require<CheckpointError>(
+      std::filesystem::exists(path, error),
+      "{}: it holds adapters, and the weights that they adapt are missing: expected {}, which the run "
+      "wrote when it began",
+      checkpoint_folder, path);
   verify_file(std::filesystem::path(path).parent_path().string(), file);
   return path;
 }

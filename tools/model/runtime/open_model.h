@@ -27,7 +27,7 @@ std::unique_ptr<ModelSource> open_found(const std::string& path, RunWeights weig
 nlohmann::json carried_config(const std::string& path);
 
 // The token ids that end a text by generation_config.json in the same folder, or else by config.json, as in
-// transformers.
+// transformers. Numbers beyond every vocabulary, such as -1, count for nothing.
 std::set<int32_t> end_ids(const std::string& path);
 
 // The positions of the model at `path`. With RoPE they are at least the number in carried_config(): training on shorter

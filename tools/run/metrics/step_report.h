@@ -49,7 +49,7 @@ struct StepReport {
   double seconds = 0.0;
 
   // Whether the step was skipped because the global batch has no target.
-  bool lacks_targets() const { return event == ScalerEvent::kSpike && !spike; }
+  bool lacks_targets() const { return !applied && tokens == 0; }
   // Why the step was skipped, in one line; empty when it was applied.
   std::string skip_reason(const ParameterSet& parameters) const;
   // Advice to a user whose run ends with skipped steps like this one.

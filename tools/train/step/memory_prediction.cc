@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
@@ -30,35 +29,26 @@ std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
   return create_backend(choose_device(config.device, 0).backend);
 }
 
-std::vector<MemoryTable> for_each_phase(const Config& config,
-                                        const std::function<MemoryTable(const Config&)>& predict) {
-  std::vector<MemoryTable> tables;
-  for (int phase = 0; phase < phase_count(config); ++phase) {
-    try {
-      tables.push_back(predict(in_phase(config, phase)));
-    } catch (const ConfigError& error) {
-      if (phase == 0 && !adapts(config)) throw;
-      throw ConfigError(fmt::format("{}: {}", phase_path(config, phase), error.what()));
-    }
-  }
-  return tables;
-}
-
 const MemoryTable& largest(const std::vector<MemoryTable>& tables) {
   return *std::ranges::max_element(tables, {}, [](const MemoryTable& table) { return table.total(); });
+}
+
+// The memory of a rank's process on its host, in MiB. Weights that the ranks of a node share are in the table by parts.
+double process_mib(const MemoryTable& table, int ranks, bool on_gpu) {
+  const double program = static_cast<double>(proc_bytes("/proc/self/status", "VmHWM:", 0)) / kMib;
+  const double tensors = static_cast<double>(table.total()) / kMib;
+  return program + kScratch + (ranks > 1 ? kMpi : 0.0) + (on_gpu ? kGpuHost : tensors);
 }
 
 // Memory as the system counts it, in MiB: of a GPU, if the rank computes on one, of the process and of a node.
 std::string process_text(const Config& config, const MemoryTable& table, const MemoryRequest& request) {
   const bool on_gpu = request.absent != nullptr || !computes_on_host(config.device, 0);
-  const double tensors = static_cast<double>(table.total()) / kMib, mpi = request.ranks > 1 ? kMpi : 0.0;
-  const double program = static_cast<double>(proc_bytes("/proc/self/status", "VmHWM:", 0)) / kMib;
   std::string text = "Memory of a process and of a node, estimated";
   const auto row = [&](const char* what, double mib, const std::string& why) {
     text += fmt::format("\n  {:<12} {:>10.1f} MiB: {}", what, mib, why);
   };
   if (on_gpu) {
-    const double gpu = tensors + kGpuContext;
+    const double gpu = static_cast<double>(table.total()) / kMib + kGpuContext;
     std::string why = fmt::format("tensors, {:g} of context and libraries", kGpuContext);
     if (request.absent != nullptr) {
       const double there = request.absent->memory_bytes / kMib;
@@ -66,11 +56,11 @@ std::string process_text(const Config& config, const MemoryTable& table, const M
     }
     row("GPU", gpu, why);
   }
-  const double process = program + kScratch + mpi + (on_gpu ? kGpuHost : tensors);
+  const double process = process_mib(table, request.ranks, on_gpu);
   row("process", process,
-      fmt::format("{}, {:.1f} of the program, {:g} of scratch memory{}",
-                  on_gpu ? fmt::format("{:g} of CUDA", kGpuHost) : "tensors", program, kScratch,
-                  mpi > 0.0 ? fmt::format(", {:g} of MPI", mpi) : ""));
+      fmt::format("{}, the program, {:g} of scratch memory{}",
+                  on_gpu ? fmt::format("{:g} of CUDA", kGpuHost) : "tensors", kScratch,
+                  request.ranks > 1 ? fmt::format(", {:g} of MPI", kMpi) : ""));
   const int ranks = request.ranks_per_node > 0 ? request.ranks_per_node : request.ranks;
   const double node = process * ranks;
   row("node", node, fmt::format("{}; for Slurm --mem={:.0f}G", counted(ranks, "rank"), std::ceil(node / 1024.0)));
@@ -106,20 +96,29 @@ MemoryTable predict_memory_table(const Config& config, const DryRunOptions& opti
   return measure_memory_table(dry.session());
 }
 
-std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, ContributionPath path) {
-  return for_each_phase(config, [&](const Config& own) { return predict_memory_table(own, ranks, path); });
-}
-
 std::vector<MemoryTable> predict_memory_tables(const Config& config, const MemoryRequest& request) {
   require<ConfigError>(request.ranks_per_node <= request.ranks,
                        "--ranks-per-node {}: expected at most the {} of --ranks", request.ranks_per_node,
                        request.ranks);
-  if (request.absent == nullptr) return predict_memory_tables(config, request.ranks);
-  require<ConfigError>(request.absent->title.starts_with("NVIDIA ") && config.device != "cpu",
-                       "--hardware {}: expected an NVIDIA GPU and device=cuda or auto, got {} and device={}",
-                       request.absent->name, request.absent->title, config.device);
-  const DryRunOptions there{.ranks = request.ranks, .support = request.absent->fp8_gemm_support};
-  return for_each_phase(config, [&](const Config& own) { return predict_memory_table(own, there); });
+  const Hardware* const absent = request.absent;
+  if (absent != nullptr) {
+    require<ConfigError>(absent->title.starts_with("NVIDIA ") && config.device != "cpu",
+                         "--hardware {}: expected an NVIDIA GPU and device=cuda or auto, got {} and device={}",
+                         absent->name, absent->title, config.device);
+  }
+  std::vector<MemoryTable> tables;
+  for (int phase = 0; phase < phase_count(config); ++phase) {
+    try {
+      const Config own = in_phase(config, phase);
+      tables.push_back(absent == nullptr
+                           ? predict_memory_table(own, request.ranks, request.path)
+                           : predict_memory_table(own, {.ranks = request.ranks, .support = absent->fp8_gemm_support}));
+    } catch (const ConfigError& error) {
+      if (phase == 0 && !adapts(config)) throw;
+      throw ConfigError(fmt::format("{}: {}", phase_path(config, phase), error.what()));
+    }
+  }
+  return tables;
 }
 
 void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator) {
@@ -130,11 +129,11 @@ void require_memory(const Config& run, const std::vector<MemoryTable>& predicted
                                   static_cast<double>(most.total()) / kGib, to_text(most), describe_host_memory(),
                                   kLessMemory));
   }
-  const auto ranks = static_cast<size_t>(communicator.local_size());
-  const size_t shared = communicator.shares_node_memory() ? (ranks - 1) * most.state.weights : 0;
-  if (const size_t node = ranks * most.total() - shared; node > host_memory().total_bytes && ranks > 1) {
-    log_warn("the {} ranks of this node need {:.1f} GiB of memory by prediction. {}. {}", ranks,
-             static_cast<double>(node) / kGib, describe_host_memory(), kLessMemory);
+  const int ranks = communicator.local_size();
+  const double node = process_mib(most, communicator.size(), false) * kMib * ranks;
+  if (node > static_cast<double>(host_memory().total_bytes) && ranks > 1) {
+    log_warn("the {} ranks of this node need {:.1f} GiB of memory by prediction. {}. {}", ranks, node / kGib,
+             describe_host_memory(), kLessMemory);
   }
 }
 

@@ -27,14 +27,12 @@ MemoryTable measure_memory_table(const Session& session);
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged,
                                  Fp8GemmSupport support = Fp8GemmSupport::kNone);
 MemoryTable predict_memory_table(const Config& config, const DryRunOptions& options);
-// The same for every phase of precision.schedule. ConfigError names the phase.
-std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks,
-                                               ContributionPath path = ContributionPath::kExchanged);
 struct MemoryRequest {
   int ranks = 1, ranks_per_node = 0;  // 0: all on one node
   const Hardware* absent = nullptr;   // a device that is not here, and counts instead of config.device
+  ContributionPath path = ContributionPath::kExchanged;
 };
-// ConfigError for a device that does not fit the configuration, too.
+// The same for every phase of precision.schedule. ConfigError names the phase, or a device that does not fit.
 std::vector<MemoryTable> predict_memory_tables(const Config& config, const MemoryRequest& request);
 // MemoryError if the most that a phase needs is more than the host has: such a training would be killed as soon as it
 // touches what is missing. A warning if the ranks of a node need more together. GPUs refuse it themselves.
