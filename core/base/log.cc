@@ -78,15 +78,11 @@ class LogFile {
     if (descriptor_ >= 0) ::close(descriptor_);
     path_ = path;
     has_failed_ = false;
-    descriptor_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    const int error = errno;
-    struct stat status {};
-    if (descriptor_ < 0) {
-      fail(error == ELOOP ? "it is a symbolic link" : std::generic_category().message(error));
-    } else if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink > 1) {
-      ::close(std::exchange(descriptor_, -1));
-      fail(S_ISREG(status.st_mode) ? "it has a second name, a hard link; remove it here" : "it is not a regular file");
-    }
+    std::string obstacle = why_not_to_write(path);
+    constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    descriptor_ = obstacle.empty() ? ::open(path.c_str(), kFlags, 0666) : -1;
+    if (obstacle.empty() && descriptor_ < 0) obstacle = std::generic_category().message(errno);
+    if (!obstacle.empty()) fail(obstacle);
     const std::string kept = std::exchange(kept_, "");
     keeps_ = false;
     if (!first_line.empty()) append(start_of_line() + first_line + "\n");
