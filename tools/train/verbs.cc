@@ -188,8 +188,8 @@ class TrainingJob {
     predicted_ = predict_memory_tables(run_, communicator_.size(), path);
     require_memory(run_, predicted_, communicator_);
     if (communicator_.rank() != 0) return;
-    for (const std::string& line : ineffective_settings(run_, origins_, communicator_.size(), path))
-      warn_in_lines(line);
+    for (const auto& found : ineffective_settings(run_, origins_, communicator_.size(), path))
+      warn_in_lines(found.text);
     for (const std::string& line : doubtful_settings(run_)) warn_in_lines(line);
   }
 
@@ -321,8 +321,8 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     } catch (const ConfigError& error) {
       throw ConfigError(located(error.what(), origins));
     }
-    for (const std::string& line : ineffective_settings(config, origins)) {
-      log_warn("{}", wrapped(line, std::string_view("warning: ").size(), Paths::kPassOver));
+    for (const IneffectiveSetting& found : ineffective_settings(config, origins)) {
+      log_warn("{}", wrapped(found.text, std::string_view("warning: ").size(), Paths::kPassOver));
     }
     for (const std::string& line : doubtful_settings(config)) log_warn("{}", line);
     if (config.data.format == DataFormat::kBytes && config.model.vocab < 256) {
