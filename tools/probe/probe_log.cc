@@ -241,6 +241,7 @@ ProbeLog::~ProbeLog() {
 }
 
 void ProbeLog::append(const ProbedStep& step) {
+  require<DataError>(fs::exists(path_), "{}: somebody removed it", path_);
   database_->run("BEGIN");
   for (const ProbeRow& row : step.rows) {
     const double amax = amax_of(row) / (has_loss_scale(row.role) ? static_cast<double>(step.loss_scale) : 1.0);

@@ -304,15 +304,12 @@ RankReports Watchdog::read_reports() const {
 
 std::string Watchdog::describe(const RankReports& reports) const {
   return who_is_missing(reports, options_.ranks, [this](int rank) -> std::string {
-    try {
-      const BlackBoxContent box = read_black_box(BlackBox::path(options_.box_folder, rank));
-      std::string who = fmt::format(" (node {}, process {})", text_of(box.header.host), box.header.pid);
-      if (box.events.empty()) return who;
-      const BlackBoxEvent& event = box.events.back();
-      return fmt::format("{}; last event: {}, step {}", who, describe_event(event), event.step);
-    } catch (const std::exception&) {
-      return "";
-    }
+    const auto box = find_black_box(options_.box_folder, rank);
+    if (!box) return "";
+    std::string who = fmt::format(" (node {}, process {})", text_of(box->header.host), box->header.pid);
+    if (box->events.empty()) return who;
+    const BlackBoxEvent& event = box->events.back();
+    return fmt::format("{}; last event: {}, step {}", who, describe_event(event), event.step);
   });
 }
 
@@ -320,12 +317,8 @@ bool Watchdog::has_ended(const RankReports& reports) const {
   return std::ranges::any_of(reports, [this](const auto& entry) {
     const auto& [rank, report] = entry;
     if (rank == options_.rank || !report.gives_up) return false;
-    try {
-      const BlackBoxHeader box = read_black_box(BlackBox::path(options_.box_folder, rank)).header;
-      return box.pid == report.pid && box.exit_code == static_cast<int>(ExitCode::kHang);
-    } catch (const DataError&) {
-      return false;
-    }
+    const auto box = find_black_box(options_.box_folder, rank);
+    return box && box->header.pid == report.pid && box->header.exit_code == static_cast<int>(ExitCode::kHang);
   });
 }
 
