@@ -359,6 +359,8 @@ std::shared_ptr<const ConfigArguments> add_config_arguments(CLI::App* verb) {
 }  // namespace
 
 ExitCode run_train_verb(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Job& job) {
+  // Wide: a rank may hash a checkpoint of a terabyte, and gives no sign meanwhile.
+  job.watch(run, 10 * kFirstFactor, "checks settings, data and checkpoint");
   TrainingJob training(run, origins, stop, job);
   stop.limit(run.train.max_minutes);
   if (!training.prepare()) return ExitCode::kOk;

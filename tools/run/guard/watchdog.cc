@@ -159,9 +159,13 @@ MeetingWatch::MeetingWatch(double limit_s, int rank, const std::string& waiting)
     std::unique_lock lock(mutex);
     std::condition_variable_any wake;
     // Ticks, and not the clock: the time of a process that was stopped, as by Ctrl-Z, does not count.
+    uint64_t events = 0;
     for (double waited_s = 0.0; waited_s < end_s; waited_s += seconds(kTick)) {
       wake.wait_for(lock, stop, kTick, [] { return false; });
       if (stop.stop_requested()) return;
+      const BlackBox* const box = BlackBox::current();
+      const uint64_t now = box == nullptr ? 0 : box->place().events;
+      if (std::exchange(events, now) != now) waited_s = 0.0;
     }
     log_error("watchdog: no progress for {:.0f} s: {}", end_s, waiting);
     end_process();
