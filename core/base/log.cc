@@ -42,10 +42,8 @@ std::atomic<int64_t> warning_count = 0;
 spdlog::level::level_enum to_spdlog(LogLevel level) { return static_cast<spdlog::level::level_enum>(level); }
 
 // "warning: " and "error: ". Only these levels show their name and the rank.
-std::string name_of(LogLevel level) {
-  if (level < LogLevel::kWarning) return "";
-  const auto name = spdlog::level::to_string_view(to_spdlog(level));
-  return fmt::format("{}: ", std::string_view(name.data(), name.size()));
+std::string_view name_of(LogLevel level) {
+  return level < LogLevel::kWarning ? "" : level == LogLevel::kWarning ? "warning: " : "error: ";
 }
 
 std::string_view rank_of(LogLevel level) {
@@ -78,15 +76,11 @@ class LogFile {
     if (descriptor_ >= 0) ::close(descriptor_);
     path_ = path;
     has_failed_ = false;
-    descriptor_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    const int error = errno;
-    struct stat status {};
-    if (descriptor_ < 0) {
-      fail(error == ELOOP ? "it is a symbolic link" : std::generic_category().message(error));
-    } else if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink > 1) {
-      ::close(std::exchange(descriptor_, -1));
-      fail(S_ISREG(status.st_mode) ? "it has a second name, a hard link; remove it here" : "it is not a regular file");
-    }
+    std::string obstacle = why_not_to_write(path);
+    constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    descriptor_ = obstacle.empty() ? ::open(path.c_str(), kFlags, 0666) : -1;
+    if (obstacle.empty() && descriptor_ < 0) obstacle = std::generic_category().message(errno);
+    if (!obstacle.empty()) fail(obstacle);
     const std::string kept = std::exchange(kept_, "");
     keeps_ = false;
     if (!first_line.empty()) append(start_of_line() + first_line + "\n");
@@ -118,8 +112,11 @@ class LogFile {
   void append(const std::string& text) {
     if (descriptor_ < 0) return;
     const ssize_t written = ::write(descriptor_, text.data(), text.size());
+    struct stat status {};
     if (written != static_cast<ssize_t>(text.size())) {
       fail(std::generic_category().message(written < 0 ? errno : ENOSPC));
+    } else if (::fstat(descriptor_, &status) == 0 && status.st_nlink == 0) {
+      fail("somebody removed it");
     }
   }
 
@@ -167,8 +164,8 @@ void log_to_file(const std::string& path, const std::string& first_line) { log_f
 void log_line(LogLevel level, std::string_view line) {
   if (!is_logged(level)) return;
   if (level >= LogLevel::kWarning) ++warning_count;
+  log_file().write(level, line);  // first: nobody may read standard error
   write_to_stderr(level, line);
-  log_file().write(level, line);
 }
 
 int64_t logged_warnings() { return warning_count; }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -54,6 +55,15 @@ void name_program(std::string name) { name_of_program() = std::move(name); }
 std::string host_name() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
+
+std::string why_not_to_write(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::file_type type = fs::symlink_status(path, ignored).type();
+  if (type == fs::file_type::symlink) return "it is a symbolic link, which is not followed to write";
+  if (type != fs::file_type::regular) return type == fs::file_type::not_found ? "" : "it is not a regular file";
+  return fs::hard_link_count(path, ignored) > 1 ? "it has a second name, a hard link; remove it here" : "";
 }
 
 std::string slurm_job() { return environment_variable("SLURM_JOB_ID"); }

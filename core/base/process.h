@@ -14,6 +14,10 @@ std::string host_name();  // "unknown" if the system gives none. Two machines ma
 std::string slurm_job();  // the number of the Slurm job (SLURM_JOB_ID); empty outside Slurm
 std::string environment_variable(const char* name);  // empty if it is not set
 
+// Why a file of a run is not written in place: it is no regular file, or has another name, by which somebody may keep
+// something else. Empty: it may be written, or does not exist.
+std::string why_not_to_write(const std::string& path);
+
 // The process that started this rank of a job: mpirun, or the daemon of OpenMPI or Slurm on this node.
 struct Launcher {
   pid_t process = 0;  // 0: there is none, or it cannot be seen

@@ -41,6 +41,21 @@ TEST(Start, EndsWhereARankDoesNotCome) {
   }
 }
 
+// Verbs without a run folder are watched to their end, too.
+TEST(Start, AVerbEndsWhereARankStops) {
+  const SmallRun run("stopped_verb");
+  const std::string compare =
+      command_line(program_under_test(), {"compare", run.config_path(), "--precisions", "fp32,bf16", "--steps",
+                                          "1000000", "optimizer.warmup_steps=0", "watchdog.least_deadline_s=1"});
+  const Outcome outcome = run_shell(fmt::format(
+      "cd {}; ({}{} >out 2>&1 & job=$!; while kill -0 $job && ! grep -q ' runs of ' out; do sleep 0.05; done; sleep 1; "
+      "kill -STOP {}; timeout 60 tail -s 0.1 --pid $job -n +1 -f out; wait $job)",
+      run.folder(), mpirun(2), compare, rank_1_of("$job")));
+  EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+  expect_part(outcome.output, "error: [rank 0] watchdog: no progress for 6 s: rank 0 (node ");
+  expect_part(outcome.output, ") is in a collective or ends MPI,\n  which waits for all 2 ranks: one is stopped, ");
+}
+
 TEST(Postmortem, RunThatIsDone) {
   const ThreadedRun run("postmortem_done");
   run.train(2, {"train.steps=6"});

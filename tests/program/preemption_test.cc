@@ -262,6 +262,39 @@ TEST(Supervise, TwoSignalsAtOnceAreOne) {
   EXPECT_EQ(exit_code_after("TERM", "5", 100), 1) << "somebody has no more patience";
 }
 
+TEST(Supervise, RepeatsASignalThatMpirunDrops) {
+  const std::string folder = fresh_folder("supervised_dropped"), command = folder + "/mpirun";
+  write_file(command, "#!/bin/sh\ntrap '' USR1\necho >" + folder +
+                          "/starts\nsleep 1\ntrap 'exit 75' USR1\nwhile :; do sleep 0.05; done\n");
+  std::filesystem::permissions(command, std::filesystem::perms::owner_all);
+  const Outcome outcome = run_shell(fmt::format(
+      "(env --default-signal=INT {} -- {} & job=$!; while [ ! -s {}/starts ]; do sleep 0.01; done; kill -INT $job; "
+      "timeout 20 tail --pid $job -f /dev/null || pkill -9 -P $job; wait $job)",
+      kSupervise, command, folder));
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+}
+
+// OpenMPI's mpirun crashes where a second signal meets its own end.
+TEST(Supervise, SaysWhatACrashOfMpirunIs) {
+  const std::string folder = fresh_folder("supervised_crash");
+  const auto output_of = [&](const std::string& name) {
+    std::filesystem::remove(folder + "/starts");
+    const std::string command = folder + "/" + name;
+    write_file(command, "#!/bin/sh\ntrap 'kill -SEGV $$' USR1 TERM\necho >" + folder +
+                            "/starts\nwhile :; do sleep 0.05; done\n");
+    std::filesystem::permissions(command, std::filesystem::perms::owner_all);
+    const Outcome outcome = run_shell(fmt::format(
+        "(env --default-signal=INT {} -- {} & job=$!; while [ ! -s {}/starts ]; do sleep 0.01; done; kill -INT $job; "
+        "wait $job)",
+        kSupervise, command, folder));
+    EXPECT_EQ(outcome.exit_code, 139) << outcome.output;
+    return outcome.output;
+  };
+  EXPECT_NE(output_of("mpirun").find("139 after a signal: no restart: mpirun crashed while it ended the job (SIGSEGV)"),
+            std::string::npos);
+  EXPECT_EQ(output_of("mantissa").find("mpirun crashed"), std::string::npos);
+}
+
 TEST(Supervise, ARunWhoseRankIsKilledGoesOnToTheSameBits) {
   ThreadedRun whole("supervised_whole");
   const std::vector<std::string> settings = {"train.steps=120", "train.log_interval=100", "checkpoint.interval=15"};

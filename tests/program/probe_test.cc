@@ -9,6 +9,7 @@
 
 #include "tests/program/threaded_run.h"
 #include "tests/tools/probe/probe_rows.h"
+#include "tests/tools/run/unwrapped.h"
 
 namespace mantissa::testing {
 namespace {
@@ -188,6 +189,39 @@ TEST(Probes, WithRecomputationShowTheSame) {
   EXPECT_FALSE(kept.empty());
   EXPECT_EQ(amaxes("full"), kept);
   EXPECT_EQ(amaxes("selective"), kept);
+}
+
+// Files that others read are no condition of a run.
+TEST(SideFiles, ARunGoesOnWithoutItsSideFiles) {
+  SmallRun run("side_files");
+  const Outcome outcome = interrupt(
+      run, "",
+      fmt::format(
+          "cd {}; truncate -s 0 probes.mtp-shm; rm run.log metrics.jsonl metrics.prom black_box/*.box; sleep 1.2; "
+          "rm probes.mtp; sleep 0.5; kill -USR1 $job",
+          run.run_dir()),
+      {"train.steps=1000000", "train.log_interval=10", "probe.enabled=true", "probe.interval=1"});
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+  const std::string text = unwrapped(outcome.output);
+  for (const char* warning : {"the log cannot be written to ", "metrics cannot be written to ", "the black box '",
+                              "the file probes.mtp-shm was ", "probes are no longer written: "}) {
+    const size_t first = text.find(warning);
+    EXPECT_NE(first, std::string::npos) << warning << "\n" << text;
+    EXPECT_EQ(text.find(warning, first + 1), std::string::npos) << warning << "\n" << text;
+  }
+  EXPECT_TRUE(std::filesystem::exists(run.run_dir() + "/metrics.prom"));
+  EXPECT_EQ(run.try_train(1, {"train.stop_at_step=2"}).exit_code, 2) << "it continues";
+}
+
+// SQLite makes its index of the probes anew.
+TEST(SideFiles, ProbesSurviveTheLossOfTheirIndex) {
+  SmallRun run("probe_index");
+  const Outcome outcome =
+      interrupt(run, "", "truncate -s 0 " + run.run_dir() + "/probes.mtp-shm",
+                {"train.steps=120", "train.log_interval=100", "probe.enabled=true", "probe.interval=1"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  const std::vector<int64_t> steps = probes_of(run).integers("step");
+  EXPECT_EQ(std::set<int64_t>(steps.begin(), steps.end()).size(), 120u);
 }
 
 }  // namespace

@@ -369,7 +369,7 @@ TEST(RunFolder, NothingIsRemovedBehindALink) {
   std::filesystem::create_hard_link(kept, run.run_dir() + "/lock");
   const Outcome outcome = run.try_train(1, {});
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_NE(unwrapped(outcome.output).find("its lock has a second name"), std::string::npos) << outcome.output;
+  EXPECT_NE(unwrapped(outcome.output).find("its lock: it has a second name"), std::string::npos) << outcome.output;
   EXPECT_EQ(read_file(kept), "kept");
   // The run folder itself may lie elsewhere.
   std::filesystem::remove_all(run.run_dir());

@@ -7,11 +7,11 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <system_error>
 #include <utility>
 
 #include "core/base/check.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 
 namespace mantissa {
 namespace {
@@ -94,11 +94,8 @@ void Database::fail() const { throw DataError(fmt::format("{}: {}", path_, sqlit
 Database::Database(const std::string& path, Mode mode) : path_(path), connection_(nullptr, sqlite3_close_v2) {
   const int flags = mode == Mode::kRead ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
   // Not SQLITE_OPEN_NOFOLLOW, which refuses links to folders on the way, too.
-  std::error_code ignored;
-  require<DataError>(mode == Mode::kRead || !std::filesystem::is_symlink(path, ignored),
-                     "{}: it is a symbolic link, which is not followed to write", path);
-  const bool has_names = std::filesystem::hard_link_count(path, ignored) > 1 && !ignored;
-  require<DataError>(mode == Mode::kRead || !has_names, "{}: it has a second name, a hard link; remove it here", path);
+  const std::string obstacle = mode == Mode::kWrite ? why_not_to_write(path) : "";
+  require<DataError>(obstacle.empty(), "{}: {}", path, obstacle);
   sqlite3* connection = nullptr;
   const int status = sqlite3_open_v2(path.c_str(), &connection, flags, nullptr);
   connection_.reset(connection);  // made even if the file cannot be opened
@@ -244,6 +241,7 @@ ProbeLog::~ProbeLog() {
 }
 
 void ProbeLog::append(const ProbedStep& step) {
+  require<DataError>(fs::exists(path_), "{}: somebody removed it", path_);
   database_->run("BEGIN");
   for (const ProbeRow& row : step.rows) {
     const double amax = amax_of(row) / (has_loss_scale(row.role) ? static_cast<double>(step.loss_scale) : 1.0);

@@ -69,11 +69,9 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
 // Whether the setting has its default, or no effect on any number of ranks.
 bool is_idle(const std::string& setting, const Config& config) {
   auto values = flatten(config), defaults = flatten(Config());
-  const auto is_named = [&](const std::string& text) {  // or its section is
-    const std::string path = text.substr(0, text.find(' '));
-    // A setting of a single phase goes by the name of the whole training's.
-    const bool is_of_phase = phase_count(config) > 1 && path.starts_with("precision.");
-    return !is_of_phase && (setting + ".").starts_with(path + ".");
+  const auto is_named = [&](const IneffectiveSetting& found) {  // or its section is
+    const bool is_of_phase = phase_count(config) > 1 && found.path.starts_with("precision.");
+    return !is_of_phase && (setting + ".").starts_with(found.path + ".");
   };
   return values[setting] == defaults[setting] || std::ranges::any_of(ineffective_settings(config, {}), is_named);
 }

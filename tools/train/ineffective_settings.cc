@@ -318,15 +318,15 @@ std::string to_text(const Config& config, const std::string& written, const Inef
 
 }  // namespace
 
-std::vector<std::string> ineffective_settings(const Config& config, const ConfigOrigins& origins, int ranks,
-                                              ContributionPath path) {
+std::vector<IneffectiveSetting> ineffective_settings(const Config& config, const ConfigOrigins& origins, int ranks,
+                                                     ContributionPath path) {
   std::vector<Config> phases;
   std::vector<std::vector<Ineffective>> found;
   for (int phase = 0; phase < phase_count(config); ++phase) {
     phases.push_back(in_phase(config, phase));
     found.push_back(ineffective_in_phase(phases.back(), ranks, path));
   }
-  std::vector<std::string> texts;
+  std::vector<IneffectiveSetting> settings;
   for (size_t phase = 0; phase < phases.size(); ++phase) {
     for (const Ineffective& one : found[phase]) {
       const auto setting = part(phases[phase], one.path);
@@ -341,11 +341,13 @@ std::vector<std::string> ineffective_settings(const Config& config, const Config
           phase_path(config, static_cast<int>(phase)) + one.path.substr(std::min(section, one.path.size()));
       if (!one.path.starts_with("precision.") || !origins.contains(own)) own = one.path;
       const std::string text = to_text(phases[phase], own, one, origins);
-      if (std::ranges::count(texts, text) == 0) texts.push_back(text);
+      if (std::ranges::count(settings, text, &IneffectiveSetting::text) == 0) settings.push_back({one.path, text});
     }
   }
-  for (const Ineffective& one : ineffective_phases(config)) texts.push_back(to_text(config, one.path, one, origins));
-  return texts;
+  for (const Ineffective& one : ineffective_phases(config)) {
+    settings.push_back({one.path, to_text(config, one.path, one, origins)});
+  }
+  return settings;
 }
 
 std::vector<std::string> doubtful_settings(const Config& config) {

@@ -188,8 +188,8 @@ class TrainingJob {
     predicted_ = predict_memory_tables(run_, {.ranks = communicator_.size(), .path = path});
     require_memory(run_, predicted_, communicator_);
     if (communicator_.rank() != 0) return;
-    for (const std::string& line : ineffective_settings(run_, origins_, communicator_.size(), path))
-      warn_in_lines(line);
+    for (const auto& found : ineffective_settings(run_, origins_, communicator_.size(), path))
+      warn_in_lines(found.text);
     for (const std::string& line : doubtful_settings(run_)) warn_in_lines(line);
   }
 
@@ -321,8 +321,8 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     } catch (const ConfigError& error) {
       throw ConfigError(located(error.what(), origins));
     }
-    for (const std::string& line : ineffective_settings(config, origins)) {
-      log_warn("{}", wrapped(line, std::string_view("warning: ").size(), Paths::kPassOver));
+    for (const IneffectiveSetting& found : ineffective_settings(config, origins)) {
+      log_warn("{}", wrapped(found.text, std::string_view("warning: ").size(), Paths::kPassOver));
     }
     for (const std::string& line : doubtful_settings(config)) log_warn("{}", line);
     if (config.data.format == DataFormat::kBytes && config.model.vocab < 256) {
@@ -359,6 +359,8 @@ std::shared_ptr<const ConfigArguments> add_config_arguments(CLI::App* verb) {
 }  // namespace
 
 ExitCode run_train_verb(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Job& job) {
+  // Wide: a rank may hash a checkpoint of a terabyte, and gives no sign meanwhile.
+  job.watch(run, 10 * kFirstFactor, "checks settings, data and checkpoint");
   TrainingJob training(run, origins, stop, job);
   stop.limit(run.train.max_minutes);
   if (!training.prepare()) return ExitCode::kOk;

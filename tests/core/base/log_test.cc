@@ -1,6 +1,7 @@
 // The log file beside standard error.
 #include "core/base/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <sys/resource.h>
@@ -170,6 +171,40 @@ TEST(LogFile, AFailedWriteIsOneWarning) {
   });
   EXPECT_EQ(warnings, 1);
   EXPECT_EQ(std::filesystem::file_size(path), 100u);
+}
+
+TEST(LogFile, ARemovedFileIsOneWarning) {
+  const std::string path = fresh_path("removed");
+  const int warnings = in_a_process([&] {
+    log_to_file(path, "start: program");
+    std::filesystem::remove(path);
+    for (int line = 0; line < 10; ++line) log_info("line");
+    return static_cast<int>(logged_warnings());
+  });
+  EXPECT_EQ(warnings, 1);
+}
+
+// The message of a watchdog must not wait there as well.
+TEST(LogFile, HasALineThatNobodyReadsOnStandardError) {
+  const std::string path = fresh_path("unread");
+  const pid_t child = fork();
+  if (child == 0) {
+    int ends[2] = {-1, -1};
+    if (pipe(ends) != 0 || dup2(ends[1], STDERR_FILENO) < 0) _exit(1);
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    const std::string filling(4096, 'x');
+    while (write(ends[1], filling.data(), filling.size()) > 0) continue;
+    fcntl(ends[1], F_SETFL, 0);
+    start_logging(0, 1);
+    log_to_file(path, "start: program");
+    log_warn("line");
+    _exit(0);
+  }
+  for (int tries = 0; tries < 500 && text_of(path).find("warning: line") == std::string::npos; ++tries) usleep(10'000);
+  EXPECT_NE(text_of(path).find("warning: line"), std::string::npos);
+  EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it waits";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 TEST(LogFile, AFolderOrAPipeIsRefused) {

@@ -307,6 +307,22 @@ TEST(MeetingWatch, EndsAProcessThatWaitsForOthers) {
   EXPECT_EQ(exit_code_under_watch([] { raise(SIGSTOP); }), 0) << "the process was stopped as a whole";
 }
 
+TEST(MeetingWatch, CountsFromTheLastEventOfABox) {
+  const auto give_signs = [] {
+    for (int i = 0; i < 12; ++i) {  // for longer than the watch
+      BlackBox::current()->note(BlackBoxEvent::Kind::kNotice, "sign");
+      std::this_thread::sleep_for(milliseconds(250));
+    }
+  };
+  const BlackBox box("", 0, 1);
+  EXPECT_EQ(exit_code_under_watch(give_signs), 0);
+  EXPECT_EQ(exit_code_under_watch([&] {
+              give_signs();
+              wait_forever();
+            }),
+            7);
+}
+
 TEST(StackDump, NamesFunctionsOfAllThreads) {
   std::promise<void> end;
   std::jthread waiting([future = end.get_future().share()] { future.wait(); });

@@ -209,7 +209,12 @@ TEST(DataSettings, ThatCannotBeMeantAreRefused) {
 
 TEST(DataSettings, WithoutAnEffectAreNamed) {
   const auto warnings = [](const std::vector<std::string>& settings) {
-    return ineffective_settings(testing::minimal_config(settings), {}, 1, ContributionPath::kExchanged);
+    std::vector<std::string> texts;
+    for (const auto& found :
+         ineffective_settings(testing::minimal_config(settings), {}, 1, ContributionPath::kExchanged)) {
+      texts.push_back(found.text);
+    }
+    return texts;
   };
   EXPECT_THAT(warnings({"data.end_of_text=10"}),
               ElementsAre(HasSubstr("data.end_of_text = 10 has no effect: it belongs to data.packing = documents")));

@@ -17,9 +17,19 @@ using Settings = std::vector<std::string>;
 const std::string kNoOp =
     " has no effect: every op of this model computes without it as it does with it (`mantissa config`)";
 
+Settings texts_of(const Config& config, const ConfigOrigins& origins = {}, int ranks = 0,
+                  ContributionPath path = ContributionPath::kExchanged) {
+  Settings texts;
+  for (const IneffectiveSetting& found : ineffective_settings(config, origins, ranks, path)) {
+    EXPECT_TRUE(found.text.find(" has no effect: ") != std::string::npos) << found.text;
+    texts.push_back(found.text);
+  }
+  return texts;
+}
+
 std::string warnings_of(Settings settings, int ranks = 0, ContributionPath path = ContributionPath::kExchanged) {
   settings.insert(settings.begin(), {"model.layers=3", "train.packed_weights=none"});
-  return fmt::format("{}", fmt::join(ineffective_settings(testing::minimal_config(settings), {}, ranks, path), "\n"));
+  return fmt::format("{}", fmt::join(texts_of(testing::minimal_config(settings), {}, ranks, path), "\n"));
 }
 
 TEST(IneffectiveSettings, SettingsThatChangeSomethingAreNotNamed) {
@@ -52,7 +62,7 @@ TEST(IneffectiveSettings, SaysValueOriginAndReason) {
   ConfigOrigins origins;
   const Config config = parse_config("data: {train: a}\nprecision:\n  rules: [{op: linear, format: fp32}]\n", "a.yaml",
                                      {"precision.recipe=mxfp8"}, &origins);
-  EXPECT_EQ(ineffective_settings(config, origins),
+  EXPECT_EQ(texts_of(config, origins),
             Settings{"precision.recipe = mxfp8 (command line: precision.recipe=mxfp8)" + kNoOp});
 }
 
@@ -301,7 +311,7 @@ TEST(IneffectiveSettings, OfPhasesAreNamedWhereNoPhaseUsesThem) {
       parse_config("data: {train: a}\nprecision: {schedule: [{after_step: 7, rules: [{match: head, format: bf16}]}]}\n",
                    "a.yaml", {}, &origins);
   EXPECT_THAT(
-      ineffective_settings(config, origins),
+      texts_of(config, origins),
       ::testing::ElementsAre(HasSubstr("precision.schedule[0].rules[0] = {match: head, format: bf16} (a.yaml:2:")));
 }
 
@@ -355,7 +365,7 @@ TEST(RunSettings, AnySettingMayLoseItsEffectByOthers) {
             "optimizer.decay_steps = 10"},
            {{"data.format=tokens", "data.layout=u16"}, {"data.format=bytes"}, "data.layout = u16"}}) {
     EXPECT_TRUE(ineffective_settings(with_overrides(one.run, {}), {}).empty()) << one.ineffective;
-    EXPECT_THAT(ineffective_settings(with_overrides(one.run, one.overrides), {}),
+    EXPECT_THAT(texts_of(with_overrides(one.run, one.overrides)),
                 ::testing::Contains(HasSubstr(std::string(one.ineffective) + " has no effect")));
   }
 }

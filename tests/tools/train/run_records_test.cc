@@ -10,35 +10,43 @@
 #include <filesystem>
 #include <optional>
 
+#include "core/base/log.h"
 #include "tests/program/program.h"
 #include "tools/config/config.h"
 
 namespace mantissa::testing {
 namespace {
 
-TEST(MetricsFile, AResumedRunContinuesBehindItsCheckpoint) {
+RunRecords records_in(const std::string& path, std::optional<int64_t> steps) {
+  Config config;
+  config.train.run_dir = std::filesystem::path(path).parent_path();
+  config.train.tensorboard = false;
+  return RunRecords(config, steps);
+}
+
+TEST(RunRecords, AResumedRunContinuesBehindItsCheckpoint) {
   const std::string path = fresh_folder("metrics_resumed") + "/metrics.jsonl";
   write_file(
       path, "{\"event\":\"start\"}\n{\"event\":\"step\",\"step\":1}\n{\"event\":\"step\",\"step\":2}\n{\"event\":\"st");
-  MetricsFile(path, 1).write({{"event", "step"}, {"step", 2}, {"again", true}});
+  records_in(path, 1).write({{"event", "step"}, {"step", 2}, {"again", true}});
   EXPECT_EQ(read_file(path),
             "{\"event\":\"start\"}\n{\"event\":\"step\",\"step\":1}\n{\"again\":true,\"event\":\"step\",\"step\":2}\n");
 }
 
-TEST(MetricsFile, AnotherRunKeepsTheOldFileAside) {
+TEST(RunRecords, AnotherRunKeepsTheOldFileAside) {
   const std::string path = fresh_folder("metrics_new") + "/metrics.jsonl";
   write_file(path, "{\"event\":\"start\"}\n");
-  MetricsFile(path, std::nullopt).write({{"event", "other"}});
+  records_in(path, std::nullopt).write({{"event", "other"}});
   EXPECT_EQ(read_file(path), "{\"event\":\"other\"}\n");
   EXPECT_EQ(read_file(path + ".previous"), "{\"event\":\"start\"}\n");
 }
 
 // Events of rollbacks to the first weights stay, as those of other rollbacks do.
-TEST(MetricsFile, ARollbackToTheFirstWeightsIsTheSameRun) {
+TEST(RunRecords, ARollbackToTheFirstWeightsIsTheSameRun) {
   const std::string path = fresh_folder("metrics_rolled") + "/metrics.jsonl";
   const std::string start = "{\"event\":\"start\"}\n", rollback = "{\"event\":\"rollback\",\"step\":0}\n";
   write_file(path, start + "{\"event\":\"validation\",\"step\":0}\n" + rollback + "{\"event\":\"step\",\"step\":1}\n");
-  MetricsFile(path, 0).write({{"event", "other"}});
+  records_in(path, 0).write({{"event", "other"}});
   EXPECT_EQ(read_file(path), start + rollback + "{\"event\":\"other\"}\n");
   EXPECT_FALSE(std::filesystem::exists(path + ".previous"));
 }
@@ -134,6 +142,16 @@ TEST(RunRecords, TensorboardCanBeLeftOut) {
     EXPECT_EQ(files_with(config.train.run_dir, "tfevents").size(), wanted ? 1u : 0u);
     EXPECT_TRUE(has(read_file(config.train.run_dir + "/metrics.jsonl"), "\"loss\":2.5"));
   }
+}
+
+TEST(AppendedFile, SaysOnceThatItIsRemoved) {
+  const std::string path = fresh_folder("appended_removed") + "/file";
+  AppendedFile file("metrics", path);
+  file.append("record");
+  std::filesystem::remove(path);
+  const int64_t before = logged_warnings();
+  for (int i = 0; i < 3; ++i) file.append("record");
+  EXPECT_EQ(logged_warnings(), before + 1);
 }
 
 // A full disk: part of a record would hide all that follows.

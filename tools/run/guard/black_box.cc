@@ -39,6 +39,29 @@ void assign(std::array<char, kSize>& target, std::string_view text) {
   if (length < kSize) target[length] = '\0';
 }
 
+// The map of a new file; MAP_FAILED after a warning.
+void* map_file(const std::string& file) {
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(file).parent_path(), ignored);
+  const std::filesystem::path previous = std::filesystem::path(file).replace_extension(".previous.box");
+  std::filesystem::remove(previous, ignored);  // else two names of one file would stay
+  std::filesystem::rename(file, previous, ignored);
+  const int descriptor = open(file.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
+  // Without its blocks, writing to the map of a full file system ends the process by SIGBUS.
+  int error = descriptor < 0 ? errno : posix_fallocate(descriptor, 0, kBytes);
+  void* memory = MAP_FAILED;
+  if (error == 0) {
+    memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (memory == MAP_FAILED) error = errno;
+  }
+  if (descriptor >= 0) close(descriptor);
+  if (error == 0) return memory;
+  if (descriptor >= 0) unlink(file.c_str());
+  log_warn("no black box of this rank: '{}': {}; training goes on without it", file,
+           std::generic_category().message(error));
+  return MAP_FAILED;
+}
+
 // ---- Signals that end the process: the box says so before it goes.
 
 constexpr NamedSignal kFatal[] = {{SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGABRT, "SIGABRT"},
@@ -60,7 +83,7 @@ void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
   const bool is_lost_page = number == SIGBUS && info->si_code == BUS_ADRERR;
   const auto* const signal = std::ranges::find(kFatal, number, &NamedSignal::number);
   if (BlackBox* const box = g_box) {
-    if (is_lost_page && box->replaces_file_at(info->si_addr)) return;
+    if (is_lost_page && box->replaces_page_at(info->si_addr)) return;
     LostPageText buffer;
     const std::string_view lost = is_lost_page ? lost_page_error(info->si_addr, buffer) : std::string_view();
     const std::array<int, 2> outputs = output_states();
@@ -102,35 +125,16 @@ std::string BlackBox::path(const std::string& folder, int rank) {
 
 BlackBox* BlackBox::current() { return g_box; }
 
-void BlackBox::map_file() {
-  std::error_code ignored;
-  std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), ignored);
-  const std::filesystem::path previous = std::filesystem::path(file_).replace_extension(".previous.box");
-  std::filesystem::remove(previous, ignored);  // else two names of one file would stay
-  std::filesystem::rename(file_, previous, ignored);
-  const int descriptor = open(file_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
-  // Without its blocks, writing to the map of a full file system ends the process by SIGBUS.
-  int error = descriptor < 0 ? errno : posix_fallocate(descriptor, 0, kBytes);
-  void* memory = MAP_FAILED;
-  if (error == 0) {
-    memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-    if (memory == MAP_FAILED) error = errno;
-  }
-  if (descriptor >= 0) close(descriptor);
-  if (error != 0) {
-    if (descriptor >= 0) unlink(file_.c_str());
-    log_warn("no black box of this rank: '{}': {}; training goes on without it", file_,
-             std::generic_category().message(error));
+BlackBox::BlackBox(const std::string& folder, int rank, int ranks)
+    : file_(path(folder, rank)), signal_stack_(kSignalStackBytes) {
+  void* memory = folder.empty() ? MAP_FAILED : map_file(file_);
+  if (memory == MAP_FAILED) {
+    lost_ = said_ = kBox;
     memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
   }
   header_ = new (memory) BlackBoxHeader;
   events_ = reinterpret_cast<BlackBoxEvent*>(header_ + 1);
-}
-
-BlackBox::BlackBox(const std::string& folder, int rank, int ranks)
-    : file_(path(folder, rank)), signal_stack_(kSignalStackBytes) {
-  map_file();
   header_->capacity = kCapacity;
   header_->rank = rank;
   header_->ranks = ranks;
@@ -198,8 +202,8 @@ BlackBox::Phase& BlackBox::phase_named(const char* name) {
 void BlackBox::note(BlackBoxEvent::Kind kind, std::string_view name, double value, int64_t bytes) {
   record(kind, name, value, bytes);
   if (std::this_thread::get_id() != owner_) return;
-  if (has_lost_file_.load(std::memory_order_relaxed)) [[unlikely]]
-    say_if_lost();
+  if (lost_.load(std::memory_order_relaxed) != said_) [[unlikely]]
+    say_what_is_lost();
   const int64_t now = nanoseconds(CLOCK_MONOTONIC), quiet = now - std::exchange(last_event_ns_, now);
   count_work(now);
   std::atomic<int64_t>& longest = innermost_.load(std::memory_order_relaxed)->longest_quiet_ns;
@@ -264,22 +268,31 @@ double BlackBox::work_seconds(std::string_view name) const {
   return seconds;
 }
 
-bool BlackBox::replaces_file_at(const void* address) {
-  const auto* const begin = reinterpret_cast<const std::byte*>(header_);
-  const auto* const byte = static_cast<const std::byte*>(address);
-  if (byte < begin || byte >= begin + kBytes) return false;
+bool BlackBox::replaces_page_at(void* address) {
+  constexpr uintptr_t kPage = 4096;
+  const auto byte = reinterpret_cast<uintptr_t>(address), begin = reinterpret_cast<uintptr_t>(header_);
+  const bool is_mine = begin <= byte && byte < begin + kBytes;
+  LostPageText buffer;
+  if (!is_mine && lost_page_error(address, buffer).find("/probes.mtp-shm: ") == std::string_view::npos) return false;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-  if (mmap(header_, kBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0) == MAP_FAILED) return false;
-  has_lost_file_ = true;
+  void* const page = is_mine ? header_ : reinterpret_cast<void*>(byte / kPage * kPage);
+  if (mmap(page, is_mine ? kBytes : kPage, PROT_READ | PROT_WRITE, kFlags, -1, 0) == MAP_FAILED) return false;
+  lost_ |= is_mine ? kBox : kIndex;
   return true;
 }
 
-void BlackBox::say_if_lost() {
-  if (!has_lost_file_.exchange(false)) return;
-  log_warn("the black box '{}' was truncated, or its file system lost it; training goes on without it", file_);
+void BlackBox::say_what_is_lost() {
+  const int news = lost_ & ~said_;
+  said_ |= news;
+  constexpr const char* kText = "{} was removed or truncated, or its file system lost it; training goes on without it";
+  if ((news & kBox) != 0) log_warn(kText, fmt::format("the black box '{}'", file_));
+  if ((news & kIndex) != 0) log_warn(kText, "the file probes.mtp-shm");
 }
 
-void BlackBox::lives() { header_->alive_unix_ns = nanoseconds(CLOCK_REALTIME); }
+void BlackBox::lives() {
+  header_->alive_unix_ns = nanoseconds(CLOCK_REALTIME);
+  if (::access(file_.c_str(), F_OK) != 0) lost_ |= kBox;
+}
 
 void BlackBox::look_at_output() { header_->output_unread = std::ranges::count(output_states(), 0) > 0 ? 1 : 0; }
 
@@ -320,6 +333,14 @@ BlackBoxContent read_black_box(const std::string& path) {
   }
   std::ranges::sort(content.events, {}, &BlackBoxEvent::number);
   return content;
+}
+
+std::optional<BlackBoxContent> find_black_box(const std::string& folder, int rank) {
+  try {
+    return read_black_box(BlackBox::path(folder, rank));
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace mantissa

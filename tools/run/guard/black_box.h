@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -94,8 +95,8 @@ class BlackBox final : public RangeSink {
  public:
   static constexpr uint64_t kCapacity = 4096;
 
-  // Makes FOLDER/rank-0003.box; the file of an earlier start becomes
-  // rank-0003.previous.box. If the file cannot be made, a warning says so, and events are kept in memory only.
+  // Makes FOLDER/rank-0003.box; the file of an earlier start becomes rank-0003.previous.box. Without a folder, and
+  // after a warning if the file cannot be made, events are kept in memory only.
   BlackBox(const std::string& folder, int rank, int ranks);
   ~BlackBox() override;
 
@@ -128,8 +129,9 @@ class BlackBox final : public RangeSink {
   void failed(std::string_view message);
   void ended(int exit_code);
 
-  // For the handler of SIGBUS. Whether the address is in the box: its file is lost, and memory takes its place.
-  bool replaces_file_at(const void* address);
+  // For the handler of SIGBUS. Whether the address is in the box, or in SQLite's index of the probes, which SQLite
+  // makes anew where it is empty: the file is lost, and memory takes its place.
+  bool replaces_page_at(void* address);
 
   Place place() const;
   static std::string path(const std::string& folder, int rank);
@@ -144,8 +146,7 @@ class BlackBox final : public RangeSink {
     int64_t work_ns = 0;  // owner's thread only
   };
 
-  void map_file();
-  void say_if_lost();
+  void say_what_is_lost();
   void record(BlackBoxEvent::Kind kind, std::string_view name, double value, int64_t bytes);
   Phase& phase_named(const char* name);
   // Adds the time since the last call to the innermost phase, unless it was a wait.
@@ -154,8 +155,10 @@ class BlackBox final : public RangeSink {
 
   const std::thread::id owner_ = std::this_thread::get_id();
   const std::string file_;
-  std::atomic<bool> has_lost_file_ = false;  // and has not said so
-  std::vector<std::byte> signal_stack_;      // a full stack has no room for the handler of the signal that says so
+  static constexpr int kBox = 1, kIndex = 2;
+  std::atomic<int> lost_ = 0;            // of these files
+  int said_ = 0;                         // in warnings; owner's thread only
+  std::vector<std::byte> signal_stack_;  // a full stack has no room for the handler of the signal that says so
   RangeSink* before_ = nullptr;
   BlackBoxHeader* header_ = nullptr;
   BlackBoxEvent* events_ = nullptr;
@@ -184,5 +187,7 @@ struct BlackBoxContent {
 };
 // DataError if the file cannot be read or is none.
 BlackBoxContent read_black_box(const std::string& path);
+// That of a rank; nothing if it cannot be read.
+std::optional<BlackBoxContent> find_black_box(const std::string& folder, int rank);
 
 }  // namespace mantissa

@@ -159,9 +159,13 @@ MeetingWatch::MeetingWatch(double limit_s, int rank, const std::string& waiting)
     std::unique_lock lock(mutex);
     std::condition_variable_any wake;
     // Ticks, and not the clock: the time of a process that was stopped, as by Ctrl-Z, does not count.
+    uint64_t events = 0;
     for (double waited_s = 0.0; waited_s < end_s; waited_s += seconds(kTick)) {
       wake.wait_for(lock, stop, kTick, [] { return false; });
       if (stop.stop_requested()) return;
+      const BlackBox* const box = BlackBox::current();
+      const uint64_t now = box == nullptr ? 0 : box->place().events;
+      if (std::exchange(events, now) != now) waited_s = 0.0;
     }
     log_error("watchdog: no progress for {:.0f} s: {}", end_s, waiting);
     end_process();
@@ -304,15 +308,12 @@ RankReports Watchdog::read_reports() const {
 
 std::string Watchdog::describe(const RankReports& reports) const {
   return who_is_missing(reports, options_.ranks, [this](int rank) -> std::string {
-    try {
-      const BlackBoxContent box = read_black_box(BlackBox::path(options_.box_folder, rank));
-      std::string who = fmt::format(" (node {}, process {})", text_of(box.header.host), box.header.pid);
-      if (box.events.empty()) return who;
-      const BlackBoxEvent& event = box.events.back();
-      return fmt::format("{}; last event: {}, step {}", who, describe_event(event), event.step);
-    } catch (const std::exception&) {
-      return "";
-    }
+    const auto box = find_black_box(options_.box_folder, rank);
+    if (!box) return "";
+    std::string who = fmt::format(" (node {}, process {})", text_of(box->header.host), box->header.pid);
+    if (box->events.empty()) return who;
+    const BlackBoxEvent& event = box->events.back();
+    return fmt::format("{}; last event: {}, step {}", who, describe_event(event), event.step);
   });
 }
 
@@ -320,12 +321,8 @@ bool Watchdog::has_ended(const RankReports& reports) const {
   return std::ranges::any_of(reports, [this](const auto& entry) {
     const auto& [rank, report] = entry;
     if (rank == options_.rank || !report.gives_up) return false;
-    try {
-      const BlackBoxHeader box = read_black_box(BlackBox::path(options_.box_folder, rank)).header;
-      return box.pid == report.pid && box.exit_code == static_cast<int>(ExitCode::kHang);
-    } catch (const DataError&) {
-      return false;
-    }
+    const auto box = find_black_box(options_.box_folder, rank);
+    return box && box->header.pid == report.pid && box->header.exit_code == static_cast<int>(ExitCode::kHang);
   });
 }
 

@@ -145,17 +145,10 @@ void require_known_names(const Config& config) {
 
 DeviceChoice choose_device(const std::string& wanted, int local_rank) {
   require_known_device(wanted);
+  const bool is_auto = wanted == "auto";
   DeviceChoice choice;
-  if (wanted != "auto") {
-    const BackendEntry& backend = find_backend(wanted);
-    choice = {.backend = wanted, .index = index_of(backend, local_rank), .reason = {}};
-    if (const std::string reason = backend.unusable_reason(choice.index); !reason.empty()) {
-      throw ConfigError("device: {} cannot be used: {}", wanted, reason);
-    }
-    return choice;
-  }
-  if (!is_in(backend_names(), "cuda")) choice.reason = kNoCuda;
-  for (const std::string& name : backend_names()) {  // the best first
+  if (is_auto && !is_in(backend_names(), "cuda")) choice.reason = kNoCuda;
+  for (const std::string& name : is_auto ? backend_names() : std::vector{wanted}) {  // the best first
     const BackendEntry& backend = find_backend(name);
     choice.index = index_of(backend, local_rank);
     const std::string reason = backend.unusable_reason(choice.index);
@@ -165,6 +158,7 @@ DeviceChoice choose_device(const std::string& wanted, int local_rank) {
     }
     choice.reason = reason;
   }
+  if (!is_auto) throw ConfigError("device: {} cannot be used: {}", wanted, choice.reason);
   throw ConfigError("device: auto found nothing to compute on: {}", choice.reason);
 }
 
@@ -257,10 +251,7 @@ void leave_job(const std::exception& error, Communicator& communicator, const Co
 Communicator& Job::start(const Config& config) {
   require_known_names(config);
   watch(config, kFirstFactor, "starts MPI");
-  auto communicator = start_communicator(config.comm.backend, config.device);
-  // Wide: a rank may hash a checkpoint of a terabyte, and gives no sign meanwhile.
-  watch(config, 10 * kFirstFactor, "checks settings, data and checkpoint");
-  return start(config, std::move(communicator));
+  return start(config, start_communicator(config.comm.backend, config.device));
 }
 
 void Job::watch(const Config& config, double factor, const char* activity) {
@@ -292,17 +283,18 @@ int Job::failed(const ConfigOrigins& origins) {
 }
 
 int run_job(const std::function<Config()>& configure,
-            const std::function<void(const Config& config, Communicator& communicator)>& body,
-            const ConfigOrigins& origins) {
+            const std::function<void(const Config& config, Communicator& communicator)>& body) {
+  std::optional<BlackBox> box;  // outlives the watch, in memory only: there is no run folder
   Job job;
   try {
     const Config config = configure();
-    job.start(config);
-    job.unwatch();
-    body(config, job.communicator());
+    Communicator& ranks = job.start(config);
+    box.emplace("", ranks.rank(), ranks.size());
+    job.watch(config, kFirstFactor, "is in a collective or ends MPI");
+    body(config, *create_watched_communicator(ranks, *box));
     return static_cast<int>(ExitCode::kOk);
   } catch (...) {
-    return job.failed(origins);
+    return job.failed();
   }
 }
 

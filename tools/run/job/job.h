@@ -60,7 +60,7 @@ std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> hos
 // A verb as one of the ranks of a job. Objects of the verb must be gone before it.
 class Job {
  public:
-  // Starts communicator and log. ConfigError: see above. Watches the start up to unwatch(). Collective.
+  // Starts communicator and log. ConfigError: see above. Watches the start up to the next watch(). Collective.
   Communicator& start(const Config& config);
   // The same for a rank with a given `communicator`, for example where ranks are threads.
   Communicator& start(const Config& config, std::unique_ptr<Communicator> communicator);
@@ -78,10 +78,10 @@ class Job {
   std::unique_ptr<Communicator> communicator_;
 };
 
-// Reads the configuration, starts communicator and log, and runs `body`. Returns the exit code: 0, or Job::failed().
+// Reads the configuration, starts communicator and log, and runs `body`, while it watches the ranks to the end of the
+// job. Returns the exit code: 0, or Job::failed().
 int run_job(const std::function<Config()>& configure,
-            const std::function<void(const Config& config, Communicator& communicator)>& body,
-            const ConfigOrigins& origins = {});
+            const std::function<void(const Config& config, Communicator& communicator)>& body);
 // Reports an error before the objects of the verb are destroyed: destructors wait for the device and may hang. Several
 // ranks do not return from here; a rank alone unwinds to Job::failed(), which does not report the error again.
 [[noreturn]] void leave_job(const std::exception& error, Communicator& communicator, const ConfigOrigins& origins = {});

@@ -61,9 +61,7 @@ std::string label_of_run(const std::string& run_dir) {
 // Into the file as it is: on a full disk, the blocks that it has already can still be written. A reader may see a half
 // of the new text; that is better than the state of long ago.
 bool overwrite_file(const std::string& path, const std::string& text) {
-  std::error_code error;  // a second name may be that of a file elsewhere
-  if (std::filesystem::hard_link_count(path, error) != 1) return false;
-  const int file = ::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+  const int file = why_not_to_write(path).empty() ? ::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
   if (file < 0) return false;
   const auto size = static_cast<ssize_t>(text.size());
   const bool is_written = ::write(file, text.data(), text.size()) == size && ::ftruncate(file, size) == 0;

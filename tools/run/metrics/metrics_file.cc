@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <numeric>
 
 #include <algorithm>
 #include <cmath>
@@ -110,20 +109,15 @@ void AppendedFile::append(std::string_view bytes) {
   struct stat before {};
   const bool is_open = descriptor_ >= 0 && ::fstat(descriptor_, &before) == 0;
   const ssize_t written = is_open ? ::write(descriptor_, bytes.data(), bytes.size()) : -1;
-  if (written == static_cast<ssize_t>(bytes.size())) return;
+  const bool is_whole = written == static_cast<ssize_t>(bytes.size());
+  if (is_whole && before.st_nlink > 0) return;
   // Part of a record would make the next one unreadable.
-  const bool is_repaired = written <= 0 || ::ftruncate(descriptor_, before.st_size) == 0;
-  if (!is_repaired) {
-    ::close(descriptor_);
-    descriptor_ = -1;
-  }
-  if (has_warned_) return;
-  has_warned_ = true;
-  log_warn("{} cannot be written to {}: training goes on without them", what_, path_);
+  if (!is_whole && written > 0 && ::ftruncate(descriptor_, before.st_size) != 0)
+    ::close(std::exchange(descriptor_, -1));
+  if (std::exchange(has_warned_, true)) return;
+  log_warn("{} cannot be written to {}{}: training goes on without them", what_, path_,
+           is_whole ? ", which somebody removed" : "");
 }
-
-MetricsFile::MetricsFile(const std::string& path, std::optional<int64_t> steps)
-    : file_("metrics", prepared(path, steps)) {}
 
 TensorboardFile::TensorboardFile(const std::string& run_dir, std::optional<int64_t> steps,
                                  const std::map<std::string, std::string>& settings) {
@@ -191,12 +185,12 @@ void TensorboardFile::write(Ending ending) {
 }
 
 RunRecords::RunRecords(const Config& config, std::optional<int64_t> steps)
-    : metrics_(config.train.run_dir + "/metrics.jsonl", steps) {
+    : metrics_("metrics", prepared(config.train.run_dir + "/metrics.jsonl", steps)) {
   if (config.train.tensorboard) tensorboard_.emplace(config.train.run_dir, steps, flatten(config));
 }
 
 void RunRecords::write(const nlohmann::json& record) {
-  metrics_.write(record);
+  metrics_.append(record.dump() + '\n');
   if (tensorboard_) tensorboard_->write(record);
 }
 

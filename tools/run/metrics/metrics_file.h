@@ -34,18 +34,6 @@ class AppendedFile {
   bool has_warned_ = false;
 };
 
-// JSON lines.
-class MetricsFile {
- public:
-  // Continues the file of a run that has done `steps`, also 0 after a rollback: records of later steps are removed.
-  // Nothing: a run begins, and the file of another one is kept as PATH.previous.
-  MetricsFile(const std::string& path, std::optional<int64_t> steps);
-  void write(const nlohmann::json& record) { file_.append(record.dump() + '\n'); }
-
- private:
-  AppendedFile file_;
-};
-
 // ---- Records of a TensorBoard event file: the figures of a step as bytes.
 //
 // A file is a row of records. A record is the length of its data (8 bytes), the masked CRC-32C of the length, the data,
@@ -106,9 +94,11 @@ class TensorboardFile {
   std::optional<AppendedFile> file_;
 };
 
+// metrics.jsonl and, with train.tensorboard, a TensorboardFile.
 class RunRecords {
  public:
-  // `steps`: as for the files. References need not outlive the object.
+  // Continues metrics.jsonl of a run that has done `steps`, also 0 after a rollback: records of later steps are
+  // removed. Nothing: a run begins, and the file of another one is kept as metrics.jsonl.previous.
   RunRecords(const Config& config, std::optional<int64_t> steps);
   void write(const nlohmann::json& record);
   void write(const ProbedStep& step) {
@@ -119,7 +109,7 @@ class RunRecords {
   }
 
  private:
-  MetricsFile metrics_;
+  AppendedFile metrics_;  // JSON lines
   std::optional<TensorboardFile> tensorboard_;
 };
 

@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -86,16 +85,14 @@ void RunFolder::hold() {
   fs::create_directories(path_, error);
   if (error) fail(path_, error.message());
   refuse_links(path_);
+  const std::string lock = path_ + "/" + kLockName, obstacle = why_not_to_write(lock);
+  if (!obstacle.empty()) fail(path_, fmt::format("its {}: {}", kLockName, obstacle));
   folder_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // open, its inode is not given to another folder
-  lock_ = open((path_ + "/" + kLockName).c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
+  lock_ = open(lock.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (folder_ < 0 || lock_ < 0) {
     const int reason = errno;
     release();
     fail(path_, std::generic_category().message(reason));
-  }
-  if (fs::hard_link_count(path_ + "/" + kLockName, error) > 1 && !error) {
-    release();
-    fail(path_, "its lock has a second name, a hard link, which would be written, too; remove the lock");
   }
   bool is_held = true;
   // `mantissa status` holds the lock for a moment, too.
@@ -104,7 +101,7 @@ void RunFolder::hold() {
     is_held = flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   }
   if (is_held) {
-    const std::string holder = legible(text_of_file(path_ + "/" + kLockName).value_or("").substr(0, 200));
+    const std::string holder = legible(text_of_file(lock).value_or("").substr(0, 200));
     release();
     throw ConfigError(
         "train.run_dir: another job is running in '{}'{}: wait for it, or give another folder. `mantissa "
@@ -115,18 +112,17 @@ void RunFolder::hold() {
   if (time_ == 0.0 && fstat(lock_, &before) == 0) {
     time_ = static_cast<double>(before.st_mtim.tv_sec) + 1e-9 * static_cast<double>(before.st_mtim.tv_nsec);
   }
-  // Whoever is refused reads it. On a full disk it stays empty.
+  // Whoever is refused reads it; its time is that of this start, for `mantissa status`. On a full disk it stays empty.
   const std::string job = slurm_job(), me = fmt::format("host {}, process {}{}{}", host_name(), getpid(),
                                                         job.empty() ? "" : ", Slurm job ", job);
   [[maybe_unused]] const bool is_told = ::ftruncate(lock_, 0) == 0 && ::write(lock_, me.data(), me.size()) > 0;
-  futimens(lock_, nullptr);  // the time of this start, for `mantissa status`
 }
 
 void RunFolder::begin(double time) {
   time_ = time;
-  const double seconds = std::floor(time);
-  const timespec stamp{.tv_sec = static_cast<time_t>(seconds), .tv_nsec = static_cast<long>((time - seconds) * 1e9)};
-  const timespec times[2] = {stamp, stamp};
+  const auto seconds = static_cast<time_t>(time);
+  const auto rest = static_cast<long>((time - static_cast<double>(seconds)) * 1e9);
+  const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, {.tv_sec = seconds, .tv_nsec = rest}};
   futimens(lock_, times);
 }
 

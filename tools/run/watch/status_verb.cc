@@ -92,39 +92,30 @@ std::string_view text_behind_tags(std::string_view line) {
 // The message with which the start of this Unix time failed before it had a log; empty if there is none.
 std::string error_of_start(const std::string& run_dir, double begun) {
   for (int rank = 0, ranks = 1; rank < ranks; ++rank) {
-    try {
-      const BlackBoxHeader box = read_black_box(BlackBox::path(run_dir + kBlackBoxFolder, rank)).header;
-      ranks = box.ranks;
-      // It is made after the lock: an older one is of another start.
-      const bool is_of_start = 1e-9 * static_cast<double>(box.started_unix_ns) >= begun;
-      if (is_of_start && box.error[0] != '\0') return std::string(text_of(box.error));
-    } catch (const DataError&) {
-      return "";
-    }
+    const auto box = find_black_box(run_dir + kBlackBoxFolder, rank);
+    if (!box) break;
+    ranks = box->header.ranks;
+    // It is made after the lock: an older one is of another start.
+    const bool is_of_start = 1e-9 * static_cast<double>(box->header.started_unix_ns) >= begun;
+    if (is_of_start && box->header.error[0] != '\0') return std::string(text_of(box->header.error));
   }
   return "";
 }
 
 // When the newest black box of rank 0 was begun, in Unix time; 0 without a box.
 double last_box(const std::string& run_dir) {
-  try {
-    return 1e-9 *
-           static_cast<double>(read_black_box(BlackBox::path(run_dir + kBlackBoxFolder, 0)).header.started_unix_ns);
-  } catch (const DataError&) {
-    return 0.0;
-  }
+  const auto box = find_black_box(run_dir + kBlackBoxFolder, 0);
+  return box ? 1e-9 * static_cast<double>(box->header.started_unix_ns) : 0.0;
 }
 
 // The heartbeat of a run that was killed may be seconds old. Its black box has the last step.
 void take_last_step(const std::string& run_dir, RunFigures& figures) {
-  try {
-    for (const BlackBoxEvent& event : read_black_box(BlackBox::path(run_dir + kBlackBoxFolder, 0)).events) {
-      const bool is_applied = event.kind == BlackBoxEvent::Kind::kStep;
-      if (is_applied || event.kind == BlackBoxEvent::Kind::kSkipped)
-        figures.set("step", static_cast<double>(event.step));
-      if (is_applied) figures.set("loss", event.value);
-    }
-  } catch (const DataError&) {  // then the heartbeat has to do
+  const auto box = find_black_box(run_dir + kBlackBoxFolder, 0);
+  if (!box) return;  // then the heartbeat has to do
+  for (const BlackBoxEvent& event : box->events) {
+    const bool is_applied = event.kind == BlackBoxEvent::Kind::kStep;
+    if (is_applied || event.kind == BlackBoxEvent::Kind::kSkipped) figures.set("step", static_cast<double>(event.step));
+    if (is_applied) figures.set("loss", event.value);
   }
 }
 
