@@ -165,6 +165,10 @@ TEST(DocumentReader, KnowsLinesOfJsonByTheirFirstLine) {
   };
   EXPECT_EQ(doubt_of("a.txt", lines), "it starts with a JSON object that has 'text'");
   EXPECT_EQ(doubt_of("n.txt", "{\"text\": \"a\", \"v\": NaN}\n"), "it starts with a JSON object that has 'text'");
+  for (const std::string number : {"01e999", "-01e999", ".1e999", "+1e999", "1.e999", "1e999e", "1e999-"}) {
+    EXPECT_EQ(doubt_of("n.json", "{\"text\": \"a\", \"v\": " + number + "}\n"),
+              "its first line is no JSON object that has 'text'");
+  }
   EXPECT_EQ(doubt_of("b.json", "{\"body\": \"a\"}\n"), "its first line is no JSON object that has 'text'");
   EXPECT_EQ(doubt_of("c.json", "[\n{\"text\": \"a\"}]\n"), "its first line is no JSON object that has 'text'");
   EXPECT_EQ(doubt_of("d.json", "{\n  \"text\": \"a\"\n}\n"), "its first line is no JSON object that has 'text'");
