@@ -12,9 +12,7 @@
 namespace mantissa::parquet {
 namespace {
 
-constexpr const char* kDamaged = "it is damaged; copy the file again";
-
-void require_sound(bool condition) { require<DataError>(condition, "{}", kDamaged); }
+void require_sound(bool condition) { require<DataError>(condition, "it is damaged; copy the file again"); }
 
 // A varint with the size, then literals and copies of earlier bytes, each after a tag.
 void unpack_snappy(Bytes packed, std::span<std::byte> out) {

@@ -16,6 +16,8 @@
 
 namespace mantissa {
 
+class JsonNode;
+
 struct EncodeOptions {
   bool add_special_tokens = false;      // the file's tokens around each text, for example at its start
   bool special_tokens_as_text = false;  // "<|endoftext|>" in the text is tokenized as plain text
@@ -34,6 +36,9 @@ struct AddedToken {
   bool single_word = false;             // only where no letter, digit or mark touches it
   bool lstrip = false, rstrip = false;  // takes the white space on its left, on its right
 };
+
+// {"content": "<s>", ...} in files of Hugging Face, but for the id. `is_special`: even if the object does not say so.
+AddedToken read_added_token(const JsonNode& node, bool is_special);
 
 struct TokenOrText {
   std::optional<int32_t> token{};

@@ -15,14 +15,8 @@ namespace {
 
 // "<s>", or an object with the token and its flags.
 AddedToken token_of(const JsonNode& node, bool is_named) {
-  if (!node.value().is_object()) return {.content = node.text(), .special = true};
-  const bool special = is_named || node.flag("special", false);
-  return {.content = node.at("content").text(),
-          .special = special,
-          .normalized = node.flag("normalized", !special),
-          .single_word = node.flag("single_word", false),
-          .lstrip = node.flag("lstrip", false),
-          .rstrip = node.flag("rstrip", false)};
+  return node.value().is_object() ? read_added_token(node, is_named)
+                                  : AddedToken{.content = node.text(), .special = true};
 }
 
 // The tokens of a list, or of an object, whose order in the file gives the ids.

@@ -92,8 +92,7 @@ void read_normalizers(const std::optional<JsonNode>& normalizer, std::vector<Nor
     constexpr std::pair<std::string_view, NormalForm> kForms[] = {
         {"NFC", NormalForm::kNfc}, {"NFD", NormalForm::kNfd}, {"NFKC", NormalForm::kNfkc}, {"NFKD", NormalForm::kNfkd}};
     const std::string& type = node.at("type").text();
-    const auto* const form =
-        std::find_if(std::begin(kForms), std::end(kForms), [&](const auto& f) { return f.first == type; });
+    const auto* const form = std::ranges::find(kForms, type, &std::pair<std::string_view, NormalForm>::first);
     if (form != std::end(kForms)) {
       out.push_back(unicode_normalizer(form->second));
     } else if (type == "Prepend") {
@@ -261,13 +260,8 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& root, const Vocab& voc
   const auto list = root.find("added_tokens");
   for (size_t i = 0; list && i < list->array().size(); ++i) {
     const JsonNode entry = list->at(i);
-    AddedToken token{.content = entry.at("content").text(),
-                     .id = entry.at("id").id(),
-                     .special = entry.flag("special", false),
-                     .normalized = entry.flag("normalized", false),
-                     .single_word = entry.flag("single_word", false),
-                     .lstrip = entry.flag("lstrip", false),
-                     .rstrip = entry.flag("rstrip", false)};
+    AddedToken token = read_added_token(entry, false);
+    token.id = entry.at("id").id();
     if (const auto known = vocab.ids.find(token.content); known && *known != token.id) {
       entry.fail(fmt::format("the token '{}' has id {} here and {} in model.vocab", token.content, token.id, *known));
     }
@@ -323,6 +317,16 @@ std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Vocab& vocab, bool by
 }
 
 }  // namespace
+
+AddedToken read_added_token(const JsonNode& node, bool is_special) {
+  const bool special = is_special || node.flag("special", false);
+  return {.content = node.at("content").text(),
+          .special = special,
+          .normalized = node.flag("normalized", !special),
+          .single_word = node.flag("single_word", false),
+          .lstrip = node.flag("lstrip", false),
+          .rstrip = node.flag("rstrip", false)};
+}
 
 std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
   const nlohmann::json json = JsonNode::read(path);
