@@ -132,7 +132,8 @@ class PromptReader {
     Prompt prompt{.where = where, .text = {}, .tokens = {}, .is_chat = true};
     for (const ChatPiece& piece : template_->render(messages, AnswerHeader::kAppend)) {
       prompt.text += piece.text;
-      const std::vector<int32_t> tokens = take_text(where, [&] { return codec_.encode(piece.text); });
+      const std::vector<int32_t> tokens =
+          take_text(where, [&] { return codec_.encode(piece.text, {.has_marks = true}); });
       prompt.tokens.insert(prompt.tokens.end(), tokens.begin(), tokens.end());
     }
     return prompt;

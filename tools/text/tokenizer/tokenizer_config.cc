@@ -42,6 +42,7 @@ void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int
     json.update(read_json_object<DataError>(older));
   }
   const JsonNode config(json, path);
+  parts.splits_special_tokens = config.flag("split_special_tokens", false);
   // `has_flags`: they replace those of tokenizer.json.
   const auto add = [&](AddedToken token, bool has_flags = false) -> std::optional<int32_t> {
     if (token.content.empty()) return std::nullopt;

@@ -344,7 +344,7 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
   }
   if (vocab.tokens.empty()) tokens.fail("it has no tokens");
 
-  TokenizerParts parts{.kind = {}, .texts = {}};
+  TokenizerParts parts{.kind = {}, .texts = {}, .path = path};
   bool by_bytes = false;
   read_normalizers(root.find("normalizer"), parts.normalizers);
   read_pre_tokenizers(root.find("pre_tokenizer"), parts.pre_tokenizers, by_bytes);
@@ -356,6 +356,7 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
   parts.bpe = read_bpe(model, vocab, by_bytes);
   read_template(root.find("post_processor"), parts.texts.size(), parts.ids_before, parts.ids_after);
   parts.kind = by_bytes ? "byte-level BPE" : "BPE of characters";
+  if (parts.splits_special_tokens) parts.kind += " (special tokens in texts are plain text)";
   if (!by_bytes && parts.pre_tokenizers.empty()) {
     // As sentencepiece has it, the text is one word. Where no merge crosses the start of a run of spaces, cutting there
     // changes nothing, and words are found in the cache.
