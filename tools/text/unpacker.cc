@@ -4,6 +4,7 @@
 #include <lzma.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <memory>
@@ -57,7 +58,11 @@ Unpacker::Library bzip2() {
 
 Unpacker::Library xz() {
   const auto begin = [](lzma_stream* stream) { return lzma_stream_decoder(stream, UINT64_MAX, 0); };
-  const auto call = [](lzma_stream* stream) { return lzma_code(stream, LZMA_RUN); };
+  const auto call = [](lzma_stream* stream) {
+    const lzma_ret code = lzma_code(stream, LZMA_RUN);
+    if (code == LZMA_MEM_ERROR) throw std::bad_alloc();  // dictionaries have up to 4 GiB
+    return code;
+  };
   const lzma_stream blank = LZMA_STREAM_INIT;
   return library_of(blank, begin, call, lzma_end, LZMA_STREAM_END, LZMA_BUF_ERROR);
 }
@@ -98,10 +103,12 @@ Unpacker::Library Unpacker::gzip() {
 Unpacker::Library Unpacker::zstd() {
   const std::shared_ptr<ZSTD_DStream> stream(ZSTD_createDStream(), ZSTD_freeDStream);
   if (stream == nullptr) throw std::bad_alloc();
+  ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
   return [stream](In in, Out out) {
     ZSTD_inBuffer from{in.data(), in.size(), 0};
     ZSTD_outBuffer to{out.data(), out.size(), 0};
     const size_t rest = ZSTD_decompressStream(stream.get(), &to, &from);
+    if (ZSTD_getErrorCode(rest) == ZSTD_error_memory_allocation) throw std::bad_alloc();
     return Step{.taken = from.pos, .made = to.pos, .is_end = rest == 0, .is_sound = ZSTD_isError(rest) == 0};
   };
 }

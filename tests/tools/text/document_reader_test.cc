@@ -65,6 +65,28 @@ std::string zstd(std::string text) {
   return out;
 }
 
+// As `xz --lzma2=dict=1536MiB` has it, whose encoder takes 16 GiB.
+std::string xz_with_large_dictionary(const std::string& text) {
+  constexpr size_t kBlock = 12;  // its header follows that of the stream
+  std::string out = xz(text);
+  const size_t size = static_cast<size_t>(out[kBlock]) * 4;  // without its checksum
+  const size_t filter = out.substr(kBlock, size).find("\x21\x01");
+  EXPECT_NE(filter, std::string::npos);
+  out[kBlock + filter + 2] = 37;  // 3 * 2^29 bytes
+  const uint32_t checksum = lzma_crc32(reinterpret_cast<const uint8_t*>(out.data()) + kBlock, size, 0);
+  for (size_t i = 0; i < sizeof(checksum); ++i) out[kBlock + size + i] = static_cast<char>(checksum >> (8 * i));
+  return out;
+}
+
+// As `zstd --long=31` has it: a window of 2 GiB. It has a block, as it is.
+std::string zstd_with_large_window(const std::string& text) {
+  const size_t block = text.size() << 3 | 1;
+  std::string out = "\x28\xb5\x2f\xfd";
+  out += {'\0', static_cast<char>((31 - 10) << 3)};
+  for (size_t i = 0; i < 3; ++i) out += static_cast<char>(block >> (8 * i));
+  return out + text;
+}
+
 const std::map<std::string, std::string (*)(std::string)> kPackings = {
     {".gz", gzip}, {".bz2", bzip2}, {".xz", xz}, {".zst", zstd}};
 
@@ -119,6 +141,13 @@ TEST(DocumentReader, ReadsCompressedFilesAsTheirContents) {
     EXPECT_TRUE(whole.texts[0] == large);
     EXPECT_EQ(read(folder.write("large.jsonl" + suffix, pack(large))).texts.size(), 17'000u);
   }
+}
+
+TEST(DocumentReader, ReadsFilesWithTheLargestWindows) {
+  const TempFolder folder;
+  const std::string small = lines_of_json(100);
+  EXPECT_EQ(read(folder.write("a.jsonl.zst", zstd_with_large_window(small))).texts.size(), 100u);
+  EXPECT_EQ(read(folder.write("a.jsonl.xz", xz_with_large_dictionary(small))).texts.size(), 100u);
 }
 
 // Cut off, changed, or followed by something else: the whole text, or an error that names the file.
