@@ -132,6 +132,10 @@ TEST(DocumentReader, ReadsCompressedFilesAsTheirContents) {
     if (suffix != ".bz2") {
       EXPECT_EQ(read(folder.write("named_otherwise", pack("a text"))).texts, std::vector<std::string>{"a text"});
     }
+    std::string capitals = "B.JSONL" + suffix;
+    std::ranges::transform(capitals, capitals.begin(), [](char c) { return static_cast<char>(std::toupper(c)); });
+    EXPECT_EQ(read(folder.write(capitals, pack(small))).texts.size(), 100u);
+    EXPECT_EQ(read(folder.write("gzip.jsonl" + suffix, gzip(small))).texts.size(), 100u) << "known by its first bytes";
     if (suffix != ".zst") {  // zeros may fill up the file
       const Read padded = read(folder.write("a.jsonl" + suffix, pack(small) + std::string(8, '\0')));
       EXPECT_EQ(padded.texts.size(), 100u);
@@ -182,7 +186,7 @@ TEST(DocumentReader, RefusesDamagedCompressedFiles) {
 TEST(DocumentReader, KnowsLinesOfJsonByTheirFirstLine) {
   const TempFolder folder;
   const std::string lines = "\n{\"text\": \"a\", \"n\": 1}\r\n{\"text\": \"b\"}\n";
-  for (const std::string name : {"a.jsonl", "a.ndjson", "a.json"}) {
+  for (const std::string name : {"a.jsonl", "a.ndjson", "a.json", "a.JSONL", "a.NDJSON", "a.Json"}) {
     const Read found = read(folder.write(name, kMark + lines));
     EXPECT_THAT(found.lines, ElementsAre(2, 3)) << name;
     EXPECT_EQ(found.doubt, "");
@@ -208,6 +212,24 @@ TEST(DocumentReader, KnowsLinesOfJsonByTheirFirstLine) {
   EXPECT_EQ(read(folder.write("i.txt", kMark + "text")).texts, std::vector<std::string>{"text"});
 }
 
+// The line is longer than what is read at a time.
+TEST(DocumentReader, KnowsLinesOfJsonByALongFirstLine) {
+  const TempFolder folder;
+  const std::string text(size_t{17} << 20, 'x');
+  for (const std::string& lines :
+       {"{\"text\": \"" + text + "\"}\n{\"text\": \"b\"}\n", "{\"text\": \"" + text + "\"}"}) {
+    for (const Read& found :
+         {read(folder.write("a.json", kMark + lines)), read(folder.write("a.json.gz", gzip(lines)))}) {
+      EXPECT_EQ(found.texts.size(), static_cast<size_t>(1 + std::ranges::count(lines, '\n') / 2));
+      EXPECT_EQ(found.lines.front(), 1);
+      EXPECT_EQ(found.doubt, "");
+    }
+  }
+  const Read other = read(folder.write("b.json", "{\"body\": \"" + text + "\"}\n"));
+  EXPECT_THAT(other.lines, ElementsAre(0));
+  EXPECT_EQ(other.doubt, "its first line is no JSON object that has 'text'");
+}
+
 TEST(DocumentReader, NamesFilesThatHoldNoText) {
   const TempFolder folder;
   std::string tar(512, '\0');
@@ -223,6 +245,7 @@ TEST(DocumentReader, NamesFilesThatHoldNoText) {
     const std::string path = folder.write(name, bytes);
     EXPECT_THAT(message_of<DataError>([&] { read(path); }), HasSubstr(message));
   }
+  EXPECT_THAT(message_of<DataError>([&] { read(folder.write("E.PARQUET", "a text")); }), HasSubstr("a Parquet file"));
   const Read rows = read(folder.write("parquet", read_file("tests/tools/text/reference/required.parquet")));
   EXPECT_EQ(rows.texts.size(), 161u) << "known by its first bytes";
 }
