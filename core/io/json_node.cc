@@ -1,7 +1,6 @@
 #include "core/io/json_node.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 
 #include "core/base/wrapped_text.h"
@@ -11,11 +10,15 @@ namespace mantissa {
 namespace {
 
 // A number for Python and not for nlohmann::json: NaN, an infinity, or above the range of a double.
-bool is_unusual_number(const std::string& word) {
+bool is_unusual_number(const std::string& word) try {
   if (word == "NaN" || word == "Infinity" || word == "-Infinity") return true;
-  if (word.find_first_not_of("+-.0123456789eE") != std::string::npos) return false;
-  char* end = nullptr;
-  return std::isinf(std::strtod(word.c_str(), &end)) && *end == '\0';
+  char* end = nullptr;  // json::parse() reads no further than a number that is too large, and strtod() also "01e999"
+  std::strtod(word.c_str(), &end);
+  return end == word.c_str() + word.size() && !nlohmann::json::parse(word).is_number();
+} catch (const nlohmann::json::out_of_range&) {
+  return true;
+} catch (const nlohmann::json::parse_error&) {
+  return false;
 }
 
 // The JSON with an empty object in the place of each such number.

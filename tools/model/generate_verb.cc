@@ -15,6 +15,7 @@
 #include "tools/model/runtime/loaded_model.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/text/chat/chat_template.h"
+#include "tools/text/document_reader.h"
 #include "tools/text/unpacker.h"
 
 namespace mantissa {
@@ -118,9 +119,9 @@ class PromptReader {
 
   void add_file(const std::string& path) {
     const TextFile file(path);
-    const std::string_view name = unpacked_name(path);
-    constexpr std::string_view kJson[] = {".jsonl", ".ndjson", ".json"};
-    const bool is_json = std::ranges::any_of(kJson, [name](std::string_view end) { return name.ends_with(end); });
+    const bool is_json = has_suffix(unpacked_name(path), {".jsonl", ".ndjson", ".json"});
+    const std::string doubt = is_json ? "" : why_no_single_text(path, file.text(), "prompt");
+    if (!doubt.empty()) log_warn("{}: {}; each line is a prompt; name files of JSON lines *.jsonl", path, doubt);
     for_each_line(file.text(), [&](size_t number, std::string_view line) {
       const std::string where = fmt::format("{}:{}", path, number);
       if (!is_json) return add_text(where, std::string(line));
@@ -136,7 +137,8 @@ class PromptReader {
     Prompt prompt{.where = where, .text = {}, .tokens = {}, .is_chat = true};
     for (const ChatPiece& piece : template_->render(messages, AnswerHeader::kAppend)) {
       prompt.text += piece.text;
-      const std::vector<int32_t> tokens = take_text(where, [&] { return codec_.encode(piece.text); });
+      const std::vector<int32_t> tokens =
+          take_text(where, [&] { return codec_.encode(piece.text, {.has_marks = true}); });
       prompt.tokens.insert(prompt.tokens.end(), tokens.begin(), tokens.end());
     }
     return prompt;

@@ -16,30 +16,24 @@
 namespace mantissa {
 namespace {
 
-constexpr size_t kBatchBytes = size_t{1} << 24;
-
-// `text`: the first part, without a byte-order mark.
+// `text`: the first part.
 void read_lines(Unpacker& unpacker, std::string text, const DocumentSink& f) {
   std::vector<RawDocument> documents;
-  size_t kept = text.size();  // bytes that have not been handed out
   int64_t line = 0;
-  for (bool is_end = false; !is_end;) {
-    text.resize(std::max(text.size(), kept + kBatchBytes));
-    const size_t made = unpacker.read(std::span(text).subspan(kept));
-    const std::string_view part = std::string_view(text).substr(0, kept + made);
-    is_end = part.size() < text.size();
+  for (bool is_more = true; is_more;) {
+    is_more = unpacker.append_to(text);
+    const std::string_view part = line == 0 ? without_byte_order_mark(text) : text;
     size_t begin = 0;
     for (size_t end = 0; begin < part.size(); begin = end + 1) {
       end = part.find('\n', begin);
-      if (end == std::string_view::npos && !is_end) break;
+      if (end == std::string_view::npos && is_more) break;
       end = std::min(end, part.size());
       const RawDocument document{part.substr(begin, end - begin), ++line};
       if (document.text.find_first_not_of(" \t\r") != std::string_view::npos) documents.push_back(document);
     }
     if (!documents.empty()) f(documents, unpacker.read_bytes());
     documents.clear();
-    kept = part.size() - std::min(begin, part.size());
-    std::copy(part.end() - static_cast<std::ptrdiff_t>(kept), part.end(), text.begin());
+    text.erase(0, text.size() - part.size() + std::min(begin, part.size()));
   }
 }
 
@@ -57,10 +51,16 @@ void read_rows(const MappedFile& file, const std::string& column, const Document
   }
 }
 
-// Whether the first line that is not blank is a JSON object with this key.
+// The first line that is not blank.
+std::string_view first_line(std::string_view text) {
+  text = without_byte_order_mark(text);
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  return text.substr(0, text.find('\n'));
+}
+
+// Whether it is a JSON object with this key.
 bool starts_with_object(std::string_view text, const std::string& key) {
-  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  const std::string_view line = text.substr(begin, std::min(text.find('\n', begin), begin + kBatchBytes) - begin);
+  const std::string_view line = first_line(text);
   if (!line.starts_with('{')) return false;
   try {
     return JsonNode::parse(line).contains(key);
@@ -74,10 +74,9 @@ bool starts_with_object(std::string_view text, const std::string& key) {
 std::string why_no_single_text(const std::string& path, std::string_view text, const std::string& key) {
   constexpr size_t kSample = size_t{1} << 16;
   if (starts_with_object(text, key)) return fmt::format("it starts with a JSON object that has '{}'", key);
-  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  const bool is_json = text.substr(begin, 1) == "{" || text.substr(begin, 1) == "[";
-  const std::string_view name = unpacked_name(path);
-  if (is_json && (name.ends_with(".json") || name.ends_with(".jsonl") || name.ends_with(".ndjson"))) {
+  const std::string_view line = first_line(text);
+  const bool is_json = line.starts_with('{') || line.starts_with('[');
+  if (is_json && has_suffix(unpacked_name(path), {".json", ".jsonl", ".ndjson"})) {
     return fmt::format("its first line is no JSON object that has '{}'", key);
   }
   return why_no_text(std::as_bytes(std::span(text.substr(0, kSample))));
@@ -85,17 +84,18 @@ std::string why_no_single_text(const std::string& path, std::string_view text, c
 
 std::string read_documents(const std::string& path, const std::string& field, const DocumentSink& f) {
   const MappedFile file = map_file<DataError>(path);
-  if (path.ends_with(".parquet") || file.text().starts_with("PAR1")) {
+  if (has_suffix(path, {".parquet"}) || file.text().starts_with("PAR1")) {
     read_rows(file, field, f);
     return "";
   }
   Unpacker unpacker = Unpacker::open(file);
-  std::string start(kBatchBytes, '\0');
-  start.resize(unpacker.read(start));
-  start.erase(0, start.size() - without_byte_order_mark(start).size());
+  std::string start;
   const std::string_view name = unpacked_name(path);
-  if (name.ends_with(".jsonl") || name.ends_with(".ndjson") ||
-      (name.ends_with(".json") && starts_with_object(start, field))) {
+  if (has_suffix(name, {".json"})) {  // it takes the first line to tell
+    while (unpacker.append_to(start) && first_line(start).starts_with('{') && start.ends_with(first_line(start))) {
+    }
+  }
+  if (has_suffix(name, {".jsonl", ".ndjson"}) || starts_with_object(start, field)) {
     read_lines(unpacker, std::move(start), f);
     return "";
   }

@@ -12,9 +12,7 @@
 namespace mantissa::parquet {
 namespace {
 
-constexpr const char* kDamaged = "it is damaged; copy the file again";
-
-void require_sound(bool condition) { require<DataError>(condition, "{}", kDamaged); }
+void require_sound(bool condition) { require<DataError>(condition, "it is damaged; copy the file again"); }
 
 // A varint with the size, then literals and copies of earlier bytes, each after a tag.
 void unpack_snappy(Bytes packed, std::span<std::byte> out) {
@@ -95,7 +93,10 @@ PageBytes decompress(Codec codec, Bytes packed, size_t size) {
     return {.bytes = packed};
   }
   const bool is_known = codec == Codec::kSnappy || codec == Codec::kGzip || codec == Codec::kZstd;
-  require<DataError>(is_known, "it is compressed by {}; expected none, snappy, gzip or zstd", name_of(codec));
+  require<DataError>(is_known,
+                     "it is compressed by {}; expected none, snappy, gzip or zstd: write the file again by python3 -c "
+                     "\"import pyarrow.parquet as p; p.write_table(p.read_table('OLD'), 'NEW')\"",
+                     name_of(codec));
   PageBytes page{.bytes = {}, .owned = std::make_unique_for_overwrite<std::byte[]>(size)};
   const std::span<std::byte> out(page.owned.get(), size);
   if (codec == Codec::kSnappy) unpack_snappy(packed, out);

@@ -21,21 +21,7 @@ constexpr const char* kBadFooter = "the metadata are damaged; copy the file agai
 // ---- Thrift's compact protocol, in which the footer and the page headers are written. Source:
 // thrift-compact-protocol.md of apache/thrift.
 
-enum class Wire : uint8_t {
-  kStop,
-  kTrue,
-  kFalse,
-  kByte,
-  kI16,
-  kI32,
-  kI64,
-  kDouble,
-  kBinary,
-  kList,
-  kSet,
-  kMap,
-  kStruct
-};
+enum class Wire : uint8_t { kStop, kTrue, kFalse, kByte, kI16, kI32, kI64, kDouble, kBinary, kList, kStruct = 12 };
 
 struct Thrift {
   Wire type = Wire::kStop;
@@ -92,8 +78,7 @@ Thrift read_thrift(Bytes& rest, Wire type, int depth = 0) {
     case Wire::kBinary:
       value.text = text_of(take_bytes(rest, take_varint(rest)));
       return value;
-    case Wire::kList:
-    case Wire::kSet: {
+    case Wire::kList: {
       const uint32_t head = byte();
       const auto item = static_cast<Wire>(head & 15);
       const uint64_t count = head >> 4 == 15 ? take_varint(rest) : head >> 4;
@@ -111,7 +96,7 @@ Thrift read_thrift(Bytes& rest, Wire type, int depth = 0) {
         value.parts.push_back(read_thrift(rest, static_cast<Wire>(head & 15), depth + 1));
         value.parts.back().id = id;
       }
-    default:  // Parquet has no maps
+    default:  // Parquet has no sets and maps
       throw DataError(kBadFooter);
   }
 }

@@ -68,7 +68,7 @@ void encode_chat(const Tokenizer& tokenizer, const ChatTemplate& format, const n
     require<DataError>(!given[i].content.empty(), "messages[{}]: the content is empty", i);
   }
   for (const ChatPiece& piece : format.render(given)) {
-    tokenizer.encode(piece.text, ids);
+    tokenizer.encode(piece.text, ids, {.has_marks = true});
     loss_mask.resize(ids.size(), piece.part == ChatPart::kAssistant ? 1 : 0);
   }
   require<DataError>(std::ranges::count(loss_mask, 1) > 0, "messages: none is the assistant's, so nothing is learnt");

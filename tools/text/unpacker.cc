@@ -2,8 +2,10 @@
 
 #include <bzlib.h>
 #include <lzma.h>
+#include <strings.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <memory>
@@ -57,7 +59,11 @@ Unpacker::Library bzip2() {
 
 Unpacker::Library xz() {
   const auto begin = [](lzma_stream* stream) { return lzma_stream_decoder(stream, UINT64_MAX, 0); };
-  const auto call = [](lzma_stream* stream) { return lzma_code(stream, LZMA_RUN); };
+  const auto call = [](lzma_stream* stream) {
+    const lzma_ret code = lzma_code(stream, LZMA_RUN);
+    if (code == LZMA_MEM_ERROR) throw std::bad_alloc();  // dictionaries have up to 4 GiB
+    return code;
+  };
   const lzma_stream blank = LZMA_STREAM_INIT;
   return library_of(blank, begin, call, lzma_end, LZMA_STREAM_END, LZMA_BUF_ERROR);
 }
@@ -71,11 +77,12 @@ constexpr FileCodec kCodecs[] = {{".gz", "\x1f\x8b\x08", Unpacker::gzip},
                                  {".xz", "\xfd\x37zXZ", xz},
                                  {".bz2", "", bzip2}};  // texts may start like bzip2 files
 
-// By the name, else by the first bytes; null: it is not compressed.
+// By the first bytes, else by the name; null: it is not compressed.
 const FileCodec* codec_of(std::string_view path, std::string_view start) {
   const auto is_magic = [start](std::string_view magic) { return !magic.empty() && start.starts_with(magic); };
-  const auto* found = std::ranges::find_if(kCodecs, [path](const FileCodec& it) { return path.ends_with(it.suffix); });
-  if (found == std::end(kCodecs)) found = std::ranges::find_if(kCodecs, is_magic, &FileCodec::magic);
+  const auto is_named = [path](std::string_view suffix) { return has_suffix(path, {suffix}); };
+  const auto* found = std::ranges::find_if(kCodecs, is_magic, &FileCodec::magic);
+  if (found == std::end(kCodecs)) found = std::ranges::find_if(kCodecs, is_named, &FileCodec::suffix);
   return found == std::end(kCodecs) ? nullptr : found;
 }
 
@@ -98,10 +105,12 @@ Unpacker::Library Unpacker::gzip() {
 Unpacker::Library Unpacker::zstd() {
   const std::shared_ptr<ZSTD_DStream> stream(ZSTD_createDStream(), ZSTD_freeDStream);
   if (stream == nullptr) throw std::bad_alloc();
+  ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
   return [stream](In in, Out out) {
     ZSTD_inBuffer from{in.data(), in.size(), 0};
     ZSTD_outBuffer to{out.data(), out.size(), 0};
     const size_t rest = ZSTD_decompressStream(stream.get(), &to, &from);
+    if (ZSTD_getErrorCode(rest) == ZSTD_error_memory_allocation) throw std::bad_alloc();
     return Step{.taken = from.pos, .made = to.pos, .is_end = rest == 0, .is_sound = ZSTD_isError(rest) == 0};
   };
 }
@@ -126,6 +135,21 @@ size_t Unpacker::read(Out out) {
   return made;
 }
 
+bool Unpacker::append_to(std::string& text) {
+  constexpr size_t kPart = size_t{1} << 24;
+  const size_t before = text.size();
+  text.resize(before + kPart);
+  text.resize(before + read(std::span(text).subspan(before)));
+  return text.size() == before + kPart;
+}
+
+bool has_suffix(std::string_view path, std::initializer_list<std::string_view> suffixes) {
+  return std::ranges::any_of(suffixes, [path](std::string_view suffix) {
+    const std::string_view end = path.substr(path.size() - std::min(path.size(), suffix.size()));
+    return end.size() == suffix.size() && strncasecmp(end.data(), suffix.data(), suffix.size()) == 0;
+  });
+}
+
 std::string_view unpacked_name(std::string_view path) {
   const FileCodec* const codec = codec_of(path, "");
   return path.substr(0, path.size() - (codec != nullptr ? codec->suffix.size() : 0));
@@ -133,12 +157,8 @@ std::string_view unpacked_name(std::string_view path) {
 
 TextFile::TextFile(const std::string& path)
     : file_(map_file<DataError>(path)), is_packed_(codec_of(path, file_.text()) != nullptr) {
-  constexpr size_t kPart = size_t{1} << 24;
   Unpacker unpacker = Unpacker::open(file_);
-  for (size_t made = kPart, size = 0; is_packed_ && made == kPart; unpacked_.resize(size)) {
-    unpacked_.resize(size + kPart);
-    made = unpacker.read(std::span(unpacked_).subspan(size));
-    size += made;
+  while (is_packed_ && unpacker.append_to(unpacked_)) {
   }
   const std::string packed = why_packed(std::as_bytes(std::span(text())));
   require<DataError>(packed.empty(), "{}: {}{}", path, is_packed_ ? "its content " : "", packed);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,13 +28,15 @@ class Unpacker {
 
   // `name`: of the file, for errors. The bytes must outlive the object.
   Unpacker(std::string name, In bytes, Library step) : name_(std::move(name)), bytes_(bytes), step_(std::move(step)) {}
-  // Unpacks a file whose name ends in .gz, .zst, .xz or .bz2, or which starts as gzip, zstd and xz files do. Other
+  // Unpacks a file which starts as gzip, zstd and xz files do, or whose name ends in .gz, .zst, .xz or .bz2. Other
   // files are read as they are. The file must outlive the object.
   static Unpacker open(const MappedFile& file);
 
   // Fills `out` as far as the text goes. Returns its number of bytes: less than `out` has at the end of the text.
   // DataError naming the file if it is damaged or cut off.
   size_t read(Out out);
+  // Appends the next 16 MiB of the text. Returns whether it had so many.
+  bool append_to(std::string& text);
   size_t read_bytes() const { return taken_; }  // of the file
 
  private:
@@ -44,6 +47,8 @@ class Unpacker {
   bool is_whole_ = false;  // a compressed stream has ended, and no other has begun
 };
 
+// Whether the name ends in one of these suffixes, in small or capital letters.
+bool has_suffix(std::string_view path, std::initializer_list<std::string_view> suffixes);
 // The name without .gz, .zst, .xz or .bz2.
 std::string_view unpacked_name(std::string_view path);
 

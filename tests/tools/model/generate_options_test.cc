@@ -63,12 +63,16 @@ TEST_F(GenerateOptions, AFileOfPromptsGivesALineEachInItsOrder) {
     EXPECT_EQ(text({"--prompt", prompt}), prompt + json.at("text").get<std::string>() + "\n");
   }
   EXPECT_FALSE(std::getline(stream, line));
-  for (const char* const name : {"prompts.jsonl", "prompts.ndjson", "prompts.json"}) {
+  for (const char* const name : {"prompts.jsonl", "prompts.ndjson", "prompts.json", "PROMPTS.JSONL"}) {
     EXPECT_EQ(text({"--prompts", file(name, "\xef\xbb\xbf" + lines)}), output) << name;
   }
   EXPECT_EQ(text({"--prompts", file("marked.txt", "\xef\xbb\xbf" + plain)}), output);
   EXPECT_EQ(run_shell("gzip -kf " + file("packed.jsonl", lines)).exit_code, 0);
   EXPECT_EQ(text({"--prompts", run_->folder() + "/packed.jsonl.gz"}), output);
+  const std::string other = text({"--prompts", file("lines.txt", lines)});
+  EXPECT_NE(other.find("lines.txt: it starts with a JSON object that has 'prompt'; each line is a prompt; name files"),
+            std::string::npos)
+      << other;
 }
 
 TEST_F(GenerateOptions, AStopStringEndsTheText) {

@@ -7,6 +7,7 @@
 
 #include "core/base/wrapped_text.h"
 #include "tests/program/program.h"
+#include "tools/config/data_paths.h"
 
 namespace mantissa::testing {
 namespace {
@@ -86,6 +87,27 @@ TEST_F(BegunTexts, BeginSamplesOfATraining) {
   const std::string generated = output({"generate", run_->run_dir(), "--prompt", kSpoken, "--tokens", "8"});
   const std::string text = generated.substr(kSpoken.size(), generated.size() - kSpoken.size() - 1);
   EXPECT_EQ(samples.back().at("text"), legible(text)) << "of the same seed, temperature and filters";
+}
+
+// Marks of turns are special tokens.
+TEST_F(BegunTexts, CannotBeConversationsIfSpecialTokensAreText) {
+  const std::string tokenizer = carried_folder(run_->run_dir()), config = tokenizer + "/tokenizer_config.json";
+  const std::vector<std::string> encode = {"tokenizer", "encode", tokenizer, "--text", kBeginMark};
+  const std::string as_text = output(with(encode, {"--special-tokens-as-text"}));
+  EXPECT_NE(output(encode), as_text);
+  write_file(config, R"({"split_special_tokens": true})");
+  EXPECT_EQ(output(encode), as_text);
+  write_file(folder() + "/chat.jsonl", R"({"messages": [{"role": "assistant", "content": "a"}]})");
+  for (const Outcome& refused :
+       {run_program(0, {"generate", run_->run_dir(), "--chat", "a", "--chat-template", "chatml"}),
+        run_program(0, {"tokenize", folder() + "/chat.jsonl", "--tokenizer", tokenizer, "--chat", "chatml", "--out",
+                        folder() + "/chat"})}) {
+    EXPECT_TRUE(refused.exit_code == 2 || refused.exit_code == 3) << refused.output;
+    EXPECT_NE(refused.output.find("has split_special_tokens: true, which makes the marks of turns plain text"),
+              std::string::npos)
+        << refused.output;
+  }
+  std::filesystem::remove(config);
 }
 
 }  // namespace

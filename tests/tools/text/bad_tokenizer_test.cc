@@ -1,4 +1,5 @@
 // Tokenizer files that are damaged or need something else: each refusal names the file, the key and the reason.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -184,6 +185,30 @@ TEST(TokenizerConfig, TokensThatItAloneNamesAreAdded) {
   EXPECT_NE(
       refused({{"added_tokens_decoder", {{"x", "a"}}}}).find("added_tokens_decoder: expected ids of tokens as keys"),
       std::string::npos);
+}
+
+// transformers sets `encode_special_tokens` of tokenizers. Added tokens stay unless they are special.
+TEST(TokenizerConfig, SplitSpecialTokensMakesThemTextInTexts) {
+  const testing::TempFolder folder;
+  folder.write("tokenizer.json", small_file("gpt2").dump());
+  const auto ids_of = [&](const Json& split, std::string_view text, EncodeOptions options = {}) {
+    const Json added = {{"900", {{"content", "<think>"}}}};
+    folder.write("tokenizer_config.json",
+                 Json{{"split_special_tokens", split}, {"added_tokens_decoder", added}}.dump());
+    std::vector<int32_t> ids;
+    open_tokenizer(folder.path())->encode(text, ids, options);
+    return ids;
+  };
+  EXPECT_EQ(ids_of(nullptr, "<|endoftext|>"), std::vector<int32_t>{0});
+  EXPECT_EQ(ids_of(false, "<|endoftext|>", {.has_marks = true}), std::vector<int32_t>{0});
+  const std::vector<int32_t> as_text = ids_of(false, "<|endoftext|>", {.special_tokens_as_text = true});
+  EXPECT_EQ(ids_of(true, "<|endoftext|>"), as_text);
+  EXPECT_GT(as_text.size(), 1u);
+  EXPECT_EQ(ids_of(true, "<think>").size(), 1u);
+  EXPECT_THAT(testing::message_of<DataError>([&] { ids_of("yes", ""); }),
+              ::testing::HasSubstr("tokenizer_config.json: split_special_tokens: expected true or false, got \"yes\""));
+  EXPECT_THAT(testing::message_of<DataError>([&] { ids_of(true, "<|endoftext|>", {.has_marks = true}); }),
+              ::testing::HasSubstr("split_special_tokens: true, which makes the marks of turns plain text"));
 }
 
 std::string tiktoken_of_bytes() {

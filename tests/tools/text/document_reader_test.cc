@@ -65,6 +65,28 @@ std::string zstd(std::string text) {
   return out;
 }
 
+// As `xz --lzma2=dict=1536MiB` has it, whose encoder takes 16 GiB.
+std::string xz_with_large_dictionary(const std::string& text) {
+  constexpr size_t kBlock = 12;  // its header follows that of the stream
+  std::string out = xz(text);
+  const size_t size = static_cast<size_t>(out[kBlock]) * 4;  // without its checksum
+  const size_t filter = out.substr(kBlock, size).find("\x21\x01");
+  EXPECT_NE(filter, std::string::npos);
+  out[kBlock + filter + 2] = 37;  // 3 * 2^29 bytes
+  const uint32_t checksum = lzma_crc32(reinterpret_cast<const uint8_t*>(out.data()) + kBlock, size, 0);
+  for (size_t i = 0; i < sizeof(checksum); ++i) out[kBlock + size + i] = static_cast<char>(checksum >> (8 * i));
+  return out;
+}
+
+// As `zstd --long=31` has it: a window of 2 GiB. It has a block, as it is.
+std::string zstd_with_large_window(const std::string& text) {
+  const size_t block = text.size() << 3 | 1;
+  std::string out = "\x28\xb5\x2f\xfd";
+  out += {'\0', static_cast<char>((31 - 10) << 3)};
+  for (size_t i = 0; i < 3; ++i) out += static_cast<char>(block >> (8 * i));
+  return out + text;
+}
+
 const std::map<std::string, std::string (*)(std::string)> kPackings = {
     {".gz", gzip}, {".bz2", bzip2}, {".xz", xz}, {".zst", zstd}};
 
@@ -110,6 +132,10 @@ TEST(DocumentReader, ReadsCompressedFilesAsTheirContents) {
     if (suffix != ".bz2") {
       EXPECT_EQ(read(folder.write("named_otherwise", pack("a text"))).texts, std::vector<std::string>{"a text"});
     }
+    std::string capitals = "B.JSONL" + suffix;
+    std::ranges::transform(capitals, capitals.begin(), [](char c) { return static_cast<char>(std::toupper(c)); });
+    EXPECT_EQ(read(folder.write(capitals, pack(small))).texts.size(), 100u);
+    EXPECT_EQ(read(folder.write("gzip.jsonl" + suffix, gzip(small))).texts.size(), 100u) << "known by its first bytes";
     if (suffix != ".zst") {  // zeros may fill up the file
       const Read padded = read(folder.write("a.jsonl" + suffix, pack(small) + std::string(8, '\0')));
       EXPECT_EQ(padded.texts.size(), 100u);
@@ -119,6 +145,13 @@ TEST(DocumentReader, ReadsCompressedFilesAsTheirContents) {
     EXPECT_TRUE(whole.texts[0] == large);
     EXPECT_EQ(read(folder.write("large.jsonl" + suffix, pack(large))).texts.size(), 17'000u);
   }
+}
+
+TEST(DocumentReader, ReadsFilesWithTheLargestWindows) {
+  const TempFolder folder;
+  const std::string small = lines_of_json(100);
+  EXPECT_EQ(read(folder.write("a.jsonl.zst", zstd_with_large_window(small))).texts.size(), 100u);
+  EXPECT_EQ(read(folder.write("a.jsonl.xz", xz_with_large_dictionary(small))).texts.size(), 100u);
 }
 
 // Cut off, changed, or followed by something else: the whole text, or an error that names the file.
@@ -153,7 +186,7 @@ TEST(DocumentReader, RefusesDamagedCompressedFiles) {
 TEST(DocumentReader, KnowsLinesOfJsonByTheirFirstLine) {
   const TempFolder folder;
   const std::string lines = "\n{\"text\": \"a\", \"n\": 1}\r\n{\"text\": \"b\"}\n";
-  for (const std::string name : {"a.jsonl", "a.ndjson", "a.json"}) {
+  for (const std::string name : {"a.jsonl", "a.ndjson", "a.json", "a.JSONL", "a.NDJSON", "a.Json"}) {
     const Read found = read(folder.write(name, kMark + lines));
     EXPECT_THAT(found.lines, ElementsAre(2, 3)) << name;
     EXPECT_EQ(found.doubt, "");
@@ -165,6 +198,10 @@ TEST(DocumentReader, KnowsLinesOfJsonByTheirFirstLine) {
   };
   EXPECT_EQ(doubt_of("a.txt", lines), "it starts with a JSON object that has 'text'");
   EXPECT_EQ(doubt_of("n.txt", "{\"text\": \"a\", \"v\": NaN}\n"), "it starts with a JSON object that has 'text'");
+  for (const std::string number : {"01e999", "-01e999", ".1e999", "+1e999", "1.e999", "1e999e", "1e999-"}) {
+    EXPECT_EQ(doubt_of("n.json", "{\"text\": \"a\", \"v\": " + number + "}\n"),
+              "its first line is no JSON object that has 'text'");
+  }
   EXPECT_EQ(doubt_of("b.json", "{\"body\": \"a\"}\n"), "its first line is no JSON object that has 'text'");
   EXPECT_EQ(doubt_of("c.json", "[\n{\"text\": \"a\"}]\n"), "its first line is no JSON object that has 'text'");
   EXPECT_EQ(doubt_of("d.json", "{\n  \"text\": \"a\"\n}\n"), "its first line is no JSON object that has 'text'");
@@ -173,6 +210,24 @@ TEST(DocumentReader, KnowsLinesOfJsonByTheirFirstLine) {
   EXPECT_THAT(doubt_of("g.txt", std::string("a\0b\0c\0d\0", 8)), HasSubstr("it is not text, or text in UTF-16"));
   EXPECT_EQ(read(folder.write("h.json", "{\"body\": \"a\"}\n"), "body").lines, std::vector<int64_t>{1});
   EXPECT_EQ(read(folder.write("i.txt", kMark + "text")).texts, std::vector<std::string>{"text"});
+}
+
+// The line is longer than what is read at a time.
+TEST(DocumentReader, KnowsLinesOfJsonByALongFirstLine) {
+  const TempFolder folder;
+  const std::string text(size_t{17} << 20, 'x');
+  for (const std::string& lines :
+       {"{\"text\": \"" + text + "\"}\n{\"text\": \"b\"}\n", "{\"text\": \"" + text + "\"}"}) {
+    for (const Read& found :
+         {read(folder.write("a.json", kMark + lines)), read(folder.write("a.json.gz", gzip(lines)))}) {
+      EXPECT_EQ(found.texts.size(), static_cast<size_t>(1 + std::ranges::count(lines, '\n') / 2));
+      EXPECT_EQ(found.lines.front(), 1);
+      EXPECT_EQ(found.doubt, "");
+    }
+  }
+  const Read other = read(folder.write("b.json", "{\"body\": \"" + text + "\"}\n"));
+  EXPECT_THAT(other.lines, ElementsAre(0));
+  EXPECT_EQ(other.doubt, "its first line is no JSON object that has 'text'");
 }
 
 TEST(DocumentReader, NamesFilesThatHoldNoText) {
@@ -190,6 +245,7 @@ TEST(DocumentReader, NamesFilesThatHoldNoText) {
     const std::string path = folder.write(name, bytes);
     EXPECT_THAT(message_of<DataError>([&] { read(path); }), HasSubstr(message));
   }
+  EXPECT_THAT(message_of<DataError>([&] { read(folder.write("E.PARQUET", "a text")); }), HasSubstr("a Parquet file"));
   const Read rows = read(folder.write("parquet", read_file("tests/tools/text/reference/required.parquet")));
   EXPECT_EQ(rows.texts.size(), 161u) << "known by its first bytes";
 }

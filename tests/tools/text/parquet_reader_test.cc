@@ -4,10 +4,13 @@
 
 #include <array>
 #include <filesystem>
+#include <map>
 #include <random>
 
 #include "core/base/error.h"
+#include "tests/core/io/temp_folder.h"
 #include "tests/program/program.h"
+#include "tools/text/document_reader.h"
 #include "tools/text/parquet_pages.h"
 #include "tools/text/parquet_reader.h"
 
@@ -60,8 +63,21 @@ TEST(ParquetReader, SaysWhatItDoesNotRead) {
   EXPECT_THAT(why_refused(file, "nothing"), HasSubstr("no column 'nothing' of texts; it has text, large"));
   EXPECT_THAT(why_refused(file, "id"), HasSubstr("column 'id' holds no texts; it has text, large"));
   EXPECT_THAT(why_refused(file, "meta"), HasSubstr("column 'meta' holds no texts"));
-  EXPECT_THAT(why_refused(read_file(kFolder + "brotli.parquet"), "text"),
-              HasSubstr("the page at byte 249: it is compressed by brotli"));
+  const std::string brotli = read_file(kFolder + "brotli.parquet");
+  for (const auto& [number, name] :
+       std::map<char, std::string>{{3, "lzo"}, {4, "brotli"}, {5, "lz4"}, {7, "lz4_raw"}, {8, "an unknown codec"}}) {
+    std::string other = brotli;  // where its footer has the codec, before the number of values
+    for (size_t at = 0; (at = other.find("\x15\x08\x16", at)) != std::string::npos; ++at) {
+      other[at + 1] = static_cast<char>(2 * number);
+    }
+    const TempFolder folder;
+    const std::string path = folder.write("a.parquet", other);
+    EXPECT_EQ(
+        message_of<DataError>([&] { read_documents(path, "text", [](auto, size_t) {}); }),
+        path + ": the page at byte 249: it is compressed by " + name +
+            "; expected none, snappy, gzip or zstd: write the file again by python3 -c \"import pyarrow.parquet as "
+            "p; p.write_table(p.read_table('OLD'), 'NEW')\"");
+  }
   EXPECT_THAT(why_refused(read_file(kFolder + "delta.parquet"), "text"), HasSubstr("encoding 7"));
 }
 

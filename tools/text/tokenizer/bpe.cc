@@ -106,24 +106,13 @@ void Bpe::add_symbols(std::string_view word, std::vector<int32_t>& symbols) cons
     if (options_.unknown && !(is_pending && options_.fuse_unknown)) symbols.push_back(*options_.unknown);
     is_pending = true;
   };
-  if (options_.by_bytes) {
-    for (const char byte : word) {
-      const int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
-      if (id == kNone) {
-        add_unknown();
-      } else {
-        symbols.push_back(id);
-        is_pending = false;
-      }
-    }
-    return;
-  }
+  const auto id_of_byte = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
   while (!word.empty()) {
-    const std::string_view text = word.substr(0, first_char(word).bytes);
+    const std::string_view text = word.substr(0, options_.by_bytes ? 1 : first_char(word).bytes);
     word.remove_prefix(text.size());
-    const auto id_of_byte = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
-    if (const auto id = find(text)) {
-      symbols.push_back(*id);
+    const int32_t id = options_.by_bytes ? id_of_byte(text[0]) : find(text).value_or(kNone);
+    if (id != kNone) {
+      symbols.push_back(id);
       is_pending = false;
     } else if (options_.byte_fallback &&
                std::all_of(text.begin(), text.end(), [&](char byte) { return id_of_byte(byte) != kNone; })) {

@@ -209,13 +209,7 @@ PreTokenizer metaspace_pre_tokenizer(const MetaspaceOptions& options) {
     using Prepend = MetaspaceOptions::Prepend;
     const std::string& replacement = options.replacement;
     std::string text;
-    for (const char c : piece.text) {
-      if (c == ' ') {
-        text += replacement;
-      } else {
-        text += c;
-      }
-    }
+    for (const char& c : piece.text) text += c == ' ' ? std::string_view(replacement) : std::string_view(&c, 1);
     const bool is_wanted =
         options.prepend == Prepend::kAlways || (options.prepend == Prepend::kFirst && piece.is_start);
     if (is_wanted && !text.starts_with(replacement)) text.insert(0, replacement);

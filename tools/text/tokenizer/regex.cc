@@ -82,16 +82,7 @@ std::string translated(const std::string& pattern, RegexDialect dialect, const s
 
 }  // namespace
 
-struct Regex::Compiled {
-  explicit Compiled(pcre2_code* compiled) : code(compiled) {}
-  ~Compiled() { pcre2_code_free(code); }
-  Compiled(const Compiled&) = delete;
-  Compiled& operator=(const Compiled&) = delete;
-  pcre2_code* const code;
-  std::string where;
-};
-
-Regex::Regex(const std::string& pattern, RegexDialect dialect, const std::string& where) {
+Regex::Regex(const std::string& pattern, RegexDialect dialect, const std::string& where) : where_(where) {
   const std::string text = translated(pattern, dialect, where);
   // In tokenizer.json, ^ and $ stand at lines; in tiktoken at the ends of the text.
   const uint32_t anchors = dialect == RegexDialect::kOniguruma ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY;
@@ -100,36 +91,32 @@ Regex::Regex(const std::string& pattern, RegexDialect dialect, const std::string
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pcre2_code* const code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | anchors, &error, &offset, context.get());
-  if (code == nullptr) {
+  code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | anchors, &error, &offset, context.get()),
+              pcre2_code_free);
+  if (code_ == nullptr) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(error, message.data(), message.size());
     throw DataError(fmt::format("{}: the pattern '{}' is no regular expression: {}", where, pattern,
                                 reinterpret_cast<const char*>(message.data())));
   }
-  auto compiled = std::make_shared<Compiled>(code);
-  compiled->where = where;
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it, where the system forbids code, matches are only slower
-  compiled_ = std::move(compiled);
+  pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // where the system forbids code, matches are only slower
 }
 
 void Regex::search(std::string_view text, const std::function<void(size_t begin, size_t end)>& f) const {
-  pcre2_code* const code = compiled_->code;
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
-      pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
+      pcre2_match_data_create_from_pattern(code_.get(), nullptr), pcre2_match_data_free);
   if (match == nullptr) throw std::bad_alloc();
   for (size_t from = 0; from <= text.size();) {
     const auto found_with = [&](uint32_t options) {
-      return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+      return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                          PCRE2_NO_UTF_CHECK | options, match.get(), nullptr);
     };
     int found = found_with(0);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = found_with(PCRE2_NO_JIT);  // it takes its memory from the heap
     if (found == PCRE2_ERROR_NOMATCH) return;
-    require<DataError>(found > 0, "{}: the pattern needs too much memory or time on this text (PCRE2 error {})",
-                       compiled_->where, found);
+    require<DataError>(found > 0, "{}: the pattern needs too much memory or time on this text (PCRE2 error {})", where_,
+                       found);
     const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(match.get());
     const size_t begin = ends[0], end = ends[1];
     f(begin, end);

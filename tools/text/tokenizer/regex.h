@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+struct pcre2_real_code_8;  // PCRE2's pcre2_code
+
 namespace mantissa {
 
 // The engine for which a pattern was written.
@@ -26,10 +28,10 @@ class Regex {
   }
 
  private:
-  struct Compiled;
   void search(std::string_view text, const std::function<void(size_t begin, size_t end)>& f) const;
 
-  std::shared_ptr<const Compiled> compiled_;
+  std::shared_ptr<pcre2_real_code_8> code_;
+  std::string where_;
 };
 
 }  // namespace mantissa

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -105,11 +106,9 @@ std::unique_ptr<Tokenizer> open_tiktoken(const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
   const auto& all = families();
   const auto family = std::find_if(all.begin(), all.end(), [&](const auto& f) { return name.starts_with(f.prefix); });
-  std::vector<std::string_view> prefixes;
-  for (const Family& known : all) prefixes.push_back(known.prefix);
   require<DataError>(family != all.end(),
                      "{}: a .tiktoken file does not say how text is cut into words; its name must start with one of {}",
-                     path, fmt::join(prefixes, ", "));
+                     path, fmt::join(all | std::views::transform(&Family::prefix), ", "));
   BpeOptions options;
   options.tokens = read_ranks(path);
   options.merges = merges_of(options.tokens);

@@ -212,6 +212,11 @@ void Tokenizer::encode(std::string_view text, std::vector<int32_t>& ids, EncodeO
                      "{}: llm.c's tokenizer file has no merges and cannot encode text; name a tokenizer.json or a "
                      ".tiktoken file",
                      parts_.path);
+  require<DataError>(!(options.has_marks && parts_.splits_special_tokens),
+                     "{}: its tokenizer_config.json has split_special_tokens: true, which makes the marks of turns "
+                     "plain text; set it to false for conversations",
+                     parts_.path);
+  options.special_tokens_as_text |= parts_.splits_special_tokens;
   std::string valid;
   text = as_utf8(text, valid);
   const std::vector<TokenOrText> parts = tokens_in_text_.cut(text, options.special_tokens_as_text);

@@ -16,9 +16,12 @@
 
 namespace mantissa {
 
+class JsonNode;
+
 struct EncodeOptions {
   bool add_special_tokens = false;      // the file's tokens around each text, for example at its start
-  bool special_tokens_as_text = false;  // "<|endoftext|>" in the text is tokenized as plain text
+  bool special_tokens_as_text = false;  // "<|endoftext|>" in the text is plain text; also if `splits_special_tokens`
+  bool has_marks = false;               // of turns, which must be tokens
 };
 
 struct DecodeOptions {
@@ -34,6 +37,9 @@ struct AddedToken {
   bool single_word = false;             // only where no letter, digit or mark touches it
   bool lstrip = false, rstrip = false;  // takes the white space on its left, on its right
 };
+
+// {"content": "<s>", ...} in files of Hugging Face, but for the id. `is_special`: even if the object does not say so.
+AddedToken read_added_token(const JsonNode& node, bool is_special);
 
 struct TokenOrText {
   std::optional<int32_t> token{};
@@ -105,7 +111,8 @@ struct TokenizerParts {
   std::optional<int32_t> bos{}, eos{};             // where the files name them
   int64_t configured = 0;                          // the last ids: of tokens that only tokenizer_config.json names
   std::string space = " ";                         // as the pre-tokenizers meet it
-  std::string path{};                              // named in errors where `bpe` is null
+  bool splits_special_tokens = false;              // in texts, which hold them as plain text
+  std::string path{};
 };
 
 class Tokenizer {
@@ -113,7 +120,8 @@ class Tokenizer {
   explicit Tokenizer(TokenizerParts parts);
 
   // Appends the ids of UTF-8 text. Bytes that are no UTF-8 count as U+FFFD, as with Python's errors="replace". Thread
-  // safe; a large text is encoded by all threads of the caller. DataError if the file holds what decoding needs only.
+  // safe; a large text is encoded by all threads of the caller. DataError if the file holds what decoding needs only,
+  // or for marks of turns if they would be plain text.
   void encode(std::string_view text, std::vector<int32_t>& ids, EncodeOptions options = {}) const;
   // The bytes of the tokens; special tokens give their content. DataError for an id that is not in the vocabulary.
   std::string decode(std::span<const int32_t> ids, DecodeOptions options = {}) const;

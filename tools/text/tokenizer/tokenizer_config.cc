@@ -15,14 +15,8 @@ namespace {
 
 // "<s>", or an object with the token and its flags.
 AddedToken token_of(const JsonNode& node, bool is_named) {
-  if (!node.value().is_object()) return {.content = node.text(), .special = true};
-  const bool special = is_named || node.flag("special", false);
-  return {.content = node.at("content").text(),
-          .special = special,
-          .normalized = node.flag("normalized", !special),
-          .single_word = node.flag("single_word", false),
-          .lstrip = node.flag("lstrip", false),
-          .rstrip = node.flag("rstrip", false)};
+  return node.value().is_object() ? read_added_token(node, is_named)
+                                  : AddedToken{.content = node.text(), .special = true};
 }
 
 // The tokens of a list, or of an object, whose order in the file gives the ids.
@@ -48,6 +42,7 @@ void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int
     json.update(read_json_object<DataError>(older));
   }
   const JsonNode config(json, path);
+  parts.splits_special_tokens = config.flag("split_special_tokens", false);
   // `has_flags`: they replace those of tokenizer.json.
   const auto add = [&](AddedToken token, bool has_flags = false) -> std::optional<int32_t> {
     if (token.content.empty()) return std::nullopt;

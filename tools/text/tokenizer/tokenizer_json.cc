@@ -92,8 +92,7 @@ void read_normalizers(const std::optional<JsonNode>& normalizer, std::vector<Nor
     constexpr std::pair<std::string_view, NormalForm> kForms[] = {
         {"NFC", NormalForm::kNfc}, {"NFD", NormalForm::kNfd}, {"NFKC", NormalForm::kNfkc}, {"NFKD", NormalForm::kNfkd}};
     const std::string& type = node.at("type").text();
-    const auto* const form =
-        std::find_if(std::begin(kForms), std::end(kForms), [&](const auto& f) { return f.first == type; });
+    const auto* const form = std::ranges::find(kForms, type, &std::pair<std::string_view, NormalForm>::first);
     if (form != std::end(kForms)) {
       out.push_back(unicode_normalizer(form->second));
     } else if (type == "Prepend") {
@@ -261,13 +260,8 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& root, const Vocab& voc
   const auto list = root.find("added_tokens");
   for (size_t i = 0; list && i < list->array().size(); ++i) {
     const JsonNode entry = list->at(i);
-    AddedToken token{.content = entry.at("content").text(),
-                     .id = entry.at("id").id(),
-                     .special = entry.flag("special", false),
-                     .normalized = entry.flag("normalized", false),
-                     .single_word = entry.flag("single_word", false),
-                     .lstrip = entry.flag("lstrip", false),
-                     .rstrip = entry.flag("rstrip", false)};
+    AddedToken token = read_added_token(entry, false);
+    token.id = entry.at("id").id();
     if (const auto known = vocab.ids.find(token.content); known && *known != token.id) {
       entry.fail(fmt::format("the token '{}' has id {} here and {} in model.vocab", token.content, token.id, *known));
     }
@@ -324,6 +318,16 @@ std::unique_ptr<Bpe> read_bpe(const JsonNode& model, const Vocab& vocab, bool by
 
 }  // namespace
 
+AddedToken read_added_token(const JsonNode& node, bool is_special) {
+  const bool special = is_special || node.flag("special", false);
+  return {.content = node.at("content").text(),
+          .special = special,
+          .normalized = node.flag("normalized", !special),
+          .single_word = node.flag("single_word", false),
+          .lstrip = node.flag("lstrip", false),
+          .rstrip = node.flag("rstrip", false)};
+}
+
 std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
   const nlohmann::json json = JsonNode::read(path);
   const JsonNode root(json, path);
@@ -340,7 +344,7 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
   }
   if (vocab.tokens.empty()) tokens.fail("it has no tokens");
 
-  TokenizerParts parts{.kind = {}, .texts = {}};
+  TokenizerParts parts{.kind = {}, .texts = {}, .path = path};
   bool by_bytes = false;
   read_normalizers(root.find("normalizer"), parts.normalizers);
   read_pre_tokenizers(root.find("pre_tokenizer"), parts.pre_tokenizers, by_bytes);
@@ -352,6 +356,7 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
   parts.bpe = read_bpe(model, vocab, by_bytes);
   read_template(root.find("post_processor"), parts.texts.size(), parts.ids_before, parts.ids_after);
   parts.kind = by_bytes ? "byte-level BPE" : "BPE of characters";
+  if (parts.splits_special_tokens) parts.kind += " (special tokens in texts are plain text)";
   if (!by_bytes && parts.pre_tokenizers.empty()) {
     // As sentencepiece has it, the text is one word. Where no merge crosses the start of a run of spaces, cutting there
     // changes nothing, and words are found in the cache.
