@@ -333,14 +333,15 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
 struct PlanEffort {
   int64_t decisions = 0;  // of the sensitivity analysis
   double warm_up_steps = 0;
-  double layer_steps = 0;       // damages of layers
-  double state_steps = 0;       // damages of formats that layers share
-  double validation_steps = 0;  // runs of the plan and beside it
-  double turns = 0;             // of timing these side by side, each of a step and kTurnSeconds at least
-  double dry_runs = 0;          // of whole plans, to price them: at most so many
-  double dry_run_seconds = 0;   // of one, as measured
-  double timings = 0;           // of kernels, kTimingSeconds each
-  double bytes = 0;             // of this process, at its most
+  double layer_steps = 0;          // damages of layers
+  double state_steps = 0;          // damages of formats that layers share
+  double validation_steps = 0;     // runs of the plan and beside it
+  double turns = 0;                // of timing these side by side, each of a step and kTurnSeconds at least
+  double dry_runs = 0;             // of whole plans, to price them: at most so many
+  double dry_run_seconds = 0;      // of one, as measured
+  double timings = 0;              // of kernels, kTimingSeconds each
+  double bytes = 0;                // of this process, at its most
+  std::vector<StepCalls> timed{};  // steps with these kernels, on the present device
 
   double steps() const { return warm_up_steps + layer_steps + state_steps + validation_steps + turns; }
   // At this time of a step. A kernel that takes long is timed for longer than kTimingSeconds.
@@ -348,7 +349,8 @@ struct PlanEffort {
 };
 
 // `places`: as find_plan() has them. ConfigError as predict_memory_table().
-PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places);
+PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places,
+                       const Target& target = {});
 // "about 412 steps of 0.21 s, 40 MiB of memory, 0:01:27 (h:mm:ss)".
 std::string to_text(const PlanEffort& effort, double seconds_of_step);
 
