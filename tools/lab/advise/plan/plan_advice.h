@@ -79,9 +79,9 @@ struct KnownDamages {
 
   // `sum`: the mean plus its standard error, so that poorly known damages do not count as harmless. `error`: the
   // standard error. A falling loss counts as 0: it is noise, or luck. Nothing if the option overflows or could not be
-  // tried.
+  // tried. `backward`: the part of the sum by backward products, after one update.
   struct Damage {
-    double sum = 0.0, error = 0.0;
+    double sum = 0.0, error = 0.0, backward = 0.0;
   };
   std::optional<Damage> of(const PlannedPlace& place, const PlaceOption& option) const;
 };
@@ -261,12 +261,13 @@ struct PlanAdvice {
   // Whether the plan misses the budget, by prediction or, in time, as measured.
   bool misses_budget() const;
   // Whether a plan that meets the budget does so at the upper end of its predicted time or energy as well. A roofline
-  // has no upper end of time.
+  // has no upper end of time. Only the validation's runs are evidence about the loss of a training.
   bool meets_surely() const;
   // Whether plans meet the budget, but the device has no memory for any of them.
   bool lacks_memory() const;
   // The damage promised for runs on one rank: the plan's without the wire's.
   double promised_to_runs() const;
+  double backward_damage(const Plan& choice) const;
   // Whether the plan's damage relative to fp32 throughout exceeds the sum of its parts.
   bool breaks_promise(const ReferenceResult& exact) const;
 };
