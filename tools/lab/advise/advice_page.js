@@ -92,6 +92,7 @@ function drawPlans(body) {
     'Memory of a rank': ({bytes}) => mebibytes(bytes),
     'Sent a step': ({sent_bytes: bytes}) => (bytes > 0 ? mebibytes(bytes) : '0'),
     'Loss above fp32, nats': ({damage}) => nats(damage),
+    'Of it backward': ({backward_damage: damage}) => nats(damage),
     'Fits into memory': ({fits}) => (fits === false ? 'no' : 'yes'),
     'Within the budget': ({meets_budget: meets}) => (typeof meets === 'boolean' ? (meets ? 'yes' : 'no') : '–'),
   };
@@ -143,8 +144,8 @@ function drawValidation(body) {
 const planPanels = [
   panel(
       'plans', 'Plans', 'The plan beside one precision throughout',
-      'Predicted for the whole step, which the budget is for; the loss is the mean plus one standard error. A plan that is ' +
-          'measured to take more than a budget of time is not within it.',
+      'Predicted for the whole step, which the budget is for; the loss is the mean plus one standard error. Backward ' +
+          'products count with one update, which is no evidence about training. A plan that is measured to take more than a budget of time is not within it.',
       drawPlans),
   panel(
       'places', 'Choices', 'Choices of the plan',

@@ -8,6 +8,7 @@
 #include "core/base/log.h"
 #include "tools/config/precision_phases.h"
 #include "tools/lab/experiment/candidates.h"
+#include "tools/lab/experiment/paired_comparison.h"
 #include "tools/run/report/report.h"
 #include "tools/train/step/dry_run.h"
 #include "tools/train/step/memory_prediction.h"
@@ -20,8 +21,10 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 // Reads what a report or guide needs. A damaged file is refused here, by its name.
 void check_figures(const MeasuredPrecision& found, const std::string& path) {
   const Json& summary = found.summary;
-  for (const char* const key : {"overflow_share", "fault_share", "smallest_scale"}) summary.at(key);
+  for (const char* const key : {"overflow_share", "fault_share"}) summary.at(key).get<double>();
+  if (const Json& scale = summary.at("smallest_scale"); !scale.is_null()) scale.get<double>();
   with_error("+")(summary.at("loss_difference"));
+  outlier_of(summary);
   for (const Json& run : found.runs.get_ref<const Json::array_t&>()) {
     run.at("failure");
     const auto count = [&](const char* key) { return run.at("steps").at(key).get_ref<const Json::array_t&>().size(); };
@@ -41,7 +44,7 @@ void judge_damage(MeasuredPrecision& found, const std::string& path) {
                        "--measured {}: {}: expected a verdict of {}, got '{}': compare again", path, found.name,
                        fmt::join(known, ", "), found.verdict);
   const int64_t runs = summary.at("runs"), failed = runs - summary.at("succeeded").get<int64_t>();
-  if (failed > 0) {
+  if (failed != 0) {
     found.why = first_line(fmt::format("{} of {} failed: {}", failed, counted(runs, "run"), summary.at("failure")));
   } else if (found.verdict == "inconclusive") {
     found.damage = Damage::kUnclear;

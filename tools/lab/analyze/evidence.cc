@@ -271,6 +271,9 @@ class Weighing {
     }
     for (const auto& [format, decisions] : by_format) {
       const int64_t products = file.figures.at("lowered_decisions").at(format);
+      require<ConfigError>(products >= std::ssize(decisions),
+                           "{}: lowered_decisions: expected the {} tried ones of {} or more, got {}", file.name,
+                           decisions.size(), format, products);
       set(file, format, "one_step", one_step_evidence(decisions, products, file.figures.at("batches")));
       if (const Json bands = band_evidence(decisions); !bands.is_null()) set(file, format, "bands", bands);
     }

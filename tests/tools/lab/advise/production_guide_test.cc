@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/tensor/philox.h"
+#include "tests/testing/damaged.h"
 #include "tests/tools/lab/advise/prepared_comparison.h"
 #include "tests/tools/run/unwrapped.h"
 #include "tools/config/config_binding.h"
@@ -343,6 +344,29 @@ TEST(ProductionGuide, SettingsHaveTheValuesOfItsConfiguration) {
       }
     }
   }
+}
+
+// Readers refuse a damaged file by its name, or need nothing of the damage: no other error ends the program.
+TEST(ProductionGuide, OfADamagedComparisonIsRefusedByItsName) {
+  Json bf16 = testing::measured("bf16", testing::kBf16, "equal");
+  bf16["summary"]["outlier"] = {{"text", "seed 3 stands apart"}};
+  Json comparison = testing::prepared_comparison({testing::measured("fp32", testing::kFp32, "baseline"), bf16});
+  for (Json& one : comparison["precisions"]) one["runs"][0] = measured_run(3.6, 4.0, 2);
+  const Config config = wanted_config();
+  int refused = 0;
+  testing::for_each_damage(comparison, [&](const std::string& damage, const Json& damaged) {
+    try {
+      Measurement measurement = read_measurement(testing::written("damaged.json", damaged.dump()), config);
+      std::vector<Advice> devices = {advise("a", config, candidates_of(config, measurement), 1, find_hardware("h100"))};
+      to_text(report_recommendations("a", config, std::move(measurement), std::move(devices)));
+    } catch (const ConfigError& error) {
+      ++refused;
+      EXPECT_NE(std::string(error.what()).find("damaged.json"), std::string::npos) << damage << ": " << error.what();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << damage << ": " << error.what();
+    }
+  });
+  EXPECT_GT(refused, 100);
 }
 
 }  // namespace

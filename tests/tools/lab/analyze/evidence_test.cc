@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/base/error.h"
+#include "tests/testing/damaged.h"
 #include "tests/testing/error_of.h"
 #include "tests/tools/config/minimal.h"
 #include "tests/tools/run/unwrapped.h"
@@ -325,6 +326,24 @@ TEST(Evidence, OfDifferentTrainingsIsRefused) {
   Json damaged = compared({{"nvfp4", "equal"}});
   damaged["precisions"][1]["summary"].erase("verdict");
   EXPECT_NE(refusal({{"a.json", damaged}}).find("a.json: damaged"), std::string::npos);
+  Json few = lowered({{"a fprop", "nvfp4", 0.0, 0.0002}});
+  few["lowered_decisions"]["nvfp4"] = 0;
+  EXPECT_EQ(refusal({{"a.json", few}}), "a.json: lowered_decisions: expected the 1 tried ones of nvfp4 or more, got 0");
+}
+
+TEST(Evidence, OfDamagedFilesIsRefusedByTheirNames) {
+  for (const Json& whole :
+       {compared({{"nvfp4", "equal"}}), lowered({{"a fprop", "nvfp4", 0.0, 0.0002, "low"}}), counted("bf16", "good")}) {
+    testing::for_each_damage(whole, [](const std::string& damage, const Json& damaged) {
+      try {
+        evidence_text(weigh_evidence({{"damaged.json", damaged}}));
+      } catch (const ConfigError& error) {
+        EXPECT_NE(std::string(error.what()).find("damaged.json"), std::string::npos) << damage << ": " << error.what();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << damage << ": " << error.what();
+      }
+    });
+  }
 }
 
 // As versions wrote it that took a format twice.

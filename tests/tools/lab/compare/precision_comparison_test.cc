@@ -91,12 +91,21 @@ TEST(PrecisionSummary, TooFewSeedsSayHowManyWouldTell) {
   // Three seeds show less than half of the true deviation in a fifth of cases.
   EXPECT_EQ(
       summary["why"],
-      "too few seeds to tell: if the precisions do not differ, about 32 are needed (9 if all scatter as these few "
-      "do). Fix the number beforehand: who adds seeds until the verdict is equal errs in 8 % of cases with up to "
-      "10 seeds, in 12 % with up to 20, not in 2.5 %");
+      "too few seeds to tell: if the precisions do not differ, about 32 are needed to say so in 80 % of cases (9 if "
+      "all scatter as these few do; after 3 seeds that is enough in 50 to 71 %). Compare again with such a number of "
+      "--seeds, fixed beforehand: who adds seeds, from 3 on, until the verdict is equal errs in 8 % of cases with up "
+      "to 10 seeds, in 12 % with up to 20, not in 2.5 %");
   EXPECT_NEAR(summary["power"].get<double>(), 0.1108, 1e-4);  // by SciPy's quadrature
-  EXPECT_EQ(summary_of(comparison({run(2.0)}, {run(2.0)}), 1)["why"],
-            "one run cannot show how much results vary by chance: use more --seeds");
+  EXPECT_EQ(
+      summary_of(comparison({run(2.0)}, {run(2.0)}), 1)["why"],
+      "one run cannot show how much results vary by chance: verdicts are given from 2 seeds on: use more --seeds");
+  const auto why = [](const Runs& runs) {
+    return summary_of(comparison({run(2.0), run(2.2), run(2.1)}, runs), 1)["why"].get<std::string>();
+  };
+  EXPECT_TRUE(
+      why({run(12.0), run(-8.0), run(2.1)}).ends_with("not even 10,000 would be enough: give a larger --margin"));
+  EXPECT_EQ(why({run(2.0007), run(2.20125), run(2.1018)}),
+            "too few seeds to tell: the difference is near the margin: compare again with more --seeds");
 }
 
 TEST(PrecisionSummary, OneSeedFarFromTheOthersIsNamedBesideTheVerdict) {

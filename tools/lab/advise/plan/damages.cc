@@ -187,6 +187,7 @@ std::optional<KnownDamages::Damage> KnownDamages::of(const PlannedPlace& place, 
       const auto damage = found.refusal.empty() ? damage_of(found.loss) : std::nullopt;
       if (!damage) return std::nullopt;
       sum.sum += damage->sum;
+      if (decision.product && *decision.product != Product::kForward) sum.backward += damage->sum;
       sum.error = std::hypot(sum.error, damage->error);
     }
     return sum;

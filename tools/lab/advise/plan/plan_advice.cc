@@ -57,7 +57,8 @@ StepCost price_options(PlanAdvice& advice, const KnownDamages& damages) {
       if (is_new) entry->second = cost_of({place}, {static_cast<int>(options.size())});
       const KnownDamages::Damage damage = damages.of(place, option).value();
       const StepCost& cost = entry->second;
-      options.push_back({option.name, cost.seconds, cost.bytes, damage.sum, damage.error, cost.joules});
+      options.push_back(
+          {option.name, cost.seconds, cost.bytes, damage.sum, damage.error, cost.joules, damage.backward});
     }
     for (const auto& [of_option, of_step] :
          {std::pair(&PlanOption::seconds, &StepCost::seconds), std::pair(&PlanOption::bytes, &StepCost::bytes),
@@ -194,7 +195,12 @@ bool PlanAdvice::misses_budget() const {
 }
 
 bool PlanAdvice::meets_surely() const {
-  if (misses_budget() || target.hardware == nullptr) return !misses_budget();
+  if (misses_budget()) return false;
+  if (goal.budget == PlanQuantity::kDamage) {
+    const auto& trained = validation ? validation->against.back().loss : std::nullopt;
+    return trained && trained->interval && trained->interval->high <= goal.tolerated();
+  }
+  if (target.hardware == nullptr) return true;
   if (goal.budget == PlanQuantity::kJoules) return plan.cost.most_joules <= goal.tolerated();
   return goal.budget != PlanQuantity::kSeconds;
 }
@@ -210,6 +216,12 @@ double PlanAdvice::promised_to_runs() const {
   for (size_t i = 0; i < places.size(); ++i) {
     if (places[i].is_wire()) damage -= problem[i].options[plan.choice[i]].damage;
   }
+  return damage;
+}
+
+double PlanAdvice::backward_damage(const Plan& choice) const {
+  double damage = 0.0;
+  for (size_t i = 0; i < choice.size(); ++i) damage += problem[i].options[choice[i]].backward_damage;
   return damage;
 }
 

@@ -79,9 +79,9 @@ struct KnownDamages {
 
   // `sum`: the mean plus its standard error, so that poorly known damages do not count as harmless. `error`: the
   // standard error. A falling loss counts as 0: it is noise, or luck. Nothing if the option overflows or could not be
-  // tried.
+  // tried. `backward`: the part of the sum by backward products, after one update.
   struct Damage {
-    double sum = 0.0, error = 0.0;
+    double sum = 0.0, error = 0.0, backward = 0.0;
   };
   std::optional<Damage> of(const PlannedPlace& place, const PlaceOption& option) const;
 };
@@ -261,12 +261,13 @@ struct PlanAdvice {
   // Whether the plan misses the budget, by prediction or, in time, as measured.
   bool misses_budget() const;
   // Whether a plan that meets the budget does so at the upper end of its predicted time or energy as well. A roofline
-  // has no upper end of time.
+  // has no upper end of time. Only the validation's runs are evidence about the loss of a training.
   bool meets_surely() const;
   // Whether plans meet the budget, but the device has no memory for any of them.
   bool lacks_memory() const;
   // The damage promised for runs on one rank: the plan's without the wire's.
   double promised_to_runs() const;
+  double backward_damage(const Plan& choice) const;
   // Whether the plan's damage relative to fp32 throughout exceeds the sum of its parts.
   bool breaks_promise(const ReferenceResult& exact) const;
 };
@@ -333,14 +334,15 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
 struct PlanEffort {
   int64_t decisions = 0;  // of the sensitivity analysis
   double warm_up_steps = 0;
-  double layer_steps = 0;       // damages of layers
-  double state_steps = 0;       // damages of formats that layers share
-  double validation_steps = 0;  // runs of the plan and beside it
-  double turns = 0;             // of timing these side by side, each of a step and kTurnSeconds at least
-  double dry_runs = 0;          // of whole plans, to price them: at most so many
-  double dry_run_seconds = 0;   // of one, as measured
-  double timings = 0;           // of kernels, kTimingSeconds each
-  double bytes = 0;             // of this process, at its most
+  double layer_steps = 0;          // damages of layers
+  double state_steps = 0;          // damages of formats that layers share
+  double validation_steps = 0;     // runs of the plan and beside it
+  double turns = 0;                // of timing these side by side, each of a step and kTurnSeconds at least
+  double dry_runs = 0;             // of whole plans, to price them: at most so many
+  double dry_run_seconds = 0;      // of one, as measured
+  double timings = 0;              // of kernels, kTimingSeconds each
+  double bytes = 0;                // of this process, at its most
+  std::vector<StepCalls> timed{};  // steps with these kernels, on the present device
 
   double steps() const { return warm_up_steps + layer_steps + state_steps + validation_steps + turns; }
   // At this time of a step. A kernel that takes long is timed for longer than kTimingSeconds.
@@ -348,7 +350,8 @@ struct PlanEffort {
 };
 
 // `places`: as find_plan() has them. ConfigError as predict_memory_table().
-PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places);
+PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places,
+                       const Target& target = {});
 // "about 412 steps of 0.21 s, 40 MiB of memory, 0:01:27 (h:mm:ss)".
 std::string to_text(const PlanEffort& effort, double seconds_of_step);
 

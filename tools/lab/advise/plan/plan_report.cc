@@ -9,7 +9,7 @@
 
 namespace mantissa {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanOption, name, seconds, bytes, damage, damage_error, joules)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanOption, name, seconds, bytes, damage, damage_error, joules, backward_damage)
 
 namespace {
 
@@ -30,6 +30,7 @@ Json figures(const PlanAdvice& advice, const WholePlan& plan) {
           {"fits", plan.cost.fits()},
           {"meets_budget", is_chosen ? !advice.misses_budget() : advice.goal.is_met(plan.totals())},
           {"damage", plan.damage},
+          {"backward_damage", advice.backward_damage(plan.choice)},
           {"damage_error", plan.damage_error}};
 }
 
@@ -96,16 +97,25 @@ std::string verdict(const PlanAdvice& advice) {
   }
   const std::string limit = to_text(what, advice.goal.limit);
   const std::string budget =
-      advice.misses_budget() ? fmt::format("within the budget of {}, but measured above it", limit)
-      : advice.meets_surely()
-          ? fmt::format("within the budget of {}", limit)
-          : fmt::format("it may or may not keep the budget of {}: the {} given is the least possible", limit,
-                        name(what));
+      advice.misses_budget()  ? fmt::format("within the budget of {}, but measured above it", limit)
+      : advice.meets_surely() ? fmt::format("within the budget of {}", limit)
+      : what == kDamage       ? fmt::format("within the budget of {} by one step, not shown by training", limit)
+                        : fmt::format("it may or may not keep the budget of {}: the {} given is the least possible",
+                                      limit, name(what));
   return fmt::format(
       "The plan takes {}{} a step ({:.3g} of {} throughout){} and {} of memory, with a loss of up to {:.2g} nats above "
       "fp32 (predicted: mean and one standard error): {}.\n",
       least, to_text(kSeconds, cost.seconds), cost.seconds / low.cost.seconds, low.name, energy,
       to_text(kBytes, cost.bytes), advice.plan.damage, budget);
+}
+
+// One step tells little of backward products, as `analyze evidence` has it.
+std::string evidence_line(const PlanAdvice& advice) {
+  return fmt::format(
+      "Predicted losses are no evidence about training: backward products count with one update, {:.2g} nats of the "
+      "plan's, and in 16 bits not at all. {}.\n",
+      advice.backward_damage(advice.plan.choice),
+      advice.validation ? "The runs below are evidence, for their length" : "`mantissa compare` on the plan gives it");
 }
 
 // Sums of costs leave out what neighbours share.
@@ -209,7 +219,7 @@ std::string sentences(const PlanAdvice& advice) {
         to_text(kBytes, cost.bytes), to_text(kBytes, cost.device_bytes));
   }
   const std::string launches = cost.launches.empty() ? "" : cost.launches + "\n";
-  return verdict(advice) + launches + budget_line(advice) + memory + validation_lines(advice);
+  return verdict(advice) + evidence_line(advice) + launches + budget_line(advice) + memory + validation_lines(advice);
 }
 
 // ---- Tables.
@@ -294,6 +304,7 @@ Json to_json(const PlanAdvice& advice) {
                {"misses_budget", advice.misses_budget()},
                {"plan", figures(advice, advice.plan)},
                {"choices", choices(advice, advice.plan.choice)},
+               {"damages_by", "one_step"},
                {"promotions", advice.promotions},
                {"tolerance", kHarmNats},
                {"allocated_by", name(advice.damage)},

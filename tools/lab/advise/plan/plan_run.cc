@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "core/backend/registry.h"
 #include "core/base/check.h"
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
@@ -109,7 +110,7 @@ std::vector<StepCalls> uniform_steps(const Config& config, DType low, const std:
 
 // The work beside the training: plans are priced by dry runs, whose time is measured here, and kernels are timed.
 void add_pricing(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places,
-                 PlanEffort& effort) {
+                 const Target& target, PlanEffort& effort) {
   const DType low = low_of(config);
   double plans = 1.0, options = 0.0;
   for (const PlannedPlace& place : places) {
@@ -121,8 +122,9 @@ void add_pricing(const PlanRunRequest& request, const Config& config, const std:
   step_on({}, with_plan(config, low, {}, {}), 1);
   effort.dry_run_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (request.hardware != nullptr) return;
+  effort.timed = uniform_steps(config, low, places, uniform_names(low, request.plan.recipes), target);
   std::set<std::string> calls;
-  for (const StepCalls& step : uniform_steps(config, low, places, uniform_names(low, request.plan.recipes), {})) {
+  for (const StepCalls& step : effort.timed) {
     for (const KernelCall& call : step.calls) calls.insert(call.signature());
   }
   effort.timings = static_cast<double>(request.rounds) * static_cast<double>(calls.size());
@@ -158,7 +160,8 @@ double PlanEffort::seconds(double of_step) const {
          dry_runs * dry_run_seconds + timings * kTimingSeconds;
 }
 
-PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places) {
+PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places,
+                       const Target& target) {
   const DType low = low_of(config);
   const std::vector<std::string> names = uniform_names(low, request.plan.recipes);
   const auto batches = static_cast<double>(request.batches);
@@ -183,7 +186,7 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
   effort.validation_steps = models * static_cast<double>(runs.most_seeds * std::min(runs.steps, config.train.steps));
   if (takes_times) effort.turns = models * static_cast<double>(kRoundsPerPair * runs.time_pairs);
 
-  add_pricing(request, config, places, effort);
+  add_pricing(request, config, places, target, effort);
   // The analysis keeps copies of the state, and four more of the parameters in fp32. Ranks of trials, and models whose
   // times are compared, are in memory at once; the plan's is no larger than the largest of the others.
   const MemoryTable exact = predict_memory_table(tried(in_exact_precision(config)), 1);
@@ -299,13 +302,21 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   const std::vector<PlannedPlace> shared = planned_shared(config, low, state, request.ranks);
   std::vector<PlannedPlace> places = layers;
   places.insert(places.end(), shared.begin(), shared.end());
-  const PlanEffort effort = plan_effort(request, config, places);
+  const auto communicator = start_communicator("local", config.device);
+  set_up_threads(config, *communicator);
+  const DeviceChoice device = choose_device(config.device, communicator->local_rank());
+  const std::unique_ptr<Backend> backend = create_backend(device.backend, device.index);
+  const std::unique_ptr<Stream> stream = backend->create_stream();
+  MeasuredCosts measured(*backend, *stream, last_level_cache_bytes());
+  std::optional<Roofline> roofline;
+  const Target target = request.hardware != nullptr
+                            ? absent_target(*request.hardware, roofline.emplace(*request.hardware))
+                            : present_target(config, *backend, measured);
+  const PlanEffort effort = plan_effort(request, config, places, target);
   if (!request.accepts_much && computes_on_host(config.device, 0)) {
     require_memory_for(effort, static_cast<double>(host_memory().total_bytes));
   }
 
-  const auto communicator = start_communicator("local", config.device);
-  set_up_threads(config, *communicator);
   const Config exact = tried(in_exact_precision(config));
   std::optional<Session> session(std::in_place, exact, *communicator);
   announce(request, effort, time_of_step(*session));
@@ -330,19 +341,12 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
     };
   }
 
-  Backend& backend = *session->runtime.backend;
-  MeasuredCosts measured(backend, *session->runtime.stream, last_level_cache_bytes());
-  Target target = present_target(config, backend, measured);
-  std::optional<Roofline> roofline;
-  if (request.hardware != nullptr) {
-    target = absent_target(*request.hardware, roofline.emplace(*request.hardware));
-  } else {
-    const std::vector<StepCalls> steps = uniform_steps(config, low, places, names, target);
-    log_info("plan: timing the kernels of {} in {}", counted(std::ssize(steps), "step"),
+  if (request.hardware == nullptr) {
+    log_info("plan: timing the kernels of {} in {}", counted(std::ssize(effort.timed), "step"),
              counted(request.rounds, "round"));
-    // In several rounds, since other work may slow the device for a while.
-    for (int round = 0; round < request.rounds; ++round) measured.measure(steps);
   }
+  // In several rounds, since other work may slow the device for a while.
+  for (int round = 0; round < request.rounds; ++round) measured.measure(effort.timed);
   PlanAdvice advice = advise_plan(plan, config, places, sensitivity, target, request.ranks);
   validate(request, config, *communicator, advice);
   return advice;

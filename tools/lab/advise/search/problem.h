@@ -32,6 +32,7 @@ struct PlanTotals {
 struct PlanOption {
   std::string name{};  // "fp32", "bf16", "fp8"
   double seconds = 0, bytes = 0, damage = 0, damage_error = 0, joules = 0;
+  double backward_damage = 0;  // its part by backward products, after one update
 
   PlanTotals totals() const { return {seconds, bytes, damage, damage_error * damage_error, joules}; }
 };

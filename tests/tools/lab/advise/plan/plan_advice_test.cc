@@ -40,6 +40,26 @@ TEST_F(PlanAdviceTest, KeepsThePlantedLayerHighUnderATightBudget) {
   EXPECT_GE(lowered, 4) << "others must be lowered\n" << text_of(advice);
 }
 
+TEST_F(PlanAdviceTest, SaysHowMuchOfTheLossIsOfOneUpdate) {
+  const PlanAdvice advice = plan("time=60%");
+  const Json json = to_json(advice);
+  EXPECT_EQ(json.at("damages_by"), "one_step");
+  double backward = 0.0;
+  for (size_t i = 0; i < advice.places.size(); ++i) {
+    const PlaceOption& option = advice.places[i].options[static_cast<size_t>(advice.plan.choice[i])];
+    for (const PrecisionDecision& one : decisions_of(advice.places[i], option, advice.low)) {
+      if (!one.product || one.product == Product::kForward) continue;
+      const Estimate& loss = scores_of(analysed_->sensitivity, one).loss;
+      backward += std::max(0.0, loss.mean) + loss.error;
+    }
+  }
+  EXPECT_GT(backward, 0.0);
+  EXPECT_DOUBLE_EQ(json.at("plan").at("backward_damage").get<double>(), backward);
+  EXPECT_EQ(json.at("uniform")[1].at("backward_damage"), 0.0) << "16 bits are tried forward";
+  EXPECT_NE(text_of(advice).find("backward products count with one update, "), std::string::npos) << text_of(advice);
+  EXPECT_NE(to_plan_yaml(advice, "a.yaml").find("are no evidence about training"), std::string::npos);
+}
+
 TEST_F(PlanAdviceTest, SaysHowFarFromTheOptimumOfSumsTheSearchMayBe) {
   PlanAdvice advice = plan("time=60%");
   EXPECT_EQ(advice.sums_gap, 0.0);
@@ -307,7 +327,16 @@ TEST_F(PlanAdviceTest, ABudgetThatOnlyTheLowerEndMeetsMayOrMayNotBeKept) {
   const Target absent = absent_target(hardware, roofline);
   expect(advice_for(absent, "time=200%"), false, ": the time given is the least possible.");
   expect(advice_for(absent, "memory=200%"), true, ": within the budget of ");
-  expect(advice_for(absent, "loss=10"), true, ": within the budget of ");
+  PlanAdvice by_loss = advice_for(absent, "loss=10");
+  expect(by_loss, false, ": within the budget of 10 nats by one step, not shown by training.");
+  EXPECT_NE(text_of(by_loss).find("`mantissa compare` on the plan gives it."), std::string::npos) << text_of(by_loss);
+  by_loss.validation = PlanValidation{.against = {{.name = "bf16"}, {.name = "fp32"}}};
+  EXPECT_FALSE(by_loss.meets_surely()) << "no pair of runs";
+  std::optional<MeanDifference>& trained = by_loss.validation->against[1].loss;
+  trained = MeanDifference{.pairs = 3, .mean = 0.01, .interval = Interval{.low = -1.0, .high = 9.0}};
+  expect(by_loss, true, ": within the budget of 10 nats.");
+  trained->interval->high = 11.0;
+  expect(by_loss, false, "not shown by training.");
   expect(advice_for(target_, "time=200%"), true, ": within the budget of ");  // measured
   const PlanAdvice any = advice_for(absent, "energy=10kJ");
   const double most = any.plan.cost.most_joules;

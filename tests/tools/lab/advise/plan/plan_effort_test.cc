@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/testing/error_of.h"
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/lab/analyze/sensitivity/planted_model.h"
@@ -60,6 +62,11 @@ TEST(PlanEffort, CountsThePricingOfPlans) {
   PlanEffort effort = plan_effort(request, config, places_of(request, config));
   // At least one product of each form and layer, in fp32 and in bf16: two blocks are alike.
   EXPECT_GE(effort.timings, 5 * 2 * 3 * 4);
+  std::set<std::string> calls;
+  for (const StepCalls& step : effort.timed) {
+    for (const KernelCall& call : step.calls) calls.insert(call.signature());
+  }
+  EXPECT_EQ(effort.timings, 5.0 * static_cast<double>(calls.size())) << "the steps whose kernels are timed";
   EXPECT_GT(effort.dry_run_seconds, 0.0);
   EXPECT_GT(effort.dry_runs, 512) << "the most plans that are priced as wholes, and each option";
   EXPECT_GE(effort.seconds(1e-6), effort.timings * 0.02);
@@ -67,6 +74,7 @@ TEST(PlanEffort, CountsThePricingOfPlans) {
   request.hardware = &find_hardware("h100");
   effort = plan_effort(request, config, places_of(request, config));
   EXPECT_EQ(effort.timings, 0) << "by data sheet";
+  EXPECT_TRUE(effort.timed.empty());
   EXPECT_GT(effort.dry_runs, 512);
 }
 
