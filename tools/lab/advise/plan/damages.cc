@@ -38,12 +38,15 @@ std::vector<double> train_windows(const Config& config, const HeldState& point, 
     point.hand_over(session);
     session.next_step += window * trials.steps;
     const int64_t after = session.next_step + trials.steps;
-    double sum = train_steps(session, trials.steps) ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+    double sum = train_steps(session, trials.steps) ? 0.0 : std::numeric_limits<double>::quiet_NaN(), evaluated = 0.0;
     for (int64_t i = 0; i < trials.evaluations; ++i) {
       work.load(after + i);
-      sum += sum_over_ranks({work.loss_again()}, communicator)[0] / static_cast<double>(work.count_global_tokens());
+      const auto targets = static_cast<double>(work.count_global_targets());
+      if (targets == 0.0) continue;
+      sum += sum_over_ranks({work.loss_again()}, communicator)[0] / targets;
+      ++evaluated;
     }
-    losses.push_back(sum / static_cast<double>(trials.evaluations));
+    losses.push_back(sum / evaluated);
   }
   return losses;
 }
@@ -75,7 +78,8 @@ bool train_steps(Session& session, int64_t steps) {
   TrainStep step(session);
   bool applied = true;
   const auto look = [&](const std::vector<StepReport>& reports) {
-    applied = applied && std::ranges::all_of(reports, &StepReport::applied);
+    const auto is_sound = [](const StepReport& report) { return report.applied || report.lacks_targets(); };
+    applied = applied && std::ranges::all_of(reports, is_sound);
   };
   for (int64_t i = 0; i < steps; ++i) look(step.run());
   look(step.finish());
@@ -148,7 +152,8 @@ std::vector<SharedDamage> shared_damages(const Config& config, DType low, Shared
   point.hand_over(*session);
   if (found) return *found;
   for (PlannedPlace& place : places) {
-    if (!place.is_layer()) leave_as_configured(place, "a training with the most exact options failed");
+    if (!place.is_layer())
+      leave_as_configured(place, "a training with the most exact options failed, or no batch after it had a target");
   }
   return {};
 }
@@ -160,8 +165,8 @@ double rest_damage(const Config& config, DType low, const std::vector<PlannedPla
   passes.make_room(rest);
   const AutocastPolicy policy(rest.precision_rules());
   std::vector<double> changes;
-  for (int64_t batch = 0; batch < batches; ++batch) {
-    passes.load(session.next_step + batch);
+  for (const int64_t step : passes.steps_with_targets(batches)) {
+    passes.load(step);
     const double exact = passes.loss(nullptr);
     changes.push_back(passes.loss(&policy) - exact);
   }

@@ -65,7 +65,7 @@ std::vector<SharedDamage> shared_damages(const Config& config, DType low, Shared
 double rest_damage(const Config& config, DType low, const std::vector<PlannedPlace>& layers, int64_t batches,
                    Session& session);
 
-// Runs training steps of the session. Returns whether all were applied. Collective.
+// Runs training steps of the session. Returns whether all that had a target were applied. Collective.
 bool train_steps(Session& session, int64_t steps);
 
 // The analysis's findings about a decision of its own.

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/base/check.h"
+#include "core/base/wrapped_text.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/probe/args.h"
 #include "core/tensor/philox.h"
@@ -165,6 +167,19 @@ void LoweredPasses::load(int64_t step) {
   step_ = step;
   work_.load(step);
   tokens_ = work_.count_global_tokens();
+}
+
+std::vector<int64_t> LoweredPasses::steps_with_targets(int64_t batches) {
+  std::vector<int64_t> steps;
+  for (int64_t step = session_.next_step; step < session_.next_step + batches; ++step) {
+    work_.load(step);
+    if (work_.count_global_targets() > 0) steps.push_back(step);
+  }
+  require<DataError>(!steps.empty(),
+                     "no token of the {} from step {} on is a target: look at the loss_mask of the data, or give more "
+                     "--batches or a larger train.global_batch",
+                     counted(batches, "batch"), session_.next_step + 1);
+  return steps;
 }
 
 double LoweredPasses::run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer) {

@@ -84,6 +84,9 @@ class LoweredPasses {
   void make_room(const Config& config);
   // Loads the batch of this training step for the following passes. Collective.
   void load(int64_t step);
+  // The steps among the next `batches` whose batches have a target: without, a loss is 0 in every precision. DataError
+  // if there is none. Collective.
+  std::vector<int64_t> steps_with_targets(int64_t batches);
   // Forward and backward passes and the sum over ranks: gradient_shard() then holds the gradients of the mean loss
   // times `loss_scale`. Needs make_room() for the policy. Returns the global batch's mean loss, nats. Collective.
   double run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer = nullptr);

@@ -30,8 +30,10 @@ Estimate hessian_score(const std::vector<DecisionPass>& passes, const HessianPro
 }
 
 // Every batch gets as many of the probes up to each look. Collective.
-HessianProbes probe_until_known(const HessianGoal& goal, int64_t batches, DecisionPasses& found, Session& session) {
+HessianProbes probe_until_known(const HessianGoal& goal, const std::vector<int64_t>& batch_steps, DecisionPasses& found,
+                                Session& session) {
   HessianProbes probes;
+  const auto batches = std::ssize(batch_steps);
   const std::vector<double> steps = hessian_steps(session.sharded);
   const auto is_wide = [&](const std::vector<DecisionPass>& passes) {
     return passes.front().refusal.empty() &&
@@ -42,7 +44,7 @@ HessianProbes probe_until_known(const HessianGoal& goal, int64_t batches, Decisi
     for (int64_t batch = 0; batch < batches; ++batch) {
       const int64_t begin = made + (look - made) * batch / batches, end = made + (look - made) * (batch + 1) / batches;
       if (begin == end) continue;
-      found.passes.load(session.next_step + batch);
+      found.passes.load(batch_steps[static_cast<size_t>(batch)]);
       probe_hessian(found.passes, steps, static_cast<int>(begin), static_cast<int>(end), probes);
     }
     made = look;
@@ -119,22 +121,25 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session) {
   using Clock = std::chrono::steady_clock;
   DecisionPasses found(request, session);
+  const std::vector<int64_t> steps = found.passes.steps_with_targets(request.batches);
+  const auto batches = std::ssize(steps);
   std::optional<ProgressBar> progress(std::in_place, "sensitivity: decisions x batches",
-                                      std::ssize(found.decisions) * request.batches);
-  for (int64_t batch = 0; batch < request.batches; ++batch) {
+                                      std::ssize(found.decisions) * batches);
+  for (const int64_t step : steps) {
     const auto begin = Clock::now();
-    found.run(session.next_step + batch, *progress);
+    found.run(step, *progress);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    log_info("sensitivity: batch {} of {}: loss {:.4f}, {} in {:.1f} s", batch + 1, request.batches,
+    log_info("sensitivity: batch {} of {}: loss {:.4f}, {} in {:.1f} s", found.losses.size(), batches,
              found.losses.back(), counted(std::ssize(found.decisions), "decision"), seconds);
   }
   progress.reset();
-  const HessianProbes probes = probe_until_known(request.hessian_goal(), request.batches, found, session);
+  const HessianProbes probes = probe_until_known(request.hessian_goal(), steps, found, session);
   SensitivityAnalysis analysis{.title = request.target,
                                .config = session.config,
                                .ranks = session.ranks(),
                                .step = session.next_step,
                                .request = request,
+                               .batches = batches,
                                .learning_rate = found.passes.learning_rate(),
                                .fp16_scale = found.fp16_scale,
                                .probes = static_cast<int64_t>(probes.traces.size()),

@@ -99,6 +99,7 @@ struct SensitivityAnalysis {
   int ranks = 1;
   int64_t step = 0;  // steps done at the analysed point
   SensitivityRequest request;
+  int64_t batches = 0;  // with targets
   double learning_rate = 0.0, fp16_scale = 1.0;
   int64_t probes = 0;                       // of the Hessian, as made
   Estimate loss{};                          // of the exact passes

@@ -165,7 +165,11 @@ std::string hessian_line(const Json& figures, const Json& decisions) {
 Json sensitivity_verdict(const Json& figures) {
   const Json order = tried_by_loss(figures);
   if (order.empty()) return {"Nothing could be lowered: see below."};
-  return {most_sensitive(order), bands_line(figures, order)};
+  Json lines = {most_sensitive(order), bands_line(figures, order)};
+  if (const int64_t left_out = figures["batches_without_target"]; left_out > 0) {
+    lines.push_back(fmt::format("Left out: {} without a target.", counted(left_out, "batch")));
+  }
+  return lines;
 }
 
 Json to_json(const SensitivityAnalysis& analysis) {
@@ -180,7 +184,8 @@ Json to_json(const SensitivityAnalysis& analysis) {
                {"training", training_settings(analysis.config)},
                {"ranks", analysis.ranks},
                {"step", analysis.step},
-               {"batches", request.batches},
+               {"batches", analysis.batches},
+               {"batches_without_target", request.batches - analysis.batches},
                {"probes", analysis.probes},
                {"hessian_interval", request.hessian_interval.value_or(0.0)},
                {"max_probes", request.max_probes},

@@ -1,0 +1,56 @@
+// Batches whose tokens are all masked.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+#include "comm/local/local_communicator.h"
+#include "tests/core/data/shard_file.h"
+#include "tests/program/program.h"
+#include "tests/testing/error_of.h"
+#include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
+
+namespace mantissa::testing {
+namespace {
+
+// Each sequence is a document, and one document in four has targets.
+TEST(SensitivityTargets, LeavesOutBatchesWithoutATarget) {
+  const SmallRun run("sensitivity_targets");
+  TokenShardWriter writer(256, "toy");
+  for (int i = 0; i < 16; ++i) writer.add(std::vector<int32_t>(33, i), std::vector<uint8_t>(33, i % 4 == 0));
+  write_file(run.folder() + "/few.safetensors", shard_text(writer));
+  const Config config = in_exact_precision(
+      load_config(run.config_path(), {"data.train=" + run.folder() + "/few.safetensors", "data.format=tokens",
+                                      "data.packing=documents", "train.global_batch=2", "train.micro_batch=1"}));
+  LocalGroup group(1);
+  Session session(config, group.rank(0));
+  SensitivityRequest asked{.target = "a small run", .formats = {"bf16"}, .layers = "blocks.0.mlp.up"};
+  asked.batches = 8;
+  asked.probes = 2;
+  const SensitivityAnalysis analysis = analyze_sensitivity(asked, session);
+  LoweredPasses passes(session);
+  const std::vector<int64_t> steps = passes.steps_with_targets(8);
+  ASSERT_GE(steps.size(), 2u) << "four sequences of sixteen, two a step";
+  ASSERT_LE(steps.size(), 4u);
+  double sum = 0.0;
+  for (const int64_t step : steps) {
+    passes.load(step);
+    sum += passes.run(nullptr, 1.0f);
+  }
+  EXPECT_NEAR(analysis.loss.mean, sum / static_cast<double>(steps.size()), 1e-6);
+  EXPECT_EQ(analysis.batches, std::ssize(steps));
+  const nlohmann::json figures = to_json(analysis);
+  EXPECT_EQ(figures.at("batches"), steps.size());
+  EXPECT_EQ(figures.at("batches_without_target"), 8 - steps.size());
+  EXPECT_EQ(figures.at("verdict").back(), fmt::format("Left out: {} batches without a target.", 8 - steps.size()));
+  asked.batches = 1;
+  while (std::ranges::count(steps, session.next_step) > 0) ++session.next_step;
+  EXPECT_NE(error_of([&] {
+              analyze_sensitivity(asked, session);
+            }).find(fmt::format("no token of the 1 batch from step {} on is a target", session.next_step + 1)),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace mantissa::testing
