@@ -86,6 +86,7 @@ struct Trained {
   std::vector<ProbedStep> steps{};
   int64_t first_step = 0;
   double first_loss = 0.0;
+  int64_t without_target = 0;
   std::optional<LearningRateInstead> learning_rate_instead{};
 };
 
@@ -122,6 +123,7 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
     }
     for (const StepReport& report : step.run()) {
       if (report.step == trained.first_step) trained.first_loss = report.loss;
+      trained.without_target += report.lacks_targets();
       if (report.probed) trained.steps.push_back(*report.probed);
     }
   }
@@ -196,6 +198,7 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
     found.config = as_configured;
     found.step = trained.first_step;
     found.loss = trained.first_loss;
+    found.without_target = trained.without_target;
     found.learning_rate_instead = trained.learning_rate_instead;
     analysis.checkpoints.push_back(std::move(found));
   }

@@ -81,6 +81,7 @@ struct CheckpointFindings {
   LossScaleFindings loss_scale{};
   double loss = 0.0;  // in the first of the steps, nats per token
   int64_t skipped = 0;
+  int64_t without_target = 0;  // of the skipped steps: their batches have no target
   // If the schedule reaches 0, the steps go on with its last positive rate: without updates nothing can be analysed.
   std::optional<LearningRateInstead> learning_rate_instead{};
 

@@ -351,11 +351,14 @@ ModelVerdict verdict_of(const ModelAnalysis& analysis) {
     const std::string where = fmt::format("{} (step {})", checkpoint.name, checkpoint.step);
     Findings(checkpoint).report(where, verdict);
     if (checkpoint.learning_rate_instead) verdict.lines.push_back(where + ": " + learning_rate_line(checkpoint));
-    if (checkpoint.skipped > 0) {
+    const auto add_skipped = [&](int64_t skipped, const char* cause) {
+      if (skipped == 0) return;
       verdict.level = std::max(verdict.level, VerdictLevel::kAttention);
-      verdict.lines.push_back(fmt::format("{}: {} of {} steps were skipped because of values that were not finite",
-                                          where, checkpoint.skipped, checkpoint.steps.size()));
-    }
+      verdict.lines.push_back(
+          fmt::format("{}: {} of {} steps were skipped because {}", where, skipped, checkpoint.steps.size(), cause));
+    };
+    add_skipped(checkpoint.skipped - checkpoint.without_target, "of values that were not finite");
+    add_skipped(checkpoint.without_target, "their batches have no target: look at the loss_mask of the data");
   }
   verdict.lines.insert(verdict.lines.begin(), conclusion(analysis, verdict.level));
   if (std::string line = loss_scale_line(analysis); !line.empty()) verdict.lines.push_back(std::move(line));

@@ -202,6 +202,19 @@ TEST(ModelVerdict, SaysFirstThatNoStepCouldBeUsed) {
   EXPECT_TRUE(verdict_of(analysis).lines[0].starts_with("Some values are not finite")) << "the other has counts";
 }
 
+TEST(ModelVerdict, TellsStepsWithoutATargetFromThoseThatWereNotFinite) {
+  ModelAnalysis analysis = analysis_of({}, {});
+  CheckpointFindings& found = analysis.checkpoints[0];
+  found.skipped = found.without_target = kSteps;
+  const std::string of_all = fmt::format("{0} of {0} steps were skipped because ", kSteps);
+  EXPECT_TRUE(has(told(analysis), of_all + "their batches have no target: look at the loss_mask of the data"));
+  EXPECT_FALSE(has(told(analysis), "not finite"));
+  EXPECT_EQ(verdict_of(analysis).level, VerdictLevel::kAttention);
+  found.without_target = kSteps - 1;
+  EXPECT_TRUE(
+      has(told(analysis), fmt::format("1 of {} steps were skipped because of values that were not finite", kSteps)));
+}
+
 ModelAnalysis with_scale(int exponent, int64_t counted, int64_t skipped) {
   ModelAnalysis analysis = analysis_of({}, {});
   CheckpointFindings& found = analysis.checkpoints[0];
