@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/base/wrapped_text.h"
@@ -81,18 +82,27 @@ std::string why_no_text(std::span<const std::byte> sample) {
   return fmt::format("{:.0f} % of its bytes are control characters or not UTF-8: it is not text", percent(strange));
 }
 
-bool looks_like_u32(std::span<const std::byte> sample) {
-  constexpr uint16_t kSmall = 16;      // vocabularies of u32 tokens are below 16 * 65536
-  constexpr size_t kFewestPairs = 32;  // fewer may be so by chance
-  const size_t pairs = sample.size() / 4;
-  size_t small_low = 0, small_high = 0;
-  for (size_t pair = 0; pair < pairs; ++pair) {
-    uint16_t halves[2];
-    std::memcpy(halves, sample.data() + 4 * pair, sizeof(halves));
-    small_low += halves[0] < kSmall;
-    small_high += halves[1] < kSmall;
+bool looks_like_json(std::span<const std::byte> start) {
+  std::string text(without_byte_order_mark(text_of(start).substr(0, 256)));
+  std::erase_if(text, [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; });
+  return text.starts_with("{\"") || text.starts_with("[{\"");
+}
+
+size_t wide_token_bytes(std::span<const std::byte> sample) {
+  constexpr uint16_t kSmall = 16;       // vocabularies of wide tokens are below 16 * 65536
+  constexpr size_t kFewestTokens = 32;  // fewer may be so by chance
+  for (const size_t bytes : {size_t{8}, size_t{4}}) {
+    const size_t tokens = sample.size() / bytes;
+    size_t small_low = 0, small_high = 0;
+    for (size_t token = 0; token < tokens; ++token) {
+      uint16_t parts[4] = {};
+      std::memcpy(parts, sample.data() + bytes * token, bytes);
+      small_low += parts[0] < kSmall;
+      small_high += std::max({parts[1], parts[2], parts[3]}) < kSmall;
+    }
+    if (tokens >= kFewestTokens && 100 * small_high >= 99 * tokens && 2 * small_low < tokens) return bytes;
   }
-  return pairs >= kFewestPairs && 100 * small_high >= 99 * pairs && 2 * small_low < pairs;
+  return 0;
 }
 
 }  // namespace mantissa

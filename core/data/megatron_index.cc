@@ -50,9 +50,7 @@ class IndexBytes {
   void check(bool condition, fmt::format_string<Args...> format, Args&&... args) const {
     if (!condition) throw DataError(path() + ": " + fmt::vformat(format, fmt::make_format_args(args...)));
   }
-  bool starts_with(std::string_view text) const {
-    return size() >= text.size() && std::memcmp(file_.bytes().data(), text.data(), text.size()) == 0;
-  }
+  bool starts_with(std::string_view text) const { return file_.text().starts_with(text); }
 
  private:
   MappedFile file_;

@@ -80,9 +80,15 @@ void TokenData::check_kind(const TokenFile& tokens, TokenLayout layout) {
   const std::string packed = why_packed(sample);
   require<DataError>(packed.empty(), "{}: the file {}", file.path(), packed);
   std::string doubt;
-  if (layout == TokenLayout::kBytes) doubt = why_no_text(sample);
-  if (tokens.token_bytes == 2 && looks_like_u32(sample)) {
-    doubt = "every second u16 token is 0 or nearly so: it seems to hold u32 tokens, for which data.layout is u32";
+  if (layout == TokenLayout::kBytes) {
+    doubt = looks_like_json(sample)
+                ? "it is JSON, whose braces, keys and escapes are learned, too: `mantissa tokenize` "
+                  "makes token files of the texts in it"
+                : why_no_text(sample);
+  } else if (const size_t wide = wide_token_bytes(sample); wide > static_cast<size_t>(tokens.token_bytes)) {
+    doubt = fmt::format("{} is 0 or nearly so: it seems to hold {} tokens, for which data.layout is u32",
+                        wide == 4 ? "every second u16 token" : "most of each 8 bytes",
+                        wide == 4 ? "u32" : "int64; write them by NumPy's astype('uint32').tofile() as u32");
   }
   if (doubt.empty()) return;
   require<DataError>(layout != TokenLayout::kAuto, "{}: {}. Set it, or data.layout: u16 if they are u16", file.path(),

@@ -222,7 +222,7 @@ std::vector<std::byte> sample_of(const InputFile& file) {
   if (file.size() <= 3 * kPieceBytes) return read_bytes(file, 0, file.size());
   std::vector<std::byte> sample;
   for (const uint64_t offset : {uint64_t{0}, file.size() / 2, file.size() - kPieceBytes}) {
-    const std::vector<std::byte> piece = read_bytes(file, offset / 4 * 4, kPieceBytes);
+    const std::vector<std::byte> piece = read_bytes(file, offset / 8 * 8, kPieceBytes);
     sample.insert(sample.end(), piece.begin(), piece.end());
   }
   return sample;

@@ -48,7 +48,7 @@ TokenFile open_token_file(const std::string& path, TokenLayout layout, InputFile
 // The file with the tokens of the data `name`: the .bin file of Megatron's two files.
 std::string token_file_of(const std::string& name, TokenLayout layout);
 
-// Some of the file's bytes: start, middle and end; each starts at a multiple of 4 bytes.
+// Some of the file's bytes: start, middle and end; each starts at a multiple of 8 bytes.
 std::vector<std::byte> sample_of(const InputFile& file);
 // Mixes the file's size and samples of its contents into the seed.
 uint64_t hash_of(const InputFile& file, uint64_t seed);
