@@ -187,6 +187,47 @@ TEST(TokenizerConfig, TokensThatItAloneNamesAreAdded) {
       std::string::npos);
 }
 
+// Ids are those of AutoTokenizer of transformers 5.24.
+TEST(TokenizerConfig, TokensOfAModelAndOfOlderFoldersAreAdded) {
+  const testing::TempFolder folder;
+  folder.write("tokenizer.json", small_file("gpt2").dump());
+  const auto ids_of = [&folder](const std::string& config, std::string_view text) {
+    folder.write("tokenizer_config.json", config);
+    std::vector<int32_t> ids;
+    open_tokenizer(folder.path())->encode(text, ids);
+    return ids;
+  };
+  const auto size = static_cast<int32_t>(open_tokenizer(folder.path())->vocab_size());
+  const std::vector<int32_t> two = {size, size + 1};
+  EXPECT_EQ(
+      ids_of(R"({"z_token": "<z>", "a_token": {"__type": "AddedToken", "content": "<a>"}, "b_token": null})", "<z><a>"),
+      two);
+  EXPECT_EQ(ids_of(R"({"z_token": "<z>", "pad_token": "<p>", "extra_special_tokens": ["<x>"]})", "<p><z><x>"),
+            (std::vector<int32_t>{size, size + 1, size + 2}));
+  EXPECT_EQ(ids_of(R"({"model_specific_special_tokens": {"q": "<q>", "b": "<b>"}})", "<q><b>"), two);
+  EXPECT_NE(ids_of(R"({"z_token": "<z>", "model_specific_special_tokens": {"q": "<q>"}})", "<z><q>").size(), 2u)
+      << "the token of the first kind replaces those of the second";
+  folder.write("added_tokens.json", nlohmann::json{{"<b>", size}, {"<a>", size + 1}}.dump());
+  EXPECT_EQ(ids_of(R"({"pad_token": "<p>"})", "<b><a><p>"), (std::vector<int32_t>{size, size + 1, size + 2}));
+  EXPECT_NE(ids_of(R"({"added_tokens_decoder": {}})", "<b><a>"), two) << "the newer form counts alone";
+}
+
+TEST(TokenizerConfig, PutsASpaceBeforeTextsForTheClassesThatDo) {
+  const testing::TempFolder folder;
+  folder.write("tokenizer.json", small_file("gpt2").dump());
+  const auto ids_of = [&folder](const std::string& type, bool adds, std::string_view text) {
+    folder.write("tokenizer_config.json", nlohmann::json{{"tokenizer_class", type}, {"add_prefix_space", adds}}.dump());
+    std::vector<int32_t> ids;
+    open_tokenizer(folder.path())->encode(text, ids);
+    return ids;
+  };
+  const std::vector<int32_t> with_space = ids_of("GPT2Tokenizer", false, " the"), plain = ids_of("", false, "the");
+  ASSERT_NE(with_space, plain);
+  EXPECT_EQ(ids_of("GPT2Tokenizer", true, "the"), with_space);
+  EXPECT_EQ(ids_of("Qwen2TokenizerFast", true, "the"), with_space);
+  EXPECT_EQ(ids_of("PreTrainedTokenizerFast", true, "the"), plain);
+}
+
 // transformers sets `encode_special_tokens` of tokenizers. Added tokens stay unless they are special.
 TEST(TokenizerConfig, SplitSpecialTokensMakesThemTextInTexts) {
   const testing::TempFolder folder;

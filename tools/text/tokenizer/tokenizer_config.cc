@@ -13,35 +13,68 @@
 namespace mantissa {
 namespace {
 
+constexpr std::string_view kNamed[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                       "pad_token", "cls_token", "mask_token"};
+
 // "<s>", or an object with the token and its flags.
 AddedToken token_of(const JsonNode& node, bool is_named) {
   return node.value().is_object() ? read_added_token(node, is_named)
                                   : AddedToken{.content = node.text(), .special = true};
 }
 
-// The tokens of a list, or of an object, whose order in the file gives the ids.
-std::vector<nlohmann::json> tokens_in(const JsonNode& list, const std::string& path, const char* key) {
-  const auto as_written = nlohmann::ordered_json::parse(text_of_file(path).value_or(""), nullptr, false);
-  const bool has_order = as_written.is_object() && as_written.contains(key);
+// The tokens of a list, or of an object, whose order in the file gives the ids. `as_written`: the file.
+std::vector<nlohmann::json> tokens_in(const JsonNode& list, const nlohmann::ordered_json& as_written, const char* key) {
   std::vector<nlohmann::json> tokens;
-  for (const auto& token : has_order ? as_written.at(key) : nlohmann::ordered_json(list.value())) {
+  for (const auto& token : as_written.contains(key) ? as_written.at(key) : nlohmann::ordered_json(list.value())) {
     tokens.push_back(token);
   }
   return tokens;
+}
+
+// With what older folders hold in files of their own.
+nlohmann::json read_config(const std::filesystem::path& folder, const std::string& path) {
+  const std::string older = (folder / "special_tokens_map.json").string(),
+                    added = (folder / "added_tokens.json").string();
+  std::error_code ignored;
+  nlohmann::json json = std::filesystem::exists(path, ignored) ? JsonNode::read(path) : nlohmann::json::object();
+  if (JsonNode(json, path).object().contains("added_tokens_decoder")) return json;
+  if (std::filesystem::exists(older, ignored)) json.update(read_json_object<DataError>(older));
+  if (std::filesystem::exists(added, ignored)) {
+    const nlohmann::json ids = read_json_object<DataError>(added);
+    for (const auto& [content, id] : ids.items()) json["added_tokens_decoder"][id.dump()] = {{"content", content}};
+  }
+  return json;
+}
+
+std::map<int32_t, JsonNode> tokens_by_id(const JsonNode& decoder) {
+  std::map<int32_t, JsonNode> by_id;
+  for (const auto& [key, value] : decoder.object().items()) {
+    int32_t id = -1;
+    std::from_chars(key.data(), key.data() + key.size(), id);
+    decoder.expect(id >= 0, "ids of tokens as keys");
+    by_id.emplace(id, decoder.at(key));
+  }
+  return by_id;
+}
+
+// Some classes make their pre-tokenizers anew.
+bool adds_prefix_space(const JsonNode& config) {
+  const auto type = config.find("tokenizer_class");
+  const bool is_anew =
+      type && (type->text().starts_with("GPT2Tokenizer") || type->text().starts_with("Qwen2Tokenizer"));
+  return is_anew && config.flag("add_prefix_space", false);
 }
 
 }  // namespace
 
 void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int64_t vocab_size,
                            TokenizerParts& parts) {
-  const std::filesystem::path at = folder;
-  const std::string path = (at / "tokenizer_config.json").string(), older = (at / "special_tokens_map.json").string();
-  std::error_code ignored;
-  nlohmann::json json = std::filesystem::exists(path, ignored) ? JsonNode::read(path) : nlohmann::json::object();
-  if (!JsonNode(json, path).object().contains("added_tokens_decoder") && std::filesystem::exists(older, ignored)) {
-    json.update(read_json_object<DataError>(older));
-  }
+  const std::string path = (std::filesystem::path(folder) / "tokenizer_config.json").string();
+  const nlohmann::json json = read_config(folder, path);
+  const auto text = nlohmann::ordered_json::parse(text_of_file(path).value_or("{}"), nullptr, false);
+  const nlohmann::ordered_json as_written = text.is_object() ? text : nlohmann::ordered_json(json);
   const JsonNode config(json, path);
+  parts.adds_prefix_space = adds_prefix_space(config);
   parts.splits_special_tokens = config.flag("split_special_tokens", false);
   // `has_flags`: they replace those of tokenizer.json.
   const auto add = [&](AddedToken token, bool has_flags = false) -> std::optional<int32_t> {
@@ -63,31 +96,31 @@ void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int
     return parts.added_tokens.back().id;
   };
   if (const auto decoder = config.find("added_tokens_decoder")) {
-    std::map<int32_t, JsonNode> by_id;
-    for (const auto& [key, value] : decoder->object().items()) {
-      int32_t id = -1;
-      std::from_chars(key.data(), key.data() + key.size(), id);
-      decoder->expect(id >= 0, "ids of tokens as keys");
-      by_id.emplace(id, decoder->at(key));
-    }
-    for (const auto& [id, node] : by_id) {
-      if (const auto given = add(token_of(node, false), true); given && *given != id) {
+    const bool has_flags = as_written.contains("added_tokens_decoder");
+    for (const auto& [id, node] : tokens_by_id(*decoder)) {
+      if (const auto given = add(token_of(node, false), has_flags); given && *given != id) {
         log_warn("{}: the token has id {} here, as in transformers; correct the id or tokenizer.json", node.where(),
                  *given);
       }
     }
   }
-  for (const char* const key :
-       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+  for (const std::string_view key : kNamed) {
     const auto node = config.find(key);
     const std::optional<int32_t> id = node ? add(token_of(*node, true)) : std::nullopt;
-    if (key == std::string_view("bos_token")) parts.bos = id;
-    if (key == std::string_view("eos_token")) parts.eos = id;
+    if (key == "bos_token") parts.bos = id;
+    if (key == "eos_token") parts.eos = id;
   }
-  for (const char* const key : {"additional_special_tokens", "extra_special_tokens"}) {
+  bool names_own = false;  // such as image_token
+  for (const auto& [key, value] : as_written.items()) {
+    const bool is_token = key.ends_with("_token") && (value.is_string() || value.contains("__type"));
+    if (!is_token || std::ranges::count(kNamed, key) > 0) continue;
+    add(token_of({nlohmann::json(value), path + ": " + key}, true));
+    names_own = true;
+  }
+  for (const char* const key : {"model_specific_special_tokens", "additional_special_tokens", "extra_special_tokens"}) {
     const auto list = config.find(key);
-    if (!list) continue;
-    for (const nlohmann::json& token : tokens_in(*list, path, key)) add(token_of({token, list->where()}, true));
+    if (!list || (names_own && key == std::string_view("model_specific_special_tokens"))) continue;
+    for (const nlohmann::json& token : tokens_in(*list, as_written, key)) add(token_of({token, list->where()}, true));
   }
 }
 

@@ -106,15 +106,15 @@ void read_normalizers(const std::optional<JsonNode>& normalizer, std::vector<Nor
 }
 
 // `by_bytes`: ByteLevel is among them, and the model's symbols are bytes.
-void read_pre_tokenizers(const std::optional<JsonNode>& pre_tokenizer, std::vector<PreTokenizer>& out, bool& by_bytes) {
-  by_bytes = false;
+void read_pre_tokenizers(const std::optional<JsonNode>& pre_tokenizer, TokenizerParts& parts, bool& by_bytes) {
+  std::vector<PreTokenizer>& out = parts.pre_tokenizers;
   if (!pre_tokenizer) return;
   for_each_part(*pre_tokenizer, "pretokenizers", [&](const JsonNode& node) {
     const std::string& type = node.at("type").text();
     if (by_bytes) node.fail(fmt::format("'{}' after ByteLevel is not supported; ByteLevel must be the last one", type));
     if (type == "ByteLevel") {
       by_bytes = true;
-      if (node.flag("add_prefix_space", true)) out.push_back(prefix_space_pre_tokenizer());
+      if (parts.adds_prefix_space || node.flag("add_prefix_space", true)) out.push_back(prefix_space_pre_tokenizer());
       if (node.flag("use_regex", true)) {
         out.push_back(split_pre_tokenizer(regex(std::string(find_pattern("gpt2")->regex), node)));
       }
@@ -347,10 +347,10 @@ std::unique_ptr<Tokenizer> open_tokenizer_json(const std::string& path) {
   TokenizerParts parts{.kind = {}, .texts = {}, .path = path};
   bool by_bytes = false;
   read_normalizers(root.find("normalizer"), parts.normalizers);
-  read_pre_tokenizers(root.find("pre_tokenizer"), parts.pre_tokenizers, by_bytes);
   parts.added_tokens = read_added_tokens(root, vocab);
   const int32_t last = std::ranges::max(vocab.tokens, {}, &std::pair<std::string_view, int32_t>::second).second;
   add_configured_tokens(std::filesystem::path(path).parent_path().string(), vocab.ids, last + 1, parts);
+  read_pre_tokenizers(root.find("pre_tokenizer"), parts, by_bytes);
   parts.texts =
       read_texts(vocab, parts.added_tokens, TokenDecoder(root.find("decoder"), by_bytes, root), parts.normalizers);
   parts.bpe = read_bpe(model, vocab, by_bytes);
