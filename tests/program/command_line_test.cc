@@ -146,6 +146,10 @@ TEST(Launchers, ProcessesOfTorchrunAreToldThatTheyAreAlone) {
   EXPECT_TRUE(has(outcome.output, "warning: WORLD_SIZE=4 is set, as torchrun and others do")) << outcome.output;
   EXPECT_TRUE(has(outcome.output, "mpirun -np 4")) << outcome.output;
   EXPECT_FALSE(has(run_shell("RANK=0 WORLD_SIZE=1 " + command).output, "WORLD_SIZE"));
+  for (const std::string name : {"MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE"}) {
+    const std::string output = run_shell(name + "=2 " + command).output;
+    EXPECT_TRUE(has(output, "warning: " + name + "=2 is set, as torchrun and others do")) << output;
+  }
 }
 
 // As mpirun binds two ranks, unless it is told otherwise.
@@ -158,6 +162,8 @@ TEST(Launchers, RanksWithMoreThreadsThanProcessorsAreNamed) {
   const std::string warning = "threads: rank 0 is bound with 2 threads on 1 processor: give mpirun --bind-to none";
   EXPECT_TRUE(has(outcome.output, warning)) << outcome.output;
   EXPECT_FALSE(has(outcome.output, "threads: rank 1")) << outcome.output;
+  const Outcome alone = run_shell("taskset -c 0 " + command);
+  EXPECT_TRUE(has(alone.output, warning)) << alone.output;
 }
 
 // The shell's completions after the given words.

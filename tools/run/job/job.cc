@@ -107,14 +107,17 @@ std::vector<GpuClaim> gather_claims(Communicator& host, const std::string& devic
   throw ConfigError("rank {} (node {}): {}", first.rank, node, first.text);
 }
 
-// Processes of torchrun and accelerate cannot find each other here.
+// Processes of torchrun, accelerate, MVAPICH, jsrun and flux cannot find each other here.
 void warn_of_other_launcher() {
-  const char* const size = std::getenv("WORLD_SIZE");
-  if (size == nullptr || std::atoi(size) <= 1) return;
-  log_warn(
-      "WORLD_SIZE={0} is set, as torchrun and others do, and is not used: this process works alone,\nand does all of "
-      "the work. For several ranks give mpirun -np {0}, or srun",
-      size);
+  for (const char* const name : {"WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE"}) {
+    const char* const size = std::getenv(name);
+    if (size == nullptr || std::atoi(size) <= 1) continue;
+    log_warn(
+        "{0}={1} is set, as torchrun and others do, and is not used: this process works alone,\nand does all of the "
+        "work. For several ranks give mpirun -np {1}, or srun",
+        name, size);
+    return;
+  }
 }
 
 // Thrown after an error was logged.

@@ -53,7 +53,7 @@ void move_near_gpu(const Config& config, const Communicator& communicator) {
   }
 }
 
-// mpirun binds each of two ranks to one core, where the threads of a rank would take turns. Collective.
+// mpirun binds each of two ranks to one core, and taskset any process. Its threads would take turns. Collective.
 void warn_of_narrow_binding(const Config& config, Communicator& communicator, int64_t processors, int threads) {
   const bool is_narrow = threads > processors && processors < std::thread::hardware_concurrency() &&
                          computes_on_host(config.device, communicator.local_rank());
@@ -75,9 +75,7 @@ int set_up_threads(const Config& config, Communicator& communicator) {
   if (count == 0) count = threads_of_environment();
   if (count == 0) count = node.share();
   set_threads(count);
-  if (communicator.size() > 1) {
-    warn_of_narrow_binding(config, communicator, static_cast<int64_t>(node.own().count()), count);
-  }
+  warn_of_narrow_binding(config, communicator, static_cast<int64_t>(node.own().count()), count);
   const auto may_pin = all_gather_records(communicator, int{wants_pinned_threads(config, communicator)});
   if (std::find(may_pin.begin(), may_pin.end(), 0) != may_pin.end()) return count;
   if (const std::string line = pin_threads(communicator, node, count); !line.empty()) log_info("{}", wrapped(line));
