@@ -11,6 +11,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 
@@ -111,22 +112,44 @@ TEST(RunStatus, AKilledRunHasTheLastStepOfItsBlackBox) {
   EXPECT_EQ(run.held().text().substr(0, 26), "running: step 1200 of 5000");
 }
 
-TEST(RunStatus, ARunThatMayNotBeReadIsNoMissingRun) {
-  PreparedRun run("unreadable");
-  run.beats(5.0);
-  ASSERT_EQ(chmod(run.path.c_str(), 0), 0);
+// The error of a call while a file or folder may not be read.
+std::string error_without(const std::string& path, const std::function<void()>& call) {
+  EXPECT_EQ(chmod(path.c_str(), 0), 0);
   const uid_t me = geteuid();
   constexpr uid_t kNobody = 65534;
-  ASSERT_EQ(me == 0 ? seteuid(kNobody) : 0, 0);  // root reads everything
+  EXPECT_EQ(me == 0 ? seteuid(kNobody) : 0, 0);  // root reads everything
   std::string message;
   try {
-    read_status(run.path, kNow);
+    call();
   } catch (const ConfigError& error) {
     message = error.what();
   }
-  ASSERT_EQ(seteuid(me), 0);
-  ASSERT_EQ(chmod(run.path.c_str(), 0755), 0);
+  EXPECT_EQ(seteuid(me), 0);
+  EXPECT_EQ(chmod(path.c_str(), 0755), 0);
+  return message;
+}
+
+TEST(RunStatus, ARunThatMayNotBeReadIsNoMissingRun) {
+  PreparedRun run("unreadable");
+  run.beats(5.0);
+  const std::string message = error_without(run.path, [&] { read_status(run.path, kNow); });
   EXPECT_NE(message.find("/lock' cannot be read: Permission denied"), std::string::npos) << message;
+}
+
+TEST(RunStatus, WhatMayNotBeReadIsNotMissing) {
+  const PreparedRun run("unreadable_parts");
+  std::ofstream(run.path + "/metrics.jsonl") << "\n";
+  const std::string checkpoints = run.path + "/checkpoints";
+  std::filesystem::create_directories(checkpoints + "/step_000020");
+  const auto look = [&] {
+    RunMetrics(run.path).refresh();
+    last_checkpoint(run.path);
+  };
+  EXPECT_NO_THROW(look());
+  for (const std::string& path : {checkpoints, checkpoints + "/step_000020", run.path + "/metrics.jsonl"}) {
+    EXPECT_EQ(error_without(path, look),
+              "'" + path + "' cannot be read: Permission denied; ask its owner for the permission");
+  }
 }
 
 TEST(RunStatus, AFolderWithoutARunIsRefused) {

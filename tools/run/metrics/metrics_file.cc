@@ -207,6 +207,7 @@ const std::vector<double>& RunMetrics::values(std::string_view metric) const {
 }
 
 void RunMetrics::refresh() {
+  require_readable(path_);
   struct stat file {};
   const bool exists = ::stat(path_.c_str(), &file) == 0;
   // A resumed run replaces the file by a file without the steps after its checkpoint.

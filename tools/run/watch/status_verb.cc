@@ -191,8 +191,12 @@ const char* name(RunHealth health) { return kHealths[static_cast<size_t>(health)
 int exit_code(RunHealth health) { return kHealths[static_cast<size_t>(health)].exit_code; }
 
 LastCheckpoint last_checkpoint(const std::string& run_dir) {
+  const std::string root = checkpoint_root(run_dir);
+  require_readable(root);
+  std::error_code none_yet;
+  for (const auto& entry : std::filesystem::directory_iterator(root, none_yet)) require_readable(entry.path());
   LastCheckpoint found;
-  const CheckpointStore store(checkpoint_root(run_dir), {.warn = [](const std::string&) {}});
+  const CheckpointStore store(root, {.warn = [](const std::string&) {}});
   // Unreadable checkpoints are damaged, or the run has just removed them. A new start leaves them out, too.
   const auto last = store.last_saved([&found](const CheckpointError&) { found.has_unreadable = true; });
   if (!last) return found;
@@ -203,8 +207,7 @@ LastCheckpoint last_checkpoint(const std::string& run_dir) {
 
 RunStatus read_status(const std::string& run_dir, double now) {
   const std::string lock = run_dir + "/" + kLockName;
-  for (const std::string& file :
-       {lock, run_dir + "/" + kMetricsPromName, run_dir + "/" + kRunLogName, checkpoint_root(run_dir)}) {
+  for (const std::string& file : {lock, run_dir + "/" + kMetricsPromName, run_dir + "/" + kRunLogName}) {
     require_readable(file);
   }
   const auto begun = changed_at(lock);

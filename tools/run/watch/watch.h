@@ -37,6 +37,7 @@ struct LastCheckpoint {
   timespec time{};    // of its manifest
   bool has_unreadable = false;
 };
+// ConfigError if the user may not read them.
 LastCheckpoint last_checkpoint(const std::string& run_dir);
 
 struct RunStatus {
