@@ -194,6 +194,8 @@ std::string explain_option(const CLI::App& app, const std::string& word, const s
 struct Reading {
   const CLI::App* command;
   std::string problem{};
+  size_t after_verb = 0;           // a place among the words
+  std::optional<size_t> target{};  // the first word that is a run or configuration, where settings may follow it
 };
 
 Reading read_words(const CLI::App& app, const std::vector<std::string>& words) {
@@ -223,6 +225,9 @@ Reading read_words(const CLI::App& app, const std::vector<std::string>& words) {
         break;
       }
       reading.command = *named;
+      reading.after_verb = i + 1;
+    } else if (!reading.target && reading.command->get_option_no_throw("overrides") != nullptr && !is_setting(word)) {
+      reading.target = i;
     }
   }
   return reading;
@@ -334,9 +339,14 @@ struct Program {
   }
 };
 
-// Reads the words. Returns the exit code if there is nothing to run: after an error, and where help was asked for.
+// Reads the words. Run or configuration may stand after settings, and after an option that takes several values: it is
+// put first. Returns the exit code if there is nothing to run: after an error, and where help was asked for.
 std::optional<int> parse(Program& program, int argc, char** argv) try {
-  program.app.parse(argc, argv);
+  std::vector<const char*> words(argv, argv + argc);
+  const Reading reading = read_words(program.app, {words.begin() + 1, words.end()});
+  const auto place = [&words](size_t word) { return words.begin() + 1 + static_cast<std::ptrdiff_t>(word); };
+  if (reading.target) std::rotate(place(reading.after_verb), place(*reading.target), place(*reading.target + 1));
+  program.app.parse(argc, words.data());
   return std::nullopt;
 } catch (const CLI::ParseError& error) {
   const bool is_request = error.get_exit_code() == 0;  // for help or the version

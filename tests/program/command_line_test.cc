@@ -87,6 +87,23 @@ TEST(CommandLine, HelpHasAnExampleOfEachVerb) {
   }
 }
 
+TEST(CommandLine, SettingsMayStandBeforeWhatTheyAreOf) {
+  const SmallRun run("settings_first");
+  const std::string config = run.config_path(), text = run.folder() + "/text.txt";
+  const Outcome printed = run_program(0, {"config", "train.steps=77", config, "optimizer.lr=1e-4"});
+  EXPECT_EQ(printed.exit_code, 0) << printed.output;
+  EXPECT_TRUE(has(printed.output, "steps: 77")) << printed.output;
+  write_file(text, "A text of a few words.");
+  run.train(1, {"train.stop_at_step=1"});
+  const std::string setting = "precision.compute=fp32";
+  for (const std::vector<std::string>& words : {std::vector<std::string>{setting, run.run_dir(), "--text", text},
+                                                {"--text", text, run.run_dir(), setting},
+                                                {"--text", text, setting, run.run_dir()}}) {
+    const Outcome outcome = run_program(0, with({"evaluate"}, words));
+    EXPECT_EQ(outcome.exit_code, 0) << joined(words) << "\n" << outcome.output;
+  }
+}
+
 TEST(CommandLine, TellsVersionAndCommit) {
   const Outcome outcome = run_program(0, {"--version"});
   EXPECT_EQ(outcome.exit_code, 0);
