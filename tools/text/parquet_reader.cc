@@ -126,8 +126,9 @@ Thrift read_footer(Bytes file) {
 const Thrift& find_column(const std::vector<Thrift>& schema, const std::string& column) {
   require<DataError>(!schema.empty(), "{}", kBadFooter);
   const auto children = [&](size_t at) { return schema[at].integer(5); };
-  const auto is_text = [](const Thrift& element) {
-    return element.integer(5) == 0 && element.integer(1, -1) == kByteArray;
+  const auto is_text = [](const Thrift& element) {  // or LogicalType.UNKNOWN, of nulls alone
+    const bool has_no_type = element.field(10).field(11).type == Wire::kStruct;
+    return element.integer(5) == 0 && (has_no_type || element.integer(1, -1) == kByteArray);
   };
   std::vector<std::string_view> texts;
   const Thrift* found = nullptr;

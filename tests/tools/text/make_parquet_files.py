@@ -43,6 +43,7 @@ def main():
         pq.write_table(table if name != "delta" else table.select(["text"]), OUT / f"{name}.parquet", **small, **options)
     pq.write_table(required, OUT / "required.parquet", compression="gzip", **small)
     pq.write_table(table.select(["text"]).slice(0, 0), OUT / "empty.parquet")
+    pq.write_table(pa.table({"text": pa.nulls(3)}), OUT / "nulls.parquet")
     (OUT / "texts.bin").write_bytes(b"".join((row or "").encode() + b"\0" for row in rows))
 
 

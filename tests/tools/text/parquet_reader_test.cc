@@ -56,6 +56,7 @@ TEST(ParquetReader, ReadsPagesOfBothVersionsEncodingsAndAllCodecs) {
   }
   EXPECT_EQ(texts_of(read_file(kFolder + "required.parquet"), "text"), expected) << "a column without nulls";
   EXPECT_EQ(texts_of(read_file(kFolder + "empty.parquet"), "text"), std::vector<std::string>()) << "no rows";
+  EXPECT_EQ(texts_of(read_file(kFolder + "nulls.parquet"), "text"), std::vector<std::string>(3)) << "of no type";
 }
 
 TEST(ParquetReader, SaysWhatItDoesNotRead) {
