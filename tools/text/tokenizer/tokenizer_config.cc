@@ -22,27 +22,19 @@ AddedToken token_of(const JsonNode& node, bool is_named) {
                                   : AddedToken{.content = node.text(), .special = true};
 }
 
-// The tokens of a list, or of an object, whose order in the file gives the ids. `as_written`: the file.
-std::vector<nlohmann::json> tokens_in(const JsonNode& list, const nlohmann::ordered_json& as_written, const char* key) {
-  std::vector<nlohmann::json> tokens;
-  for (const auto& token : as_written.contains(key) ? as_written.at(key) : nlohmann::ordered_json(list.value())) {
-    tokens.push_back(token);
-  }
-  return tokens;
-}
-
-// With what older folders hold in files of their own.
-nlohmann::json read_config(const std::filesystem::path& folder, const std::string& path) {
-  const std::string older = (folder / "special_tokens_map.json").string(),
-                    added = (folder / "added_tokens.json").string();
-  std::error_code ignored;
-  nlohmann::json json = std::filesystem::exists(path, ignored) ? JsonNode::read(path) : nlohmann::json::object();
-  if (JsonNode(json, path).object().contains("added_tokens_decoder")) return json;
-  if (std::filesystem::exists(older, ignored)) json.update(read_json_object<DataError>(older));
-  if (std::filesystem::exists(added, ignored)) {
-    const nlohmann::json ids = read_json_object<DataError>(added);
-    for (const auto& [content, id] : ids.items()) json["added_tokens_decoder"][id.dump()] = {{"content", content}};
-  }
+// The file in its order, for the ids, with two files that older folders have beside it.
+nlohmann::ordered_json read_config(const std::filesystem::path& folder, const std::string& path) {
+  const auto read = [](const std::string& file) {
+    std::error_code ignored;
+    return std::filesystem::exists(file, ignored) ? read_json_object<DataError>(file) : nlohmann::json::object();
+  };
+  const nlohmann::json sorted = read(path);
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(text_of_file(path).value_or(""), nullptr, false);
+  if (!json.is_object()) json = nlohmann::ordered_json(sorted);
+  if (json.contains("added_tokens_decoder")) return json;
+  json.update(nlohmann::ordered_json(read((folder / "special_tokens_map.json").string())));
+  const nlohmann::json ids = read((folder / "added_tokens.json").string());
+  for (const auto& [content, id] : ids.items()) json["added_tokens_decoder"][id.dump()]["content"] = content;
   return json;
 }
 
@@ -70,9 +62,8 @@ bool adds_prefix_space(const JsonNode& config) {
 void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int64_t vocab_size,
                            TokenizerParts& parts) {
   const std::string path = (std::filesystem::path(folder) / "tokenizer_config.json").string();
-  const nlohmann::json json = read_config(folder, path);
-  const auto text = nlohmann::ordered_json::parse(text_of_file(path).value_or("{}"), nullptr, false);
-  const nlohmann::ordered_json as_written = text.is_object() ? text : nlohmann::ordered_json(json);
+  const nlohmann::ordered_json as_written = read_config(folder, path);
+  const nlohmann::json json(as_written);
   const JsonNode config(json, path);
   parts.adds_prefix_space = adds_prefix_space(config);
   parts.splits_special_tokens = config.flag("split_special_tokens", false);
@@ -96,8 +87,8 @@ void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int
     return parts.added_tokens.back().id;
   };
   if (const auto decoder = config.find("added_tokens_decoder")) {
-    const bool has_flags = as_written.contains("added_tokens_decoder");
     for (const auto& [id, node] : tokens_by_id(*decoder)) {
+      const bool has_flags = node.value().size() > 1;  // added_tokens.json has none
       if (const auto given = add(token_of(node, false), has_flags); given && *given != id) {
         log_warn("{}: the token has id {} here, as in transformers; correct the id or tokenizer.json", node.where(),
                  *given);
@@ -120,7 +111,7 @@ void add_configured_tokens(const std::string& folder, const TokenMap& vocab, int
   for (const char* const key : {"model_specific_special_tokens", "additional_special_tokens", "extra_special_tokens"}) {
     const auto list = config.find(key);
     if (!list || (names_own && key == std::string_view("model_specific_special_tokens"))) continue;
-    for (const nlohmann::json& token : tokens_in(*list, as_written, key)) add(token_of({token, list->where()}, true));
+    for (const auto& token : as_written.at(key)) add(token_of({nlohmann::json(token), list->where()}, true));
   }
 }
 
