@@ -78,8 +78,7 @@ bool train_steps(Session& session, int64_t steps) {
   TrainStep step(session);
   bool applied = true;
   const auto look = [&](const std::vector<StepReport>& reports) {
-    const auto is_sound = [](const StepReport& report) { return report.applied || report.lacks_targets(); };
-    applied = applied && std::ranges::all_of(reports, is_sound);
+    for (const StepReport& report : reports) applied &= report.applied || report.lacks_targets();
   };
   for (int64_t i = 0; i < steps; ++i) look(step.run());
   look(step.finish());
@@ -152,8 +151,7 @@ std::vector<SharedDamage> shared_damages(const Config& config, DType low, Shared
   point.hand_over(*session);
   if (found) return *found;
   for (PlannedPlace& place : places) {
-    if (!place.is_layer())
-      leave_as_configured(place, "a training with the most exact options failed, or no batch after it had a target");
+    if (!place.is_layer()) leave_as_configured(place, "a training with the most exact options failed");
   }
   return {};
 }
