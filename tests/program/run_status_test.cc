@@ -273,6 +273,14 @@ TEST(RunStatusOfARun, ASampleIsText) {
   EXPECT_EQ(run_shell("grep -c 'sample after' " + run.run_dir() + "/run.log").output, "1\n");
 }
 
+TEST(RunStatusOfARun, SaysOnceWhatASamplePromptLoses) {
+  const ThreadedRun run("status_long_prompt");
+  const Outcome outcome = run.train(1, {"train.steps=2", "optimizer.warmup_steps=0", "train.sample_tokens=2",
+                                        "train.sample_interval=1", "train.sample_prompt=" + std::string(40, 'a')});
+  EXPECT_EQ(count_of(outcome.output, "train.sample_prompt: it has 40 tokens, and the model's context 32: 8 tokens"), 1u)
+      << outcome.output;
+}
+
 // A start that is refused leaves the files of the last start as they were.
 TEST(RunStatusOfARun, ARefusedStartChangesNothing) {
   const ThreadedRun run("status_unchanged");

@@ -214,11 +214,18 @@ void RunLog::sample(Session& session) {
   const Range range(RangeKind::kPhase, "sample");
   std::string text;
   int64_t count = 0;
-  if (!codec_) codec_ = std::make_unique<TextCodec>(config_.train.run_dir, config_);
+  const bool is_first = !codec_;
+  if (is_first) codec_ = std::make_unique<TextCodec>(config_.train.run_dir, config_);
+  const std::vector<int32_t> prompt = codec_->encode(config_.train.sample_prompt, {.add_special_tokens = true});
+  const int64_t out = std::ssize(prompt) - config_.model.context;
+  if (is_first && out > 0) {
+    log_warn("train.sample_prompt: it has {} tokens, and the model's context {}: {} tokens at its start are left out",
+             prompt.size(), config_.model.context, out);
+  }
   TextDecoder decoder(*codec_);
   Generator(session.runtime, config_.model, {.vocab = codec_->vocab()})
-      .run(codec_->encode(config_.train.sample_prompt, {.add_special_tokens = true}),
-           SamplingOptions{.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&](int32_t token) {
+      .run(prompt, SamplingOptions{.tokens = config_.train.sample_tokens, .seed = config_.train.seed},
+           [&](int32_t token) {
              text += decoder.add(token);
              constexpr int64_t kTokensOfASign = 32;
              if (++count % kTokensOfASign == 0) report_progress();
