@@ -79,6 +79,9 @@ std::string why_no_single_text(const std::string& path, std::string_view text, c
   if (is_json && has_suffix(unpacked_name(path), {".json", ".jsonl", ".ndjson"})) {
     return fmt::format("its first line is no JSON object that has '{}'", key);
   }
+  if (has_suffix(unpacked_name(path), {".csv", ".tsv"})) {
+    return "it is named as a table, of which each row may be a text: write these as lines of JSON (*.jsonl)";
+  }
   return why_no_text(std::as_bytes(std::span(text.substr(0, kSample))));
 }
 

@@ -207,6 +207,9 @@ TEST(DocumentReader, KnowsLinesOfJsonByTheirFirstLine) {
   EXPECT_EQ(doubt_of("d.json", "{\n  \"text\": \"a\"\n}\n"), "its first line is no JSON object that has 'text'");
   EXPECT_EQ(doubt_of("e.json", "a text of another kind\n"), "");
   EXPECT_EQ(doubt_of("f.txt", "{curly} text\n"), "");
+  for (const std::string name : {"a.csv", "a.TSV"}) {
+    EXPECT_THAT(doubt_of(name, "id,text\n1,a\n"), HasSubstr("it is named as a table, of which each row may be a text"));
+  }
   EXPECT_THAT(doubt_of("g.txt", std::string("a\0b\0c\0d\0", 8)), HasSubstr("it is not text, or text in UTF-16"));
   EXPECT_EQ(read(folder.write("h.json", "{\"body\": \"a\"}\n"), "body").lines, std::vector<int64_t>{1});
   EXPECT_EQ(read(folder.write("i.txt", kMark + "text")).texts, std::vector<std::string>{"text"});
@@ -263,6 +266,13 @@ TEST(DocumentReader, VerbsReadTheSameFiles) {
       run_program(0, {"tokenize", folder + "/b.txt", "--tokenizer", tokenizer, "--out", folder + "/b"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("b.txt: it starts with a JSON object that has 'text'; the whole file is one"));
+  std::filesystem::create_directories(folder + "/twice");
+  write_file(folder + "/twice/a.txt", "A text.");
+  write_file(folder + "/twice/a.txt.gz", gzip("A text."));
+  const Outcome twice =
+      run_program(0, {"tokenize", folder + "/twice", "--tokenizer", tokenizer, "--out", folder + "/d"});
+  EXPECT_EQ(twice.exit_code, 0) << twice.output;
+  EXPECT_THAT(twice.output, HasSubstr("a.txt.gz: both are read, and seem to be the same text"));
   const Outcome chat = run_program(
       0, {"tokenize", folder + "/a.txt", "--tokenizer", tokenizer, "--chat", "chatml", "--out", folder + "/c"});
   EXPECT_EQ(chat.exit_code, 3);
