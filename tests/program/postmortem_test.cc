@@ -48,8 +48,8 @@ TEST(Start, AVerbEndsWhereARankStops) {
       command_line(program_under_test(), {"compare", run.config_path(), "--precisions", "fp32,bf16", "--steps",
                                           "1000000", "optimizer.warmup_steps=0", "watchdog.least_deadline_s=1"});
   const Outcome outcome = run_shell(fmt::format(
-      "cd {}; ({}{} >out 2>&1 & job=$!; while kill -0 $job && ! grep -q ' runs of ' out; do sleep 0.05; done; sleep 1; "
-      "kill -STOP {}; timeout 60 tail -s 0.1 --pid $job -n +1 -f out; wait $job)",
+      "out={}/out; ({}{} >$out 2>&1 & job=$!; until grep -q ' runs of ' $out; do sleep 0.05; kill -0 $job || exit; done; "
+      "sleep 1; kill -STOP {}; timeout 60 tail -s 0.1 --pid $job -n +1 -f $out; wait $job)",
       run.folder(), mpirun(2), compare, rank_1_of("$job")));
   EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
   expect_part(outcome.output, "error: [rank 0] watchdog: no progress for 6 s: rank 0 (node ");
@@ -114,7 +114,7 @@ TEST(Postmortem, RunGoesOnWhenItsBlackBoxIsTruncated) {
   const Outcome outcome = interrupt(run, "", "truncate -s 0 '" + box + "'; sleep 0.5; kill -USR1 $job",
                                     {"train.steps=1000000", "train.log_interval=1000"});
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
-  expect_part(unwrapped(outcome.output), "rank-0000.box' was truncated, or its file system lost it; training goes on");
+  expect_part(unwrapped(outcome.output), "rank-0000.box' was removed or truncated, or its file system lost it; training goes on");
 }
 
 }  // namespace
