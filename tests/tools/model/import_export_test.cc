@@ -258,6 +258,14 @@ TEST(FromWeights, RefusesAnotherModelAndWhatHoldsNone) {
   EXPECT_EQ(nothing.exit_code, 2) << nothing.output;
   EXPECT_THAT(nothing.output, HasSubstr("'nowhere' holds no weights"));
   EXPECT_FALSE(fs::exists(run.run_dir()));
+  // Nor is the folder of another program's model, for which `generate` would answer.
+  const std::string model = fresh_folder("model_trained_into");
+  fs::copy(hf_folder("llama3"), model);
+  const auto before = files_of(model);
+  const Outcome into = run.try_train(1, {"train.run_dir=" + model});
+  EXPECT_EQ(into.exit_code, 2) << into.output;
+  EXPECT_THAT(into.output, HasSubstr("train.run_dir: '" + model + "' holds a model of another program"));
+  EXPECT_EQ(files_of(model), before);
   // A run folder of weights alone is no place to train in.
   const std::string folder = fresh_folder("weights_alone");
   run_well({"import", hf_folder("llama3"), "--out", folder + "/run"});

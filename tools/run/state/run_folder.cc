@@ -82,6 +82,10 @@ bool stops_early(const Config& run) { return run.train.last_step() < run.train.s
 
 void RunFolder::hold() {
   std::error_code error;
+  require<ConfigError>(!fs::exists(path_ + "/config.json", error),
+                       "train.run_dir: '{}' holds a model of another program (config.json), which verbs would take for "
+                       "the run's: give another folder",
+                       path_);
   fs::create_directories(path_, error);
   if (error) fail(path_, error.message());
   refuse_links(path_);

@@ -14,8 +14,8 @@ namespace mantissa {
 // Rank 0 has one.
 class RunFolder {
  public:
-  // Makes the folder and locks it until the object goes. ConfigError if it cannot be written, another job holds it, or
-  // a folder in it is a symbolic link.
+  // Makes the folder and locks it until the object goes. ConfigError if it cannot be written, another job holds it,
+  // it holds a model of another program, or a folder in it is a symbolic link.
   explicit RunFolder(const std::string& path) : path_(path) { hold(); }
   ~RunFolder() {
     begin(time_);
