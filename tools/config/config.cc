@@ -179,15 +179,14 @@ std::string model_fingerprint(const Config& config) {
 }
 
 std::vector<std::string> training_differences(const Config& saved, const Config& now) {
-  static constexpr std::array<std::string_view, 22> kOfAStart = {
+  static constexpr std::array<std::string_view, 21> kOfAStart = {
       "device",          "train.stop_at_step", "train.log_interval",
       "train.run_dir",   "train.threads",      "train.micro_batch",
       "comm.backend",    "checkpoint.",        "faults.",
       "test.",           "comm.bucket_mib",    "cuda.",
       "train.recompute", "train.pin_threads",  "train.packed_weights",
       "comm.gather",     "train.measure_peak", "train.max_minutes",
-      "watchdog.",       "integrity.",         "straggler.",
-      "train.init_from"};
+      "watchdog.",       "integrity.",         "straggler."};
   const bool tail_changes = sets_tail_aside(saved) != sets_tail_aside(now);
   const AdaptiveOptions& watched = now.precision_adaptive.options;
   const auto shapes_training = [&](const std::string& path) {

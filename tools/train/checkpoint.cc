@@ -101,6 +101,11 @@ std::vector<std::string> accepted_changes(const Checkpoint& checkpoint, const Co
                     "with, or another train.run_dir",
                     checkpoint.folder, fmt::join(of_model, "\n  ")));
   }
+  // Consent would only have the run, and its exports, name weights that it never had.
+  require<ConfigError>(saved.train.init_from == run.train.init_from,
+                       "train.init_from = '{}' has no effect: {} has weights of its own, which began with '{}'; leave "
+                       "the setting as it was, or begin anew in another train.run_dir",
+                       run.train.init_from, checkpoint.folder, saved.train.init_from);
   require<ConfigError>(others.empty() || run.checkpoint.allow_changes,
                        "{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
                        "checkpoint.allow_changes=true to go on with the new ones",

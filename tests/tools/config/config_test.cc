@@ -213,6 +213,8 @@ TEST(Config, FindsAPluginAndKeepsItsDigest) {
 
 TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
   const Config a = minimal_config();
+  Config loaded = a;
+  loaded.train.init_from = "a/model";
   EXPECT_THAT(
       training_differences(a, minimal_config({"optimizer.lr=0.001", "train.log_interval=3", "train.eval_interval=7",
                                               "train.stop_at_step=5", "checkpoint.interval=9", "data.train=[moved.txt]",
@@ -221,6 +223,7 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
       ElementsAre("optimizer.lr: 0.0003 -> 0.001"));
   EXPECT_THAT(training_differences(a, minimal_config({"data.validation_fraction=0.2", "train.steps=50"})),
               ElementsAre("data.validation_fraction: 0.05 -> 0.2", "train.steps: 1000 -> 50"));
+  EXPECT_THAT(training_differences(a, loaded), ElementsAre(HasSubstr("train.init_from: ")));
   // Without evaluation, training also uses the tail of its data.
   EXPECT_THAT(training_differences(a, minimal_config({"train.eval_interval=0"})),
               ElementsAre("train.eval_interval: 100 -> 0"));

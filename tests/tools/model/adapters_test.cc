@@ -78,10 +78,13 @@ std::map<std::string, std::string> hashes_of(const Checkpoint& checkpoint) {
 TEST(AdapterRun, ResumesBitForBitWithoutTheModelThatItBeganWith) {
   const AdapterRun whole("adapters_whole"), halved("adapters_halved");
   whole.train(2);
-  halved.train(2, {"train.stop_at_step=3"});
+  const std::string base = halved.folder() + "/base";
+  fs::copy(hf_folder("llama3"), base);
+  halved.train(2, {"train.stop_at_step=3", "train.init_from=" + base});
+  fs::remove_all(base);
   fs::rename(halved.run(), halved.folder() + "/moved");  // to another machine
-  const std::string resumed = run_well({"train", halved.folder() + "/moved", "train.init_from=removed",
-                                        "train.stop_at_step=6", "train.run_dir=" + halved.folder() + "/moved"},
+  const std::string resumed = run_well({"train", halved.folder() + "/moved", "train.stop_at_step=6",
+                                        "train.run_dir=" + halved.folder() + "/moved"},
                                        2);
   EXPECT_THAT(resumed, HasSubstr("resumed from"));
   fs::rename(halved.folder() + "/moved", halved.run());

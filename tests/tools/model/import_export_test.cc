@@ -170,10 +170,11 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FromWeights, ::testing::Values(1, 2, 3));
 TEST_P(FromWeights, TrainsAndExports) {
   const int ranks = GetParam();
   const std::string folder = fresh_folder("from_weights" + std::to_string(ranks));
-  const std::string run = folder + "/run", data = "data.train=" + token_file(folder);
+  const std::string run = folder + "/run", data = "data.train=" + token_file(folder), base = folder + "/base";
+  fs::copy(hf_folder("llama3"), base);
   write_file(folder + "/config.yaml", "model: {context: 16}\ndata: {format: tokens, layout: u16}\n");
   const std::vector<std::string> settings = {data,
-                                             "train.init_from=" + hf_folder("llama3"),
+                                             "train.init_from=" + base,
                                              "train.run_dir=" + run,
                                              "train.steps=4",
                                              "train.global_batch=6",
@@ -186,7 +187,7 @@ TEST_P(FromWeights, TrainsAndExports) {
   const Outcome trained =
       run_program(ranks, with({"train", folder + "/config.yaml"}, with(settings, {"train.stop_at_step=2"})));
   ASSERT_EQ(trained.exit_code, 0) << trained.output;
-  EXPECT_THAT(trained.output, HasSubstr("weights: those of " + hf_folder("llama3")));
+  EXPECT_THAT(trained.output, HasSubstr("weights: those of " + base));
   EXPECT_THAT(read_file(run + "/metrics.jsonl"), HasSubstr("\"loss\":4."));
   run_well({"export", run, "--out", folder + "/hf"});
   const auto exported = tensors_of(folder + "/hf");
@@ -209,9 +210,20 @@ TEST_P(FromWeights, TrainsAndExports) {
   EXPECT_THAT(run_well({"evaluate", run, "model.context=8", "--text", folder + "/ids.txt"}),
               HasSubstr("windows of 8)"));
   // It resumes from its checkpoint, without the model that it started from.
-  const Outcome resumed = run_program(ranks, {"train", run, "train.stop_at_step=4", "train.init_from=removed"});
+  fs::remove_all(base);
+  const Outcome resumed = run_program(ranks, {"train", run, "train.stop_at_step=4"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
   EXPECT_THAT(resumed.output, HasSubstr("resumed from"));
+  // Other weights would not be read, and a PEFT export would name them.
+  const std::string kept = read_file(run + "/config.yaml");
+  for (const char* const settings : {"train.steps=4", "train.steps=5"}) {  // without a step left, and with one
+    const Outcome other = run_program(ranks, {"train", run, settings, "train.stop_at_step=0",
+                                              "checkpoint.allow_changes=true", "train.init_from=" + hf_folder("llama3")});
+    EXPECT_EQ(other.exit_code, 2) << other.output;
+    EXPECT_THAT(other.output, HasSubstr("train.init_from = '" + hf_folder("llama3") + "' has no effect: "));
+    EXPECT_THAT(other.output, HasSubstr("which began with '" + base + "'"));
+  }
+  EXPECT_EQ(read_file(run + "/config.yaml"), kept);
 }
 
 TEST(FromWeights, OfARunEqualThatRun) {
