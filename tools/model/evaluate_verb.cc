@@ -80,9 +80,10 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
                        length);
   Scorer scorer(*model.runtime, request.model.sequences, length, &communicator);
   nlohmann::json results = nlohmann::json::array();
-  const WindowOptions windows{
+  WindowOptions windows{
       .length = length, .stride = request.stride > 0 ? request.stride : length, .sequences = request.model.sequences};
   for (const std::string& file : files) {
+    windows.name = file;
     const TextScore score =
         score_text(scorer, read_scored_text(file, *model.text, config, request.model.encoding), windows);
     print(communicator,
@@ -108,7 +109,7 @@ void score(const ScoreRequest& request, Communicator& communicator) {
   TextDecoder decoder(*model.text);
   decoder.add(tokens[0]);
   score_windows(
-      scorer, tokens, {.length = length, .stride = length, .sequences = request.model.sequences},
+      scorer, tokens, {.length = length, .stride = length, .sequences = request.model.sequences, .name = request.text},
       [&](size_t position, float loss) {
         const int32_t token = tokens[position];
         print(communicator,

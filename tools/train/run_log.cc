@@ -209,7 +209,7 @@ void RunLog::record_phases(const Session& session) {
   recorded_at_ = now;
 }
 
-void RunLog::sample(Session& session) {
+void RunLog::sample(Session& session) try {
   if (!records_ || !draws_samples(config_, *session.runtime.model)) return;
   const Range range(RangeKind::kPhase, "sample");
   std::string text;
@@ -237,6 +237,8 @@ void RunLog::sample(Session& session) {
                    {"step", session.next_step},
                    {"prompt", legible(config_.train.sample_prompt)},
                    {"text", legible(text)}});
+} catch (const FaultError& error) {  // other ranks go on, and the training has limits of its own for faults
+  log_warn("step {} | no sample: {}", session.next_step, error.what());
 }
 
 void RunLog::summarise(Trainer& trainer) {

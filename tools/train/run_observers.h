@@ -143,7 +143,7 @@ class RunEvaluations final : public TrainObserver {
   }
 
  private:
-  void run(Session& session, const RunEvaluation& evaluation) {
+  void run(Session& session, const RunEvaluation& evaluation) try {
     const Range range(RangeKind::kPhase, "evaluate");
     const int64_t length = session.config.model.context, sequences = session.config.train.micro_batch;
     if (evaluation.task) {
@@ -151,8 +151,11 @@ class RunEvaluations final : public TrainObserver {
       return log_->evaluated(session, evaluation.name, result.describe(), result);
     }
     const TextScore score =
-        score_text(scorer_, evaluation.text, {.length = length, .stride = length, .sequences = sequences});
+        score_text(scorer_, evaluation.text,
+                   {.length = length, .stride = length, .sequences = sequences, .name = evaluation.name});
     log_->evaluated(session, evaluation.name, score.describe(), score);
+  } catch (const FaultError& error) {  // on all ranks; the training has limits of its own for faults
+    if (session.communicator.rank() == 0) log_warn("step {} | {}", session.next_step, error.what());
   }
 
   const RunEvaluationList list_;

@@ -83,9 +83,8 @@ TEST(AdapterRun, ResumesBitForBitWithoutTheModelThatItBeganWith) {
   halved.train(2, {"train.stop_at_step=3", "train.init_from=" + base});
   fs::remove_all(base);
   fs::rename(halved.run(), halved.folder() + "/moved");  // to another machine
-  const std::string resumed = run_well({"train", halved.folder() + "/moved", "train.stop_at_step=6",
-                                        "train.run_dir=" + halved.folder() + "/moved"},
-                                       2);
+  const std::string resumed = run_well(
+      {"train", halved.folder() + "/moved", "train.stop_at_step=6", "train.run_dir=" + halved.folder() + "/moved"}, 2);
   EXPECT_THAT(resumed, HasSubstr("resumed from"));
   fs::rename(halved.folder() + "/moved", halved.run());
   EXPECT_EQ(hashes_of(halved.checkpoint(6)), hashes_of(whole.checkpoint(6)));

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tests/program/program.h"
@@ -125,6 +127,32 @@ TEST(Export, KeepsTheDtypeOfEachTensorOfAnImportedModel) {
   EXPECT_FALSE(fs::exists(folder + "/fp16"));
 }
 
+TEST(NotFinite, LogitsEndScoresAndTexts) {
+  const std::string folder = fresh_folder("not_finite"), model = folder + "/model";
+  write_mixed(model, "model.norm.weight", std::vector<float>(16, std::numeric_limits<float>::quiet_NaN()));
+  const auto refused = [&](const std::vector<std::string>& arguments, const std::string& says) {
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(says));
+  };
+  write_file(folder + "/ids.txt", "3 2 5 7");
+  //                                    bytes, index, label, choices, context, then two completions
+  std::vector<uint16_t> task(512, 0);  // a header of 256 int32
+  const std::vector<int32_t> header = {20240522, 1, 1};
+  std::memcpy(task.data(), header.data(), header.size() * sizeof(int32_t));
+  const std::vector<uint16_t> words = {65535, 28, 0, 1, 2, 2, 3, 5, 2, 1, 4, 2, 6, 7};
+  task.insert(task.end(), words.begin(), words.end());
+  write_file(folder + "/hellaswag_val.bin", {reinterpret_cast<const char*>(task.data()), task.size() * 2});
+  refused({"evaluate", model, "--text", folder + "/ids.txt"}, folder + "/ids.txt: token 1: the loss is ");
+  refused({"score", model, folder + "/ids.txt"}, folder + "/ids.txt: token 1: the loss is ");
+  refused({"evaluate", model, "--tasks", folder + "/hellaswag_val.bin"},
+          "hellaswag: question 1, choice 1: the loss is ");
+  for (const char* const temperature : {"0", "0.8"}) {
+    refused({"generate", model, "--prompt", "3 2 5", "--temperature", temperature},
+            "prompt 1: after 3 tokens, the logits are not finite");
+  }
+}
+
 // A trained model, as llm.c reads it, and back.
 TEST(Export, ModelsOfLlmC) {
   const SmallRun run("llmc");
@@ -217,8 +245,9 @@ TEST_P(FromWeights, TrainsAndExports) {
   // Other weights would not be read, and a PEFT export would name them.
   const std::string kept = read_file(run + "/config.yaml");
   for (const char* const settings : {"train.steps=4", "train.steps=5"}) {  // without a step left, and with one
-    const Outcome other = run_program(ranks, {"train", run, settings, "train.stop_at_step=0",
-                                              "checkpoint.allow_changes=true", "train.init_from=" + hf_folder("llama3")});
+    const Outcome other =
+        run_program(ranks, {"train", run, settings, "train.stop_at_step=0", "checkpoint.allow_changes=true",
+                            "train.init_from=" + hf_folder("llama3")});
     EXPECT_EQ(other.exit_code, 2) << other.output;
     EXPECT_THAT(other.output, HasSubstr("train.init_from = '" + hf_folder("llama3") + "' has no effect: "));
     EXPECT_THAT(other.output, HasSubstr("which began with '" + base + "'"));

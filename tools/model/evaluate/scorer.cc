@@ -23,6 +23,15 @@
 namespace mantissa {
 namespace {
 
+// Ranks know all losses, and so fail alike.
+void require_finite(double loss, const std::function<std::string()>& where) {
+  if (std::isfinite(loss)) return;
+  throw FaultError(
+      "{}: the loss is {}: the model's weights are not finite, or its activations exceed the range of its precision; "
+      "precision.compute=fp32 has the widest",
+      where(), loss);
+}
+
 double bits_per_byte(const TextScore& score) {
   return score.nats / std::numbers::ln2 / static_cast<double>(score.bytes);
 }
@@ -140,6 +149,22 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, i
   return task;
 }
 
+// `sums`: log-probabilities of the choices.
+TaskResult judged(const Task& task, const std::vector<std::vector<double>>& sums) {
+  TaskResult result{.length_unit = task.length_unit, .questions = static_cast<int64_t>(task.questions.size())};
+  for (size_t i = 0; i < task.questions.size(); ++i) {
+    const Question& question = task.questions[i];
+    const auto is_right = [&](const std::vector<double>& scores) {  // the first of equal ones, as numpy's argmax
+      return static_cast<size_t>(std::ranges::max_element(scores) - scores.begin()) == question.label;
+    };
+    std::vector<double> by_length = sums[i];
+    for (size_t j = 0; j < by_length.size(); ++j) by_length[j] /= question.choices[j].length;
+    result.right += is_right(sums[i]);
+    result.right_by_length += is_right(by_length);
+  }
+  return result;
+}
+
 }  // namespace
 
 Scorer::Scorer(ModelRuntime& runtime, int64_t sequences, int64_t length, Communicator* communicator)
@@ -220,7 +245,9 @@ void score_windows(Scorer& scorer, std::span<const int32_t> tokens, const Window
     for (size_t row = 0; row < rows && next < tokens.size(); ++row) {
       const size_t first = (pass * rows + row) * stride;
       for (; next <= first + length && next < tokens.size(); ++next) {
-        take(next, losses[row * length + next - first - 1]);
+        const float loss = losses[row * length + next - first - 1];
+        require_finite(static_cast<double>(loss), [&] { return fmt::format("{}: token {}", options.name, next); });
+        take(next, loss);
       }
     }
   });
@@ -333,20 +360,12 @@ TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t
     for (size_t row = 0; row < rows.size(); ++row) {
       double& sum = sums[rows[row].question][rows[row].choice];
       for (const float loss : losses.subspan(row * width, width)) sum -= static_cast<double>(loss);
+      require_finite(-sum, [&] {
+        return fmt::format("{}: question {}, choice {}", task.name, rows[row].question + 1, rows[row].choice + 1);
+      });
     }
   });
-  TaskResult result{.length_unit = task.length_unit, .questions = static_cast<int64_t>(task.questions.size())};
-  for (size_t i = 0; i < task.questions.size(); ++i) {
-    const Question& question = task.questions[i];
-    const auto is_right = [&](const std::vector<double>& scores) {  // the first of equal ones, as numpy's argmax
-      return static_cast<size_t>(std::ranges::max_element(scores) - scores.begin()) == question.label;
-    };
-    std::vector<double> by_length = sums[i];
-    for (size_t j = 0; j < by_length.size(); ++j) by_length[j] /= question.choices[j].length;
-    result.right += is_right(sums[i]);
-    result.right_by_length += is_right(by_length);
-  }
-  return result;
+  return judged(task, sums);
 }
 
 }  // namespace mantissa

@@ -49,10 +49,12 @@ struct WindowOptions {
   int64_t length = 0;     // tokens of a window that are read
   int64_t stride = 0;     // tokens from one window to the next; of later windows, the last `stride` predictions count
   int64_t sequences = 1;  // windows in a pass
+  std::string name{};     // of the text in errors
 };
 
 // Calls `take(position, loss)` for every token but the first, in order: -log p of the token in nats, given those before
-// it in its window. Ranks share the windows, and all of them learn all losses. Collective.
+// it in its window. Ranks share the windows, and all of them learn all losses. FaultError naming the first position
+// with a loss that is not finite. Collective.
 void score_windows(Scorer& scorer, std::span<const int32_t> tokens, const WindowOptions& options,
                    const std::function<void(size_t position, float loss)>& take);
 
@@ -112,7 +114,7 @@ struct TaskResult {
 void to_json(nlohmann::json& json, const TaskResult& result);
 
 // `sequences` choices at a time, cut at the front to `length` tokens. Ranks share the work, and all of them learn the
-// result. Collective.
+// result. FaultError naming a choice whose log-probability is not finite. Collective.
 TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t length);
 
 }  // namespace mantissa

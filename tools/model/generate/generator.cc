@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/base/check.h"
+#include "core/base/wrapped_text.h"
 #include "core/tensor/philox.h"
 #include "models/model.h"
 
@@ -105,12 +106,21 @@ void Generator::run(std::span<const std::vector<int32_t>> prompts, const Samplin
 }
 
 bool Generator::extend(Text& text, const SamplingOptions& options, const Emit& emit) const {
+  const auto logits = std::span<const float>(text.logits).first(static_cast<size_t>(vocab()));
+  // A model may give minus infinity to tokens that it rules out.
+  const auto is_bad = [](float logit) { return std::isnan(logit) || logit == HUGE_VALF; };
+  const bool is_drawable = std::ranges::any_of(logits, [](float logit) { return std::isfinite(logit); });
+  if (!is_drawable || std::ranges::any_of(logits, is_bad)) {
+    throw FaultError(
+        "prompt {}: after {}, the logits are not finite: the model's weights are not, or its activations exceed the "
+        "range of its precision; precision.compute=fp32 has the widest",
+        text.index + 1, counted(std::ssize(text.tokens), "token"));
+  }
   const auto position = static_cast<uint64_t>(text.added);
   const PhiloxCounter words =
       philox(options.seed, {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
                             static_cast<uint32_t>(text.index), kSamplingStream});
   const double uniform = static_cast<double>(words[0]) * 0x1p-32;
-  const auto logits = std::span<const float>(text.logits).first(static_cast<size_t>(vocab()));
   text.tokens.push_back(draw_token(filtered_tokens(logits, text.tokens, options.filters), uniform));
   ++text.added;
   return emit(text.index, text.tokens.back()) == Continue::kYes && text.added < options.tokens;

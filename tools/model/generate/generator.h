@@ -70,7 +70,7 @@ class Generator {
   // Continues each prompt, checked as by require_valid(), and hands every new token to emit(index of the prompt,
   // token), which may end the text. The model sees a text from its first token on, or the last `context` tokens of a
   // prompt. After `context` tokens, it goes on with the last kept_tokens(). Other texts of a batch change no token of a
-  // text, unless a precision rounds all rows of an operand by one scale.
+  // text, unless a precision rounds all rows of an operand by one scale. FaultError where logits are NaN or infinite.
   using Emit = std::function<Continue(size_t index, int32_t token)>;
   void run(std::span<const std::vector<int32_t>> prompts, const SamplingOptions& options, const Emit& emit);
   // The same for one prompt.
