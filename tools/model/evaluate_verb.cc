@@ -92,6 +92,7 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
   }
   for (const std::string& path : tasks) {
     const Task task = read_task(path, *model.text, config);
+    require_fitting(task, length);
     const TaskResult result = run_task(task, scorer, request.model.sequences, length);
     print(communicator, fmt::format("{}: {}\n", task.name, result.describe()));
     results.push_back(named("task", path, result));

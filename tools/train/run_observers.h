@@ -88,6 +88,7 @@ inline RunEvaluation read_evaluation(const EvaluationConfig& wanted, const Confi
   if (!wanted.tasks.empty()) {
     Task task = read_task(wanted.tasks, codec, run.model);
     if (limit > 0 && task.questions.size() > limit) task.questions.resize(limit);
+    require_fitting(task, run.model.context);
     return {.name = task.name, .interval = wanted.interval, .task = std::move(task)};
   }
   ScoredText text = read_scored_text(wanted.text, codec, run.model);

@@ -284,6 +284,30 @@ TEST(Evaluate, DamagedTasksAreWholeOrRefused) {
   }
 }
 
+// The model's context is 32, and its tokens are bytes. The context of 20, a space and 12 are 33: 32 are read.
+TEST(Evaluate, QuestionsThatDoNotFitIntoTheWindowAreNamed) {
+  const std::string folder = fresh_folder("long_questions"), tasks = folder + "/tasks.jsonl";
+  const auto question = [](size_t context, size_t choice) {
+    return nlohmann::json{{"context", std::string(context, 'a')},
+                          {"choices", {std::string(choice, 'b'), "c"}},
+                          {"label", 0}}
+               .dump() +
+           "\n";
+  };
+  const auto outcome_of = [&](const std::string& lines) {
+    write_file(tasks, lines);
+    return program({"evaluate", trained_run().run_dir(), "--tasks", tasks});
+  };
+  EXPECT_THAT(outcome_of(question(20, 12)).output, Not(HasSubstr("warning")));
+  const Outcome cut = outcome_of(question(20, 12) + question(20, 13) + question(40, 1));
+  EXPECT_EQ(cut.exit_code, 0) << cut.output;
+  EXPECT_THAT(cut.output, HasSubstr("tasks: the window of 32 tokens cuts 2 of 3 questions"));
+  EXPECT_THAT(outcome_of(question(20, 31)).output, HasSubstr("tasks: the window of 32 tokens cuts 1 of 1 question:"));
+  const Outcome refused = outcome_of(question(20, 12) + question(1, 32));  // with the space 33 tokens
+  EXPECT_EQ(refused.exit_code, 3) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("tasks: question 2: a choice has 33 tokens, and the window 32"));
+}
+
 TEST(Evaluate, ShowsHowFarItIsInATerminal) {
   const std::string folder = fresh_folder("evaluate_terminal");
   write_file(folder + "/text", std::string(kText) + kText);

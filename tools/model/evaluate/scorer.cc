@@ -299,6 +299,25 @@ Task read_task(const std::string& path, const TextCodec& text, const ModelConfig
   return task;
 }
 
+void require_fitting(const Task& task, int64_t length) {
+  int64_t cut = 0;
+  for (size_t i = 0; i < task.questions.size(); ++i) {
+    int64_t longest = 0;
+    for (const Choice& choice : task.questions[i].choices) {
+      const int64_t all = std::ssize(choice.tokens), own = all - static_cast<int64_t>(choice.first);
+      require<DataError>(own <= length,
+                         "{}: question {}: a choice has {} tokens, and the window {}: the choice must fit; shorten it, "
+                         "or leave the question out",
+                         task.name, i + 1, own, length);
+      longest = std::max(longest, all);
+    }
+    cut += longest - 1 > length;  // the last token is not read
+  }
+  if (cut == 0) return;
+  log_warn("{}: the window of {} tokens cuts {} of {}: the starts of their contexts are left out", task.name, length, cut,
+           counted(std::ssize(task.questions), "question"));
+}
+
 double TaskResult::error_of(double share, int64_t questions) {
   return questions > 1 ? std::sqrt(share * (1.0 - share) / static_cast<double>(questions - 1)) : 0.0;
 }

@@ -101,6 +101,10 @@ struct Task {
 // DataError naming file and line.
 Task read_task(const std::string& path, const TextCodec& text, const ModelConfig& model);
 
+// Warns of questions that run_task() cuts. DataError for a choice that does not fit into a window of `length` tokens
+// even without its context: part of it would have no score.
+void require_fitting(const Task& task, int64_t length);
+
 struct TaskResult {
   std::string length_unit{};  // of the task
   int64_t questions = 0, right = 0, right_by_length = 0;
