@@ -211,6 +211,19 @@ TEST(BadModel, ShardsBesideASingleFileAreComparedAndNotRead) {
   EXPECT_THAT(warning_of_opening(), HasSubstr("model-00001-of-00001.safetensors;"));
 }
 
+// transformers adds it to the model.
+TEST(BadModel, AnAdapterBesideTheWeightsIsAWarning) {
+  const Copy copy("llama2");
+  const auto warning_of_opening = [&copy] {
+    ::testing::internal::CaptureStdout();
+    open_foreign_model(copy.path());
+    return ::testing::internal::GetCapturedStdout();
+  };
+  EXPECT_EQ(warning_of_opening(), "");
+  copy.write("adapter_config.json", "{}");
+  EXPECT_THAT(warning_of_opening(), HasSubstr(copy.path() + ": the adapter of adapter_config.json"));
+}
+
 TEST(BadModel, ModelsOfLlmC) {
   const TempFolder folder;
   std::vector<int32_t> header(256);

@@ -62,6 +62,12 @@ std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
     log_warn("{}", wrapped(fmt::format("{}: not understood, and so without effect: {}", file, fmt::join(ignored, ", ")),
                            std::string_view("warning: ").size(), Paths::kPassOver));
   }
+  if (std::error_code error; std::filesystem::exists(folder + "/adapter_config.json", error)) {
+    log_warn(
+        "{}: the adapter of adapter_config.json, which transformers adds to its model, is not read; merge it by PEFT's "
+        "merge_and_unload()",
+        folder);
+  }
   StoredTensors tensors = open_safetensors_folder(folder);
   add_prefix(tensors, family);
   if (model.tie_head) require_tied_head(tensors, family, folder);
