@@ -6,10 +6,10 @@
 #include "core/base/check.h"
 #include "core/base/progress_bar.h"
 #include "core/base/wrapped_text.h"
-#include "core/io/files.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/evaluate/scorer.h"
 #include "tools/run/job/job.h"
+#include "tools/run/report/report.h"
 
 namespace mantissa {
 namespace {
@@ -72,6 +72,7 @@ nlohmann::json named(const char* first, const std::string& path, const Result& r
 void evaluate(const EvaluateRequest& request, Communicator& communicator) {
   require<ConfigError>(!request.texts.empty() || !request.tasks.empty(),
                        "nothing to evaluate on: give --text FILES or --tasks FILES");
+  OutputFile json("--json", communicator.rank() == 0 ? request.json : "");
   const std::vector<std::string> files = text_files(request.texts), tasks = text_files(request.tasks);
   const LoadedModel model = load_scored(request.model, communicator);
   const ModelConfig& config = model.config.model;
@@ -97,8 +98,7 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
     print(communicator, fmt::format("{}: {}\n", task.name, result.describe()));
     results.push_back(named("task", path, result));
   }
-  if (request.json.empty() || communicator.rank() != 0) return;
-  write_file<DataError>(request.json, results.dump(2) + "\n");
+  json.write(results);
 }
 
 void score(const ScoreRequest& request, Communicator& communicator) {
@@ -149,7 +149,7 @@ void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
   add_window_options(command, request->model);
   VerbOptions(*command).count("--stride", request->stride, 0, kMostTokens,
                               "tokens from a window to the next; 0: windows do not overlap");
-  command->add_option("--json", request->json, "also write the results to this file");
+  VerbOptions(*command).json(request->json);
   verbs.push_back({command, "evaluate runs/quickstart --text my/text", [request] {
                      return run_scoring([&](Communicator& communicator) { evaluate(*request, communicator); });
                    }});

@@ -119,8 +119,8 @@ TEST(Evaluate, PrintsPerplexityAndBitsAByte) {
   const nlohmann::json result = nlohmann::json::parse(read_file(folder + "/out.json")).at(0);
   const Outcome scored = program({"score", trained_run().run_dir(), folder + "/text", "precision.compute=fp32"});
   // Settings also follow a list of files; files with an equals sign stay files.
-  const Outcome last =
-      program({"evaluate", trained_run().run_dir(), "--text", folder + "/text", "precision.compute=fp32"});
+  const Outcome last = program({"evaluate", trained_run().run_dir(), "--text", folder + "/text", "precision.compute=fp32",
+                                "--json", folder + "/out.json"});
   EXPECT_EQ(last.output, outcome.output);
   write_file(folder + "/model.x=1", kText);
   const Outcome named =
@@ -340,6 +340,7 @@ TEST(Evaluate, RefusesWhatItCannotRead) {
   write_file(folder + "/good", kText);
   refused_at_once({folder + "/none"}, 3, "none: cannot read the file: No such file");
   refused_at_once({"--tasks", folder + "/none.jsonl"}, 3, "none.jsonl: cannot read the file: No such file");
+  refused_at_once({"--json", folder + "/none/x.json"}, 2, "--json: " + folder + "/none/x.json: expected a file that can");
   refused_at_once({"precison.compute=fp32"}, 2, "precison");
   write_file(folder + "/v1.0=a", kText);
   EXPECT_EQ(program({"evaluate", run, "--text", folder + "/v1.0=a"}).exit_code, 0);
