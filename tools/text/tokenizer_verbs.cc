@@ -130,7 +130,12 @@ void show(const std::string& path) {
 }
 
 void decode(const TokenizerDecodeRequest& request) {
-  print(open_tokenizer(request.tokenizer)->decode(request.ids, request.options) + "\n");
+  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(request.tokenizer);
+  try {
+    print(tokenizer->decode(request.ids, request.options) + "\n");
+  } catch (const DataError& error) {  // the command line's ids
+    throw ConfigError("ids: {}", error.what());
+  }
 }
 
 void add_train(CLI::App* tokenizer, std::vector<Verb>& verbs) {

@@ -116,10 +116,12 @@ TEST(TokenizerVerbs, MistakesAreNamed) {
   const Outcome nothing = run_program(0, {"tokenizer", "encode", folder + "/made"});
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_TRUE(has(nothing.output, "name a file, or give --text")) << nothing.output;
-  const Outcome beyond = run_program(0, {"tokenizer", "decode", folder + "/made", "259"});
-  EXPECT_EQ(beyond.exit_code, 3);
-  EXPECT_TRUE(has(beyond.output, "token 259 is not in the tokenizer's vocabulary, whose ids are 0 to 258"))
-      << beyond.output;
+  for (const std::string id : {"259", "-1"}) {
+    const Outcome beyond = run_program(0, {"tokenizer", "decode", folder + "/made", id});
+    EXPECT_EQ(beyond.exit_code, 2) << beyond.output;
+    EXPECT_TRUE(has(beyond.output, "ids: token " + id + " is not in the tokenizer's vocabulary, whose ids are 0 to 258"))
+        << beyond.output;
+  }
 }
 
 TEST(Tokenize, TextAndLinesBecomeTokenFiles) {
