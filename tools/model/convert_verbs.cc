@@ -322,6 +322,7 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
 }
 
 void export_weights(const ExportRequest& request) {
+  warn_of_lone_checkpoint(request.run);
   const Weights weights = open_weights(request);
   if (request.max_positions > 0 &&
       (weights.source->model().position != Position::kRope || request.format != "huggingface")) {

@@ -11,6 +11,7 @@
 #include "core/base/wrapped_text.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
+#include "tools/model/runtime/open_model.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/optional_json.h"
 #include "tools/run/state/run_folder.h"
@@ -190,6 +191,7 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
     const std::string choice = passed_over.empty() ? choose_beginning(config, store) : "auto";
     is_named = choice != "auto" && choice != "none";
     if (is_named) {
+      warn_of_lone_checkpoint(choice);
       chosen = open_checkpoint(find_checkpoint_folder(choice));
       examine(*chosen);
     } else if (choice == "auto") {

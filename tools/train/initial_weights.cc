@@ -107,6 +107,7 @@ std::string find_initial_weights(const Config& run, Communicator& communicator) 
   if (path.empty()) return path;
   std::string found;
   if (communicator.rank() == 0) {
+    warn_of_lone_checkpoint(path);
     found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
     const auto source = open_model(found, RunWeights::kMaster);
     require<ConfigError>(source->model().lora.rank == 0,

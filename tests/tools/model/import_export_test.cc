@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string run_well(const std::vector<std::string>& arguments) {
   const Outcome outcome = run_program(0, arguments);
@@ -285,6 +286,21 @@ TEST(FromWeights, ShorterSequencesThanThoseOfTheFirstRunKeepItsPositions) {
       run_program(0, {"export", hf_folder("gpt2"), "--out", folder + "/x", "--max-positions", "20"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.output, HasSubstr("--max-positions: expected a model with RoPE"));
+}
+
+TEST(FromWeights, ACheckpointWithoutItsRunIsAWarning) {
+  const SmallRun run("copied_checkpoint"), next("from_copied_checkpoint");
+  run.train(1, {"train.steps=6"});
+  const std::string folder = fresh_folder("lone_checkpoints"), lone = folder + "/alone/step";
+  fs::create_directories(folder + "/alone");
+  fs::copy(run.checkpoint_folder(6), lone);
+  const std::string warning = lone + ": the folder of its run is missing";
+  EXPECT_THAT(run_well({"export", lone, "--out", folder + "/a"}), HasSubstr(warning));
+  EXPECT_THAT(run_well({"generate", lone, "--prompt", "a", "--tokens", "1"}), HasSubstr(warning));
+  EXPECT_THAT(next.train(1, {"train.init_from=" + lone, "train.steps=6"}).output, HasSubstr(warning));
+  for (const std::string& whole : {run.run_dir(), run.checkpoint_folder(6), run.checkpoint_folder(6) + "/"}) {
+    EXPECT_THAT(run_well({"generate", whole, "--prompt", "a", "--tokens", "1"}), Not(HasSubstr("warning"))) << whole;
+  }
 }
 
 TEST(FromWeights, RefusesAnotherModelAndWhatHoldsNone) {

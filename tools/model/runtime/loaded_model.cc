@@ -121,6 +121,7 @@ std::string TextDecoder::add(int32_t token) {
 
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
                        const std::function<void(ModelRuntime& dry, const LoadedModel& model)>& passes, int local_rank) {
+  warn_of_lone_checkpoint(path);
   // Looked up once: this reads every byte of a run's newest checkpoint.
   const std::string found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
   LoadedModel model{.config = config_of_model(found, overrides), .runtime = nullptr, .text = nullptr};

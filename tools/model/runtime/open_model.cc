@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/base/check.h"
+#include "core/base/log.h"
 #include "core/io/json_node.h"
 #include "core/kernels/elementwise/args.h"
 #include "tools/config/data_paths.h"
@@ -106,6 +107,18 @@ std::set<int32_t> end_ids(const std::string& path) {
   if (eos && !eos->value().is_array()) add(*eos);
   for (size_t i = 0; eos && eos->value().is_array() && i < eos->array().size(); ++i) add(eos->at(i));
   return ids;
+}
+
+void warn_of_lone_checkpoint(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;  // then it is not there
+  if (!fs::exists(path + "/" + kManifestName, error) || !carried_folder(path).empty()) return;
+  const fs::path run = fs::weakly_canonical(path, error).parent_path().parent_path();
+  if (fs::exists(run / "config.yaml", error)) return;
+  log_warn(
+      "{}: the folder of its run is missing (no {}): the tokenizer, chat template and positions of the model that the "
+      "run began with are not known here; name the checkpoint in RUN/checkpoints",
+      path, (run / "config.yaml").string());
 }
 
 int64_t positions_of(const std::string& path, const ModelConfig& model) {
