@@ -154,6 +154,20 @@ TEST(NotFinite, LogitsEndScoresAndTexts) {
   }
 }
 
+// nlohmann::json has no such numbers. Python, which reads and writes them, knows defaults for the keys.
+TEST(Export, LeavesOutNumbersThatJsonHasNot) {
+  const std::string folder = fresh_folder("unusual_numbers"), model = folder + "/model", run = folder + "/run";
+  fs::copy(hf_folder("llama3"), model);
+  const std::string config = read_file(model + "/config.json");
+  write_file(model + "/config.json",
+             "{\"max_length\": 1e999, \"temperature\": NaN, \"top_k\": 7," + config.substr(config.find('{') + 1));
+  run_well({"import", model, "--out", run});
+  run_well({"export", run, "--out", folder + "/out"});
+  const auto written = nlohmann::json::parse(read_file(folder + "/out/config.json"));
+  EXPECT_FALSE(written.contains("max_length") || written.contains("temperature")) << written;
+  EXPECT_EQ(written.at("top_k"), 7);
+}
+
 // A trained model, as llm.c reads it, and back.
 TEST(Export, ModelsOfLlmC) {
   const SmallRun run("llmc");
