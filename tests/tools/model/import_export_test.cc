@@ -302,6 +302,25 @@ TEST(FromWeights, ShorterSequencesThanThoseOfTheFirstRunKeepItsPositions) {
   EXPECT_THAT(refused.output, HasSubstr("--max-positions: expected a model with RoPE"));
 }
 
+// RoPE computes any position.
+TEST(FromWeights, MorePositionsThanTheModelHasLearnedAreAWarning) {
+  const std::string folder = fresh_folder("many_positions"), model = hf_folder("llama3"), text = folder + "/ids.txt";
+  write_file(text, "3 2 5 7 1");
+  const std::vector<std::string> generate = {"generate", model, "--prompt", "3 2", "--tokens", "1"};
+  const auto output = [](std::vector<std::string> command, const std::vector<std::string>& more) {
+    return run_well(with(std::move(command), more));
+  };
+  EXPECT_THAT(output({"evaluate", model, "--text", text}, {"--context", "65"}),
+              HasSubstr("--context = 65: the model has learned 64 positions"));
+  EXPECT_THAT(output({"score", model, text}, {"--context", "64"}), Not(HasSubstr("positions")));
+  EXPECT_THAT(output(generate, {"model.context=65"}),
+              HasSubstr("model.context = 65: the model has learned 64 positions"));
+  EXPECT_THAT(output(generate, {"model.context=8"}), Not(HasSubstr("positions")));
+  run_well({"import", model, "--out", folder + "/run"});
+  EXPECT_THAT(run_well({"generate", folder + "/run", "model.context=65", "--prompt", "3 2", "--tokens", "1"}),
+              HasSubstr("model.context = 65: the model has learned 64 positions"));
+}
+
 TEST(FromWeights, ACheckpointWithoutItsRunIsAWarning) {
   const SmallRun run("copied_checkpoint"), next("from_copied_checkpoint");
   run.train(1, {"train.steps=6"});

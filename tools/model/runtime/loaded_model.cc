@@ -8,6 +8,7 @@
 
 #include "core/backend/decorators.h"
 #include "core/base/check.h"
+#include "core/base/log.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/run_folder.h"
@@ -50,20 +51,25 @@ void require_same_model(const std::string& folder, const Config& saved, const Co
 // `path`: a model of another program, or a checkpoint folder.
 Config config_of_model(const std::string& path, const std::vector<std::string>& overrides) {
   if (is_foreign_model(path)) {
-    read_foreign_config(path);  // errors without the name of a setting that nobody gave
+    const ModelConfig model = read_foreign_config(path);  // errors without the name of a setting that nobody gave
     const std::string yaml = "data: {format: tokens}\ntrain: {init_from: " + format_text(path) + "}\n";
-    return parse_config(yaml, path, overrides);
+    Config config = parse_config(yaml, path, overrides);
+    warn_beyond_positions("model.context", config.model.context, model.context);
+    return config;
   }
   const Checkpoint checkpoint = read_manifest(path);
   return read_state(checkpoint.folder, [&] {
     const std::string yaml = checkpoint.state.at("config"), origin = checkpoint.folder + "/" + kManifestName;
     const Config run = parse_config(yaml, origin, overrides);
-    require_same_model(checkpoint.folder, parse_config(yaml, origin), run);
+    const Config saved = parse_config(yaml, origin);
+    require_same_model(checkpoint.folder, saved, run);
     Config config = config_of(run, checkpoint.step, checkpoint.state.at("run"));
     const bool is_given = std::ranges::any_of(overrides, [](const std::string& setting) {
       return setting.starts_with("model.context=") || setting.starts_with("model=");
     });
-    if (!is_given) config.model.context = positions_of(path, config.model);
+    const int64_t positions = positions_of(path, saved.model);
+    if (!is_given) config.model.context = positions;
+    warn_beyond_positions("model.context", config.model.context, positions);
     return config;
   });
 }
@@ -117,6 +123,12 @@ std::string TextDecoder::add(int32_t token) {
   if (decoder_) return decoder_->add(token);
   if (is_bytes_) return token < 256 ? std::string(1, static_cast<char>(token)) : "?";
   return " " + std::to_string(token);
+}
+
+void warn_beyond_positions(std::string_view setting, int64_t wanted, int64_t positions) {
+  if (wanted <= positions) return;
+  log_warn("{} = {}: the model has learned {} positions; beyond them, its predictions are often poor", setting, wanted,
+           positions);
 }
 
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
