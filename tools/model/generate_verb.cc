@@ -113,14 +113,18 @@ class PromptReader {
           fmt::format("{}: not valid JSON; expected {{\"prompt\": TEXT}} or {{\"messages\": [...]}}", where));
     }
     const JsonNode node(json, where);
-    if (const auto messages = node.find("messages")) return add_chat(where, chat_messages(*messages));
+    if (const auto messages = node.find("messages")) {
+      if (node.find("prompt")) node.fail("it has both 'prompt' and 'messages': expected one of the two");
+      return add_chat(where, chat_messages(*messages));
+    }
     add_text(where, node.at("prompt").text());
   }
 
   void add_file(const std::string& path) {
     const TextFile file(path);
     const bool is_json = has_suffix(unpacked_name(path), {".jsonl", ".ndjson", ".json"});
-    const std::string doubt = is_json ? "" : why_no_single_text(path, file.text(), "prompt");
+    std::string doubt = is_json ? "" : why_no_single_text(path, file.text(), "prompt");
+    if (!is_json && doubt.empty()) doubt = why_no_single_text(path, file.text(), "messages");
     if (!doubt.empty()) log_warn("{}: {}; each line is a prompt; name files of JSON lines *.jsonl", path, doubt);
     for_each_line(file.text(), [&](size_t number, std::string_view line) {
       const std::string where = fmt::format("{}:{}", path, number);

@@ -73,6 +73,10 @@ TEST_F(GenerateOptions, AFileOfPromptsGivesALineEachInItsOrder) {
   EXPECT_NE(other.find("lines.txt: it starts with a JSON object that has 'prompt'; each line is a prompt; name files"),
             std::string::npos)
       << other;
+  const std::string chats = text({"--prompts", file("chats.txt", "{\"messages\": []}\n")});
+  EXPECT_NE(chats.find("chats.txt: it starts with a JSON object that has 'messages'"), std::string::npos) << chats;
+  const std::string binary = text({"--prompts", file("big.pkl", std::string("\x80\x04\0\0\0\0a\n", 8))});
+  EXPECT_NE(binary.find("big.pkl: "), std::string::npos) << binary;
 }
 
 TEST_F(GenerateOptions, AStopStringEndsTheText) {
@@ -170,6 +174,8 @@ TEST_F(GenerateOptions, WhatDoesNotFitIsRefused) {
                  "bad.jsonl:2: not valid JSON");
   expect_refused({"--prompts", file("key.jsonl", "{\"text\": \"a\"}\n")}, 3,
                  "key.jsonl:1: the key 'prompt' is missing");
+  expect_refused({"--prompts", file("both.jsonl", "{\"prompt\": \"a\", \"messages\": []}\n")}, 3,
+                 "both.jsonl:1: it has both 'prompt' and 'messages'");
   expect_refused({"--messages", file("role.json", R"([{"role": "tool", "content": ""}])"), "--chat-template", "chatml"},
                  3, "got 'tool'");
 }
