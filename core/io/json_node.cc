@@ -48,12 +48,6 @@ nlohmann::json JsonNode::parse(std::string_view text) try {
   return nlohmann::json::parse(usual);
 }
 
-nlohmann::json JsonNode::without_unusual_members(nlohmann::json object) {
-  std::erase_if(object.get_ref<nlohmann::json::object_t&>(),
-                [](const auto& member) { return member.second.is_object() && member.second.empty(); });
-  return object;
-}
-
 nlohmann::json JsonNode::read(const std::string& path) {
   const MappedFile file = map_file<DataError>(path);
   try {

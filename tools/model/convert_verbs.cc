@@ -276,7 +276,7 @@ std::string base_of(const std::string& run) {
 
 void export_hf(const ExportRequest& request, const Weights& weights) {
   const std::string carried = carried_folder(request.run);
-  const nlohmann::json config = JsonNode::without_unusual_members(carried_config(request.run));
+  const nlohmann::json config = carried_config(request.run);
   std::optional<std::string> wanted;
   if (const auto type = config.find("model_type"); type != config.end() && type->is_string()) wanted = *type;
   if (!request.family.empty()) {
@@ -322,7 +322,6 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
 }
 
 void export_weights(const ExportRequest& request) {
-  warn_of_lone_checkpoint(request.run);
   const Weights weights = open_weights(request);
   if (request.max_positions > 0 &&
       (weights.source->model().position != Position::kRope || request.format != "huggingface")) {

@@ -25,12 +25,7 @@ struct EvaluateRequest {
   ScoredModel model;
   std::vector<std::string> texts, tasks;
   int64_t stride = 0;
-  std::string json;
-};
-
-struct ScoreRequest {
-  ScoredModel model;
-  std::string text;
+  std::string json, text;  // text: of `score`
 };
 
 constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a window
@@ -52,7 +47,6 @@ LoadedModel load_scored(const ScoredModel& wanted, Communicator& communicator) {
         Scorer::run_dry(dry, wanted.sequences, window_of(wanted.context, found.config.model));
       },
       communicator.local_rank());
-  warn_beyond_positions("--context", wanted.context, model.config.model.context);
   if (communicator.size() > 1) set_up_threads(model.config, communicator);
   return model;
 }
@@ -60,14 +54,6 @@ LoadedModel load_scored(const ScoredModel& wanted, Communicator& communicator) {
 // One rank prints.
 void print(const Communicator& communicator, const std::string& text) {
   if (communicator.rank() == 0) ProgressBar::print(text);
-}
-
-// {first: path}, then the figures.
-template <typename Result>
-nlohmann::json named(const char* first, const std::string& path, const Result& result) {
-  nlohmann::json json = result;
-  json[first] = path;
-  return json;
 }
 
 void evaluate(const EvaluateRequest& request, Communicator& communicator) {
@@ -90,19 +76,19 @@ void evaluate(const EvaluateRequest& request, Communicator& communicator) {
         score_text(scorer, read_scored_text(file, *model.text, config, request.model.encoding), windows);
     print(communicator,
           fmt::format("{}: {} ({}, windows of {})\n", file, score.describe(), counted(score.tokens, "token"), length));
-    results.push_back(named("text", file, score));
+    results.emplace_back(score)["text"] = file;
   }
   for (const std::string& path : tasks) {
     const Task task = read_task(path, *model.text, config);
     require_fitting(task, length);
     const TaskResult result = run_task(task, scorer, request.model.sequences, length);
     print(communicator, fmt::format("{}: {}\n", task.name, result.describe()));
-    results.push_back(named("task", path, result));
+    results.emplace_back(result)["task"] = path;
   }
   json.write(results);
 }
 
-void score(const ScoreRequest& request, Communicator& communicator) {
+void score(const EvaluateRequest& request, Communicator& communicator) {
   const LoadedModel model = load_scored(request.model, communicator);
   const int64_t length = window_of(request.model.context, model.config.model);
   Scorer scorer(*model.runtime, request.model.sequences, length, &communicator);
@@ -122,10 +108,10 @@ void score(const ScoreRequest& request, Communicator& communicator) {
 }
 
 // As a rank of mpirun or srun, or alone. Ranks exchange little: by MPI, also for GPUs.
-int run_scoring(const std::function<void(Communicator& communicator)>& body) {
+int run_scoring(void (*body)(const EvaluateRequest&, Communicator&), const EvaluateRequest& request) {
   Config job;
   job.comm.backend = launcher_size() > 1 ? "mpi" : "local";
-  return run_job([&] { return job; }, [&](const Config&, Communicator& communicator) { body(communicator); });
+  return run_job([&] { return job; }, [&](const Config&, Communicator& communicator) { body(request, communicator); });
 }
 
 void add_window_options(CLI::App* verb, ScoredModel& model) {
@@ -151,21 +137,19 @@ void add_evaluate(CLI::App& app, std::vector<Verb>& verbs) {
   VerbOptions(*command).count("--stride", request->stride, 0, kMostTokens,
                               "tokens from a window to the next; 0: windows do not overlap");
   VerbOptions(*command).json(request->json);
-  verbs.push_back({command, "evaluate runs/quickstart --text my/text", [request] {
-                     return run_scoring([&](Communicator& communicator) { evaluate(*request, communicator); });
-                   }});
+  verbs.push_back(
+      {command, "evaluate runs/quickstart --text my/text", [request] { return run_scoring(evaluate, *request); }});
 }
 
 void add_score(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* command = app.add_subcommand("score", "Print the log-probability of each token of a text");
-  const auto request = std::make_shared<ScoreRequest>();
+  const auto request = std::make_shared<EvaluateRequest>();
   command->add_option("model", request->model.path, kModelHelp)->required();
   command->add_option("text", request->text, "file")->required();
   command->add_option("overrides", request->model.overrides, "settings that replace the run's: precision.compute=fp32");
   add_window_options(command, request->model);
-  verbs.push_back({command, "score runs/quickstart my/text/held-out.txt", [request] {
-                     return run_scoring([&](Communicator& communicator) { score(*request, communicator); });
-                   }});
+  verbs.push_back(
+      {command, "score runs/quickstart my/text/held-out.txt", [request] { return run_scoring(score, *request); }});
 }
 
 }  // namespace mantissa

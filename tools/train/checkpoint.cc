@@ -11,7 +11,6 @@
 #include "core/base/wrapped_text.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
-#include "tools/model/runtime/open_model.h"
 #include "tools/run/metrics/heartbeat.h"
 #include "tools/run/state/optional_json.h"
 #include "tools/run/state/run_folder.h"
@@ -103,10 +102,11 @@ std::vector<std::string> accepted_changes(const Checkpoint& checkpoint, const Co
                     checkpoint.folder, fmt::join(of_model, "\n  ")));
   }
   // Consent would only have the run, and its exports, name weights that it never had.
-  require<ConfigError>(saved.train.init_from == run.train.init_from,
-                       "train.init_from = '{}' has no effect: {} has weights of its own, which began with '{}'; leave "
-                       "the setting as it was, or begin anew in another train.run_dir",
-                       run.train.init_from, checkpoint.folder, saved.train.init_from);
+  require<ConfigError>(
+      saved.train.init_from == run.train.init_from,
+      "train.init_from = '{}' has no effect: {} goes on with weights that began with '{}'; leave the setting "
+      "as it was, or begin anew in another train.run_dir",
+      run.train.init_from, checkpoint.folder, saved.train.init_from);
   require<ConfigError>(others.empty() || run.checkpoint.allow_changes,
                        "{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
                        "checkpoint.allow_changes=true to go on with the new ones",
@@ -191,7 +191,6 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
     const std::string choice = passed_over.empty() ? choose_beginning(config, store) : "auto";
     is_named = choice != "auto" && choice != "none";
     if (is_named) {
-      warn_of_lone_checkpoint(choice);
       chosen = open_checkpoint(find_checkpoint_folder(choice));
       examine(*chosen);
     } else if (choice == "auto") {

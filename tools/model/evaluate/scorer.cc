@@ -23,14 +23,9 @@
 namespace mantissa {
 namespace {
 
-// Ranks know all losses, and so fail alike.
-void require_finite(double loss, const std::function<std::string()>& where) {
-  if (std::isfinite(loss)) return;
-  throw FaultError(
-      "{}: the loss is {}: the model's weights are not finite, or its activations exceed the range of its precision; "
-      "precision.compute=fp32 has the widest",
-      where(), loss);
-}
+constexpr char kNotFinite[] =  // ranks know all losses, and so fail alike
+    "{}: the loss of {} {} is not finite: the model's weights are not, or its activations exceed the range of its "
+    "precision; precision.compute=fp32 has the widest";
 
 double bits_per_byte(const TextScore& score) {
   return score.nats / std::numbers::ln2 / static_cast<double>(score.bytes);
@@ -149,22 +144,6 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, i
   return task;
 }
 
-// `sums`: log-probabilities of the choices.
-TaskResult judged(const Task& task, const std::vector<std::vector<double>>& sums) {
-  TaskResult result{.length_unit = task.length_unit, .questions = static_cast<int64_t>(task.questions.size())};
-  for (size_t i = 0; i < task.questions.size(); ++i) {
-    const Question& question = task.questions[i];
-    const auto is_right = [&](const std::vector<double>& scores) {  // the first of equal ones, as numpy's argmax
-      return static_cast<size_t>(std::ranges::max_element(scores) - scores.begin()) == question.label;
-    };
-    std::vector<double> by_length = sums[i];
-    for (size_t j = 0; j < by_length.size(); ++j) by_length[j] /= question.choices[j].length;
-    result.right += is_right(sums[i]);
-    result.right_by_length += is_right(by_length);
-  }
-  return result;
-}
-
 }  // namespace
 
 Scorer::Scorer(ModelRuntime& runtime, int64_t sequences, int64_t length, Communicator* communicator)
@@ -246,7 +225,7 @@ void score_windows(Scorer& scorer, std::span<const int32_t> tokens, const Window
       const size_t first = (pass * rows + row) * stride;
       for (; next <= first + length && next < tokens.size(); ++next) {
         const float loss = losses[row * length + next - first - 1];
-        require_finite(static_cast<double>(loss), [&] { return fmt::format("{}: token {}", options.name, next); });
+        require<FaultError>(std::isfinite(loss), kNotFinite, options.name, "token", next);
         take(next, loss);
       }
     }
@@ -302,20 +281,18 @@ Task read_task(const std::string& path, const TextCodec& text, const ModelConfig
 void require_fitting(const Task& task, int64_t length) {
   int64_t cut = 0;
   for (size_t i = 0; i < task.questions.size(); ++i) {
-    int64_t longest = 0;
+    bool is_cut = false;
     for (const Choice& choice : task.questions[i].choices) {
-      const int64_t all = std::ssize(choice.tokens), own = all - static_cast<int64_t>(choice.first);
-      require<DataError>(own <= length,
-                         "{}: question {}: a choice has {} tokens, and the window {}: the choice must fit; shorten it, "
-                         "or leave the question out",
+      const int64_t own = std::ssize(choice.tokens) - static_cast<int64_t>(choice.first);
+      require<DataError>(own <= length, "{}: question {}: a choice has {} tokens, and the window {}: shorten it",
                          task.name, i + 1, own, length);
-      longest = std::max(longest, all);
+      is_cut |= std::ssize(choice.tokens) > length + 1;  // the last token is not read
     }
-    cut += longest - 1 > length;  // the last token is not read
+    cut += is_cut;
   }
-  if (cut == 0) return;
-  log_warn("{}: the window of {} tokens cuts {} of {}: the starts of their contexts are left out", task.name, length, cut,
-           counted(std::ssize(task.questions), "question"));
+  if (cut > 0)
+    log_warn("{}: the window of {} tokens cuts {} of its {} questions, at the front", task.name, length, cut,
+             task.questions.size());
 }
 
 double TaskResult::error_of(double share, int64_t questions) {
@@ -338,19 +315,18 @@ void to_json(json& json, const TaskResult& result) {
 
 TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t length) {
   struct Place {
-    size_t question, choice;
+    size_t question;
+    const Choice* choice;
+    double* sum;  // of the log-probabilities of its continuation
   };
   std::vector<Place> places;
-  std::vector<std::vector<double>> sums(task.questions.size());  // log-probabilities of the continuations
-  const auto choice_at = [&task](const Place& place) -> const Choice& {
-    return task.questions[place.question].choices[place.choice];
-  };
-  for (size_t question = 0; question < task.questions.size(); ++question) {
-    sums[question].resize(task.questions[question].choices.size());
-    for (size_t choice = 0; choice < sums[question].size(); ++choice) places.push_back({question, choice});
+  std::vector<std::vector<double>> sums(task.questions.size());
+  for (size_t i = 0; i < sums.size(); ++i) {
+    sums[i].resize(task.questions[i].choices.size());
+    for (size_t j = 0; j < sums[i].size(); ++j) places.push_back({i, &task.questions[i].choices[j], &sums[i][j]});
   }
   // Sequences of similar length run together, since padding costs computation.
-  std::ranges::stable_sort(places, std::greater{}, [&](const Place& place) { return choice_at(place).tokens.size(); });
+  std::ranges::stable_sort(places, std::greater{}, [](const Place& place) { return place.choice->tokens.size(); });
   const auto rows_of = [&](size_t pass) {
     const size_t begin = pass * static_cast<size_t>(sequences);
     return std::span(places).subspan(begin, std::min(static_cast<size_t>(sequences), places.size() - begin));
@@ -358,12 +334,12 @@ TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t
   const auto make = [&](size_t pass) {
     const std::span<const Place> rows = rows_of(pass);
     // The longest one comes first. The first token is read only, the last one predicted only.
-    const size_t width = std::min(choice_at(rows[0]).tokens.size() - 1, static_cast<size_t>(length));
+    const size_t width = std::min(rows[0].choice->tokens.size() - 1, static_cast<size_t>(length));
     ScoredPass made{.tokens = std::vector<int32_t>(rows.size() * width),
                     .targets = std::vector<int32_t>(rows.size() * width, kIgnoreIndex),
                     .length = static_cast<int64_t>(width)};
     for (size_t row = 0; row < rows.size(); ++row) {
-      const Choice& choice = choice_at(rows[row]);
+      const Choice& choice = *rows[row].choice;
       const size_t cut = choice.tokens.size() - 1 > width ? choice.tokens.size() - 1 - width : 0;
       for (size_t i = cut; i + 1 < choice.tokens.size(); ++i) {
         made.tokens[row * width + i - cut] = choice.tokens[i];
@@ -377,14 +353,23 @@ TaskResult run_task(const Task& task, Scorer& scorer, int64_t sequences, int64_t
     const std::span<const Place> rows = rows_of(pass);
     const size_t width = losses.size() / rows.size();
     for (size_t row = 0; row < rows.size(); ++row) {
-      double& sum = sums[rows[row].question][rows[row].choice];
+      double& sum = *rows[row].sum;
       for (const float loss : losses.subspan(row * width, width)) sum -= static_cast<double>(loss);
-      require_finite(-sum, [&] {
-        return fmt::format("{}: question {}, choice {}", task.name, rows[row].question + 1, rows[row].choice + 1);
-      });
+      require<FaultError>(std::isfinite(sum), kNotFinite, task.name, "question", rows[row].question + 1);
     }
   });
-  return judged(task, sums);
+  TaskResult result{.length_unit = task.length_unit, .questions = static_cast<int64_t>(task.questions.size())};
+  for (size_t i = 0; i < task.questions.size(); ++i) {
+    const Question& question = task.questions[i];
+    const auto is_right = [&](const std::vector<double>& scores) {  // the first of equal ones, as numpy's argmax
+      return static_cast<size_t>(std::ranges::max_element(scores) - scores.begin()) == question.label;
+    };
+    std::vector<double> by_length = sums[i];
+    for (size_t j = 0; j < by_length.size(); ++j) by_length[j] /= question.choices[j].length;
+    result.right += is_right(sums[i]);
+    result.right_by_length += is_right(by_length);
+  }
+  return result;
 }
 
 }  // namespace mantissa

@@ -63,10 +63,7 @@ std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
                            std::string_view("warning: ").size(), Paths::kPassOver));
   }
   if (std::error_code error; std::filesystem::exists(folder + "/adapter_config.json", error)) {
-    log_warn(
-        "{}: the adapter of adapter_config.json, which transformers adds to its model, is not read; merge it by PEFT's "
-        "merge_and_unload()",
-        folder);
+    log_warn("{}: its adapter, which transformers adds, is not read; merge it by PEFT's merge_and_unload()", folder);
   }
   StoredTensors tensors = open_safetensors_folder(folder);
   add_prefix(tensors, family);

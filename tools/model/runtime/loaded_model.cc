@@ -8,7 +8,6 @@
 
 #include "core/backend/decorators.h"
 #include "core/base/check.h"
-#include "core/base/log.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/run_folder.h"
@@ -51,25 +50,20 @@ void require_same_model(const std::string& folder, const Config& saved, const Co
 // `path`: a model of another program, or a checkpoint folder.
 Config config_of_model(const std::string& path, const std::vector<std::string>& overrides) {
   if (is_foreign_model(path)) {
-    const ModelConfig model = read_foreign_config(path);  // errors without the name of a setting that nobody gave
+    read_foreign_config(path);  // errors without the name of a setting that nobody gave
     const std::string yaml = "data: {format: tokens}\ntrain: {init_from: " + format_text(path) + "}\n";
-    Config config = parse_config(yaml, path, overrides);
-    warn_beyond_positions("model.context", config.model.context, model.context);
-    return config;
+    return parse_config(yaml, path, overrides);
   }
   const Checkpoint checkpoint = read_manifest(path);
   return read_state(checkpoint.folder, [&] {
     const std::string yaml = checkpoint.state.at("config"), origin = checkpoint.folder + "/" + kManifestName;
     const Config run = parse_config(yaml, origin, overrides);
-    const Config saved = parse_config(yaml, origin);
-    require_same_model(checkpoint.folder, saved, run);
+    require_same_model(checkpoint.folder, parse_config(yaml, origin), run);
     Config config = config_of(run, checkpoint.step, checkpoint.state.at("run"));
     const bool is_given = std::ranges::any_of(overrides, [](const std::string& setting) {
       return setting.starts_with("model.context=") || setting.starts_with("model=");
     });
-    const int64_t positions = positions_of(path, saved.model);
-    if (!is_given) config.model.context = positions;
-    warn_beyond_positions("model.context", config.model.context, positions);
+    if (!is_given) config.model.context = positions_of(path, config.model);
     return config;
   });
 }
@@ -125,15 +119,8 @@ std::string TextDecoder::add(int32_t token) {
   return " " + std::to_string(token);
 }
 
-void warn_beyond_positions(std::string_view setting, int64_t wanted, int64_t positions) {
-  if (wanted <= positions) return;
-  log_warn("{} = {}: the model has learned {} positions; beyond them, its predictions are often poor", setting, wanted,
-           positions);
-}
-
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
                        const std::function<void(ModelRuntime& dry, const LoadedModel& model)>& passes, int local_rank) {
-  warn_of_lone_checkpoint(path);
   // Looked up once: this reads every byte of a run's newest checkpoint.
   const std::string found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
   LoadedModel model{.config = config_of_model(found, overrides), .runtime = nullptr, .text = nullptr};

@@ -51,9 +51,6 @@ class TextDecoder {
   std::optional<StreamingDecoder> decoder_;  // of a tokenizer
 };
 
-// Warns where a model with RoPE, which computes any position, is to see more of them than it has learned.
-void warn_beyond_positions(std::string_view setting, int64_t wanted, int64_t positions);
-
 struct LoadedModel {
   Config config;
   std::unique_ptr<ModelRuntime> runtime;

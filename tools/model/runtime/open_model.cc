@@ -7,7 +7,6 @@
 #include <set>
 
 #include "core/base/check.h"
-#include "core/base/log.h"
 #include "core/io/json_node.h"
 #include "core/kernels/elementwise/args.h"
 #include "tools/config/data_paths.h"
@@ -90,7 +89,10 @@ nlohmann::json carried_config(const std::string& path) {
   const std::string folder = carried_folder(path), file = folder + "/config.json";
   std::error_code error;  // then it is not there
   if (folder.empty() || !std::filesystem::exists(file, error)) return nlohmann::json::object();
-  return read_json_object<ConfigError>(file);
+  nlohmann::json config = read_json_object<ConfigError>(file);
+  std::erase_if(config.get_ref<nlohmann::json::object_t&>(),  // numbers that JSON has not: see JsonNode::parse()
+                [](const auto& member) { return member.second == nlohmann::json::object(); });
+  return config;
 }
 
 std::set<int32_t> end_ids(const std::string& path) {
@@ -107,18 +109,6 @@ std::set<int32_t> end_ids(const std::string& path) {
   if (eos && !eos->value().is_array()) add(*eos);
   for (size_t i = 0; eos && eos->value().is_array() && i < eos->array().size(); ++i) add(eos->at(i));
   return ids;
-}
-
-void warn_of_lone_checkpoint(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code error;  // then it is not there
-  if (!fs::exists(path + "/" + kManifestName, error) || !carried_folder(path).empty()) return;
-  const fs::path run = fs::weakly_canonical(path, error).parent_path().parent_path();
-  if (fs::exists(run / "config.yaml", error)) return;
-  log_warn(
-      "{}: the folder of its run is missing (no {}): the tokenizer, chat template and positions of the model that the "
-      "run began with are not known here; name the checkpoint in RUN/checkpoints",
-      path, (run / "config.yaml").string());
 }
 
 int64_t positions_of(const std::string& path, const ModelConfig& model) {

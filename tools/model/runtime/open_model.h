@@ -30,10 +30,6 @@ nlohmann::json carried_config(const std::string& path);
 // transformers. Numbers beyond every vocabulary, such as -1, count for nothing.
 std::set<int32_t> end_ids(const std::string& path);
 
-// Warns of a checkpoint that was copied out of its run: what the run's folder has beside it, such as a tokenizer, is not
-// found.
-void warn_of_lone_checkpoint(const std::string& path);
-
 // The positions of the model at `path`. With RoPE they are at least the number in carried_config(): training on shorter
 // sequences takes no positions away.
 int64_t positions_of(const std::string& path, const ModelConfig& model);

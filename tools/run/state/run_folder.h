@@ -50,6 +50,7 @@ class RunFolder {
 inline constexpr const char* kResumeEntry = "resume";
 
 // The checkpoint of `path`: itself, or the newest valid one of a run or checkpoints folder. CheckpointError if absent.
+// Warns of a checkpoint that was copied out of its run.
 std::string find_checkpoint_folder(const std::string& path);
 
 // Whether this is the folder of a checkpoint of the run itself.
