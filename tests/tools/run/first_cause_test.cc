@@ -88,6 +88,26 @@ TEST(FirstCause, OnlyTheStoppedRankOfThreeIsNamed) {
       (RankList{1, 2}));
 }
 
+// Once mpirun wakes it, a rank that was stopped in a collective looks as if it had reported.
+TEST(FirstCause, AllStoppedRanksThatTheWatchdogNames) {
+  const std::string named = "watchdog: no progress for 4 s\n  rank 0 does not answer (node a, process 70)",
+                    rest =
+                        "\n  rank 1 waits in collective 12 (node_barrier), phase reduce of step 41\n  stacks are in r";
+  const auto cause_by = [](const std::string& report) {
+    return cause_of("named", {BoxFile(0, 3).passes(90, 41, 10).waits(110, 41, 11).beats(9500),
+                              BoxFile(1, 3).passes(100, 41, 11).waits(120, 41, 12).ends(9000, kHang, report),
+                              BoxFile(2, 3).passes(100, 41, 11).waits(119, 41, 12).beats(9500)});
+  };
+  const FirstCause cause = cause_by(named + "\n  rank 2 does not answer (node a, process 72)" + rest);
+  EXPECT_EQ(cause.ranks, (RankList{0, 2}));
+  EXPECT_EQ(cause.waiting, RankList{1});
+  EXPECT_EQ(cause.line,
+            "the job ended at step 41: ranks 0 and 2 stopped answering between phases of step 41; rank 1 waited for "
+            "them in collective 12 (node_barrier)");
+  EXPECT_EQ(cause_by(named + rest).ranks, RankList{0});
+  EXPECT_EQ(cause_by("watchdog: x\n  rank 2 does not answer (node").ranks, (RankList{0, 2})) << "it is cut off";
+}
+
 TEST(FirstCause, RankThatAnswersButStandsStill) {
   const FirstCause cause =
       cause_of("still", {BoxFile(0, 3).waits(100, 5, 12).beats(8000).ends(9000, kHang),
@@ -263,6 +283,20 @@ TEST(FirstCause, OutputThatNobodyReads) {
                 .line,
             "the job ended at step 5: rank 0 (node a, process 70) stopped answering in phase validation of step 5: its "
             "output was not read; rank 1 waited for it in collective 12 (node_barrier)");
+}
+
+// As after a SIGKILL of mpirun, which holds the output of its ranks.
+TEST(FirstCause, TheEndOfTheLauncherIsNoFailureOfARank) {
+  const std::string error = "its output was not read (SIGPIPE)";
+  const BoxFile unread = BoxFile(0, 2).done(100, 50).ends(101, 128 + SIGPIPE, error);
+  const FirstCause cause = cause_of("launcher", {unread, BoxFile(1, 2).waits(137, 50, 338, "all_gather_bytes")});
+  EXPECT_EQ(cause.line,
+            "the job ended at step 50: the launcher of the ranks, such as mpirun, was killed or ended: nobody read the "
+            "output of rank 0 any more (SIGPIPE)");
+  EXPECT_EQ(cause.kind, Kind::kUnclear);
+  EXPECT_EQ(cause.ranks, RankList{});
+  EXPECT_EQ(cause_of("no_launcher", {BoxFile(0, 1).done(100, 50).ends(101, 128 + SIGPIPE, error)}).line,
+            "rank 0 failed between phases of step 50: " + error);
 }
 
 TEST(FirstCause, TimesAreThoseOfTheReadersZone) {

@@ -1,6 +1,7 @@
 #include <fmt/chrono.h>
 
 #include <algorithm>
+#include <csignal>
 #include <iterator>
 
 #include "core/base/error.h"
@@ -114,7 +115,7 @@ Ranks ranks_behind(const RunHistory& run, const Ranks& ranks) {
 // Ranks that had not answered at the time of the first report of a watchdog. All later events have been left out. A
 // rank that lived after it and waited in the newest collective by then is none of them: it had reported, and took its
 // report back when the end of the job woke the stopped rank. A stopped rank may fail once it is woken.
-Ranks silent_at(const RunHistory& run, int64_t report_ns) {
+Ranks silent_by_events(const RunHistory& run, int64_t report_ns) {
   Ranks silent = run.with(RankEnd::kGone);
   for (const RankHistory& rank : run.ranks) {
     const bool has_failed_later = rank.end == RankEnd::kFailed && rank.beat_ns > report_ns && !rank.waits_in;
@@ -126,6 +127,20 @@ Ranks silent_at(const RunHistory& run, int64_t report_ns) {
   return held_up.empty() ? silent : held_up;
 }
 
+// As the report names them (who_is_missing()): a rank stopped in a collective looks by its events like a rank that had
+// reported. The box cuts a long report off.
+Ranks silent_at(const RunHistory& run, const std::string& report, int64_t report_ns) {
+  const auto says = [&report](const std::string& part) { return report.find(part) != std::string::npos; };
+  const bool names_all = says(" does not answer") && says("\n  stacks are in ");
+  const Ranks by_events = names_all ? Ranks() : silent_by_events(run, report_ns);
+  Ranks silent;
+  for (const RankHistory& rank : run.ranks) {
+    const bool is_named = says(fmt::format("\n  rank {} does not answer", rank.rank));
+    if (is_named || std::ranges::count(by_events, rank.rank) > 0) silent.push_back(rank.rank);
+  }
+  return silent;
+}
+
 std::string output_unread(const RankHistory& rank) { return rank.output_unread ? ": its output was not read" : ""; }
 
 FirstCause cause_of(const RunHistory& run, Kind kind, const Ranks& ranks, int64_t unix_ns) {
@@ -134,6 +149,16 @@ FirstCause cause_of(const RunHistory& run, Kind kind, const Ranks& ranks, int64_
 
 FirstCause failure(const RunHistory& run, int first) {
   const RankHistory& failed = of(run, first);
+  const bool is_alone = run.ranks.size() == 1;
+  // Where there are several ranks, their launcher reads the output.
+  if (!is_alone && failed.exit_code == 128 + SIGPIPE && failed.error.starts_with("its output was not read")) {
+    FirstCause cause{.kind = Kind::kUnclear, .unix_ns = failed.ended_ns};
+    cause.line = fmt::format(
+        "{}the launcher of the ranks, such as mpirun, was killed or ended: nobody read the output "
+        "of rank {} any more (SIGPIPE)",
+        ended_at(run), first);
+    return cause;
+  }
   // An error of communication may be the echo of a rank that died. Ranks that waited for the failed rank are its echo.
   if (failed.exit_code == static_cast<int>(ExitCode::kComm)) {
     const Ranks silent = filtered(run, run.with(RankEnd::kGone), [&](const RankHistory& rank) {
@@ -151,7 +176,6 @@ FirstCause failure(const RunHistory& run, int first) {
     }
   }
   FirstCause cause = cause_of(run, Kind::kFailed, {first}, failed.ended_ns);
-  const bool is_alone = run.ranks.size() == 1;
   const auto decided_with_it = [&](const RankHistory& rank) {
     return rank.end == RankEnd::kFailed && rank.step == failed.step && rank.error == failed.error;
   };
@@ -177,9 +201,10 @@ Ranks ranks_cut_off(const RunHistory& run, const Ranks& behind) {
   return run.has_several_hosts() ? filtered(run, behind, begun_by_all) : Ranks();
 }
 
-FirstCause hang(const RunHistory& run, int64_t ended_ns) {
+// `reporter`: the rank whose watchdog gave up first.
+FirstCause hang(const RunHistory& run, const RankHistory& reporter, int64_t ended_ns) {
   const Ranks ended = run.with(RankEnd::kHang);
-  FirstCause cause{.kind = Kind::kHang, .ranks = silent_at(run, ended_ns), .unix_ns = ended_ns};
+  FirstCause cause{.kind = Kind::kHang, .ranks = silent_at(run, reporter.error, ended_ns), .unix_ns = ended_ns};
   const bool has_answered = cause.ranks.empty();
   if (cause.ranks.empty()) cause.ranks = ranks_behind(run, ended);
   if (const Ranks cut_off = ranks_cut_off(run, cause.ranks); has_answered && !cut_off.empty()) {
@@ -282,9 +307,11 @@ FirstCause find_first_cause(const RunHistory& run) {
   const Ranks failed = run.with(RankEnd::kFailed), hung = run.with(RankEnd::kHang);
   if (!failed.empty() || !hung.empty()) {
     const int failure_rank = failed.empty() ? -1 : earliest(run, failed, ended);
-    const int64_t hang_ns = hung.empty() ? 0 : ended(of(run, earliest(run, hung, ended)));
-    const bool failed_first = hung.empty() || (failure_rank >= 0 && ended(of(run, failure_rank)) <= hang_ns);
-    return failed_first ? failure(run, failure_rank) : hang(run, hang_ns);
+    const int hung_rank = hung.empty() ? -1 : earliest(run, hung, ended);
+    const bool failed_first =
+        hung.empty() || (failure_rank >= 0 && ended(of(run, failure_rank)) <= ended(of(run, hung_rank)));
+    if (failed_first) return failure(run, failure_rank);
+    return hang(run, of(run, hung_rank), ended(of(run, hung_rank)));
   }
   if (count(RankEnd::kGone) > 0) return silence(run);
   if (count(RankEnd::kRunning) > 0) {

@@ -76,7 +76,7 @@ struct FirstCause {
     kFailed,   // a rank reported an error
     kGone,     // a rank was killed, or lost its node
     kHang,     // a rank stood still, and the watchdog ended the job
-    kUnclear,  // all ranks were killed, and none is known to be the first
+    kUnclear,  // all ranks or their launcher were killed, and no rank is known to be the first
   };
 
   Kind kind = Kind::kUnclear;
