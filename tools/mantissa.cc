@@ -1,7 +1,9 @@
 // The program `mantissa`: its command line as a whole, with help, words that were mistyped, completion in shells. All
 // of it is read off the verbs and options as they were added.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/version.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -364,11 +366,20 @@ int checked_output(int code) {
   return code == 0 ? static_cast<int>(ExitCode::kData) : code;
 }
 
+// Else the next file that is opened takes the number of a closed standard output or error, and gets lines of the log. A
+// write to these still fails: they are open for reading.
+void open_closed_standard_files() {
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) < 0) ::open("/dev/null", O_RDONLY);  // gets the lowest free number
+  }
+}
+
 }  // namespace
 }  // namespace mantissa
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit then fails the write, which is handled
+  mantissa::open_closed_standard_files();  // before any file is opened
+  std::signal(SIGXFSZ, SIG_IGN);           // exceeding a file-size limit then fails the write, which is handled
   mantissa::report_lost_pages();
   mantissa::name_program(mantissa::version_line());
   mantissa::start_logging(mantissa::launcher_rank(), 1);
