@@ -241,7 +241,10 @@ ProbeLog::~ProbeLog() {
 }
 
 void ProbeLog::append(const ProbedStep& step) {
-  require<DataError>(fs::exists(path_), "{}: somebody removed it", path_);
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(path_, error);
+  require<DataError>(!error, "{}: somebody removed it", path_);
+  require<DataError>(bytes >= bytes_, "{}: somebody truncated it", path_);  // SQLite lets it grow only
   database_->run("BEGIN");
   for (const ProbeRow& row : step.rows) {
     const double amax = amax_of(row) / (has_loss_scale(row.role) ? static_cast<double>(step.loss_scale) : 1.0);
@@ -254,6 +257,7 @@ void ProbeLog::append(const ProbedStep& step) {
     insert_->step();
   }
   database_->run("COMMIT");
+  bytes_ = fs::file_size(path_, error);
 }
 
 Database open_probes(const std::string& path) {

@@ -121,6 +121,7 @@ class ProbeLog {
 
  private:
   std::string path_;
+  uintmax_t bytes_ = 0;  // of the file after the last step
   std::unique_ptr<Database> database_;
   std::optional<Database::Statement> insert_;
   std::map<std::pair<std::string, std::string>, double> amaxes_;  // of the previous probed step, by role and tensor

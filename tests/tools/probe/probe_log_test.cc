@@ -121,6 +121,15 @@ TEST(ProbeLog, ACutFileIsKeptAside) {
   }
 }
 
+TEST(ProbeLog, AFileThatIsTruncatedDuringTheRunTakesNoMoreRows) {
+  const std::string path = fresh_folder("probe_log_truncated") + "/probes.mtp";
+  ProbeLog log(path, std::nullopt);
+  for (const int64_t step : {0, 10}) log.append({.step = step, .rows = {tensor_row(1.0f)}});
+  std::filesystem::resize_file(path, 100);
+  EXPECT_EQ(testing::error_of([&] { log.append({.step = 20, .rows = {tensor_row(1.0f)}}); }),
+            path + ": somebody truncated it");
+}
+
 TEST(ProbeLog, AFinishedFileStandsAlone) {
   const std::string folder = fresh_folder("probe_log_alone"), path = folder + "/probes.mtp";
   { ProbeLog(path, std::nullopt).append({.step = 0, .rows = {tensor_row(1.0f)}}); }
