@@ -112,6 +112,12 @@ TEST(RunStatus, AKilledRunHasTheLastStepOfItsBlackBox) {
   EXPECT_EQ(run.held().text().substr(0, 26), "running: step 1200 of 5000");
 }
 
+TEST(RunStatus, AFolderInThePlaceOfTheFiguresIsAnError) {
+  const PreparedRun run("prom_folder");
+  std::filesystem::create_directory(run.path + "/metrics.prom");
+  EXPECT_THROW(run.health(), ConfigError);
+}
+
 // The error of a call while a file or folder may not be read.
 std::string error_without(const std::string& path, const std::function<void()>& call) {
   EXPECT_EQ(chmod(path.c_str(), 0), 0);

@@ -210,6 +210,9 @@ RunStatus read_status(const std::string& run_dir, double now) {
   for (const std::string& file : {lock, run_dir + "/" + kMetricsPromName, run_dir + "/" + kRunLogName}) {
     require_readable(file);
   }
+  require<ConfigError>(!std::filesystem::is_directory(run_dir + "/" + kMetricsPromName),
+                       "'{}/{}' is a folder: expected the figures of the run, a file; remove the folder", run_dir,
+                       kMetricsPromName);
   const auto begun = changed_at(lock);
   RunStatus status{.figures = read_metrics_prom(run_dir), .begun = to_seconds(begun.value_or(timespec{}))};
   if (!begun && !status.figures) {
