@@ -320,6 +320,8 @@ TEST(RunStatusOfARun, ASlowRankIsNamedWithItsNode) {
   EXPECT_NE(status(run).output.find("is slow: "), std::string::npos) << status(run).output;
 }
 
+using Link = void (*)(const std::filesystem::path&, const std::filesystem::path&);
+
 // A link that somebody has planted in the run folder must not lead to a file elsewhere.
 TEST(RunFolder, NoFileIsWrittenThroughALink) {
   const ThreadedRun run("planted_links");
@@ -335,7 +337,6 @@ TEST(RunFolder, NoFileIsWrittenThroughALink) {
                                           "watchdog/stacks-rank-0000.txt",
                                           "black_box/rank-0000.box"};
   const std::vector<std::string> settings = {"profile=true", "probe.enabled=true", "probe.interval=3"};
-  using Link = void (*)(const std::filesystem::path&, const std::filesystem::path&);
   for (const Link link : {Link(std::filesystem::create_symlink), Link(std::filesystem::create_hard_link)}) {
     for (const char* last : {"train.stop_at_step=8", "train.steps=20"}) {  // a new run, and its continuation
       write_file(target, "kept");
@@ -355,19 +356,14 @@ TEST(RunFolder, NoFileIsWrittenThroughALink) {
   }
 }
 
-// The next files got the numbers of closed ones, and lines of the log went into them.
 TEST(RunFolder, ClosedStandardFilesAreNoFilesOfTheRun) {
-  const SmallRun run("closed_standard_files");
-  const std::string text = read_file(run.data_path());
+  const SmallRun run("closed_standard_files");  // lines of the log went into its lock
   const std::string train = command_line(program_under_test(), {"train", run.config_path()});
   for (const char* const closed : {"<&- 2>&-", "<&- >&- 2>&-"}) {
-    SCOPED_TRACE(closed);
     std::filesystem::remove_all(run.run_dir());
     EXPECT_EQ(run_shell(fmt::format("({} {})", train, closed)).exit_code, 0);
     const std::string lock = read_file(run.run_dir() + "/lock");
     EXPECT_TRUE(lock.starts_with("host ") && lock.find('\n') == std::string::npos) << lock;
-    EXPECT_EQ(read_file(run.data_path()), text);
-    EXPECT_EQ(count_of(log_of(run), kLine + "step 20/20 "), 1u) << log_of(run);
   }
   const Outcome shown =
       run_shell(fmt::format("({} >&-)", command_line(program_under_test(), {"status", run.run_dir()})));
@@ -392,12 +388,17 @@ TEST(RunFolder, NothingIsRemovedBehindALink) {
     EXPECT_TRUE(std::filesystem::exists(kept));
     std::filesystem::remove(link);
   }
-  std::filesystem::remove(run.run_dir() + "/lock");
-  std::filesystem::create_hard_link(kept, run.run_dir() + "/lock");
-  const Outcome outcome = run.try_train(1, {});
-  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_NE(unwrapped(outcome.output).find("its lock: it has a second name"), std::string::npos) << outcome.output;
-  EXPECT_EQ(read_file(kept), "kept");
+  const std::pair<Link, const char*> links[] = {
+      {Link(std::filesystem::create_symlink), "its lock: it is a symbolic link"},
+      {Link(std::filesystem::create_hard_link), "its lock: it has a second name"}};
+  for (const auto& [make_link, message] : links) {
+    std::filesystem::remove(run.run_dir() + "/lock");
+    make_link(kept, run.run_dir() + "/lock");
+    const Outcome outcome = run.try_train(1, {});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_NE(unwrapped(outcome.output).find(message), std::string::npos) << outcome.output;
+    EXPECT_EQ(read_file(kept), "kept");
+  }
   // The run folder itself may lie elsewhere.
   std::filesystem::remove_all(run.run_dir());
   std::filesystem::create_directory_symlink(other, run.run_dir());
