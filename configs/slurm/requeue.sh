@@ -2,7 +2,7 @@
 #
 # Runs the command, which starts the ranks, and passes signals of Slurm on as SIGUSR1: the ranks then save a checkpoint and end
 # with exit code 75. In that case the job goes back to the queue; its next start continues the training. So it does after code
-# 138, where SIGUSR1 came before the ranks could take it, and after code 0 of a later start whose ranks did not start. Other
+# 138 of a training, where SIGUSR1 came before the ranks could take it, and after code 0 of a later start whose ranks did not start. Other
 # codes end the job, except while it is being preempted: mpirun then has a code of its own, since Slurm ends its daemons on the
 # other nodes.
 # A job that is being cancelled is not requeued.
@@ -75,7 +75,7 @@ run_and_requeue() {
     code=75
   fi
   if [[ $code != 0 && $(squeue --noheader --format=%T --jobs="$job") == RUNNING ]] &&
-    { [[ $code == 75 || $code == 138 ]] || is_preempted; }; then
+    { [[ $code == 75 || "$code $* " == 138" "*" train "* ]] || is_preempted; }; then
     trap - TERM
     scontrol requeue "$job" && exec sleep 60 # Slurm ends this script by SIGTERM
   fi

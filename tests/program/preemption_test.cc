@@ -160,6 +160,7 @@ TEST(Supervise, RestartsOnlyWhereThatHelps) {
                          Row{205, "", 2},
                          Row{75, "--preempted ", 2},
                          Row{138, "--preempted ", 2},
+                         Row{143, "--preempted ", 2},
                          Row{1, "--also 3,1 ", 2},
                          Row{0, "", 1},
                          Row{1, "", 1},
@@ -179,6 +180,27 @@ TEST(Supervise, RestartsOnlyWhereThatHelps) {
     const Outcome outcome = run_shell(kSupervise + row.options + command_with_codes(folder, {row.code}));
     EXPECT_EQ(outcome.exit_code, row.starts == 2 ? 0 : row.code) << outcome.output;
     EXPECT_EQ(starts_in(folder), row.starts) << outcome.output;
+  }
+}
+
+// configs/slurm/requeue.sh. The commands of Slurm do nothing but print their arguments.
+TEST(Requeue, OnlyATrainingGoesBackToTheQueueAfterAnEarlySignal) {
+  const std::string command = fresh_folder("requeued") + "/mantissa";
+  const auto output_of = [&](int code, const std::string& verb) {
+    write_file(command, fmt::format("exit {}\n", code));
+    return run_shell(
+               fmt::format("SLURM_JOB_ID=7 bash -c 'squeue() {{ echo RUNNING; }}; scontrol() {{ echo \"scontrol $*\"; "
+                           "false; }}; source configs/slurm/requeue.sh; run_and_requeue sh {} {} a.yaml'",
+                           command, verb))
+        .output;
+  };
+  constexpr const char* kRequeue = "scontrol requeue 7";
+  EXPECT_NE(output_of(138, "train").find(kRequeue), std::string::npos);
+  EXPECT_NE(output_of(75, "train").find(kRequeue), std::string::npos);
+  for (const char* const verb : {"compare", "evaluate", "analyze model"}) {
+    const std::string output = output_of(138, verb);
+    EXPECT_NE(output.find("exit code 138"), std::string::npos) << output;
+    EXPECT_EQ(output.find(kRequeue), std::string::npos) << output;
   }
 }
 
