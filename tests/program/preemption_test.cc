@@ -117,6 +117,29 @@ TEST(RestartedJob, DoesNotBeginAnewOnceMore) {
   expect(" at step 8 ", "MANTISSA_RESTARTED=yes ", back, 9);
 }
 
+// Without its lock, a second job could begin in the folder.
+TEST(Preemption, ALockThatIsRemovedIsMadeAgain) {
+  const std::vector<std::string> settings = {"train.steps=1000000", "train.max_minutes=0.1",
+                                             "train.log_interval=100000", "checkpoint.interval=0"};
+  const auto count_of = [](const Outcome& outcome, const std::string& part) {
+    int count = 0;
+    for (size_t at = 0; (at = outcome.output.find(part, at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  const SmallRun run("lock_removed"), other("lock_taken");
+  const std::string lock = run.run_dir() + "/lock", taken = other.run_dir() + "/lock";
+  Outcome outcome = interrupt(run, "", fmt::format("rm '{}'; kill -USR1 $job", lock), settings);
+  EXPECT_EQ(outcome.exit_code, kPreempted) << outcome.output;
+  EXPECT_EQ(count_of(outcome, "somebody removed '" + lock + "' during the run; it is made again"), 1) << outcome.output;
+  EXPECT_TRUE(read_file(lock).starts_with("host ")) << outcome.output;
+
+  outcome = interrupt(other, "", fmt::format("rm '{0}'; exec 9>'{0}'; flock 9; kill -USR1 $job", taken), settings);
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
+  EXPECT_EQ(count_of(outcome, "somebody removed '" + taken + "' during the run, and another job has begun there"), 1)
+      << outcome.output;
+  EXPECT_EQ(count_of(outcome, "checkpoint saved"), 0) << outcome.output;
+}
+
 // ---- tools/supervise.
 
 TEST(Supervise, Help) {

@@ -77,6 +77,13 @@ std::string launcher(int ranks) {
   return fmt::format("mpirun -np {} {}", ranks, geteuid() == 0 ? "--allow-run-as-root " : "");
 }
 
+bool is_at(const std::string& path, int descriptor) {
+  struct stat mine {
+  }, there{};
+  if (descriptor < 0 || fstat(descriptor, &mine) != 0 || stat(path.c_str(), &there) != 0) return false;
+  return mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+}
+
 bool stops_early(const Config& run) { return run.train.last_step() < run.train.steps; }
 
 }  // namespace
@@ -136,29 +143,26 @@ void RunFolder::release() {
   }
 }
 
-bool RunFolder::is_still_there() const {
-  struct stat mine {
-  }, there{};
-  if (folder_ < 0 || fstat(folder_, &mine) != 0 || stat(path_.c_str(), &there) != 0) return false;
-  return mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
-}
-
 void RunFolder::ensure_held() {
-  if (is_still_there()) return;
+  const std::string lock = path_ + "/" + kLockName;
+  const bool has_folder = is_at(path_, folder_);
+  if (has_folder && is_at(lock, lock_)) return;
   release();
+  const std::string lost = has_folder
+                               ? fmt::format("somebody removed '{}' during the run", lock)
+                               : fmt::format("somebody removed '{}' during the run, with its checkpoints", path_);
   // Even if that job has ended: its checkpoints would be taken for this run's.
-  for (const char* const name : {"/config.yaml", "/checkpoints"}) {
-    if (!fs::exists(path_ + name)) continue;
-    throw CheckpointError("somebody removed '{}' during the run, with its checkpoints, and another job has begun there",
-                          path_);
-  }
+  const bool is_used =
+      has_folder ? fs::exists(lock) : fs::exists(path_ + "/config.yaml") || fs::exists(checkpoint_root(path_));
+  require<CheckpointError>(!is_used, "{}, and another job has begun there", lost);
   try {
     hold();
     begin(time_);
     if (!config_.empty()) write_config_text();
   } catch (const ConfigError& error) {
-    throw CheckpointError("somebody removed '{}' during the run, with its checkpoints: {}", path_, error.what());
+    throw CheckpointError("{}: {}", lost, error.what());
   }
+  if (has_folder) return log_warn("train.run_dir: {}; it is made again. Only a lock keeps other jobs out", lost);
   log_warn("train.run_dir: somebody removed '{}' during the run; this run goes on in a new folder of that name", path_);
   log_warn("older checkpoints are lost; so are, until the next start, metrics.jsonl, run.log and the black boxes");
 }

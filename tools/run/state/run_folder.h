@@ -31,12 +31,11 @@ class RunFolder {
   // Replaces config.yaml by the resolved settings, as_kept(), at once: a reader sees the old file or the new one.
   void write_config(const Config& config);
 
-  // Where somebody has removed the folder that was locked: makes it, unless somebody has, locks it, writes its
+  // Where somebody has removed the lock, or the folder with it: makes it, unless somebody has, locks it, writes its
   // config.yaml and warns, once for each time. CheckpointError if it cannot be written or another job has begun in it.
   void ensure_held();
 
  private:
-  bool is_still_there() const;
   void hold();
   void release();
   void write_config_text() const;
