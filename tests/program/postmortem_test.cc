@@ -41,16 +41,31 @@ TEST(Start, EndsWhereARankDoesNotCome) {
   }
 }
 
+TEST(Start, ClosedStandardFilesAreNoFilesOfTheRun) {
+  const SmallRun run("closed_standard_files");  // lines of the log went into its lock
+  const std::string train = command_line(program_under_test(), {"train", run.config_path()});
+  for (const char* const closed : {"<&- 2>&-", "<&- >&- 2>&-"}) {
+    std::filesystem::remove_all(run.run_dir());
+    EXPECT_EQ(run_shell(fmt::format("({} {})", train, closed)).exit_code, 0);
+    const std::string lock = read_file(run.run_dir() + "/lock");
+    EXPECT_TRUE(lock.starts_with("host ") && lock.find('\n') == std::string::npos) << lock;
+  }
+  const Outcome shown =
+      run_shell(fmt::format("({} >&-)", command_line(program_under_test(), {"status", run.run_dir()})));
+  EXPECT_NE(shown.output.find("standard output cannot be written to its end"), std::string::npos) << shown.output;
+}
+
 // Verbs without a run folder are watched to their end, too.
 TEST(Start, AVerbEndsWhereARankStops) {
   const SmallRun run("stopped_verb");
   const std::string compare =
       command_line(program_under_test(), {"compare", run.config_path(), "--precisions", "fp32,bf16", "--steps",
                                           "1000000", "optimizer.warmup_steps=0", "watchdog.least_deadline_s=1"});
-  const Outcome outcome = run_shell(fmt::format(
-      "out={}/out; ({}{} >$out 2>&1 & job=$!; until grep -q ' runs of ' $out; do sleep 0.05; kill -0 $job || exit; done; "
-      "sleep 1; kill -STOP {}; timeout 60 tail -s 0.1 --pid $job -n +1 -f $out; wait $job)",
-      run.folder(), mpirun(2), compare, rank_1_of("$job")));
+  const Outcome outcome =
+      run_shell(fmt::format("out={}/out; ({}{} >$out 2>&1 & job=$!; until grep -q ' runs of ' $out; do sleep 0.05; "
+                            "kill -0 $job || exit; done; "
+                            "sleep 1; kill -STOP {}; timeout 60 tail -s 0.1 --pid $job -n +1 -f $out; wait $job)",
+                            run.folder(), mpirun(2), compare, rank_1_of("$job")));
   EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
   expect_part(outcome.output, "error: [rank 0] watchdog: no progress for 6 s: rank 0 (node ");
   expect_part(outcome.output, ") is in a collective or ends MPI,\n  which waits for all 2 ranks: one is stopped, ");
@@ -114,7 +129,8 @@ TEST(Postmortem, RunGoesOnWhenItsBlackBoxIsTruncated) {
   const Outcome outcome = interrupt(run, "", "truncate -s 0 '" + box + "'; sleep 0.5; kill -USR1 $job",
                                     {"train.steps=1000000", "train.log_interval=1000"});
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
-  expect_part(unwrapped(outcome.output), "rank-0000.box' was removed or truncated, or its file system lost it; training goes on");
+  expect_part(unwrapped(outcome.output),
+              "rank-0000.box' was removed or truncated, or its file system lost it; training goes on");
 }
 
 }  // namespace

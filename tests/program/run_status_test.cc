@@ -356,20 +356,6 @@ TEST(RunFolder, NoFileIsWrittenThroughALink) {
   }
 }
 
-TEST(RunFolder, ClosedStandardFilesAreNoFilesOfTheRun) {
-  const SmallRun run("closed_standard_files");  // lines of the log went into its lock
-  const std::string train = command_line(program_under_test(), {"train", run.config_path()});
-  for (const char* const closed : {"<&- 2>&-", "<&- >&- 2>&-"}) {
-    std::filesystem::remove_all(run.run_dir());
-    EXPECT_EQ(run_shell(fmt::format("({} {})", train, closed)).exit_code, 0);
-    const std::string lock = read_file(run.run_dir() + "/lock");
-    EXPECT_TRUE(lock.starts_with("host ") && lock.find('\n') == std::string::npos) << lock;
-  }
-  const Outcome shown =
-      run_shell(fmt::format("({} >&-)", command_line(program_under_test(), {"status", run.run_dir()})));
-  EXPECT_NE(shown.output.find("standard output cannot be written to its end"), std::string::npos) << shown.output;
-}
-
 // A run removes old checkpoints and the rest of a killed start, and empties its lock.
 TEST(RunFolder, NothingIsRemovedBehindALink) {
   const ThreadedRun run("linked_folders");
