@@ -278,7 +278,8 @@ void export_hf(const ExportRequest& request, const Weights& weights) {
   const std::string carried = carried_folder(request.run);
   const nlohmann::json config = carried_config(request.run);
   std::optional<std::string> wanted;
-  if (const auto type = config.find("model_type"); type != config.end() && type->is_string()) wanted = *type;
+  if (const auto type = config.find("model_type"); type != config.end() && type->is_string())
+    wanted = type->get<std::string>();
   if (!request.family.empty()) {
     const std::vector<std::string> lacks =
         obstacles(family_of({{"model_type", request.family}}, "--family"), weights.model());
