@@ -103,13 +103,53 @@ TEST(RunReport, ComparesSettingsAndValidationLosses) {
             "2 done; the lowest validation loss is that of runs_compared_b: 2.5000 at step 200");
   EXPECT_EQ(figures.at("settings").at("rows"),
             json::array({{{"setting", "precision.compute"}, {"values", {"bf16", "fp16"}}}}));
-  // Losses per token of another tokenizer are no better or worse.
-  write_file(b.path + "/config.yaml", "data: {format: tokens, train: [tokens.bin]}\n");
-  EXPECT_EQ(examine_runs({a.path, b.path}, PreparedRun::now()).at("verdict").at("line"),
-            "2 done; losses are not ranked: they are per token, and the tokenizers or vocabularies differ");
   write_file(b.path + "/config.yaml", "model: {layers: many}\n");
   const json unreadable = examine_runs({a.path, b.path}, PreparedRun::now());
   EXPECT_TRUE(unreadable.at("settings").contains("reason"));
+  EXPECT_TRUE(unreadable.at("verdict").at("line").get<std::string>().starts_with(
+      "2 done; losses are not ranked: " + b.path + "/config.yaml"))
+      << unreadable.at("verdict");
+  std::filesystem::remove(b.path + "/config.yaml");
+  EXPECT_EQ(examine_runs({a.path, b.path}, PreparedRun::now()).at("verdict").at("line"),
+            "2 done; losses are not ranked: " + b.path + " cannot be read");
+}
+
+// Means over other tokens are no better or worse.
+TEST(RunReport, RanksOnlyLossesOfTheSameTokens) {
+  PreparedRun a("ranked_a"), b("ranked_b");
+  fill(a, "bf16", 2.75);
+  fill(b, "bf16", 2.5);
+  const auto compared = [&](const std::string& one, const std::string& other) {
+    write_file(a.path + "/config.yaml", one);
+    write_file(b.path + "/config.yaml", other);
+    return examine_runs({a.path, b.path}, PreparedRun::now()).at("verdict");
+  };
+  const std::string common = "data: {train: [text.txt]}\n", encoder = "model: {name: encoder}\n" + common,
+                    own = "data: {train: [text.txt], validation: [one.txt]}\n";
+  const struct {
+    std::string one, other, differing;  // differing: empty if they are ranked
+  } cases[] = {
+      {common, "data: {format: tokens, train: [text.txt]}\n", "data.format"},
+      {common, "data: {train: [other.txt]}\n", "data.train"},
+      {common, "data: {train: [text.txt], validation_fraction: 0.1}\n", "data.validation_fraction"},
+      {own, "data: {train: [text.txt], validation: [two.txt]}\n", "data.validation"},
+      {own, "data: {train: [other.txt], validation: [one.txt]}\n", ""},
+      {common, "data: {train: [text.txt], packing: documents}\n", "data.end_of_text, data.packing"},
+      {encoder, "model: {name: encoder}\ndata: {train: [text.txt], mask_fraction: 0.3}\n", "data.mask_fraction"},
+      {common, "data: {train: [text.txt], mask_fraction: 0.3}\n", ""},  // it has no effect
+      {common, encoder, "data.mask_fraction, data.mask_token, model.name"},
+  };
+  const std::string not_ranked = "2 done; losses are not ranked: they are means over different tokens, as the runs ";
+  for (const auto& [one, other, differing] : cases) {
+    const auto line = compared(one, other).at("line").get<std::string>();
+    if (differing.empty()) {
+      EXPECT_TRUE(line.starts_with("2 done; the lowest validation loss is that of")) << line;
+    } else {
+      EXPECT_EQ(line, not_ranked + "differ in " + differing);
+    }
+  }
+  const json longer = compared(common, "model: {context: 64}\n" + common);
+  EXPECT_EQ(longer.at("details").back(), "model.context differs: more of it alone lowers a loss");
 }
 
 TEST(RunReport, NamesTellRunsApart) {

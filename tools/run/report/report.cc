@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -93,6 +94,16 @@ Json training_settings(const Config& config) {
                                  path.starts_with("optimizer.") || path == "train.global_batch";
     if (shapes_training && std::ranges::count(kOfPrecision, path) == 0) settings[path] = value;
   }
+  return settings;
+}
+
+std::map<std::string, std::string> loss_settings(const Config& config) {
+  std::set<std::string> paths = {"model.vocab", "data.format", "data.validation", "data.tokenizer", "data.packing"};
+  if (config.data.sets_tail_aside()) paths.insert({"data.train", "data.validation_fraction"});
+  if (config.data.packs_documents()) paths.insert("data.end_of_text");
+  if (config.model.name == "encoder") paths.insert({"model.name", "data.mask_fraction", "data.mask_token"});
+  auto settings = flatten(config);
+  std::erase_if(settings, [&](const auto& setting) { return !paths.contains(setting.first); });
   return settings;
 }
 
@@ -233,6 +244,27 @@ nlohmann::json read_figures(const std::string& path, const std::string& writer) 
     return nlohmann::json::parse(file);
   } catch (const nlohmann::json::exception& error) {
     throw ConfigError("{}: expected a file that {} wrote with --json: {}", path, writer, error.what());
+  }
+}
+
+std::vector<std::string> short_names(const std::vector<std::string>& folders) {
+  std::vector<std::filesystem::path> paths;
+  for (const std::string& folder : folders) {
+    std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+    paths.push_back(path.has_filename() ? path : path.parent_path());
+  }
+  for (size_t parts = 1;; ++parts) {
+    std::vector<std::string> names;
+    bool are_whole = true;
+    for (const auto& path : paths) {
+      std::filesystem::path name, rest = path;
+      for (size_t i = 0; i < parts && rest.has_filename(); ++i, rest = rest.parent_path()) {
+        name = name.empty() ? rest.filename() : rest.filename() / name;
+      }
+      are_whole &= !rest.has_filename();
+      names.push_back(name);
+    }
+    if (are_whole || std::set(names.begin(), names.end()).size() == names.size()) return names;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,9 @@ std::string describe_model(const ModelConfig& model);
 // The settings that identify a training, whatever its precision and length: "model.width": "128". Figures of verbs
 // carry them as "training", so that different trainings are not mixed.
 Json training_settings(const Config& config);
+
+// The settings of the tokens in a validation loss. Losses of runs with other values cannot be ranked.
+std::map<std::string, std::string> loss_settings(const Config& config);
 
 // How a table's column prints a value.
 using CellText = std::function<std::string(const Json&)>;
@@ -127,6 +131,9 @@ class OutputFile {
 
 // Figures that `writer`, named in errors, wrote with --json. ConfigError if the file cannot be read or is no JSON.
 nlohmann::json read_figures(const std::string& path, const std::string& writer = "a verb");
+
+// Names of folders: the last parts of their paths, as many as distinguish them.
+std::vector<std::string> short_names(const std::vector<std::string>& folders);
 
 struct NamedFile {
   std::string name;  // in errors: "--json"

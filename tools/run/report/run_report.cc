@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <regex>
-#include <set>
 
 #include "core/base/error.h"
 #include "core/base/wrapped_text.h"
@@ -16,6 +14,7 @@
 #include "tools/config/data_paths.h"
 #include "tools/run/metrics/metric_table.h"
 #include "tools/run/metrics/metrics_file.h"
+#include "tools/run/metrics/step_report.h"
 #include "tools/run/report/report.h"
 #include "tools/run/watch/watch.h"
 
@@ -126,13 +125,9 @@ int64_t step_of(const Json& record) {
   return step > 0.0 && step < 1e15 ? static_cast<int64_t>(step) : 0;
 }
 
-double median_of(const std::vector<double>& values) {
-  std::vector<double> known;
-  std::ranges::copy_if(values, std::back_inserter(known), [](double value) { return std::isfinite(value); });
-  if (known.empty()) return NAN;
-  const auto middle = known.begin() + std::ssize(known) / 2;
-  std::ranges::nth_element(known, middle);
-  return *middle;
+double median_of(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
+  return quantile(std::move(values), 0.5);
 }
 
 // ---- The parts of one run
@@ -272,53 +267,38 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
 
 // ---- All runs
 
-// The last parts of the paths, as many as distinguish them.
-std::vector<std::string> names_of(const std::vector<std::string>& folders) {
-  std::vector<std::filesystem::path> paths;
-  for (const std::string& folder : folders) {
-    std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
-    paths.push_back(path.has_filename() ? path : path.parent_path());
+using Settings = std::map<std::string, std::string>;
+
+Json differing(const std::vector<Settings>& of_runs) {
+  Settings all;
+  for (const Settings& settings : of_runs) all.insert(settings.begin(), settings.end());
+  Json rows = Json::array();
+  for (const auto& [path, one] : all) {
+    std::vector<std::string> values;
+    values.reserve(of_runs.size());
+    for (const Settings& settings : of_runs) values.push_back(settings.contains(path) ? settings.at(path) : "–");
+    if (path == "train.run_dir" || std::ranges::count(values, values.front()) == std::ssize(values)) continue;
+    rows.push_back({{"setting", path}, {"values", values}});
   }
-  for (size_t parts = 1;; ++parts) {
-    std::vector<std::string> names;
-    bool are_whole = true;
-    for (const auto& path : paths) {
-      std::filesystem::path name, rest = path;
-      for (size_t i = 0; i < parts && rest.has_filename(); ++i, rest = rest.parent_path()) {
-        name = name.empty() ? rest.filename() : rest.filename() / name;
-      }
-      are_whole &= !rest.has_filename();
-      names.push_back(name);
-    }
-    if (are_whole || std::set(names.begin(), names.end()).size() == names.size()) return names;
-  }
+  return rows;
 }
 
 Json settings_of(const std::vector<std::string>& folders) {
-  std::vector<std::map<std::string, std::string>> of_runs;
+  std::vector<Settings> of_runs, of_losses;
   for (const std::string& folder : folders) {
     const std::string path = configuration_file(folder);
     const auto text = text_of_file(path);
     if (!text) return {{"reason", path + " cannot be read"}};
     try {
-      of_runs.push_back(flatten(parse_config(*text, path)));
+      const Config config = parse_config(*text, path);
+      of_runs.push_back(flatten(config));
+      of_losses.push_back(loss_settings(config));
     } catch (const ConfigError& error) {
       return {{"reason", error.what()}};
     }
   }
   if (folders.size() == 1) of_runs.push_back(flatten(Config()));
-  std::set<std::string> paths;
-  for (const auto& settings : of_runs)
-    for (const auto& [path, value] : settings) paths.insert(path);
-  Json rows = Json::array();
-  for (const std::string& path : paths) {
-    std::vector<std::string> values;
-    values.reserve(of_runs.size());
-    for (const auto& settings : of_runs) values.push_back(settings.contains(path) ? settings.at(path) : "–");
-    if (path == "train.run_dir" || std::ranges::count(values, values.front()) == std::ssize(values)) continue;
-    rows.push_back({{"setting", path}, {"values", values}});
-  }
-  return {{"rows", rows}};
+  return {{"rows", differing(of_runs)}, {"of_losses", differing(of_losses)}};
 }
 
 // Adds the sentences on a run that a reader should see first. `kind` becomes worse if it must.
@@ -349,11 +329,14 @@ void describe_run(const Json& run, std::string& kind, std::vector<std::string>& 
                                 run["steps"], per_cent(share) + " %", run["causes"][0]["cause"]));
 }
 
-// Losses of different tokens cannot be ranked. `differing`: settings of the runs.
-bool have_common_tokens(const Json& differing) {
-  static const std::set<std::string> kOfTokens = {"data.format", "data.tokenizer", "model.vocab"};
-  const auto is_of_tokens = [](const Json& row) { return kOfTokens.contains(row["setting"].get<std::string>()); };
-  return std::ranges::none_of(differing.value("rows", Json::array()), is_of_tokens);
+// Why the losses of runs cannot be ranked; empty if they can.
+std::string why_not_ranked(const Json& settings) {
+  if (settings.contains("reason")) return settings["reason"];
+  std::string names;
+  for (const Json& row : settings["of_losses"]) {
+    names += (names.empty() ? "" : ", ") + row["setting"].get<std::string>();
+  }
+  return names.empty() ? "" : "they are means over different tokens, as the runs differ in " + names;
 }
 
 Json verdict_on(const Json& runs, const Json& settings) {
@@ -371,11 +354,14 @@ Json verdict_on(const Json& runs, const Json& settings) {
   if (runs.size() > 1) {
     line.clear();
     for (const auto& [state, number] : states) line += fmt::format("{}{} {}", line.empty() ? "" : ", ", number, state);
-    if (best != nullptr) {
-      line += have_common_tokens(settings)
+    if (const std::string why = why_not_ranked(settings); best != nullptr) {
+      line += why.empty()
                   ? fmt::format("; the lowest validation loss is that of {}: {:.4f} at step {}", (*best)["name"],
                                 (*best)["validation"]["best"], (*best)["validation"]["best_step"])
-                  : "; losses are not ranked: they are per token, and the tokenizers or vocabularies differ";
+                  : "; losses are not ranked: " + why;
+    }
+    for (const Json& row : settings.value("rows", Json::array())) {
+      if (row["setting"] == "model.context") details.push_back("model.context differs: more of it alone lowers a loss");
     }
   }
   return {{"kind", kind}, {"line", line}, {"details", details}};
@@ -386,7 +372,7 @@ Json verdict_on(const Json& runs, const Json& settings) {
 Json examine_runs(const std::vector<std::string>& folders, double now) {
   // Pages of many runs stay as quick as the page of one run.
   const size_t points = std::clamp<size_t>(4 * kReportPoints / folders.size(), 100, kReportPoints);
-  const std::vector<std::string> names = names_of(folders);
+  const std::vector<std::string> names = short_names(folders);
   Json runs = Json::array(), settings = settings_of(folders);
   for (size_t i = 0; i < folders.size(); ++i) runs.push_back(examine_run(folders[i], names[i], points, now));
   return {{"version", 1},

@@ -22,7 +22,7 @@ struct RunReportRequest {
 //                     name); series, evaluations, events, samples; skipped, skips, causes of skips
 //   charts    array   series, title, panel and form of the curves, and the headings of medians, by the table of metrics
 //   settings  object  values by run. Several runs: the settings that differ. One run: settings not at their defaults.
-//                     `reason` explains why there are none
+//                     of_losses: the same of loss_settings(). `reason` explains why there are none
 //
 // A series has at most kReportPoints parts: step, tokens and hours of its middle; mean, least and largest values.
 nlohmann::json examine_runs(const std::vector<std::string>& folders, double now);
