@@ -164,8 +164,16 @@ std::string to_text(const OpTimes& times, const Ceilings& ceilings) {
   text += "\n  ceilings:";
   for (const auto& [dtype, flops] : ceilings.gemm_flops)
     text += fmt::format(" GEMM {} {:.1f} GFLOP/s,", dtype, flops * 1e-9);
-  return text + (ceilings.memory_bytes > 0.0 ? fmt::format(" memory {:.2f} GB/s", ceilings.memory_bytes * 1e-9)
-                                             : std::string(" memory not measured"));
+  text += ceilings.memory_bytes > 0.0 ? fmt::format(" memory {:.2f} GB/s", ceilings.memory_bytes * 1e-9)
+                                      : std::string(" memory not measured");
+  constexpr double kMeaningful = 1.1;  // the rest is noise of the measurement
+  const bool is_exceeded = std::ranges::any_of(times.rows(), [&](const OpTime& row) {
+    return row.ms > 0.0 && 1e3 * ceilings.least_seconds(row.work).value_or(0.0) > kMeaningful * row.ms;
+  });
+  if (!is_exceeded) return text;
+  return text +
+         "\n  Above 110 % of a ceiling the figure means nothing: the data were in caches, or the ceilings were measured"
+         "\n  while something else ran on this machine.";
 }
 
 std::string to_chrome_trace(const std::vector<StepSpans>& steps, int rank) {

@@ -49,6 +49,12 @@ TEST(ProfileTable, HasRatesAndPerCentOfTheCeiling) {
   EXPECT_THAT(text, ::testing::EndsWith("ceilings: GEMM bf16 1000.0 GFLOP/s, memory 4.00 GB/s"));
 }
 
+TEST(ProfileTable, SaysThatFiguresFarAboveACeilingMeanNothing) {
+  const std::string text = to_text(two_steps(), {.gemm_flops = {{DType::kBF16, 1e12}}, .memory_bytes = 1e9});
+  EXPECT_THAT(text, ContainsRegex("forward +add +1\\.0 +1\\.000 +10\\.0 +3\\.00 +300\\.0\n"));
+  EXPECT_THAT(text, HasSubstr("memory 1.00 GB/s\n  Above 110 % of a ceiling the figure means nothing: "));
+}
+
 TEST(ProfileTable, WithoutCeilingsHasRatesAlone) {
   const std::string text = to_text(two_steps(), {});
   EXPECT_THAT(text, ContainsRegex("gemm bf16 +1\\.0 +4\\.000 +40\\.0 +500\\.0 +0\\.25\n"));
