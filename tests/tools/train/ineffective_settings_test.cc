@@ -53,6 +53,8 @@ TEST(DoubtfulSettings, AreNamedWithTheUsualValue) {
   EXPECT_EQ(doubts({}), "");
   EXPECT_EQ(doubts({"model.context=2", "model.init_stddev=0.5", "optimizer.lr=0.5"}), "");
   EXPECT_THAT(doubts({"model.context=1"}), HasSubstr("model.context = 1: each token sees only itself"));
+  EXPECT_THAT(doubts({"model.window=1"}), HasSubstr("model.window = 1: each token sees only itself"));
+  EXPECT_EQ(doubts({"model.window=1", "model.window_blocks=0"}), "") << "other blocks see more";
   EXPECT_THAT(doubts({"model.init_stddev=1e30"}), HasSubstr("model.init_stddev = 1e+30: steps may overflow"));
   EXPECT_THAT(doubts({"model.init_stddev=0"}), HasSubstr("model.init_stddev = 0: weights begin alike"));
   EXPECT_THAT(doubts({"optimizer.lr=10"}), HasSubstr("optimizer.lr = 10: steps move weights"));
