@@ -45,13 +45,18 @@ class Scratch {
   // Uninitialised; valid until the next request for this place.
   Tensor get(int place, DType dtype, Shape shape) {
     std::shared_ptr<Storage>& storage = places_.at(static_cast<size_t>(place));
-    const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
+    const auto bytes = static_cast<size_t>(shape.numel() * mantissa::size_bytes(dtype));
     if (!storage || storage->bytes() < bytes) {
       if (storage) stream_.synchronize();  // queued work may still use it
       storage.reset();
       storage = backend_.allocate(bytes, "probe");
     }
     return Tensor(storage, dtype, shape);
+  }
+  size_t size_bytes() const {
+    size_t bytes = 0;
+    for (const auto& storage : places_) bytes += storage ? storage->bytes() : 0;
+    return bytes;
   }
 
  private:

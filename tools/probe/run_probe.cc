@@ -161,6 +161,12 @@ std::vector<ProbeRow> UpdateProbe::rows() {
   return rows;
 }
 
+size_t UpdateProbe::size_bytes() const {
+  size_t bytes = scratch_.size_bytes();
+  for (const Piece& piece : pieces_) bytes += piece.before.size_bytes();
+  return bytes;
+}
+
 RunProbe::RunProbe(const Config& config, int linear_layers, ShardedState& state, DType reference)
     : config_(config.probe),
       communicator_(state.communicator),

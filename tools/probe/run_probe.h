@@ -40,6 +40,7 @@ class ProductProbe final : public ProductObserver {
   void on_product(const ObservedProduct& shown) override;
   // The tensors and products of each layer in the passes since begin(). Blocks.
   std::vector<ProbeRow> rows();
+  size_t size_bytes() const { return scratch_.size_bytes(); }
 
  private:
   // The findings about a tensor of a layer besides its counts.
@@ -94,6 +95,7 @@ class GradientProbe {
   void measure();
   // For each parameter: its summed gradient and, if the exchange rounds, the sent gradient and the sum's error. Blocks.
   std::vector<ProbeRow> rows();
+  size_t size_bytes() const { return rounds() ? received_.size_bytes() + exact_.size_bytes() : 0; }
 
  private:
   bool rounds() const { return communicator_.size() > 1 && reducer_.config().wire != DType::kF32; }
@@ -128,6 +130,7 @@ class UpdateProbe {
   // Changes between before() and after() of every parameter whose updates are known: the same ones on all ranks.
   // Blocks.
   std::vector<ProbeRow> rows();
+  size_t size_bytes() const;
 
  private:
   struct Piece {
@@ -174,6 +177,8 @@ class RunProbe {
   // The rows of the step, of all ranks. They include updates, as far as UpdateProbe knows them, if the step was applied
   // with a learning rate other than 0. Blocks; collective.
   ProbedStep end(int64_t step, float loss_scale, bool applied, double learning_rate);
+  // Tensors of the probes so far, without their small records.
+  size_t size_bytes() const { return products_.size_bytes() + gradients_.size_bytes() + updates_.size_bytes(); }
 
  private:
   const ProbeConfig config_;

@@ -12,7 +12,6 @@
 #include "core/cpu/fma_peak.h"
 #include "core/io/files.h"
 #include "core/profile/op_times.h"
-#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -62,13 +61,6 @@ std::string heading(const std::vector<RankProfile>& ranks, int rank, int warm_up
     text += fmt::format(" ({:.3f} to {:.3f} ms over {} ranks)", least->step_ms, most->step_ms, ranks.size());
   }
   return text;
-}
-
-// Linear layers in a pass of the configuration's model.
-int linear_layers(const Config& config) {
-  const auto ops = ops_of(config);
-  return static_cast<int>(
-      std::count_if(ops.begin(), ops.end(), [](const PlacedOp& op) { return op.op == Op::kLinear; }));
 }
 
 }  // namespace
@@ -170,10 +162,6 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
   if (!all_measured) speed.gemm_peak_flops = 0.0;
   if (!all_known || ranks_that_share(claims)) speed.datasheet_flops = 0.0;
   return speed;
-}
-
-RunProbe make_probe(const Config& config, ShardedState& state, DType reference) {
-  return RunProbe(config, linear_layers(config), state, reference);
 }
 
 ProbeRecorder::ProbeRecorder(const Config& config, ShardedState& state, const std::string& path,

@@ -58,9 +58,6 @@ double promised_flops(const BackendEntry& backend, int index, const PrecisionCon
 
 // ---- The probes of a training run, their file and their cost.
 
-// `config`: of the session that the state belongs to. `reference`: see ProductProbe. The state must outlive the probe.
-RunProbe make_probe(const Config& config, ShardedState& state, DType reference = DType::kF32);
-
 class ProbeRecorder final : public TrainObserver {
  public:
   // Rank 0 opens `path`, unless it is empty; if it cannot, it warns and the run continues without the file. The

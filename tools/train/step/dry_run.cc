@@ -73,12 +73,6 @@ Config with_micro_batches(Config config, int ranks, int64_t most) {
   return config;
 }
 
-// Its presence makes products keep what they read.
-class IdleObserver final : public ProductObserver {
- public:
-  void on_product(const ObservedProduct&) override {}
-};
-
 void require_matches(const AutocastPolicy& policy, const std::vector<PrecisionRule>& rules) {
   const auto unmatched = policy.unmatched_patterns();
   if (unmatched.empty()) return;
@@ -127,17 +121,19 @@ DryRun::DryRun(const Config& config, int ranks, std::unique_ptr<Backend> backend
       communicator_(std::make_unique<DryRanks>(ranks, ContributionPath::kExchanged)),
       session_(config_, *communicator_, dry_parts(std::move(backend), std::move(profiler))) {}
 
-void DryRun::run_all_steps() {
+size_t DryRun::run_all_steps() {
   TrainStep step(session_);
   step.calibrate();  // delayed scaling has the first batch to itself
   step.run();
-  if (config_.probe.enabled) {
-    IdleObserver observer;
-    StepWork work(session_);
-    work.load(0);
-    work.run({.observer = &observer});
-  }
   require_matches(session_.runtime.policy, config_.precision.rules);
+  if (!config_.probe.enabled) return 0;
+  RunProbe probe = make_probe(config_, session_.sharded);
+  StepWork work(session_);
+  work.load(0);
+  work.run({.observer = probe.products()});  // it makes products keep what they read
+  probe.before_update();
+  probe.after_update();
+  return probe.size_bytes();
 }
 
 size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {

@@ -31,8 +31,9 @@ class DryRun {
   DryRun(const Config& config, int ranks, std::unique_ptr<Backend> backend, std::unique_ptr<StepProfiler> profiler);
 
   Session& session() { return session_; }
-  // Runs every kind of step that the training has. ConfigError if a pattern of a precision rule matches no layer.
-  void run_all_steps();
+  // Runs every kind of step that the training has. Returns the bytes of its probes. ConfigError if a pattern of a
+  // precision rule matches no layer.
+  size_t run_all_steps();
 
  private:
   const std::optional<MutedRanges> muted_;  // unless profiled

@@ -17,11 +17,12 @@ namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
 // Estimates of a process, in MiB. Scratch memory of threads, libraries and the allocator: trainings on CPUs held 26 to
-// 75 beyond tensors and program. MPI: OpenMPI's segments and buffers. A GPU's context and its libraries' workspaces:
+// 86 beyond tensors and program. MPI: OpenMPI's segments and buffers. A GPU's context and its libraries' workspaces:
 // a context takes some 300 to 600 (PyTorch pull request 86509 has 274 with lazy loading), and a training of GPT-2 124M
 // took 192 beyond its tensors (docs/results/gpu_step.md). The host's part of CUDA, cuBLASLt, cuDNN and NCCL: not
 // measured.
-constexpr double kScratch = 64.0, kMpi = 64.0, kGpuContext = 800.0, kGpuHost = 2048.0;
+constexpr double kScratch = 96.0, kMpi = 64.0, kGpuContext = 800.0, kGpuHost = 2048.0;
+constexpr double kMargin = 1.05;  // Slurm kills a job that takes more than --mem
 
 // The device that packs weights in steps of `ranks` ranks; nullptr if the weights are not packed.
 std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
@@ -30,14 +31,15 @@ std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
 }
 
 const MemoryTable& largest(const std::vector<MemoryTable>& tables) {
-  return *std::ranges::max_element(tables, {}, [](const MemoryTable& table) { return table.total(); });
+  return *std::ranges::max_element(tables, {}, [](const MemoryTable& table) { return table.total() + table.probes; });
 }
+
+double tensors_mib(const MemoryTable& table) { return static_cast<double>(table.total() + table.probes) / kMib; }
 
 // The memory of a rank's process on its host, in MiB. Weights that the ranks of a node share are in the table by parts.
 double process_mib(const MemoryTable& table, int ranks, bool on_gpu) {
   const double program = static_cast<double>(proc_bytes("/proc/self/status", "VmHWM:", 0)) / kMib;
-  const double tensors = static_cast<double>(table.total()) / kMib;
-  return program + kScratch + (ranks > 1 ? kMpi : 0.0) + (on_gpu ? kGpuHost : tensors);
+  return program + kScratch + (ranks > 1 ? kMpi : 0.0) + (on_gpu ? kGpuHost : tensors_mib(table));
 }
 
 // Memory as the system counts it, in MiB: of a GPU, if the rank computes on one, of the process and of a node.
@@ -48,7 +50,7 @@ std::string process_text(const Config& config, const MemoryTable& table, const M
     text += fmt::format("\n  {:<12} {:>10.1f} MiB: {}", what, mib, why);
   };
   if (on_gpu) {
-    const double gpu = static_cast<double>(table.total()) / kMib + kGpuContext;
+    const double gpu = tensors_mib(table) + kGpuContext;
     std::string why = fmt::format("tensors, {:g} of context and libraries", kGpuContext);
     if (request.absent != nullptr) {
       const double there = request.absent->memory_bytes / kMib;
@@ -63,7 +65,8 @@ std::string process_text(const Config& config, const MemoryTable& table, const M
                   request.ranks > 1 ? fmt::format(", {:g} of MPI", kMpi) : ""));
   const int ranks = request.ranks_per_node > 0 ? request.ranks_per_node : request.ranks;
   const double node = process * ranks;
-  row("node", node, fmt::format("{}; for Slurm --mem={:.0f}G", counted(ranks, "rank"), std::ceil(node / 1024.0)));
+  row("node", node,
+      fmt::format("{}; for Slurm --mem={:.0f}G", counted(ranks, "rank"), std::ceil(kMargin * node / 1024.0)));
   if (!config.train.init_from.empty()) {
     text +=
         "\n  The files of train.init_from are mapped while they are read: their size more, which the system can take "
@@ -92,8 +95,10 @@ MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPa
 
 MemoryTable predict_memory_table(const Config& config, const DryRunOptions& options) {
   DryRun dry(config, options);
-  dry.run_all_steps();
-  return measure_memory_table(dry.session());
+  const size_t probes = dry.run_all_steps();
+  MemoryTable table = measure_memory_table(dry.session());
+  table.probes = probes;
+  return table;
 }
 
 std::vector<MemoryTable> predict_memory_tables(const Config& config, const MemoryRequest& request) {
@@ -124,10 +129,9 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, const Memor
 void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator) {
   if (!computes_on_host(run.device, communicator.local_rank())) return;
   const MemoryTable& most = largest(predicted);
-  if (most.total() > host_memory().total_bytes) {
+  if (most.total() + most.probes > host_memory().total_bytes) {
     throw MemoryError(fmt::format("a rank needs {:.1f} GiB of memory by prediction:{}\n{}. {}",
-                                  static_cast<double>(most.total()) / kGib, to_text(most), describe_host_memory(),
-                                  kLessMemory));
+                                  tensors_mib(most) / 1024.0, to_text(most), describe_host_memory(), kLessMemory));
   }
   const int ranks = communicator.local_size();
   const double node = process_mib(most, communicator.size(), false) * kMib * ranks;
@@ -167,6 +171,7 @@ std::string to_text(const MemoryTable& table) {
   row("buffers", table.state.buffers + table.casts);
   if (table.packed > 0) row("packed", table.packed);
   row("total", table.total());
+  if (table.probes > 0) row("and probes", table.probes);
   const auto each = [&](size_t bytes) { return static_cast<double>(bytes) / static_cast<double>(table.parameters); };
   text += fmt::format("\n  bytes a parameter: {:.2f} of weights, {:.2f} of masters, {:.2f} of moments",
                       each(table.state.weights), each(table.state.masters), each(table.state.moments));

@@ -18,6 +18,7 @@ struct MemoryTable {
   size_t activations = 0;  // peak of the step arena: activations, their gradients and temporaries
   size_t casts = 0;        // low-precision copies of weights kept in another dtype, and scales
   size_t packed = 0;       // copies of weights in the order of matrix products, for several micro-batches
+  size_t probes = 0;       // beside the total: tensors of probes, only predicted
   size_t total() const { return state.total() + activations + casts + packed; }
 };
 

@@ -7,6 +7,7 @@
 #include "amp/adaptive_precision.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/profile/range.h"
+#include "tools/train/step/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -36,6 +37,11 @@ std::vector<float> values_of(const StatePiece& piece, Backend& backend, Stream& 
 
 double gradient_prescale(const Session& session) {
   return std::ldexp(1.0, gradient_prescale_log2(session.ranks(), session.micro_batches()));
+}
+
+RunProbe make_probe(const Config& config, ShardedState& state, DType reference) {
+  const auto linear_layers = std::ranges::count(ops_of(config), Op::kLinear, &PlacedOp::op);
+  return RunProbe(config, static_cast<int>(linear_layers), state, reference);
 }
 
 ProductObserver* ProbeExaminer::start_passes() {

@@ -34,6 +34,9 @@ class StepExaminer {
 // The factor that gradients carry beside the loss scale (comm/comm_options.h).
 double gradient_prescale(const Session& session);
 
+// `config`: of the session that the state belongs to. `reference`: see ProductProbe. The state must outlive the probe.
+RunProbe make_probe(const Config& config, ShardedState& state, DType reference = DType::kF32);
+
 // Measures rounding (probe.interval). The probe must outlive the object.
 class ProbeExaminer final : public StepExaminer {
  public:
