@@ -259,13 +259,13 @@ TEST_P(FromWeights, TrainsAndExports) {
   EXPECT_THAT(resumed.output, HasSubstr("resumed from"));
   // Other weights would not be read, and a PEFT export would name them.
   const std::string kept = read_file(run + "/config.yaml");
-  for (const char* const settings : {"train.steps=4", "train.steps=5"}) {  // without a step left, and with one
+  for (const char* const steps : {"train.steps=4", "train.steps=5"}) {  // without a step left, and with one
     const Outcome other =
-        run_program(ranks, {"train", run, settings, "train.stop_at_step=0", "checkpoint.allow_changes=true",
+        run_program(ranks, {"train", run, steps, "train.stop_at_step=0", "checkpoint.allow_changes=true",
                             "train.init_from=" + hf_folder("llama3")});
     EXPECT_EQ(other.exit_code, 2) << other.output;
     EXPECT_THAT(other.output, HasSubstr("train.init_from = '" + hf_folder("llama3") + "' has no effect: "));
-    EXPECT_THAT(other.output, HasSubstr("which began with '" + base + "'"));
+    EXPECT_THAT(other.output, HasSubstr("weights that began with '" + base + "'"));
   }
   EXPECT_EQ(read_file(run + "/config.yaml"), kept);
 }
