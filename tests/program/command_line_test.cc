@@ -89,7 +89,7 @@ TEST(CommandLine, HelpHasAnExampleOfEachVerb) {
 
 TEST(CommandLine, SettingsMayStandBeforeWhatTheyAreOf) {
   const SmallRun run("settings_first");
-  const std::string config = run.config_path(), text = run.folder() + "/text.txt";
+  const std::string config = run.config_path(), text = run.folder() + "/words.txt";
   const Outcome printed = run_program(0, {"config", "train.steps=77", config, "optimizer.lr=1e-4"});
   EXPECT_EQ(printed.exit_code, 0) << printed.output;
   EXPECT_TRUE(has(printed.output, "steps: 77")) << printed.output;
