@@ -181,28 +181,39 @@ std::optional<Interval> PlanAdvice::measured_seconds(const ReferenceResult& low)
   return Interval{seconds * std::exp(least), seconds * std::exp(most)};
 }
 
+bool PlanAdvice::is_as_fast(const ReferenceResult& low) const {
+  return low.time_verdict == ComparisonVerdict::kEqual && goal.is_met(uniform[1].totals());
+}
+
 bool PlanAdvice::exceeds_measured(const ReferenceResult& low) const {
   if (goal.budget == PlanQuantity::kDamage) return low.time_verdict == ComparisonVerdict::kWorse;
   const std::optional<Interval> seconds = measured_seconds(low);
-  if (goal.budget != PlanQuantity::kSeconds || !seconds) return false;
-  const bool is_as_fast = low.time_verdict == ComparisonVerdict::kEqual && goal.is_met(uniform[1].totals());
-  return !is_as_fast && seconds->low > goal.tolerated();
+  return goal.budget == PlanQuantity::kSeconds && seconds && !is_as_fast(low) && seconds->low > goal.tolerated();
+}
+
+std::optional<Interval> PlanAdvice::trained_damage() const {
+  return validation && validation->against.back().loss ? validation->against.back().loss->interval : std::nullopt;
 }
 
 bool PlanAdvice::misses_budget() const {
   if (!meets_budget) return true;
+  const std::optional<Interval> damage = trained_damage();
+  if (goal.budget == PlanQuantity::kDamage) return damage && damage->low > goal.tolerated();
   return goal.budget == PlanQuantity::kSeconds && validation && exceeds_measured(validation->against[0]);
 }
 
 bool PlanAdvice::meets_surely() const {
   if (misses_budget()) return false;
-  if (goal.budget == PlanQuantity::kDamage) {
-    const auto& trained = validation ? validation->against.back().loss : std::nullopt;
-    return trained && trained->interval && trained->interval->high <= goal.tolerated();
+  const std::optional<Interval> damage = trained_damage();
+  if (goal.budget == PlanQuantity::kDamage) return damage && damage->high <= goal.tolerated();
+  if (target.hardware != nullptr) {
+    if (goal.budget == PlanQuantity::kJoules) return plan.cost.most_joules <= goal.tolerated();
+    return goal.budget != PlanQuantity::kSeconds;
   }
-  if (target.hardware == nullptr) return true;
-  if (goal.budget == PlanQuantity::kJoules) return plan.cost.most_joules <= goal.tolerated();
-  return goal.budget != PlanQuantity::kSeconds;
+  if (goal.budget != PlanQuantity::kSeconds || !validation) return true;
+  const ReferenceResult& measured = validation->against[0];
+  const std::optional<Interval> seconds = measured_seconds(measured);
+  return !seconds || is_as_fast(measured) || seconds->high <= goal.tolerated();
 }
 
 bool PlanAdvice::lacks_memory() const {

@@ -255,13 +255,17 @@ struct PlanAdvice {
   void take(const Plan& choice);
   // The interval of the plan's step time as measured beside 16 bits throughout, times their prediction.
   std::optional<Interval> measured_seconds(const ReferenceResult& low) const;
+  // A plan as fast as 16 bits throughout meets a budget of time that they meet.
+  bool is_as_fast(const ReferenceResult& low) const;
   // Whether the plan misses its purpose by its measured time: above a budget of time, or under a budget of loss above
-  // the time of 16 bits throughout. A plan as fast as 16 bits meets a budget that they meet.
+  // the time of 16 bits throughout.
   bool exceeds_measured(const ReferenceResult& low) const;
-  // Whether the plan misses the budget, by prediction or, in time, as measured.
+  // The interval of the plan's loss above fp32, in the validation's runs.
+  std::optional<Interval> trained_damage() const;
+  // Whether the plan misses the budget, by prediction or, in time and loss, as measured.
   bool misses_budget() const;
-  // Whether a plan that meets the budget does so at the upper end of its predicted time or energy as well. A roofline
-  // has no upper end of time. Only the validation's runs are evidence about the loss of a training.
+  // Whether a plan that meets the budget does so at the upper end of its predicted energy and its measured time or loss
+  // as well. A roofline has no upper end of time. Only the validation's runs are evidence about the loss of a training.
   bool meets_surely() const;
   // Whether plans meet the budget, but the device has no memory for any of them.
   bool lacks_memory() const;

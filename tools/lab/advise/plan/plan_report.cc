@@ -100,8 +100,8 @@ std::string verdict(const PlanAdvice& advice) {
       advice.misses_budget()  ? fmt::format("within the budget of {}, but measured above it", limit)
       : advice.meets_surely() ? fmt::format("within the budget of {}", limit)
       : what == kDamage       ? fmt::format("within the budget of {} by one step, not shown by training", limit)
-                        : fmt::format("it may or may not keep the budget of {}: the {} given is the least possible",
-                                      limit, name(what));
+                        : fmt::format("it may or may not keep the budget of {}: the {} given is {}", limit, name(what),
+                                      *least != '\0' ? "the least possible" : "predicted, and measured ones scatter");
   return fmt::format(
       "The plan takes {}{} a step ({:.3g} of {} throughout){} and {} of memory, with a loss of up to {:.2g} nats above "
       "fp32 (predicted: mean and one standard error): {}.\n",
