@@ -68,7 +68,32 @@ TEST(Start, AVerbEndsWhereARankStops) {
                             run.folder(), mpirun(2), compare, rank_1_of("$job")));
   EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
   expect_part(outcome.output, "error: [rank 0] watchdog: no progress for 6 s: rank 0 (node ");
-  expect_part(outcome.output, ") is in a collective or ends MPI,\n  which waits for all 2 ranks: one is stopped, ");
+  expect_part(outcome.output, ") is in a collective,\n  which waits for all 2 ranks: one is stopped, ");
+}
+
+// Rank 0 tries formats and products for many seconds, and the other waits for it at the end of MPI.
+TEST(Start, AVerbGoesOnWhileRank0WorksAlone) {
+  const SmallRun run("work_of_rank_0");
+  const std::string json = run.folder() + "/figures.json";
+  const Outcome outcome =
+      run_program(2, {"compare", run.config_path(), "--precisions", "fp32,bf16", "--steps", "10", "--seeds", "1",
+                      "--json", json, "optimizer.warmup_steps=0", "watchdog.least_deadline_s=1"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_TRUE(std::filesystem::exists(json)) << outcome.output;
+}
+
+// They have no configuration of a training, but its settings.
+TEST(Start, ScoringTakesSettingsOfTheWatchdog) {
+  const ThreadedRun run("watched_score");
+  run.train(1, {"train.steps=2", "optimizer.warmup_steps=0"});
+  for (const std::vector<std::string>& verb :
+       {std::vector<std::string>{"score", run.run_dir(), run.data_path()},
+        std::vector<std::string>{"evaluate", run.run_dir(), "--text", run.data_path()}}) {
+    const std::string score = command_line(program_under_test(), with(verb, {"watchdog.least_deadline_s=1"}));
+    const Outcome outcome = run_shell(fmt::format("timeout 120 {}{} : -np 1 sleep 60", mpirun(1), score));
+    EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+    expect_part(outcome.output, "error: watchdog: no progress for 6 s: rank 0 (node ");
+  }
 }
 
 TEST(Postmortem, RunThatIsDone) {

@@ -248,7 +248,7 @@ void print_product_rates(const Config& config) {
 }
 
 int run(const Request& request) {
-  const auto body = [&](const Config& config, Communicator& communicator) {
+  const auto body = [&](const Config& config, Communicator& communicator, Job&) {
     request.products ? print_product_rates(config) : run_rank(request, config, communicator);
   };
   return run_job([&] { return bench_config(request); }, body);

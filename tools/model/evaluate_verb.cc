@@ -109,9 +109,14 @@ void score(const EvaluateRequest& request, Communicator& communicator) {
 
 // As a rank of mpirun or srun, or alone. Ranks exchange little: by MPI, also for GPUs.
 int run_scoring(void (*body)(const EvaluateRequest&, Communicator&), const EvaluateRequest& request) {
-  Config job;
-  job.comm.backend = launcher_size() > 1 ? "mpi" : "local";
-  return run_job([&] { return job; }, [&](const Config&, Communicator& communicator) { body(request, communicator); });
+  const auto configure = [&] {
+    std::vector<std::string> settings = request.model.overrides;  // the others are those of the model, read later
+    std::erase_if(settings, [](const std::string& setting) { return !setting.starts_with("watchdog"); });
+    Config job = parse_config("data: {train: [unused]}\n", "", settings);
+    job.comm.backend = launcher_size() > 1 ? "mpi" : "local";
+    return job;
+  };
+  return run_job(configure, [&](const Config&, Communicator& communicator, Job&) { body(request, communicator); });
 }
 
 void add_window_options(CLI::App* verb, ScoredModel& model) {

@@ -224,7 +224,7 @@ int model_verb(const ModelRequest& request) {
     require_different_files({{"--json", request.json}, {"--html", request.html}}, files_read(request.target, config));
     return config;
   };
-  return run_job(configure, [&](const Config& config, Communicator& communicator) {
+  return run_job(configure, [&](const Config& config, Communicator& communicator, Job& job) {
     const bool leads = communicator.rank() == 0;
     OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
     validate_for_ranks(config, communicator.size());
@@ -232,6 +232,7 @@ int model_verb(const ModelRequest& request) {
     // Rejects the configurations that the model rejects.
     predict_memory_tables(config, {.ranks = communicator.size(), .path = expected_path(config, communicator)});
     const ModelAnalysis analysis = analyze_model(request, config, communicator);
+    job.unwatch();  // rank 0 goes on alone
     if (!leads) return;
     const Json figures = to_json(analysis);
     print(model_text(figures));

@@ -82,6 +82,7 @@ Task read_lines(const std::string& path, std::string_view lines, const TextCodec
   for_each_line(lines, [&](size_t number, std::string_view line) {
     try {
       task.questions.push_back(read_question(JsonNode::parse(line), text));
+      report_progress();
     } catch (const json::exception& error) {
       throw DataError(
           fmt::format("{}:{}: expected {{\"context\": TEXT, \"choices\": [TEXT, ...], \"label\": INDEX}}: {}", path,

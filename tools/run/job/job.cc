@@ -286,15 +286,17 @@ int Job::failed(const ConfigOrigins& origins) {
 }
 
 int run_job(const std::function<Config()>& configure,
-            const std::function<void(const Config& config, Communicator& communicator)>& body) {
+            const std::function<void(const Config& config, Communicator& communicator, Job& job)>& body) {
   std::optional<BlackBox> box;  // outlives the watch, in memory only: there is no run folder
   Job job;
   try {
     const Config config = configure();
     Communicator& ranks = job.start(config);
     box.emplace("", ranks.rank(), ranks.size());
-    job.watch(config, kFirstFactor, "is in a collective or ends MPI");
-    body(config, *create_watched_communicator(ranks, *box));
+    job.watch(config, kFirstFactor, "is in a collective");
+    body(config, *create_watched_communicator(ranks, *box), job);
+    // The others wait there for rank 0, which may have work of its own, without a limit.
+    ranks.rank() == 0 ? job.watch(config, kFirstFactor, "ends MPI") : job.unwatch();
     return static_cast<int>(ExitCode::kOk);
   } catch (...) {
     return job.failed();

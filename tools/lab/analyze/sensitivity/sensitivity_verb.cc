@@ -333,7 +333,7 @@ int sensitivity_verb(const SensitivityRequest& request) {
     config.test = {};
     return config;
   };
-  return run_job(configure, [&](const Config& config, Communicator& communicator) {
+  return run_job(configure, [&](const Config& config, Communicator& communicator, Job& job) {
     const bool leads = communicator.rank() == 0;
     OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
     validate_for_ranks(config, communicator.size());
@@ -341,6 +341,7 @@ int sensitivity_verb(const SensitivityRequest& request) {
     Session session(config, communicator);
     if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
     const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
+    job.unwatch();  // rank 0 goes on alone
     if (!leads) return;
     const Json figures = to_json(analysis);
     print(sensitivity_text(figures));
