@@ -159,7 +159,7 @@ class TrainingJob {
     const bool has_checkpoint = !CheckpointStore(root, {.warn = [](const std::string&) {}}).steps().empty();
     if (unsaved_step_) {
       leave(CheckpointError(fmt::format(
-          "the state after step {} could not be saved, see the warning above; {}. Make room there, or give another "
+          "the state after step {} could not be saved, see the warning above; {}. Mend what it names, or give another "
           "train.run_dir, and start again",
           *unsaved_step_, has_checkpoint ? "older checkpoints are in " + root : "there is no checkpoint in " + root)));
     }

@@ -32,8 +32,13 @@ namespace fs = std::filesystem;
   throw ConfigError("train.run_dir: cannot write to folder '{}' ({}): give a folder that can be written", path, reason);
 }
 
-// Behind a link there may be the checkpoints of another run, which this run would take for its own, and remove.
-void refuse_links(const std::string& run_dir) {
+// Behind a link there may be the checkpoints of another run, which this run would take for its own, and remove. Where
+// there can be no checkpoint, a training would lose its end.
+void refuse_folders(const std::string& run_dir) {
+  const std::string checkpoints = checkpoint_root(run_dir);
+  if (access(checkpoints.c_str(), F_OK) == 0 && access((checkpoints + "/").c_str(), W_OK | X_OK) != 0) {
+    fail(checkpoints, std::generic_category().message(errno));
+  }
   for (const std::string& folder : {checkpoint_root(run_dir), run_dir + kBlackBoxFolder, run_dir + kWatchdogFolder,
                                     run_dir + "/" + kCarriedFolder}) {
     std::error_code error;  // then it is no link
@@ -94,7 +99,7 @@ void RunFolder::hold() {
                        "train.run_dir: '{}' holds another program's model (config.json): give another folder", path_);
   fs::create_directories(path_, error);
   if (error) fail(path_, error.message());
-  refuse_links(path_);
+  refuse_folders(path_);
   const std::string lock = path_ + "/" + kLockName, obstacle = why_not_to_write(lock);
   if (!obstacle.empty()) fail(path_, fmt::format("its {}: {}", kLockName, obstacle));
   folder_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // open, its inode is not given to another folder
@@ -146,7 +151,13 @@ void RunFolder::release() {
 void RunFolder::ensure_held() {
   const std::string lock = path_ + "/" + kLockName;
   const bool has_folder = is_at(path_, folder_);
-  if (has_folder && is_at(lock, lock_)) return;
+  if (has_folder && is_at(lock, lock_)) {
+    try {
+      return refuse_folders(path_);
+    } catch (const ConfigError& error) {  // of a training that goes on
+      throw CheckpointError("{}", error.what());
+    }
+  }
   release();
   const std::string lost = has_folder
                                ? fmt::format("somebody removed '{}' during the run", lock)

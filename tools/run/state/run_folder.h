@@ -15,7 +15,7 @@ namespace mantissa {
 class RunFolder {
  public:
   // Makes the folder and locks it until the object goes. ConfigError if it cannot be written, another job holds it,
-  // it holds a model of another program, or a folder in it is a symbolic link.
+  // it holds a model of another program, or a folder in it is a symbolic link or cannot take checkpoints.
   explicit RunFolder(const std::string& path) : path_(path) { hold(); }
   ~RunFolder() {
     begin(time_);
@@ -32,7 +32,8 @@ class RunFolder {
   void write_config(const Config& config);
 
   // Where somebody has removed the lock, or the folder with it: makes it, unless somebody has, locks it, writes its
-  // config.yaml and warns, once for each time. CheckpointError if it cannot be written or another job has begun in it.
+  // config.yaml and warns, once for each time. CheckpointError if it cannot be written, another job has begun in it, or
+  // a folder in it is a link.
   void ensure_held();
 
  private:
