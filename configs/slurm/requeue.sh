@@ -13,9 +13,15 @@ reminder= # the process that repeats it
 job=$SLURM_JOB_ID
 [[ -z ${SLURM_ARRAY_JOB_ID:-} ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # the first's ID stands for the whole array
 
+again() { # COMMAND...: several times, until it succeeds: Slurm's controller may be busy, or start anew
+  local pause
+  for pause in 0 1 2 4; do sleep "$pause" && "$@" && return; done
+  return 1
+}
+
 is_preempted() { # since its last start
   local shown
-  shown=$(SLURM_TIME_FORMAT=standard scontrol --oneliner show job "$job")
+  shown=$(SLURM_TIME_FORMAT=standard again scontrol --oneliner show job "$job")
   [[ $shown =~ \ StartTime=([0-9T:-]+)\ .*\ PreemptTime=([0-9T:-]+)\  && ! ${BASH_REMATCH[2]} < ${BASH_REMATCH[1]} ]]
 }
 
@@ -41,15 +47,19 @@ stop_ranks() {
   fi
 }
 
-# Whether the run of PROGRAM train CONFIG SETTINGS..., the end of the command, is stopped or was killed. A node refuses a step
-# while it still ends the start before, and srun has exit code 0 then.
+# Whether the run of PROGRAM train CONFIG SETTINGS..., the end of the command, is stopped, was killed, or ended with fewer steps
+# than the command asks for. A node refuses a step while it still ends the start before, and srun has exit code 0 then.
 is_unfinished() {
   while [[ $# -gt 2 && $2 != train ]]; do shift; done
-  local run state=0
-  run=$("$1" config "${@:3}" 2>/dev/null | sed -n 's/^ *run_dir: *//p' | sed 's/^"\(.*\)"$/\1/; q')
-  [[ -z $run || -e $run ]] || return 0 # no rank came as far as its folder
-  "$1" status "$run" &>/dev/null || state=$?
-  ((state == 75 || state == 12))
+  local config run shown state=0
+  config=$("$1" config "${@:3}" 2>/dev/null)
+  run=$(sed -n 's/^ *run_dir: *//p' <<<"$config" | sed 's/^"\(.*\)"$/\1/; q')
+  [[ -n $run ]] || return 1                               # no training
+  [[ -e $run/lock || -e $run/metrics.prom ]] || return 0 # no rank came as far as its folder
+  shown=$("$1" status "$run" 2>/dev/null) || state=$?
+  case $state in 75 | 12 | 10 | 11) return 0 ;; esac # no rank is left: what seems to run was killed a moment ago, on another node
+  [[ $state == 0 && $config =~ \ stop_at_step:\ 0 && $shown =~ ^done:\ step\ [0-9]+\ of\ ([0-9]+) ]] || return 1
+  ((BASH_REMATCH[1] < $(sed -n '/^train:/,/^[^ ]/s/^  steps: \([0-9]*\).*/\1/p' <<<"$config")))
 }
 
 run_and_requeue() {
@@ -74,10 +84,15 @@ run_and_requeue() {
     echo "job $job: the run is not done, and goes back to the queue: its ranks did not start"
     code=75
   fi
-  if [[ $code != 0 && $(squeue --noheader --format=%T --jobs="$job") == RUNNING ]] &&
-    { [[ $code == 75 || "$code $* " == 138" "*" train "* ]] || is_preempted; }; then
-    trap - TERM
-    scontrol requeue "$job" && exec sleep 60 # Slurm ends this script by SIGTERM
+  if [[ $code != 0 ]] && { [[ $code == 75 || "$code $* " == 138" "*" train "* ]] || is_preempted; }; then
+    local state
+    state=$(again squeue --noheader --format=%T --jobs="$job") || state=unknown
+    if [[ $state == RUNNING ]]; then
+      trap - TERM
+      again scontrol requeue "$job" && exec sleep 60 # Slurm ends this script by SIGTERM
+      state=unknown
+    fi
+    [[ $state != unknown ]] || echo "job $job is not requeued, since Slurm did not answer; to continue: scontrol requeue $job"
   fi
   exit "$code"
 }

@@ -140,6 +140,19 @@ TEST(Preemption, ALockThatIsRemovedIsMadeAgain) {
   EXPECT_EQ(count_of(outcome, "checkpoint saved"), 0) << outcome.output;
 }
 
+// Behind the link are the checkpoints of another run.
+TEST(Preemption, ALinkMadeDuringTheRunIsNotFollowed) {
+  const SmallRun run("linked_during_the_run");
+  const std::string other = run.folder() + "/other", checkpoints = run.run_dir() + "/checkpoints";
+  std::filesystem::create_directories(other);
+  const Outcome outcome =
+      interrupt(run, "", fmt::format("rm -rf '{0}'; ln -s '{1}' '{0}'; kill -USR1 $job", checkpoints, other),
+                {"train.steps=1000000", "train.max_minutes=0.1", "train.log_interval=100000", "checkpoint.interval=0"});
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
+  EXPECT_NE(outcome.output.find("is a symbolic link to '"), std::string::npos) << outcome.output;
+  EXPECT_TRUE(std::filesystem::is_empty(other)) << outcome.output;
+}
+
 // ---- tools/supervise.
 
 TEST(Supervise, Help) {
@@ -212,9 +225,10 @@ TEST(Requeue, OnlyATrainingGoesBackToTheQueueAfterAnEarlySignal) {
   const auto output_of = [&](int code, const std::string& verb) {
     write_file(command, fmt::format("exit {}\n", code));
     return run_shell(
-               fmt::format("SLURM_JOB_ID=7 bash -c 'squeue() {{ echo RUNNING; }}; scontrol() {{ echo \"scontrol $*\"; "
-                           "false; }}; source configs/slurm/requeue.sh; run_and_requeue sh {} {} a.yaml'",
-                           command, verb))
+               fmt::format(
+                   "SLURM_JOB_ID=7 bash -c 'squeue() {{ echo RUNNING; }}; scontrol() {{ echo \"scontrol $*\"; "
+                   "false; }}; sleep() {{ :; }}; source configs/slurm/requeue.sh; run_and_requeue sh {} {} a.yaml'",
+                   command, verb))
         .output;
   };
   constexpr const char* kRequeue = "scontrol requeue 7";
@@ -224,6 +238,68 @@ TEST(Requeue, OnlyATrainingGoesBackToTheQueueAfterAnEarlySignal) {
     const std::string output = output_of(138, verb);
     EXPECT_NE(output.find("exit code 138"), std::string::npos) << output;
     EXPECT_EQ(output.find(kRequeue), std::string::npos) << output;
+  }
+}
+
+// Code 0 of a later start: the program, a script, answers as `mantissa config` and `mantissa status` do.
+TEST(Requeue, ATrainingWhoseRanksDidNotStartGoesBackToTheQueue) {
+  const std::string folder = fresh_folder("not_started"), command = folder + "/mantissa", run = folder + "/run";
+  const auto is_requeued = [&](int steps, const std::string& status, int code, int stop_at_step = 0) {
+    const std::string config =
+        fmt::format("train:\n  steps: {}\n  stop_at_step: {}\n  run_dir: {}\noptimizer:\n  warmup_steps: 99\n", steps,
+                    stop_at_step, run);
+    write_file(folder + "/config", config);
+    write_file(command,
+               fmt::format("#!/bin/sh\ncase $1 in config) cat {}/config ;; status) echo '{}'; exit {} ;; esac\n",
+                           folder, status, code));
+    std::filesystem::permissions(command, std::filesystem::perms::owner_all);
+    const std::string output =
+        run_shell(fmt::format("SLURM_JOB_ID=7 SLURM_RESTART_COUNT=1 bash -c 'squeue() {{ echo RUNNING; }}; "
+                              "scontrol() {{ echo \"scontrol $*\"; false; }}; sleep() {{ :; }}; "
+                              "source configs/slurm/requeue.sh; run_and_requeue {} train a.yaml'",
+                              command))
+            .output;
+    return output.find("goes back to the queue") != std::string::npos;
+  };
+  EXPECT_TRUE(is_requeued(60, "no folder", 2));
+  std::filesystem::create_directories(run);
+  EXPECT_TRUE(is_requeued(60, "no run folder", 2));
+  write_file(run + "/lock", "");
+  for (const int code : {10, 11, 12, 75}) EXPECT_TRUE(is_requeued(60, "running: step 30 of 60", code)) << code;
+  EXPECT_TRUE(is_requeued(60, "done: step 30 of 30, loss 5.0902", 0));
+  EXPECT_FALSE(is_requeued(60, "done: step 60 of 60, loss 5.0902", 0));
+  EXPECT_FALSE(is_requeued(60, "done: step 30 of 30, loss 5.0902", 0, 30));
+  EXPECT_FALSE(is_requeued(60, "damaged", 2));
+}
+
+// Slurm's controller may be busy.
+TEST(Requeue, AsksSlurmAgainAndTellsWhereItDoesNotAnswer) {
+  const std::string folder = fresh_folder("busy_slurm");
+  const auto output_of = [&](const std::string& squeue, const std::string& scontrol) {
+    write_file(folder + "/calls", "");
+    return run_shell(fmt::format("SLURM_JOB_ID=7 bash -c 'busy() {{ echo >> {0}/calls; [ $(wc -l < {0}/calls) -gt 2 ]; "
+                                 "}}; squeue() {{ {1}; }}; scontrol() {{ echo \"scontrol $*\"; {2}; }}; "
+                                 "sleep() {{ :; }}; source configs/slurm/requeue.sh; "
+                                 "run_and_requeue sh -c \"exit 75\"'",
+                                 folder, squeue, scontrol))
+        .output;
+  };
+  constexpr const char* kNot = "job 7 is not requeued, since Slurm did not answer; to continue: scontrol requeue 7";
+  EXPECT_NE(output_of("false", "false").find(kNot), std::string::npos);
+  const std::string late = output_of("busy && echo RUNNING", "false");
+  EXPECT_NE(late.find("\nscontrol requeue 7"), std::string::npos) << late;
+  EXPECT_NE(late.find(kNot), std::string::npos) << late;
+  EXPECT_EQ(output_of("echo COMPLETING", "false").find("scontrol requeue"), std::string::npos);
+}
+
+TEST(Supervise, RefusesWhatIsNoListOfExitCodes) {
+  for (const char* const codes : {"1x", "0", "256", "1,", ",1", "01", "1 3"}) {
+    const Outcome outcome = run_shell(fmt::format("{}--also '{}' -- true", kSupervise, codes));
+    EXPECT_EQ(outcome.exit_code, 2) << codes;
+    EXPECT_NE(
+        outcome.output.find(fmt::format("--also: expected exit codes from 1 to 255, such as 1,3, got '{}'", codes)),
+        std::string::npos)
+        << outcome.output;
   }
 }
 
