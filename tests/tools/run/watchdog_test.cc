@@ -7,6 +7,7 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <future>
 
 #include "core/base/error.h"
@@ -152,6 +153,44 @@ TEST(Watchdog, EndsAllLivingRanksWhenOneIsStopped) {
   for (const char* file : {"watchdog/stacks-rank-0000.txt", "watchdog/stacks-rank-0002.txt"}) {
     EXPECT_NE(ranks.read(file).find("wait_in_collective"), std::string::npos) << ranks.read(file);
   }
+}
+
+TEST(Watchdog, MakesItsFolderAgain) {
+  const std::string folder = ::testing::TempDir() + "/no_folder/watchdog";
+  const auto remove = [&folder](BlackBox& box) {
+    std::filesystem::remove_all(folder);
+    wait_in_collective(box);
+  };
+  WatchedRanks ranks("no_folder", {remove, wait_in_collective}, {.fixed_s = 1.0});
+  EXPECT_EQ(ranks.exit_code(0), 7);
+  EXPECT_EQ(ranks.exit_code(1), 8);
+  EXPECT_NE(ranks.read("message").find("ranks 0 and 1 wait in collective 1"), std::string::npos)
+      << ranks.read("message");
+  EXPECT_TRUE(ranks.has("watchdog/stacks-rank-0000.txt"));
+}
+
+TEST(Watchdog, CallsNoRankSilentWhereReportsCannotBeWritten) {
+  const std::string folder = ::testing::TempDir() + "/no_reports/watchdog";
+  const auto block = [&folder](BlackBox& box) {
+    while (!std::filesystem::is_regular_file(folder)) {  // the other rank may make the folder meanwhile
+      std::filesystem::remove_all(folder);
+      std::ofstream(folder) << "a file";
+    }
+    wait_in_collective(box);
+  };
+  const auto wait = [&folder](BlackBox& box) {
+    while (!std::filesystem::is_regular_file(folder)) std::this_thread::sleep_for(milliseconds(10));
+    wait_in_collective(box);
+  };
+  WatchedRanks ranks("no_reports", {block, wait}, {.fixed_s = 1.0});
+  EXPECT_EQ(ranks.exit_code(0), 7);
+  EXPECT_EQ(ranks.exit_code(1), 7) << "neither knows of the other";
+  const std::string message = ranks.read("message");
+  EXPECT_EQ(message.find("does not answer"), std::string::npos) << message;
+  EXPECT_NE(message.find("the missing rank is not known: reports in " + folder + " cannot be written ("),
+            std::string::npos)
+      << message;
+  EXPECT_NE(message.find("stacks cannot be written to " + folder), std::string::npos) << message;
 }
 
 TEST(Watchdog, TheLowestLivingRankSpeaks) {

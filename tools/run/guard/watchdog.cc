@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "core/base/error.h"
@@ -251,7 +252,7 @@ void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
   const bool is_alarmed = quiet_s >= half;
   if (!is_alarmed && !std::filesystem::exists(alarm())) return;
   box_.look_at_output();  // before this thread writes a line itself, and may wait as well
-  if (is_alarmed) replace_file(alarm(), "");
+  if (is_alarmed) write(alarm(), "");
   const RankReport mine = report(place, false);
   RankReports reports = read_reports();
   reports[options_.rank] = mine;  // also where no file can be written
@@ -284,8 +285,14 @@ RankReport Watchdog::report(const Place& place, bool gives_up) {
                   .begun = place.begun,
                   .ended = place.ended};
   // To the others, a rank that cannot write its report is missing.
-  replace_file(report_path(options_.folder, options_.rank), nlohmann::json(mine).dump() + "\n");
+  report_error_ = write(report_path(options_.folder, options_.rank), nlohmann::json(mine).dump() + "\n");
   return mine;
+}
+
+int Watchdog::write(const std::string& path, const std::string& text) const {
+  std::error_code ignored;  // without the folder, the file has an error
+  std::filesystem::create_directories(options_.folder, ignored);
+  return replace_file(path, text);
 }
 
 std::optional<RankReport> read_report(const std::string& path) {
@@ -307,6 +314,14 @@ RankReports Watchdog::read_reports() const {
 }
 
 std::string Watchdog::describe(const RankReports& reports) const {
+  // Others may be unable to write, too.
+  if (report_error_ != 0 && static_cast<int>(reports.size()) < options_.ranks) {
+    const RankReport& mine = reports.at(options_.rank);
+    return fmt::format(
+        "\n  the missing rank is not known: reports in {} cannot be written ({}); rank {} is in {}, after {} "
+        "collectives",
+        options_.folder, std::generic_category().message(report_error_), options_.rank, place_of(mine), mine.begun);
+  }
   return who_is_missing(reports, options_.ranks, [this](int rank) -> std::string {
     const auto box = find_black_box(options_.box_folder, rank);
     if (!box) return "";
@@ -327,7 +342,7 @@ bool Watchdog::has_ended(const RankReports& reports) const {
 }
 
 void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token& stop) {
-  replace_file(stacks_path(options_.folder, options_.rank), stacks_of_all_threads());
+  const int stacks_error = write(stacks_path(options_.folder, options_.rank), stacks_of_all_threads());
   const RankReport mine = report(place, true);
   const RankReports at_first = read_reports();
   const Clock::time_point end = Clock::now() + kLooksForAnswers * options_.interval;
@@ -347,8 +362,8 @@ void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token
     if (is_over) break;
   } while (static_cast<int>(living.size()) < options_.ranks && Clock::now() < end);
   const std::string message = fmt::format(
-      "watchdog: no progress for {:.0f} s{}\n  stacks are in {}; `mantissa postmortem` shows what each rank did last",
-      quiet_s, describe(living), options_.folder);
+      "watchdog: no progress for {:.0f} s{}\n  stacks {} {}; `mantissa postmortem` shows what each rank did last",
+      quiet_s, describe(living), stacks_error == 0 ? "are in" : "cannot be written to", options_.folder);
   box_.failed(message);
   box_.ended(static_cast<int>(ExitCode::kHang));
   // The end of the first process ends the job: the others leave it the time to say why.

@@ -102,6 +102,8 @@ class Watchdog {
   void end_at_last(const std::stop_token& stop);
   // The rank has stood still for `quiet_s`.
   void look(const Place& place, double quiet_s, const std::stop_token& stop);
+  // Replaces a file of the folder, and makes the folder again where somebody has removed it. Returns 0 or errno.
+  int write(const std::string& path, const std::string& text) const;
   // Writes this rank's file. Returns what it says.
   RankReport report(const Place& place, bool gives_up);
   void forget_alarm();
@@ -119,6 +121,7 @@ class Watchdog {
   BlackBox& box_;
   const Options options_;
   int64_t beat_ = 0;
+  int report_error_ = 0;  // of the last write of this rank's file
   bool has_warned_ = false;
   std::atomic<double> granted_s_ = 0.0;  // the deadline of the rank that this rank waits for, if longer
   std::mutex mutex_;
