@@ -155,7 +155,7 @@ TEST(Postmortem, RunGoesOnWhenItsBlackBoxIsTruncated) {
                                     {"train.steps=1000000", "train.log_interval=1000"});
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
   expect_part(unwrapped(outcome.output),
-              "rank-0000.box' was removed or truncated, or its file system lost it; training goes on");
+              "rank-0000.box' was removed, replaced or truncated, or its file system lost it; training goes on");
 }
 
 }  // namespace

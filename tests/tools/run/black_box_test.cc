@@ -124,6 +124,26 @@ TEST(BlackBox, GoesOnWhenItsFileIsTruncated) {
   }
 }
 
+TEST(BlackBox, NoticesThatItsFileIsRemovedOrReplaced) {
+  const std::string folder = testing::fresh_folder("replaced"), path = BlackBox::path(folder, 0);
+  for (const bool is_replaced : {false, true}) {
+    BlackBox box(folder, 0, 1);
+    const int64_t warnings = logged_warnings();
+    box.lives();
+    box.note(Kind::kStep, "step", 2.5);
+    EXPECT_EQ(logged_warnings(), warnings) << "it is there";
+    if (is_replaced) {
+      std::filesystem::copy_file(path, path + ".copy");
+      std::filesystem::rename(path + ".copy", path);
+    } else {
+      std::filesystem::remove(path);
+    }
+    box.lives();
+    box.note(Kind::kStep, "step", 2.5);
+    EXPECT_EQ(logged_warnings(), warnings + 1) << is_replaced;
+  }
+}
+
 TEST(BlackBox, NamesAMappedFileThatIsTruncated) {
   const std::string folder = testing::fresh_folder("lost_data"), data = folder + "/weights";
   testing::write_file(data, std::string(100'000, 'x'));

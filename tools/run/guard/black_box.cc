@@ -133,6 +133,10 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks)
     memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
   }
+  if (struct stat made{}; stat(file_.c_str(), &made) == 0) {
+    device_ = made.st_dev;
+    inode_ = made.st_ino;
+  }
   header_ = new (memory) BlackBoxHeader;
   events_ = reinterpret_cast<BlackBoxEvent*>(header_ + 1);
   header_->capacity = kCapacity;
@@ -284,14 +288,17 @@ bool BlackBox::replaces_page_at(void* address) {
 void BlackBox::say_what_is_lost() {
   const int news = lost_ & ~said_;
   said_ |= news;
-  constexpr const char* kText = "{} was removed or truncated, or its file system lost it; training goes on without it";
+  constexpr const char* kText =
+      "{} was removed, replaced or truncated, or its file system lost it; training goes on without it";
   if ((news & kBox) != 0) log_warn(kText, fmt::format("the black box '{}'", file_));
   if ((news & kIndex) != 0) log_warn(kText, "the file probes.mtp-shm");
 }
 
 void BlackBox::lives() {
   header_->alive_unix_ns = nanoseconds(CLOCK_REALTIME);
-  if (::access(file_.c_str(), F_OK) != 0) lost_ |= kBox;
+  struct stat there {};
+  const bool is_there = stat(file_.c_str(), &there) == 0 && there.st_dev == device_ && there.st_ino == inode_;
+  if (!is_there) lost_ |= kBox;
 }
 
 void BlackBox::look_at_output() { header_->output_unread = std::ranges::count(output_states(), 0) > 0 ? 1 : 0; }

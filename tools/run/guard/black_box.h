@@ -155,6 +155,7 @@ class BlackBox final : public RangeSink {
 
   const std::thread::id owner_ = std::this_thread::get_id();
   const std::string file_;
+  uint64_t device_ = 0, inode_ = 0;  // of the file: another one of its name is not this object's
   static constexpr int kBox = 1, kIndex = 2;
   std::atomic<int> lost_ = 0;            // of these files
   int said_ = 0;                         // in warnings; owner's thread only
