@@ -260,6 +260,15 @@ TEST(FirstCause, AllKilledAtOnce) {
   EXPECT_EQ(cause.unix_ns, BoxFile::at(4000));
 }
 
+TEST(FirstCause, ARankWithoutABoxMayHaveGoneFirst) {
+  const FirstCause cause = cause_of("no_box_of_one", {BoxFile(0, 3).beats(4000), BoxFile(2, 3).beats(4000)});
+  EXPECT_EQ(cause.kind, Kind::kUnclear);
+  EXPECT_EQ(cause.line,
+            "the job ended before its first step: ranks 0 and 2 were killed at once (no end mark), as the end of a job "
+            "or of mpirun does; last sign of life: " +
+                time_text(BoxFile::at(4000)) + "; rank 1 left no black box that can be read, and may have gone first");
+}
+
 TEST(FirstCause, OneRankThatWasKilled) {
   const FirstCause cause = cause_of("alone", {BoxFile(0, 1).phase(130, 9, "forward")});
   EXPECT_EQ(

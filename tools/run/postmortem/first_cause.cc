@@ -270,10 +270,13 @@ FirstCause silence(const RunHistory& run) {
     return cause;
   }
   FirstCause cause{.kind = Kind::kUnclear, .unix_ns = last_ns};
-  const bool is_all = gone.size() + run.with(RankEnd::kUnknown).size() == run.ranks.size();
+  const bool is_all = gone.size() == run.ranks.size();
   cause.line = fmt::format("{}{} {} killed at once (no end mark), as the end of a job or of mpirun does; {}{}",
                            ended_at(run), is_all ? "all ranks" : list_ranks(gone),
                            is_all || gone.size() > 1 ? "were" : "was", "last sign of life: ", time_text(last_ns));
+  if (const Ranks unknown = run.with(RankEnd::kUnknown); !unknown.empty()) {
+    cause.line += fmt::format("; {} left no black box that can be read, and may have gone first", list_ranks(unknown));
+  }
   return cause;
 }
 
