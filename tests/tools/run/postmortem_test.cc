@@ -14,6 +14,7 @@
 #include "tests/tools/run/box_file.h"
 #include "tests/tools/run/page_browser.h"
 #include "tests/tools/run/unwrapped.h"
+#include "tools/run/metrics/heartbeat.h"
 
 namespace mantissa::testing {
 namespace {
@@ -82,6 +83,26 @@ TEST(Postmortem, StartsAreKeptApart) {
   const std::string previous = text_of(run, {.run = "", .previous = true});
   expect_says(previous, "rank 0 failed first between phases of step 4: the first start");
   expect_says(previous, "no black box of rank 1");
+}
+
+// A box that cannot be replaced answers for its own start only.
+TEST(Postmortem, ABoxOfTheStartBeforeIsNotTheNewest) {
+  const std::string run = fresh_folder("old_box");
+  BoxFile(0, 1).done(90, 30).ends(100, 0).write(run);
+  RunFigures figures;
+  const auto begin = [&](int64_t start_ms, int64_t heartbeat_ms) {
+    figures.set("start", 1e-9 * static_cast<double>(BoxFile::at(start_ms)));
+    figures.set("heartbeat", 1e-9 * static_cast<double>(BoxFile::at(heartbeat_ms)));
+    write_file(run + "/metrics.prom", to_prometheus(figures));
+  };
+  begin(10, 99);
+  EXPECT_EQ(text_of(run).find("done: exit code 0"), 0u) << "it is of this start";
+  begin(20'000, 30'000);
+  EXPECT_THROW(read_run_history(run, false), ConfigError);
+  EXPECT_EQ(postmortem_verb({.run = run}), 2);
+  EXPECT_EQ(text_of(run, {.run = "", .previous = true}).find("done: exit code 0"), 0u);
+  begin(20'000, 15'000);
+  EXPECT_EQ(text_of(run).find("done: exit code 0"), 0u) << "the clock went back: nothing is known";
 }
 
 TEST(Postmortem, TakesBoxesOfNodesWhoseClocksDiffer) {

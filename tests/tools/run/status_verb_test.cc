@@ -25,6 +25,8 @@ namespace {
 
 constexpr double kNow = 1.8e9;
 constexpr int64_t kStarted = 1'799'990'000;
+// A second later, as BoxFile counts.
+constexpr int64_t kTrainedMs = 1000 * (kStarted + 1) - testing::BoxFile::kStartNs / 1'000'000;
 
 // A run folder whose lock was taken at kStarted, and is held if asked for.
 class PreparedRun {
@@ -107,9 +109,21 @@ TEST(RunStatus, AClockThatGoesBackChangesNoVerdict) {
 
 TEST(RunStatus, AKilledRunHasTheLastStepOfItsBlackBox) {
   PreparedRun run("last_step");
-  testing::BoxFile(0, 1).done(1, 1260).phase(2, 1261, "step").done(3, 1261).phase(4, 1262, "step").write(run.path);
+  testing::BoxFile(0, 1)
+      .done(kTrainedMs, 1260)
+      .phase(kTrainedMs + 1, 1261, "step")
+      .done(kTrainedMs + 2, 1261)
+      .phase(kTrainedMs + 3, 1262, "step")
+      .write(run.path);
   EXPECT_EQ(run.beats(5.0).text().substr(0, 39), "dead: step 1261 of 5000, loss 2.5000, 2");
   EXPECT_EQ(run.held().text().substr(0, 26), "running: step 1200 of 5000");
+}
+
+// The newest start could make no box.
+TEST(RunStatus, AStepOfTheStartBeforeIsNotTaken) {
+  PreparedRun run("old_box");
+  testing::BoxFile(0, 1).done(kTrainedMs - 60'000, 30).ends(kTrainedMs - 50'000, 0).write(run.path);
+  EXPECT_EQ(run.beats(5.0).text().substr(0, 37), "dead: step 1200 of 5000, loss 3.2100,");
 }
 
 TEST(RunStatus, AFolderInThePlaceOfTheFiguresIsAnError) {

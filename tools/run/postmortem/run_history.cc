@@ -18,6 +18,7 @@
 #include "core/io/files.h"
 #include "tools/run/guard/stop_request.h"
 #include "tools/run/guard/watchdog.h"
+#include "tools/run/metrics/heartbeat.h"
 #include "tools/run/postmortem/postmortem.h"
 
 namespace mantissa {
@@ -255,6 +256,20 @@ std::set<int> ranks_in(const std::string& folder, std::string_view suffix) {
   return ranks;
 }
 
+// Whether all boxes had their last sign of life before the first heartbeat of the newest start: it could make no box.
+bool has_newest_start_no_box(const std::string& run) {
+  constexpr double kLeastApart = 1.0;  // watchdogs give a sign of life twice a second
+  const auto figures = read_metrics_prom(run);
+  const double start = figures ? (*figures)["start"].value_or(0.0) : 0.0;
+  if (start == 0.0 || (*figures)["heartbeat"].value_or(0.0) < start) return false;  // the clock went back
+  const std::string folder = run + kBlackBoxFolder;
+  const std::set<int> found = ranks_in(folder, ".box");
+  return !found.empty() && std::ranges::all_of(found, [&](int number) {
+    const RankHistory rank = read_rank(BlackBox::path(folder, number), number);
+    return !rank.is_damaged && 1e-9 * static_cast<double>(rank.seen_ns) + kLeastApart < start;
+  });
+}
+
 }  // namespace
 
 std::string printable(std::string_view text) {
@@ -284,8 +299,15 @@ bool RunHistory::has_several_hosts() const {
 
 RunHistory read_run_history(const std::string& run, bool previous) {
   const std::string folder = run + kBlackBoxFolder;
-  const std::string suffix = previous ? ".previous.box" : ".box";
   require_readable(folder);
+  const bool has_none = has_newest_start_no_box(run);
+  if (has_none && !previous) {
+    throw ConfigError(
+        "the newest start of '{0}' left no sign of life in {1}: its black boxes could not be written, see the warnings "
+        "in {0}/run.log; `--previous` reports on the start before",
+        run, folder);
+  }
+  const std::string suffix = previous && !has_none ? ".previous.box" : ".box";
   if (!std::filesystem::is_directory(run)) {
     throw ConfigError("'{}' is not a folder: expected the folder of a run (train.run_dir)", run);
   }

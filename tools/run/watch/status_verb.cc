@@ -108,11 +108,14 @@ double last_box(const std::string& run_dir) {
   return box ? 1e-9 * static_cast<double>(box->header.started_unix_ns) : 0.0;
 }
 
-// The heartbeat of a run that was killed may be seconds old. Its black box has the last step.
+// The heartbeat of a run that was killed may be seconds old. Its black box has the last step. A start that could make
+// no box leaves the box of the start before: its events are older than the first heartbeat.
 void take_last_step(const std::string& run_dir, RunFigures& figures) {
   const auto box = find_black_box(run_dir + kBlackBoxFolder, 0);
   if (!box) return;  // then the heartbeat has to do
+  const double start = figures["start"].value_or(0.0);
   for (const BlackBoxEvent& event : box->events) {
+    if (1e-9 * static_cast<double>(event.unix_ns) < start) continue;
     const bool is_applied = event.kind == BlackBoxEvent::Kind::kStep;
     if (is_applied || event.kind == BlackBoxEvent::Kind::kSkipped) figures.set("step", static_cast<double>(event.step));
     if (is_applied) figures.set("loss", event.value);
