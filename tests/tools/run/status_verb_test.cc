@@ -126,6 +126,19 @@ TEST(RunStatus, AStepOfTheStartBeforeIsNotTaken) {
   EXPECT_EQ(run.beats(5.0).text().substr(0, 37), "dead: step 1200 of 5000, loss 3.2100,");
 }
 
+TEST(RunStatus, ARunWithoutFiguresEndedAsItsBlackBoxSays) {
+  const PreparedRun run("no_figures");
+  const auto text_of_end = [&run](int64_t ms, ExitCode code) {
+    testing::BoxFile(0, 1).started(kTrainedMs - 5000).done(ms, 60).ends(ms, static_cast<int>(code)).write(run.path);
+    return run.text().substr(0, run.text().find('\n'));
+  };
+  EXPECT_EQ(text_of_end(kTrainedMs, ExitCode::kOk), "done: by its black box; metrics.prom is missing");
+  EXPECT_EQ(text_of_end(kTrainedMs, ExitCode::kPreempted), "stopped: by its black box; metrics.prom is missing");
+  const std::string dead = "dead: it never began to train, or wrote no metrics.prom";
+  EXPECT_EQ(text_of_end(kTrainedMs, ExitCode::kHang), dead);
+  EXPECT_EQ(text_of_end(kTrainedMs - 3000, ExitCode::kOk), dead) << "the box is of the start before";
+}
+
 TEST(RunStatus, AFolderInThePlaceOfTheFiguresIsAnError) {
   const PreparedRun run("prom_folder");
   std::filesystem::create_directory(run.path + "/metrics.prom");

@@ -167,7 +167,9 @@ std::string verdict(const RunStatus& status, double now) {
   if (!status.figures) {
     if (status.health == RunHealth::kStarting) return text + " since " + at_time(status.begun);
     if (is_refused) return text + " before the first step";
-    return text + " it never began to train, or by an earlier version of the program";
+    const bool has_ended = status.health == RunHealth::kDone || status.health == RunHealth::kStopped;
+    if (has_ended) return text + " by its black box; " + kMetricsPromName + " is missing";
+    return text + " it never began to train, or wrote no " + kMetricsPromName;
   }
   const RunFigures& figures = *status.figures;
   text += fmt::format("{} step {:.0f} of {:.0f}", is_refused ? " after" : "", figures["step"].value_or(0.0),
@@ -235,6 +237,12 @@ RunStatus read_status(const std::string& run_dir, double now) {
   if (!has_not_trained(status.figures, status.begun)) {
     take_last_step(run_dir, *status.figures);
     return status;
+  }
+  // Its heartbeats could not be written. Its lock has the time of the first heartbeat, later than its box.
+  if (const auto box = find_black_box(run_dir + kBlackBoxFolder, 0);
+      box && 1e-9 * static_cast<double>(box->header.ended_unix_ns) >= status.begun) {
+    if (box->header.exit_code == static_cast<int>(ExitCode::kOk)) status.health = RunHealth::kDone;
+    if (box->header.exit_code == static_cast<int>(ExitCode::kPreempted)) status.health = RunHealth::kStopped;
   }
   if (const std::string error = error_of_start(run_dir, status.begun); !error.empty()) {
     status.health = RunHealth::kFailed;
