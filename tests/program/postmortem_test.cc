@@ -55,6 +55,18 @@ TEST(Start, ClosedStandardFilesAreNoFilesOfTheRun) {
   EXPECT_NE(shown.output.find("standard output cannot be written to its end"), std::string::npos) << shown.output;
 }
 
+// Else the training would be lost at its end.
+TEST(Start, IsRefusedWhereItsCheckpointsAreAFile) {
+  const ThreadedRun run("checkpoints_file");
+  std::filesystem::create_directories(run.run_dir());
+  write_file(run.run_dir() + "/checkpoints", "kept");
+  const Outcome outcome = run.try_train(1, {});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_NE(unwrapped(outcome.output).find("/checkpoints' (Not a directory): give a folder"), std::string::npos)
+      << outcome.output;
+  EXPECT_EQ(read_file(run.run_dir() + "/checkpoints"), "kept");
+}
+
 // Verbs without a run folder are watched to their end, too.
 TEST(Start, AVerbEndsWhereARankStops) {
   const SmallRun run("stopped_verb");

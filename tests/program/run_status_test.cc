@@ -391,17 +391,5 @@ TEST(RunFolder, NothingIsRemovedBehindALink) {
   run.train(1, {"train.steps=2", "optimizer.warmup_steps=0"});
 }
 
-// Else the training would be lost at its end.
-TEST(RunFolder, IsRefusedWhereItsCheckpointsAreAFile) {
-  const ThreadedRun run("checkpoints_file");
-  std::filesystem::create_directories(run.run_dir());
-  write_file(run.run_dir() + "/checkpoints", "kept");
-  const Outcome outcome = run.try_train(1, {});
-  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_NE(unwrapped(outcome.output).find("/checkpoints' (Not a directory): give a folder"), std::string::npos)
-      << outcome.output;
-  EXPECT_EQ(read_file(run.run_dir() + "/checkpoints"), "kept");
-}
-
 }  // namespace
 }  // namespace mantissa::testing
