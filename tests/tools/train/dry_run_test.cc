@@ -82,6 +82,11 @@ TEST(StepMemory, OfProbesIsPredicted) {
     });
   }
   EXPECT_EQ(predict_memory_table(load_config(run.config_path(), {}), 1).probes, 0u);
+  // Its logits exceed 2^26, so that they are made in chunks.
+  const Config large = load_config(run.config_path(), {"probe.enabled=true", "model.vocab=70000", "model.width=8",
+                                                       "train.micro_batch=32", "train.global_batch=32"});
+  ASSERT_GT(int64_t{32} * large.model.context * large.model.vocab, int64_t{1} << 26);
+  EXPECT_GT(predict_memory_table(large, 1).probes, 0u);
 }
 
 TEST(StepMemory, OfAProcessAndANodeIsMoreThanItsTensors) {
