@@ -2,9 +2,9 @@
 #
 # Runs the command, which starts the ranks, and passes signals of Slurm on as SIGUSR1: the ranks then save a checkpoint and end
 # with exit code 75. In that case the job goes back to the queue; its next start continues the training. So it does after code
-# 138 of a training, where SIGUSR1 came before the ranks could take it, and after code 0 of a later start whose ranks did not start. Other
-# codes end the job, except while it is being preempted: mpirun then has a code of its own, since Slurm ends its daemons on the
-# other nodes.
+# 138 of a training, where SIGUSR1 came before the ranks could take it, and after code 0 of a later start whose ranks did not
+# start. Other codes end the job, except while it is being preempted: mpirun then has a code of its own, since Slurm ends its
+# daemons on the other nodes.
 # A job that is being cancelled is not requeued.
 
 ranks= # the process that starts them
@@ -13,7 +13,7 @@ reminder= # the process that repeats it
 job=$SLURM_JOB_ID
 [[ -z ${SLURM_ARRAY_JOB_ID:-} ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # the first's ID stands for the whole array
 
-again() { # COMMAND...: several times, until it succeeds: Slurm's controller may be busy, or start anew
+retry() { # COMMAND...: several times, until it succeeds: Slurm's controller may be busy, or start anew
   local pause
   for pause in 0 1 2 4; do sleep "$pause" && "$@" && return; done
   return 1
@@ -21,7 +21,7 @@ again() { # COMMAND...: several times, until it succeeds: Slurm's controller may
 
 is_preempted() { # since its last start
   local shown
-  shown=$(SLURM_TIME_FORMAT=standard again scontrol --oneliner show job "$job")
+  shown=$(SLURM_TIME_FORMAT=standard retry scontrol --oneliner show job "$job")
   [[ $shown =~ \ StartTime=([0-9T:-]+)\ .*\ PreemptTime=([0-9T:-]+)\  && ! ${BASH_REMATCH[2]} < ${BASH_REMATCH[1]} ]]
 }
 
@@ -86,10 +86,10 @@ run_and_requeue() {
   fi
   if [[ $code != 0 ]] && { [[ $code == 75 || "$code $* " == 138" "*" train "* ]] || is_preempted; }; then
     local state
-    state=$(again squeue --noheader --format=%T --jobs="$job") || state=unknown
+    state=$(retry squeue --noheader --format=%T --jobs="$job") || state=unknown
     if [[ $state == RUNNING ]]; then
       trap - TERM
-      again scontrol requeue "$job" && exec sleep 60 # Slurm ends this script by SIGTERM
+      retry scontrol requeue "$job" && exec sleep 60 # Slurm ends this script by SIGTERM
       state=unknown
     fi
     [[ $state != unknown ]] || echo "job $job is not requeued, since Slurm did not answer; to continue: scontrol requeue $job"

@@ -75,17 +75,22 @@ TEST(Supervise, RestartsOnlyWhereThatHelps) {
   }
 }
 
-// configs/slurm/requeue.sh. The commands of Slurm do nothing but print their arguments.
+// The output of configs/slurm/requeue.sh for a command. Functions of a shell are the commands of Slurm; nothing sleeps.
+std::string requeue_output(const std::string& command, int restarts = 0,
+                           const std::string& slurm =
+                               "squeue() { echo RUNNING; }; "
+                               "scontrol() { echo \"scontrol $*\"; false; }") {
+  return run_shell(fmt::format("SLURM_JOB_ID=7 SLURM_RESTART_COUNT={} bash -c '{}; sleep() {{ :; }}; "
+                               "source configs/slurm/requeue.sh; run_and_requeue {}'",
+                               restarts, slurm, command))
+      .output;
+}
+
 TEST(Requeue, OnlyATrainingGoesBackToTheQueueAfterAnEarlySignal) {
   const std::string command = fresh_folder("requeued") + "/mantissa";
   const auto output_of = [&](int code, const std::string& verb) {
     write_file(command, fmt::format("exit {}\n", code));
-    return run_shell(
-               fmt::format(
-                   "SLURM_JOB_ID=7 bash -c 'squeue() {{ echo RUNNING; }}; scontrol() {{ echo \"scontrol $*\"; "
-                   "false; }}; sleep() {{ :; }}; source configs/slurm/requeue.sh; run_and_requeue sh {} {} a.yaml'",
-                   command, verb))
-        .output;
+    return requeue_output(fmt::format("sh {} {} a.yaml", command, verb));
   };
   constexpr const char* kRequeue = "scontrol requeue 7";
   EXPECT_NE(output_of(138, "train").find(kRequeue), std::string::npos);
@@ -109,13 +114,7 @@ TEST(Requeue, ATrainingWhoseRanksDidNotStartGoesBackToTheQueue) {
                fmt::format("#!/bin/sh\ncase $1 in config) cat {}/config ;; status) echo '{}'; exit {} ;; esac\n",
                            folder, status, code));
     std::filesystem::permissions(command, std::filesystem::perms::owner_all);
-    const std::string output =
-        run_shell(fmt::format("SLURM_JOB_ID=7 SLURM_RESTART_COUNT=1 bash -c 'squeue() {{ echo RUNNING; }}; "
-                              "scontrol() {{ echo \"scontrol $*\"; false; }}; sleep() {{ :; }}; "
-                              "source configs/slurm/requeue.sh; run_and_requeue {} train a.yaml'",
-                              command))
-            .output;
-    return output.find("goes back to the queue") != std::string::npos;
+    return requeue_output(command + " train a.yaml", 1).find("goes back to the queue") != std::string::npos;
   };
   EXPECT_TRUE(is_requeued(60, "no folder", 2));
   std::filesystem::create_directories(run);
@@ -133,12 +132,11 @@ TEST(Requeue, AsksSlurmAgainAndTellsWhereItDoesNotAnswer) {
   const std::string folder = fresh_folder("busy_slurm");
   const auto output_of = [&](const std::string& squeue, const std::string& scontrol) {
     write_file(folder + "/calls", "");
-    return run_shell(fmt::format("SLURM_JOB_ID=7 bash -c 'busy() {{ echo >> {0}/calls; [ $(wc -l < {0}/calls) -gt 2 ]; "
-                                 "}}; squeue() {{ {1}; }}; scontrol() {{ echo \"scontrol $*\"; {2}; }}; "
-                                 "sleep() {{ :; }}; source configs/slurm/requeue.sh; "
-                                 "run_and_requeue sh -c \"exit 75\"'",
-                                 folder, squeue, scontrol))
-        .output;
+    const std::string slurm = fmt::format(
+        "busy() {{ echo >> {0}/calls; [ $(wc -l < {0}/calls) -gt 2 ]; }}; squeue() {{ {1}; }}; "
+        "scontrol() {{ echo \"scontrol $*\"; {2}; }}",
+        folder, squeue, scontrol);
+    return requeue_output("sh -c \"exit 75\"", 0, slurm);
   };
   constexpr const char* kNot = "job 7 is not requeued, since Slurm did not answer; to continue: scontrol requeue 7";
   EXPECT_NE(output_of("false", "false").find(kNot), std::string::npos);
@@ -239,15 +237,22 @@ TEST(Supervise, TwoSignalsAtOnceAreOne) {
   EXPECT_EQ(exit_code_after("TERM", "5", 100), 1) << "somebody has no more patience";
 }
 
-TEST(Supervise, RepeatsASignalThatMpirunDrops) {
-  const std::string folder = fresh_folder("supervised_dropped"), command = folder + "/mpirun";
-  write_file(command, "#!/bin/sh\ntrap '' USR1\necho >" + folder +
-                          "/starts\nsleep 1\ntrap 'exit 75' USR1\nwhile :; do sleep 0.05; done\n");
+// tools/supervise gets SIGINT once its command, a script of this name, runs. The script begins with `traps`.
+Outcome interrupted(const std::string& folder, const std::string& name, const std::string& traps) {
+  const std::string command = folder + "/" + name;
+  std::filesystem::remove(folder + "/starts");
+  write_file(command, fmt::format("#!/bin/sh\n{0}echo >{1}/starts\nsleep 1\ntrap 'exit 75' USR1\n"
+                                  "while :; do sleep 0.05; done\n",
+                                  traps, folder));
   std::filesystem::permissions(command, std::filesystem::perms::owner_all);
-  const Outcome outcome = run_shell(fmt::format(
+  return run_shell(fmt::format(
       "(env --default-signal=INT {} -- {} & job=$!; while [ ! -s {}/starts ]; do sleep 0.01; done; kill -INT $job; "
       "timeout 20 tail --pid $job -f /dev/null || pkill -9 -P $job; wait $job)",
       kSupervise, command, folder));
+}
+
+TEST(Supervise, RepeatsASignalThatMpirunDrops) {
+  const Outcome outcome = interrupted(fresh_folder("supervised_dropped"), "mpirun", "trap '' USR1\n");
   EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
 }
 
@@ -255,15 +260,7 @@ TEST(Supervise, RepeatsASignalThatMpirunDrops) {
 TEST(Supervise, SaysWhatACrashOfMpirunIs) {
   const std::string folder = fresh_folder("supervised_crash");
   const auto output_of = [&](const std::string& name) {
-    std::filesystem::remove(folder + "/starts");
-    const std::string command = folder + "/" + name;
-    write_file(command, "#!/bin/sh\ntrap 'kill -SEGV $$' USR1 TERM\necho >" + folder +
-                            "/starts\nwhile :; do sleep 0.05; done\n");
-    std::filesystem::permissions(command, std::filesystem::perms::owner_all);
-    const Outcome outcome = run_shell(fmt::format(
-        "(env --default-signal=INT {} -- {} & job=$!; while [ ! -s {}/starts ]; do sleep 0.01; done; kill -INT $job; "
-        "wait $job)",
-        kSupervise, command, folder));
+    const Outcome outcome = interrupted(folder, name, "trap 'kill -SEGV $$' USR1 TERM\n");
     EXPECT_EQ(outcome.exit_code, 139) << outcome.output;
     return outcome.output;
   };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -150,13 +149,6 @@ std::vector<std::string> text_files(const std::vector<std::string>& inputs) {
     require<DataError>(!names.empty(), "{}: no file matches this pattern", pattern);
     require<DataError>(is_there(names.front()), "{}: cannot read the file: No such file", pattern);
     files.insert(files.end(), names.begin(), names.end());
-  }
-  const std::set<std::string> all(files.begin(), files.end());
-  for (const std::string& file : all) {
-    for (const char* const packed : {".gz", ".zst", ".xz", ".bz2"}) {
-      if (!all.contains(file + packed)) continue;
-      log_warn("{0} and {0}{1}: both are read, and seem to be the same text", file, packed);
-    }
   }
   return files;
 }

@@ -94,7 +94,7 @@ std::string read_documents(const std::string& path, const std::string& field, co
   Unpacker unpacker = Unpacker::open(file);
   std::string start;
   const std::string_view name = unpacked_name(path);
-  if (has_suffix(name, {".json"})) {  // it takes the first line to tell
+  if (has_suffix(name, {".json"})) {  // it takes the whole first line to tell
     while (unpacker.append_to(start) && first_line(start).starts_with('{') && start.ends_with(first_line(start))) {
     }
   }
