@@ -186,7 +186,8 @@ LossOutput Head::loss(Tape& tape, const Var& x, const Tensor& targets) const {
   constexpr int64_t kChunkLogits = int64_t{1} << 26, kRowGranule = 128;
   const int64_t vocab = weight_->shape[0];
   const bool is_small = x.value.dim(0) * vocab <= kChunkLogits;
-  if (is_small || rounds_operands(tape, "head")) {
+  // Hooks see the product as an op of its own, at the price of its memory; check_outputs must fit in a step's.
+  if (is_small || rounds_operands(tape, "head") || tape.options().after_op) {
     return cross_entropy(tape, forward(tape, x), targets, config_.logit_softcap);
   }
   const int64_t rows = std::max(kChunkLogits / vocab / kRowGranule * kRowGranule, kRowGranule);

@@ -41,8 +41,7 @@ double gradient_prescale(const Session& session) {
 
 RunProbe make_probe(const Config& config, ShardedState& state, DType reference) {
   const auto linear_layers = std::ranges::count(ops_of(config), Op::kLinear, &PlacedOp::op);
-  constexpr int kHead = 1;  // a large head's product is part of the loss: see linear_cross_entropy()
-  return RunProbe(config, static_cast<int>(linear_layers) + kHead, state, reference);
+  return RunProbe(config, static_cast<int>(linear_layers), state, reference);
 }
 
 ProductObserver* ProbeExaminer::start_passes() {
