@@ -30,7 +30,7 @@ struct PromptChoice {
   std::optional<std::string> system{};                 // the system message of conversations without their own
   std::string chat_template{};                         // a name, in place of the model's own template
   EncodeOptions encoding{.add_special_tokens = true};  // of prompts that are no conversations
-  bool no_truncate = false;                            // prompts longer than the context are refused
+  bool no_truncate = false;                            // prompts and texts stay within the context
 };
 
 struct Prompt {
@@ -217,50 +217,82 @@ std::set<int32_t> end_tokens(const std::string& model, const TextCodec& codec, c
   return ends;
 }
 
-// A text as it grows from a prompt.
-class GrowingText {
+// Prints the text of a single prompt as it grows, and those of a file as lines of JSON in the file's order.
+class TextPrinter {
  public:
-  GrowingText(const Prompt& prompt, const TextCodec& codec, std::vector<std::string> stops)
-      : decoder_(codec), stops_(std::move(stops)) {
-    if (codec.tokenizer() == nullptr) return;
-    for (const int32_t token : prompt.tokens) decoder_.add(token);  // the prompt may end within a character
+  // `list` and `request` outlive the object. `ends`: tokens that end a text.
+  TextPrinter(const GenerateRequest& request, const PromptList& list, const TextCodec& codec, std::set<int32_t> ends)
+      : request_(request), prompts_(list.prompts), ends_(std::move(ends)) {
+    std::vector<std::string> stops = request.stops;
+    stops.push_back(list.end_of_turn);  // for a tokenizer that has no such token
+    for (const Prompt& prompt : prompts_) {
+      Text& text = texts_.emplace_back(Text{.decoder = TextDecoder(codec), .stops = StopStrings(stops), .line = {}});
+      if (codec.tokenizer() == nullptr) continue;
+      for (const int32_t token : prompt.tokens) text.decoder.add(token);  // the prompt may end within a character
+    }
+    if (!is_file_ && !prompts_[0].is_chat) ProgressBar::print(prompts_[0].text);
   }
 
-  // The text to print now.
-  std::string add(int32_t token) { return stops_.add(decoder_.add(token)); }
-  bool has_stopped() const { return stops_.found(); }
-  // The rest of the text.
-  std::string finish() {
-    std::string rest = stops_.add(decoder_.finish());
-    return rest + stops_.finish();
+  Continue add(size_t index, int32_t token) {
+    Text& text = texts_[index];
+    if (ends_.contains(token)) return finish(index, "token");
+    show(text, text.stops.add(text.decoder.add(token)));
+    if (text.stops.found()) return finish(index, "stop");
+    return ++text.added == request_.sampling.tokens ? finish(index, "length") : Continue::kYes;
   }
-
- private:
-  TextDecoder decoder_;
-  StopStrings stops_;
-};
-
-// Prints the texts of a file of prompts, in its order.
-class JsonLines {
- public:
-  explicit JsonLines(const std::vector<Prompt>& prompts) : prompts_(prompts), texts_(prompts.size()) {}
-
-  std::string& text(size_t index) { return texts_[index].text; }
-  void finish(size_t index, const char* end) {
-    texts_[index].end = end;
-    for (; next_ < texts_.size() && texts_[next_].end != nullptr; ++next_) {
+  // The context is full: the model no longer sees the first `left_out` tokens.
+  Continue fill(size_t index, int64_t left_out) {
+    texts_[index].left_out = left_out;
+    return request_.prompts.no_truncate ? finish(index, "context") : Continue::kYes;
+  }
+  Continue finish(size_t index, const char* end) {
+    Text& text = texts_[index];
+    show(text, text.stops.add(text.decoder.finish()));
+    show(text, text.stops.finish());
+    text.end = end;
+    for (; is_file_ && next_ < texts_.size() && texts_[next_].end != nullptr; ++next_) {
       const nlohmann::ordered_json line = {
-          {"prompt", prompts_[next_].text}, {"text", texts_[next_].text}, {"end", texts_[next_].end}};
+          {"prompt", prompts_[next_].text}, {"text", texts_[next_].line}, {"end", texts_[next_].end}};
       ProgressBar::print(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     }
+    progress_.advance();
+    return Continue::kNo;
+  }
+
+  // After all texts. `context`: how many tokens the model sees.
+  void end(int64_t context) const {
+    if (!is_file_) ProgressBar::print("\n");
+    const auto is_full = [](const Text& text) { return text.left_out > 0; };
+    const auto first = static_cast<size_t>(std::ranges::find_if(texts_, is_full) - texts_.begin());
+    if (first == texts_.size()) return;
+    const std::string how =
+        request_.prompts.no_truncate
+            ? "the text ends there"
+            : fmt::format("at its end, the model no longer saw the first {} tokens{}; --no-truncate ends a text there",
+                          texts_[first].left_out, prompts_[first].is_chat ? ", any system message among them" : "");
+    const auto count = std::ranges::count_if(texts_, is_full);
+    log_warn("{}: with its text it has filled the model's context of {} tokens{}: {}", prompts_[first].where, context,
+             count > 1 ? fmt::format(", as have {} texts in all", count) : "", how);
   }
 
  private:
   struct Text {
-    std::string text;
+    TextDecoder decoder;
+    StopStrings stops;
+    std::string line;           // where it is printed at its end
     const char* end = nullptr;  // not there yet
+    int64_t added = 0, left_out = 0;
   };
+  void show(Text& text, const std::string& piece) const {
+    if (!is_file_) return ProgressBar::print(piece);
+    text.line += piece;
+  }
+
+  const GenerateRequest& request_;
   const std::vector<Prompt>& prompts_;
+  const std::set<int32_t> ends_;
+  const bool is_file_ = request_.prompts.prompts.has_value();
+  ProgressBar progress_{"generate: texts", is_file_ ? std::ssize(prompts_) : 0};
   std::vector<Text> texts_;
   size_t next_ = 0;
 };
@@ -276,54 +308,19 @@ void generate(const GenerateRequest& request) {
         sized = sized_for(list, request.sampling.tokens, found.config.model);
         generate_dry(dry, sized, options);
       });
-  const TextCodec& codec = *model.text;
-  const std::set<int32_t> ends = end_tokens(request.run, codec, list.end_of_turn);
-  std::vector<std::string> stops = request.stops;
-  stops.push_back(list.end_of_turn);  // for a tokenizer that has no such token
-
-  options.vocab = codec.vocab();
+  options.vocab = model.text->vocab();
   Generator generator(*model.runtime, sized, options);
   std::vector<std::vector<int32_t>> prompts;
-  std::vector<GrowingText> texts;
   for (const Prompt& prompt : list.prompts) {
     take_text(prompt.where, [&] { generator.require_valid(prompt.tokens, request.sampling); });
     prompts.push_back(prompt.tokens);
-    texts.emplace_back(prompt, codec, stops);
   }
-  const bool is_file = request.prompts.prompts.has_value();
-  JsonLines lines(list.prompts);
-  ProgressBar progress("generate: texts", is_file ? std::ssize(prompts) : 0);
-  const auto show = [&](size_t index, const std::string& text) {
-    if (is_file) {
-      lines.text(index) += text;
-    } else {
-      ProgressBar::print(text);
-    }
-  };
-  const auto finish = [&](size_t index, const char* end) {
-    show(index, texts[index].finish());
-    if (!is_file) return;
-    lines.finish(index, end);
-    progress.advance();
-  };
-  if (!is_file && !list.prompts[0].is_chat) ProgressBar::print(list.prompts[0].text);
-  for (size_t i = 0; request.sampling.tokens == 0 && i < prompts.size(); ++i) finish(i, "length");
-  std::vector<int64_t> added(prompts.size());
-  generator.run(prompts, request.sampling, [&](size_t index, int32_t token) {
-    GrowingText& text = texts[index];
-    if (ends.contains(token)) {
-      finish(index, "token");
-      return Continue::kNo;
-    }
-    show(index, text.add(token));
-    if (text.has_stopped()) {
-      finish(index, "stop");
-      return Continue::kNo;
-    }
-    if (++added[index] == request.sampling.tokens) finish(index, "length");
-    return Continue::kYes;
-  });
-  if (!is_file) ProgressBar::print("\n");
+  TextPrinter printer(request, list, *model.text, end_tokens(request.run, *model.text, list.end_of_turn));
+  for (size_t i = 0; request.sampling.tokens == 0 && i < prompts.size(); ++i) printer.finish(i, "length");
+  generator.run(
+      prompts, request.sampling, [&](size_t index, int32_t token) { return printer.add(index, token); },
+      [&](size_t index, int64_t left_out) { return printer.fill(index, left_out); });
+  printer.end(sized.context);
 }
 
 }  // namespace
@@ -343,7 +340,8 @@ void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   command->add_option("--system", prompts.system, "system message of conversations without one");
   command->add_option("--chat-template", prompts.chat_template, "name of a template, in place of the model's")
       ->check(CLI::IsMember(chat_template_names()));
-  command->add_flag("--no-truncate", prompts.no_truncate, "refuse prompts longer than the model's context");
+  command->add_flag("--no-truncate", prompts.no_truncate,
+                    "refuse prompts longer than the model's context, and end texts where it is full");
   command->add_flag("!--no-special-tokens", prompts.encoding.add_special_tokens, kNoSpecialTokensHelp);
   constexpr int64_t kMostTokens = int64_t{1} << 40;
   VerbOptions(*command).count("--tokens", request->sampling.tokens, 0, kMostTokens, "how many tokens to add at most");

@@ -34,6 +34,10 @@ class GenerateOptions : public ::testing::Test {
     write_file(path, content);
     return path;
   }
+  // The rest of the line.
+  static std::string line_at(const std::string& output, size_t at) {
+    return output.substr(at, output.find('\n', at) - at);
+  }
   static void expect_refused(const std::vector<std::string>& options, int exit_code, const std::string& message) {
     const Outcome outcome = generate(options);
     EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
@@ -111,11 +115,37 @@ TEST_F(GenerateOptions, APromptLongerThanTheContextIsAWarning) {
   EXPECT_NE(cut.find("long.txt:2: it has 130 tokens, and the model's context 128: 2 tokens at its start are left out"),
             std::string::npos)
       << cut;
-  const auto line = nlohmann::json::parse(cut.substr(cut.rfind('{')));
-  EXPECT_EQ(tail + line.at("text").get<std::string>() + "\n", text({"--prompt", tail}));
+  const auto line = nlohmann::json::parse(line_at(cut, cut.rfind("{\"prompt\"")));
+  EXPECT_TRUE(text({"--prompt", tail}).starts_with(tail + line.at("text").get<std::string>() + "\n"));
   EXPECT_NE(text({"--prompt", prompt}).find("--prompt: it has 130 tokens"), std::string::npos);
   expect_refused({"--prompt", prompt, "--no-truncate"}, 2, "--prompt: it has 130 tokens: expected at most 128");
-  EXPECT_EQ(text({"--prompt", tail, "--no-truncate"}), text({"--prompt", tail}));
+}
+
+// The window of the model moves once, by 64 tokens and the drawn one in front of it.
+TEST_F(GenerateOptions, ATextThatOutgrowsTheContextIsAWarning) {
+  const std::string prompt(120, 'a'), fits(99, 'b'),
+      filled = "with its text it has filled the model's context of 128 tokens",
+      moved = filled + ": at its end, the model no longer saw the first 65 tokens; --no-truncate ends a text there";
+  const std::string whole = text({"--prompt", prompt}), cut = text({"--prompt", prompt, "--no-truncate"});
+  EXPECT_NE(whole.find("warning: --prompt: " + moved), std::string::npos) << whole;
+  EXPECT_NE(cut.find("warning: --prompt: " + filled + ": the text ends there"), std::string::npos) << cut;
+  EXPECT_EQ(text({"--prompt", fits}).find(filled), std::string::npos) << "the last token sees all others";
+  EXPECT_NE(text({"--chat", std::string(30, 'a'), "--system", "b", "--chat-template", "chatml"})
+                .find("tokens, any system message among them;"),
+            std::string::npos);
+
+  const std::string lines = file("outgrown.txt", fits + "\n" + prompt + "\n" + prompt + "\n");
+  const std::string all = text({"--prompts", lines}), ended = text({"--prompts", lines, "--no-truncate"});
+  EXPECT_NE(all.find("outgrown.txt:2: " + filled + ", as have 2 texts in all: at its end"), std::string::npos) << all;
+  EXPECT_EQ(all.find("warning"), all.rfind("warning")) << all;
+  const auto first = nlohmann::json::parse(line_at(ended, 0)),
+             second = nlohmann::json::parse(line_at(ended, ended.find('\n') + 1));
+  EXPECT_EQ(first.at("end"), "length");
+  EXPECT_EQ(second.at("end"), "context");
+  const std::string kept = prompt + second.at("text").get<std::string>();
+  EXPECT_EQ(kept.size(), 129u) << "the last token is drawn from a full context";
+  EXPECT_TRUE(cut.starts_with(kept + "\n")) << cut;
+  EXPECT_TRUE(whole.starts_with(kept)) << whole;
 }
 
 TEST_F(GenerateOptions, AChatLongerThanTheContextLosesItsOldestTurns) {

@@ -66,7 +66,8 @@ void Generator::require_valid(const std::vector<int32_t>& prompt, const Sampling
   }
 }
 
-void Generator::run(std::span<const std::vector<int32_t>> prompts, const SamplingOptions& options, const Emit& emit) {
+void Generator::run(std::span<const std::vector<int32_t>> prompts, const SamplingOptions& options, const Emit& emit,
+                    const Fill& fill) {
   int64_t longest = 1;
   for (const std::vector<int32_t>& prompt : prompts) {
     require_valid(prompt, options);
@@ -89,10 +90,11 @@ void Generator::run(std::span<const std::vector<int32_t>> prompts, const Samplin
         ++next;
       }
       if (!text) continue;
-      if (!extend(*text, options, emit)) {
+      const bool grows = extend(*text, options, emit), is_full = text->seen() > model_.context;
+      if (is_full) text->begin = std::ssize(text->tokens) - kept_tokens(model_.context);
+      if (!grows || (is_full && fill && fill(text->index, text->begin) == Continue::kNo)) {
         text.reset();
-      } else if (text->seen() > model_.context) {
-        text->begin = std::ssize(text->tokens) - kept_tokens(model_.context);
+      } else if (is_full) {
         begin_text(*text, static_cast<int64_t>(row), cache);
       } else {
         grown.push_back(&*text);

@@ -72,7 +72,10 @@ class Generator {
   // prompt. After `context` tokens, it goes on with the last kept_tokens(). Other texts of a batch change no token of a
   // text, unless a precision rounds all rows of an operand by one scale. FaultError where logits are NaN or infinite.
   using Emit = std::function<Continue(size_t index, int32_t token)>;
-  void run(std::span<const std::vector<int32_t>> prompts, const SamplingOptions& options, const Emit& emit);
+  // Called where the context is full: the model will not see the first `left_out` tokens again. May end the text.
+  using Fill = std::function<Continue(size_t index, int64_t left_out)>;
+  void run(std::span<const std::vector<int32_t>> prompts, const SamplingOptions& options, const Emit& emit,
+           const Fill& fill = nullptr);
   // The same for one prompt.
   void run(const std::vector<int32_t>& prompt, const SamplingOptions& options,
            const std::function<Continue(int32_t)>& emit) {
