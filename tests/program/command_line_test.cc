@@ -238,6 +238,18 @@ TEST(Lines, OfEveryVerbFitATerminal) {
   }
 }
 
+TEST(CommandLine, OfAllRanksMustNameTheSameVerb) {
+  const SmallRun run("different_verbs");
+  const std::string script = run.folder() + "/start.sh";
+  write_file(script, "verbs=(train 'analyze model')\nexec tools/mantissa_cpu ${verbs[OMPI_COMM_WORLD_RANK]} " +
+                         run.config_path() + "\n");
+  const Outcome outcome = run_under_mpirun(2, "bash " + script);
+  EXPECT_EQ(outcome.exit_code, 6) << outcome.output;
+  EXPECT_NE(outcome.output.find("rank 1 was started as `mantissa analyze`, rank 0 as `mantissa train`"),
+            std::string::npos)
+      << outcome.output;
+}
+
 // On a machine without a card, by a program without CUDA and NCCL.
 TEST(ConfigMemory, IsPredictedForADeviceThatIsNotHere) {
   const SmallRun run("memory_of_absent");

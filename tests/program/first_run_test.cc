@@ -110,6 +110,16 @@ TEST(FirstRun, ARunFolderIsToldFromOneOfData) {
   EXPECT_TRUE(says(outcome.output, "by data.train=" + folder)) << outcome.output;
 }
 
+TEST(FirstRun, SaysThatNothingWasLearned) {
+  const SmallRun run("learns_nothing");
+  const std::string answer = ": this training did not lower it";
+  for (const auto& [rate, is_useless] : {std::pair{"1e-30", true}, {"0.005", false}}) {
+    const Outcome outcome =
+        run.train(1, {std::string("optimizer.lr=") + rate, "optimizer.warmup_steps=0", "train.eval_interval=5"});
+    EXPECT_EQ(says(outcome.output, answer), is_useless) << outcome.output;
+  }
+}
+
 // All ranks find an error of the configuration, and rank 0 alone logs it.
 TEST(FirstRun, RanksTellAnErrorOnce) {
   const SmallRun run("told_once");

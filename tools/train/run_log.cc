@@ -248,7 +248,8 @@ void RunLog::summarise(Trainer& trainer) {
   log_info("statistics:{}", wrapped(trainer.state().statistics.to_text(backend.memory_use().peak_bytes, speed_)));
   if (!memory.empty()) log_info("{}", memory);
   if (const auto& first = trainer.state().first_validation_loss; first && last_validation_loss_) {
-    log_info("validation loss {:.4f} -> {:.4f} nats per token", *first, *last_validation_loss_);
+    log_info("validation loss {:.4f} -> {:.4f} nats per token{}", *first, *last_validation_loss_,
+             *last_validation_loss_ < *first ? "" : ": this training did not lower it");
   }
   if (is_unsaved_) return log_info("metrics in {}/metrics.jsonl", run_dir);
   log_info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(run_dir), run_dir);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "core/backend/registry.h"
@@ -105,6 +106,19 @@ std::vector<GpuClaim> gather_claims(Communicator& host, const std::string& devic
   if (first.rank < 0) return claims;
   const std::string& node = claims[static_cast<size_t>(first.rank)].node.name;
   throw ConfigError("rank {} (node {}): {}", first.rank, node, first.text);
+}
+
+// Of verbs that differ, one would take the other's messages for its own.
+void require_same_verb(Communicator& communicator) {
+  std::string verb;
+  std::ifstream words("/proc/self/cmdline");
+  for (int i = 0; i < 2; ++i) std::getline(words, verb, '\0');
+  const std::vector<std::string> verbs = all_gather_texts(communicator, verb);
+  const auto other = std::ranges::find_if(verbs, [&](const std::string& one) { return one != verbs[0]; });
+  if (other == verbs.end()) return;
+  throw CommError(fmt::format("rank {} was started as `mantissa {}`, rank 0 as `mantissa {}`: give all ranks the same "
+                              "command",
+                              other - verbs.begin(), *other, verbs[0]));
 }
 
 // Processes of torchrun, accelerate, MVAPICH, jsrun and flux cannot find each other here.
@@ -254,7 +268,9 @@ void leave_job(const std::exception& error, Communicator& communicator, const Co
 Communicator& Job::start(const Config& config) {
   require_known_names(config);
   watch(config, kFirstFactor, "starts MPI");
-  return start(config, start_communicator(config.comm.backend, config.device));
+  start(config, start_communicator(config.comm.backend, config.device));
+  require_same_verb(*communicator_);
+  return *communicator_;
 }
 
 void Job::watch(const Config& config, double factor, const char* activity) {
