@@ -311,8 +311,8 @@ int run_job(const std::function<Config()>& configure,
     box.emplace("", ranks.rank(), ranks.size());
     job.watch(config, kFirstFactor, "is in a collective");
     body(config, *create_watched_communicator(ranks, *box), job);
-    // The others wait there for rank 0, which may have work of its own, without a limit.
-    ranks.rank() == 0 ? job.watch(config, kFirstFactor, "ends MPI") : job.unwatch();
+    // The others wait there for rank 0, which may have work of its own.
+    job.watch(config, ranks.rank() == 0 ? kFirstFactor : 10 * kFirstFactor, "ends MPI");
     return static_cast<int>(ExitCode::kOk);
   } catch (...) {
     return job.failed();
