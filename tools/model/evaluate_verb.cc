@@ -47,6 +47,7 @@ LoadedModel load_scored(const ScoredModel& wanted, Communicator& communicator) {
         Scorer::run_dry(dry, wanted.sequences, window_of(wanted.context, found.config.model));
       },
       communicator.local_rank());
+  model.warn_beyond_positions("--context", wanted.context);
   if (communicator.size() > 1) set_up_threads(model.config, communicator);
   return model;
 }

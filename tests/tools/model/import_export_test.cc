@@ -302,6 +302,26 @@ TEST(FromWeights, ShorterSequencesThanThoseOfTheFirstRunKeepItsPositions) {
   EXPECT_THAT(refused.output, HasSubstr("--max-positions: expected a model with RoPE"));
 }
 
+// RoPE computes any position.
+TEST(FromWeights, MorePositionsThanTheModelHasLearnedAreAWarning) {
+  const std::string folder = fresh_folder("beyond"), model = hf_folder("llama3"), text = folder + "/ids.txt";
+  write_file(text, "3 2 5 7 1");
+  run_well({"import", model, "--out", folder + "/run"});
+  for (const std::string& path : {model, folder + "/run"}) {
+    const auto evaluated = [&](const std::vector<std::string>& more) {
+      return run_well(with({"evaluate", path, "--text", text}, more));
+    };
+    const auto generated = [&](const std::string& setting) {
+      return run_well({"generate", path, setting, "--prompt", "3 2", "--tokens", "1"});
+    };
+    EXPECT_THAT(evaluated({"--context", "65"}), HasSubstr("--context = 65: the model has learned 64 positions"));
+    EXPECT_THAT(evaluated({"--context", "64"}), Not(HasSubstr("positions")));
+    EXPECT_THAT(evaluated({"model.context=8", "--context", "20"}), Not(HasSubstr("positions")));
+    EXPECT_THAT(generated("model.context=65"), HasSubstr("model.context = 65: the model has learned 64 positions"));
+    EXPECT_THAT(generated("model.context=8"), Not(HasSubstr("positions")));
+  }
+}
+
 TEST(FromWeights, ACheckpointWithoutItsRunIsAWarning) {
   const SmallRun run("copied_checkpoint"), next("from_copied_checkpoint");
   run.train(1, {"train.steps=6"});

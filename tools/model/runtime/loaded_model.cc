@@ -8,6 +8,7 @@
 
 #include "core/backend/decorators.h"
 #include "core/base/check.h"
+#include "core/base/log.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/runtime/open_model.h"
 #include "tools/run/state/run_folder.h"
@@ -119,12 +120,20 @@ std::string TextDecoder::add(int32_t token) {
   return " " + std::to_string(token);
 }
 
+void LoadedModel::warn_beyond_positions(std::string_view setting, int64_t context) const {
+  if (context <= positions) return;
+  log_warn("{} = {}: the model has learned {} positions; beyond them, its predictions are often poor", setting, context,
+           positions);
+}
+
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,
                        const std::function<void(ModelRuntime& dry, const LoadedModel& model)>& passes, int local_rank) {
   // Looked up once: this reads every byte of a run's newest checkpoint.
   const std::string found = is_foreign_model(path) ? path : find_checkpoint_folder(path);
   LoadedModel model{.config = config_of_model(found, overrides), .runtime = nullptr, .text = nullptr};
   const Config& config = model.config;
+  model.positions = config_of_model(found, {}).model.context;
+  model.warn_beyond_positions("model.context", config.model.context);
   model.text = std::make_unique<TextCodec>(path, config);
   const auto arena_bytes = [&](Fp8GemmSupport support) {
     ModelRuntime dry(config, std::make_unique<DryRunBackend>(nullptr, support), nullptr);

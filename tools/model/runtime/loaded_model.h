@@ -55,6 +55,10 @@ struct LoadedModel {
   Config config;
   std::unique_ptr<ModelRuntime> runtime;
   std::unique_ptr<TextCodec> text;
+  int64_t positions = 0;  // without settings
+
+  // RoPE computes any position.
+  void warn_beyond_positions(std::string_view setting, int64_t context) const;
 };
 
 // Loads the working weights of a run, checkpoint, Hugging Face folder or model of llm.c. model.context is
