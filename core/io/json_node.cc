@@ -66,7 +66,7 @@ const nlohmann::json& JsonNode::expect(bool is_right, std::string_view expected)
   // An array may be as deep as the stack, so that it is not printed.
   constexpr size_t kShown = 60;
   std::string shown = value_->is_array()    ? "an array"
-                      : value_->is_object() ? "an object"
+                      : value_->is_object() ? value_->empty() ? kEmptyObject : "an object"
                                             : value_->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   if (shown.size() > kShown) shown = shown.substr(0, kShown) + "...";
   fail(fmt::format("expected {}, got {}", expected, shown));

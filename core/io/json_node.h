@@ -18,6 +18,7 @@ class JsonNode {
   // NaN, Infinity, -Infinity and numbers above the range of a double, which Python reads, become empty objects: readers
   // of their keys refuse these by type. nlohmann::json::exception if the text is not valid otherwise.
   static nlohmann::json parse(std::string_view text);
+  static constexpr char kEmptyObject[] = "{} or a number that JSON has not (NaN, Infinity, 1e999)";  // in messages
   // DataError if the file cannot be read or is not valid JSON. `value` outlives the node and those below it.
   static nlohmann::json read(const std::string& path);
   JsonNode(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {}

@@ -4,7 +4,6 @@
 
 #include "core/base/log.h"
 #include "core/data/token_shard.h"
-#include "core/io/json_node.h"
 #include "core/io/safetensors.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/exchange/model_source.h"
@@ -187,10 +186,9 @@ void keep_chat_template(const Config& run, const std::string& folder) {
   if (!end_of_turn) log_warn("the end of a turn is no token of the tokenizer: other programs write on behind it");
   if (!end_of_turn || !ends.insert(*end_of_turn).second) return;
   ends.insert(tokenizer->eos().value_or(*end_of_turn));
-  const std::string file = folder + "/generation_config.json";
-  nlohmann::json json = text_of_file(file) ? JsonNode::read(file) : nlohmann::json::object();
+  nlohmann::json json = carried_config(run.train.run_dir, "generation_config.json");
   json["eos_token_id"] = ends;
-  write_file<CheckpointError>(file, json.dump(2) + "\n");
+  write_file<CheckpointError>(folder + "/generation_config.json", json.dump(2) + "\n");
 }
 
 }  // namespace

@@ -112,6 +112,17 @@ TEST(BadModel, NumbersThatNoModelCanHave) {
   EXPECT_THAT(error, HasSubstr("rope_scaling.low_freq_factor = 4.0: expected less than high_freq_factor"));
 }
 
+// nlohmann::json has none of these.
+TEST(BadModel, NumbersThatJsonHasNot) {
+  const Copy copy("llama3");
+  copy.set({{"rms_norm_eps", "?"}});
+  const std::string config = read_file(copy.file("config.json"));
+  const size_t at = config.find("\"?\"");
+  copy.write("config.json", config.substr(0, at) + "NaN" + config.substr(at + 3));
+  EXPECT_THAT(copy.error(),
+              HasSubstr("rms_norm_eps = {} or a number that JSON has not (NaN, Infinity, 1e999): expected a number"));
+}
+
 // As transformers reads them.
 TEST(BadModel, KeysThatAnotherFamilyWouldRead) {
   const Copy mistral("mistral"), llama("llama3");

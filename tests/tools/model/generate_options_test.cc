@@ -312,6 +312,14 @@ TEST(LearntConversations, LeaveTheirTemplateAndTheEndOfATurn) {
     EXPECT_EQ(read_file(peft + "/" + name), read_file(folder + "/exported/" + name)) << name;
   }
   EXPECT_FALSE(std::filesystem::exists(peft + "/config.json"));
+
+  // Settings with numbers that JSON has not are left out.
+  write_file(folder + "/exported/generation_config.json", R"({"eos_token_id": 0, "temperature": NaN, "top_k": 7})");
+  chats.train("model: {context: 128, lora: {rank: 2}}\n",
+              {"train.steps=2", "data.train=" + chats.tokens("qwen"), "train.run_dir=" + folder + "/unusual",
+               "train.init_from=" + folder + "/exported"});
+  EXPECT_EQ(nlohmann::json::parse(read_file(folder + "/unusual/huggingface/generation_config.json")),
+            (nlohmann::json{{"eos_token_id", nlohmann::json::array({0, 2})}, {"top_k", 7}}));
 }
 
 // A resumed run takes the template of its present data, and its files into another run folder.

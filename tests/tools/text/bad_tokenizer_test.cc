@@ -250,6 +250,9 @@ TEST(TokenizerConfig, SplitSpecialTokensMakesThemTextInTexts) {
               ::testing::HasSubstr("tokenizer_config.json: split_special_tokens: expected true or false, got \"yes\""));
   EXPECT_THAT(testing::message_of<DataError>([&] { ids_of(true, "<|endoftext|>", {.has_marks = true}); }),
               ::testing::HasSubstr("split_special_tokens: true, which makes the marks of turns plain text"));
+  folder.write("tokenizer_config.json", R"({"split_special_tokens": NaN})");
+  EXPECT_THAT(testing::message_of<DataError>([&] { open_tokenizer(folder.path()); }),
+              ::testing::HasSubstr("expected true or false, got {} or a number that JSON has not (NaN, "));
 }
 
 std::string tiktoken_of_bytes() {

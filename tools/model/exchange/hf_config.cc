@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/base/check.h"
+#include "core/io/json_node.h"
 
 namespace mantissa {
 namespace {
@@ -82,7 +83,9 @@ class KeyReader {
     return usual;
   }
   void refuse(const std::string& key, const std::string& expected) {
-    problems_.push_back(fmt::format("{} = {}: {}", key, config_.value(key, json()).dump(), expected));
+    const json value = config_.value(key, json());
+    const std::string shown = value == json::object() ? JsonNode::kEmptyObject : value.dump();
+    problems_.push_back(fmt::format("{} = {}: {}", key, shown, expected));
   }
   template <typename T>
   void require(const std::string& key, T usual, const std::string& why) {

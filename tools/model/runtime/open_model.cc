@@ -85,8 +85,8 @@ std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weig
   return open_run(found == path ? open_checkpoint(found) : read_manifest(found), weights);
 }
 
-nlohmann::json carried_config(const std::string& path) {
-  const std::string folder = carried_folder(path), file = folder + "/config.json";
+nlohmann::json carried_config(const std::string& path, const std::string& name) {
+  const std::string folder = carried_folder(path), file = folder + "/" + name;
   std::error_code error;  // then it is not there
   if (folder.empty() || !std::filesystem::exists(file, error)) return nlohmann::json::object();
   nlohmann::json config = read_json_object<ConfigError>(file);

@@ -23,8 +23,8 @@ std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weig
 std::unique_ptr<ModelSource> open_found(const std::string& path, RunWeights weights);
 
 // config.json of the Hugging Face files that a run has taken along, or of such a folder; empty without it. ConfigError
-// for a damaged file: an export without its token ids would be a worse model.
-nlohmann::json carried_config(const std::string& path);
+// for a damaged file: an export without its token ids would be a worse model. `name`: another of the JSON files.
+nlohmann::json carried_config(const std::string& path, const std::string& name = "config.json");
 
 // The token ids that end a text by generation_config.json in the same folder, or else by config.json, as in
 // transformers. Numbers beyond every vocabulary, such as -1, count for nothing.
