@@ -6,6 +6,7 @@
 
 #include "core/base/thread_team.h"
 #include "tests/core/io/temp_folder.h"
+#include "tests/program/program.h"
 #include "tools/text/tokenizer/bpe_trainer.h"
 #include "tools/text/tokenizer/tokenizer.h"
 
@@ -87,6 +88,29 @@ TEST(TokenizerReference, AnyNumberOfThreadsGivesTheSame) {
     EXPECT_TRUE(ids_of(*tokenizer, text) == ids) << name;
   }
   set_threads(before);
+}
+
+// 22 chunks of text, and a thread has 16 in a round.
+TEST(TokenizerReference, ALargeTextShowsHowFarItIsInATerminal) {
+  const int before = threads();
+  const auto tokenizer = open_tokenizer(kReference + "gpt2.json");
+  const std::vector<int32_t> one = ids_of(*tokenizer, " the");
+  std::string text;
+  std::vector<int32_t> expected;
+  for (int i = 0; i < 700'000; ++i) {
+    text += " the";
+    expected.insert(expected.end(), one.begin(), one.end());
+  }
+  set_threads(1);
+  EXPECT_TRUE(ids_of(*tokenizer, text) == expected);
+  set_threads(before);
+  const std::string folder = testing::fresh_folder("encode_terminal");
+  testing::write_file(folder + "/text", text);
+  const testing::Outcome outcome = testing::run_in_terminal(
+      {"tokenizer", "encode", kReference + "gpt2.json", folder + "/text", "--out", folder + "/ids"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("encode: chunks of text [....................] 0 %, 0 of 2"), std::string::npos)
+      << outcome.output;
 }
 
 TEST(TokenizerReference, SpecialTokensCanBeText) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/base/check.h"
+#include "core/base/progress_bar.h"
 #include "core/base/thread_team.h"
 #include "core/io/files.h"
 #include "tools/text/tokenizer/utf8.h"
@@ -19,10 +20,15 @@ constexpr size_t kChunkBytes = size_t{1} << 17;  // of a large text, encoded by 
 template <typename F>
 void append_in_parallel(size_t count, std::vector<int32_t>& ids, const F& f) {
   if (count == 1) return f(0, ids);
-  std::vector<std::vector<int32_t>> parts(count);
-  parallel_for(static_cast<int64_t>(count),
-               [&](int64_t i) { f(static_cast<size_t>(i), parts[static_cast<size_t>(i)]); });
-  for (const auto& part : parts) ids.insert(ids.end(), part.begin(), part.end());
+  const size_t round = 16 * static_cast<size_t>(threads());
+  ProgressBar progress("encode: chunks of text", static_cast<int64_t>(count));
+  for (size_t begin = 0; begin < count; begin += round) {
+    std::vector<std::vector<int32_t>> parts(std::min(round, count - begin));
+    parallel_for(std::ssize(parts),
+                 [&](int64_t i) { f(begin + static_cast<size_t>(i), parts[static_cast<size_t>(i)]); });
+    for (const auto& part : parts) ids.insert(ids.end(), part.begin(), part.end());
+    progress.advance(std::ssize(parts));
+  }
 }
 
 // llm.c's tokenizer file, which has the bytes of each token but no merges. Source of the layout: llm.c, train_gpt2.py,
