@@ -212,22 +212,6 @@ TEST(TokenizerConfig, TokensOfAModelAndOfOlderFoldersAreAdded) {
   EXPECT_NE(ids_of(R"({"added_tokens_decoder": {}})", "<b><a>"), two) << "the newer form counts alone";
 }
 
-TEST(TokenizerConfig, PutsASpaceBeforeTextsForTheClassesThatDo) {
-  const testing::TempFolder folder;
-  folder.write("tokenizer.json", small_file("gpt2").dump());
-  const auto ids_of = [&folder](const std::string& type, bool adds, std::string_view text) {
-    folder.write("tokenizer_config.json", nlohmann::json{{"tokenizer_class", type}, {"add_prefix_space", adds}}.dump());
-    std::vector<int32_t> ids;
-    open_tokenizer(folder.path())->encode(text, ids);
-    return ids;
-  };
-  const std::vector<int32_t> with_space = ids_of("GPT2Tokenizer", false, " the"), plain = ids_of("", false, "the");
-  ASSERT_NE(with_space, plain);
-  EXPECT_EQ(ids_of("GPT2Tokenizer", true, "the"), with_space);
-  EXPECT_EQ(ids_of("Qwen2TokenizerFast", true, "the"), with_space);
-  EXPECT_EQ(ids_of("PreTrainedTokenizerFast", true, "the"), plain);
-}
-
 // transformers sets `encode_special_tokens` of tokenizers. Added tokens stay unless they are special.
 TEST(TokenizerConfig, SplitSpecialTokensMakesThemTextInTexts) {
   const testing::TempFolder folder;

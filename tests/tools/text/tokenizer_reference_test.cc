@@ -113,6 +113,28 @@ TEST(TokenizerReference, ALargeTextShowsHowFarItIsInATerminal) {
       << outcome.output;
 }
 
+TEST(TokenizerConfig, PutsASpaceBeforeTextsForTheClassesThatDo) {
+  const testing::TempFolder folder;
+  auto file = nlohmann::json::parse(testing::read_file(kReference + "gpt2.json"));
+  folder.write("tokenizer.json", file.dump());
+  const auto ids = [&folder](const std::string& type, bool adds, std::string_view text) {
+    folder.write("tokenizer_config.json", nlohmann::json{{"tokenizer_class", type}, {"add_prefix_space", adds}}.dump());
+    return ids_of(*open_tokenizer(folder.path()), text);
+  };
+  const std::vector<int32_t> with_space = ids("GPT2Tokenizer", false, " the"), plain = ids("", false, "the");
+  ASSERT_NE(with_space, plain);
+  EXPECT_EQ(ids("GPT2Tokenizer", true, "the"), with_space);
+  for (const char* const type :
+       {"Qwen2TokenizerFast", "RobertaTokenizer", "GPTNeoXTokenizerFast", "CodeGenTokenizer"}) {
+    EXPECT_EQ(ids(type, true, "the"), with_space) << type;
+  }
+  EXPECT_EQ(ids("PreTrainedTokenizerFast", true, "the"), plain);
+  file["pre_tokenizer"]["add_prefix_space"] = true;
+  folder.write("tokenizer.json", file.dump());
+  EXPECT_EQ(ids("GPT2Tokenizer", false, "the"), plain);
+  EXPECT_EQ(ids("PreTrainedTokenizerFast", false, "the"), with_space);
+}
+
 TEST(TokenizerReference, SpecialTokensCanBeText) {
   const auto tokenizer = open_tokenizer(kReference + "gpt2.json");
   const auto end = tokenizer->id_of("<|endoftext|>");

@@ -109,7 +109,7 @@ struct TokenizerParts {
   std::unique_ptr<Bpe> bpe{};                      // null: the file holds what decoding needs only
   std::vector<int32_t> ids_before{}, ids_after{};  // of a text, with add_special_tokens
   std::optional<int32_t> bos{}, eos{};             // where the files name them
-  bool adds_prefix_space = false;                  // whatever ByteLevel says
+  std::optional<bool> adds_prefix_space{};         // whatever ByteLevel says
   int64_t configured = 0;                          // the last ids: of tokens that only tokenizer_config.json names
   std::string space = " ";                         // as the pre-tokenizers meet it
   bool splits_special_tokens = false;              // in texts, which hold them as plain text

@@ -49,12 +49,14 @@ std::map<int32_t, JsonNode> tokens_by_id(const JsonNode& decoder) {
   return by_id;
 }
 
-// Some classes make their pre-tokenizers anew.
-bool adds_prefix_space(const JsonNode& config) {
+// Some classes make their pre-tokenizers anew: tokenizer.json has no say.
+std::optional<bool> adds_prefix_space(const JsonNode& config) {
   const auto type = config.find("tokenizer_class");
-  const bool is_anew =
-      type && (type->text().starts_with("GPT2Tokenizer") || type->text().starts_with("Qwen2Tokenizer"));
-  return is_anew && config.flag("add_prefix_space", false);
+  for (const char* const name : {"CodeGen", "GPT2", "GPTNeoX", "Qwen2", "Roberta"}) {
+    const bool is_anew = type && type->text().starts_with(fmt::format("{}Tokenizer", name));
+    if (is_anew) return config.flag("add_prefix_space", false);
+  }
+  return std::nullopt;
 }
 
 }  // namespace

@@ -114,7 +114,9 @@ void read_pre_tokenizers(const std::optional<JsonNode>& pre_tokenizer, Tokenizer
     if (by_bytes) node.fail(fmt::format("'{}' after ByteLevel is not supported; ByteLevel must be the last one", type));
     if (type == "ByteLevel") {
       by_bytes = true;
-      if (parts.adds_prefix_space || node.flag("add_prefix_space", true)) out.push_back(prefix_space_pre_tokenizer());
+      if (parts.adds_prefix_space.value_or(node.flag("add_prefix_space", true))) {
+        out.push_back(prefix_space_pre_tokenizer());
+      }
       if (node.flag("use_regex", true)) {
         out.push_back(split_pre_tokenizer(regex(std::string(find_pattern("gpt2")->regex), node)));
       }
