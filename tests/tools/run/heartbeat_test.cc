@@ -33,6 +33,8 @@ TEST(Clock, HasHoursMinutesAndSeconds) {
   EXPECT_EQ(to_clock(360'000.0), "100:00:00");
   EXPECT_EQ(to_clock(-1.0), "0:00:00");
   EXPECT_EQ(to_clock(std::nan("")), "0:00:00");
+  EXPECT_EQ(to_duration(87.0), "0:01:27 (h:mm:ss)");
+  for (const double little : {0.0, 0.3, 59.9}) EXPECT_EQ(to_duration(little), "less than a minute");
 }
 
 // The times of a zone without changes between summer and winter.

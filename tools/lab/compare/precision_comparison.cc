@@ -234,8 +234,8 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
       if (communicator.rank() == 0) announce(precision.name, comparison.seeds[seed], precision.runs.back());
       if (seed + turn > 0 || runs == 1) continue;
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      log_info("compare: about {} (h:mm:ss) for the rest, {}, at the pace of this one",
-               to_clock(taken.count() * static_cast<double>(runs - 1)), counted(runs - 1, "run"));
+      log_info("compare: {} for the rest, {}, at the pace of this one",
+               to_duration(taken.count() * static_cast<double>(runs - 1)), counted(runs - 1, "run"));
     }
   }
   return comparison;

@@ -153,6 +153,10 @@ std::string to_clock(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+std::string to_duration(double seconds) {
+  return seconds < 60.0 ? "less than a minute" : to_clock(seconds) + " (h:mm:ss)";
+}
+
 std::string time_text(double now, std::optional<double> seconds_left) {
   const std::tm today = fmt::localtime(static_cast<std::time_t>(now));
   std::string text = fmt::format("{:%H:%M}", today);

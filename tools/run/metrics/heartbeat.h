@@ -46,6 +46,8 @@ std::optional<RunFigures> read_metrics_prom(const std::string& run_dir);
 double unix_time();
 // "1:40:10": hours, minutes, seconds.
 std::string to_clock(double seconds);
+// For work to come: "1:40:10 (h:mm:ss)", "less than a minute".
+std::string to_duration(double seconds);
 // "14:02, ends 14:05", "23:02, ends Dec 01 04:05": the time of day and the estimated end, if there is one, in local
 // time. `now`: seconds of Unix time.
 std::string time_text(double now, std::optional<double> seconds_left);

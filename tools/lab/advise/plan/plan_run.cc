@@ -208,9 +208,9 @@ PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, cons
 std::string to_text(const PlanEffort& effort, double seconds_of_step) {
   const std::string timings =
       effort.timings > 0.0 ? fmt::format("{} timings of kernels, ", in_three_digits(effort.timings)) : "";
-  return fmt::format("about {} steps of {} s, {}{} of memory, {} (h:mm:ss)", in_three_digits(effort.steps()),
+  return fmt::format("about {} steps of {} s, {}{} of memory, {}", in_three_digits(effort.steps()),
                      in_three_digits(seconds_of_step), timings, to_text(PlanQuantity::kBytes, effort.bytes),
-                     to_clock(effort.seconds(seconds_of_step)));
+                     to_duration(effort.seconds(seconds_of_step)));
 }
 
 void require_memory_for(const PlanEffort& effort, double total_bytes) {

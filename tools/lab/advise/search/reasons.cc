@@ -65,9 +65,12 @@ class Reasons {
   std::string lowered_reason(size_t decision, int kept) const {
     const PlanOption &from = problem_[decision].options[kept], &to = problem_[decision].options[plan_[decision]];
     const double saved = cost_of(with(decision, kept)) - cost_of(totals_);
-    return fmt::format("{}: {} {} ({:.1f} %) against {}, costs {}; {}", to.name, saved >= 0 ? "saves" : "adds",
-                       to_text(goal_.cost(), std::abs(saved)),
-                       exact_cost_ > 0 ? 100 * std::abs(saved) / exact_cost_ : 0.0, from.name, damage_change(from, to),
+    const std::string change = (saved >= 0 ? "saves " : "adds ") + to_text(goal_.cost(), std::abs(saved));
+    // Costs are relative to the least of each decision, so that there may be nothing to take a share of.
+    const std::string against =
+        exact_cost_ > 0 ? fmt::format("({:.1f} %) against {}", 100 * std::abs(saved) / exact_cost_, from.name)
+                        : fmt::format("against {}, which takes the least {}", from.name, name(goal_.cost()));
+    return fmt::format("{}: {} {}, costs {}; {}", to.name, change, against, damage_change(from, to),
                        next_best(decision));
   }
 

@@ -104,6 +104,7 @@ TEST(PlanEffort, AsksWhereItIsMuch) {
             "advise --budget: about 1000 steps of 7.2 s, 2 GiB of memory, 2:00:00 (h:mm:ss): more than an hour.\n"
             "Go on with --yes, give a smaller model or train.global_batch, or reduce one of these:\n"
             "  90 % for damages of layers: --batches, --recipes none");
+  EXPECT_EQ(to_text(effort, 0.05), "about 1000 steps of 0.05 s, 2 GiB of memory, less than a minute");
   EXPECT_EQ(error_of([&] { require_memory_for(effort, 2048.0 * 1048576); }), "");
   EXPECT_THROW(require_memory_for(effort, 2047.0 * 1048576), MemoryError);
 }

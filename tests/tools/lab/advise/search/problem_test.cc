@@ -195,5 +195,13 @@ TEST(PlanReasons, NameErrorsOfDamagesAndWhatAnOptionAdds) {
             "fp8: adds 2 ms (200.0 %) against bf16, costs 0.25 nats (+-5e-05); bf16 instead: -2 ms, -0.25 nats");
 }
 
+// Costs count relative to the least of their decision.
+TEST(PlanReasons, HaveNoShareOfPartsThatCostNothing) {
+  const PlanProblem problem{{"q", {{.name = "fp32"}, {.name = "bf16", .seconds = 25e-5, .damage = 0.25}}}};
+  EXPECT_EQ(plan_reasons(problem, {.budget = PlanQuantity::kSeconds, .limit = 5e-3}, {1})[0],
+            "bf16: adds 0.25 ms against fp32, which takes the least time, costs 0.25 nats; fp32 instead: -0.25 ms, "
+            "-0.25 nats");
+}
+
 }  // namespace
 }  // namespace mantissa
