@@ -94,7 +94,7 @@ function drawPlans(body) {
     'Loss above fp32, nats': ({damage}) => nats(damage),
     'Of it backward': ({backward_damage: damage}) => nats(damage),
     'Fits into memory': ({fits}) => (fits === false ? 'no' : 'yes'),
-    'Within the budget': ({meets_budget: meets}) => (typeof meets === 'boolean' ? (meets ? 'yes' : 'no') : '–'),
+    'Budget': ({budget}) => textOf(budget),
   };
   if (plans.some((plan) => numberOf(plan.joules) !== null)) columns['Energy'] = (plan) => joules(plan.joules);
   body.append(figureTable(plans, columns));
@@ -145,7 +145,7 @@ const planPanels = [
   panel(
       'plans', 'Plans', 'The plan beside one precision throughout',
       'Predicted for the whole step, which the budget is for; the loss is the mean plus one standard error. Backward ' +
-          'products count with one update, which is no evidence about training. A plan that is measured to take more than a budget of time is not within it.',
+          'products count with one update, which is no evidence about training. A plan that is measured to take more than a budget of time misses it.',
       drawPlans),
   panel(
       'places', 'Choices', 'Choices of the plan',

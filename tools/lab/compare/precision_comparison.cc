@@ -18,7 +18,6 @@
 namespace mantissa {
 
 // Found through argument-dependent lookup, and so not in an anonymous namespace.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MeanDifference, pairs, mean, stddev, interval)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ValidationLoss, step, loss)
 
 static void to_json(Json& json, const TrainingRecord& run) {

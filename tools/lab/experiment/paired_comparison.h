@@ -27,7 +27,7 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include "tools/run/state/optional_json.h"
 
 namespace mantissa {
 
@@ -60,6 +60,7 @@ struct MeanDifference {
   double stddev = 0.0;                 // of a difference; 0 for one pair
   std::optional<Interval> interval{};  // contains the true mean with probability `level`; empty for one pair
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MeanDifference, pairs, mean, stddev, interval)
 
 // mean +- t_(n-1) stddev / sqrt(n), level in (0, 1) (Student, "The Probable Error of a Mean", 1908). Needs a value.
 MeanDifference mean_difference(std::span<const double> differences, double level);

@@ -1,5 +1,7 @@
 #include "tools/lab/advise/plan/plan_advice.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -121,7 +123,7 @@ std::optional<Plan> given_back(const PlanAdvice& advice) {
   const ReferenceResult &low = advice.validation->against[0], &exact = advice.validation->against[1];
   const auto succeeds = [](const ReferenceResult& one) { return one.loss_verdict == ComparisonVerdict::kWorse; };
   const bool fails = !advice.validation->failure.empty() && (succeeds(low) || succeeds(exact));
-  if (advice.promotions == kMostPromotions || !(fails || advice.breaks_promise(exact))) return std::nullopt;
+  if (advice.promotions() == kMostPromotions || !(fails || advice.breaks_promise(exact))) return std::nullopt;
   const std::optional<Plan> plan = promoted(advice.problem, advice.plan.choice);
   const bool fits = !plan || !advice.plan.cost.fits() || advice.priced("plan", *plan).cost.fits();
   return fits ? plan : std::nullopt;
@@ -130,7 +132,7 @@ std::optional<Plan> given_back(const PlanAdvice& advice) {
 bool gives_way(const PlanAdvice& advice) {
   const ReferenceResult& low = advice.validation->against[0];
   const WholePlan& uniform = advice.uniform[1];
-  if (advice.gave_way || !uniform.cost.fits() || !advice.goal.is_met(uniform.totals())) return false;
+  if (advice.gave_way || !uniform.cost.fits() || advice.misses_budget(uniform)) return false;
   const bool is_worse = advice.goal.budget != PlanQuantity::kDamage && low.loss_verdict == ComparisonVerdict::kWorse;
   return is_worse || advice.exceeds_measured(low);
 }
@@ -171,6 +173,12 @@ void PlanAdvice::take(const Plan& choice) {
   const double left = std::max(0.0, goal.limit - limited(plan));
   parts.limit = meets_budget ? quantity(evaluate(problem, choice), goal.budget) + left : -1.0;
   reasons = plan_reasons(problem, parts, choice);
+  for (size_t n = 0; n < earlier.size(); ++n) {
+    for (size_t i = 0; i < choice.size(); ++i) {
+      const int before = earlier[n].choice[i];
+      if (before != choice[i]) reasons[i] += fmt::format("; was {} in try {}", problem[i].options[before].name, n + 1);
+    }
+  }
   config = with_plan(base, low, places, choice);
 }
 
@@ -191,21 +199,30 @@ bool PlanAdvice::exceeds_measured(const ReferenceResult& low) const {
   return goal.budget == PlanQuantity::kSeconds && seconds && !is_as_fast(low) && seconds->low > goal.tolerated();
 }
 
-std::optional<Interval> PlanAdvice::trained_damage() const {
-  return validation && validation->against.back().loss ? validation->against.back().loss->interval : std::nullopt;
+const PlanValidation* PlanAdvice::runs_of(const Plan& choice) const {
+  if (validation && choice == plan.choice) return &*validation;
+  const auto found =
+      std::find_if(earlier.rbegin(), earlier.rend(), [&](const TriedPlan& one) { return one.choice == choice; });
+  return found == earlier.rend() ? nullptr : &found->validation;
 }
 
-bool PlanAdvice::misses_budget() const {
-  if (!meets_budget) return true;
-  const std::optional<Interval> damage = trained_damage();
-  if (goal.budget == PlanQuantity::kDamage) return damage && damage->low > goal.tolerated();
-  return goal.budget == PlanQuantity::kSeconds && validation && exceeds_measured(validation->against[0]);
+std::optional<MeanDifference> PlanAdvice::trained_loss(const Plan& choice) const {
+  if (const PlanValidation* const runs = runs_of(choice)) return runs->against.back().loss;
+  return validation && choice == uniform[1].choice ? validation->low_loss : std::nullopt;
+}
+
+bool PlanAdvice::misses_budget(const WholePlan& one) const {
+  if (!goal.is_met(one.totals())) return true;
+  const std::optional<MeanDifference> loss = trained_loss(one.choice);
+  if (goal.budget == PlanQuantity::kDamage) return loss && loss->interval && loss->interval->low > goal.tolerated();
+  const PlanValidation* const runs = runs_of(one.choice);
+  return goal.budget == PlanQuantity::kSeconds && runs != nullptr && exceeds_measured(runs->against[0]);
 }
 
 bool PlanAdvice::meets_surely() const {
   if (misses_budget()) return false;
-  const std::optional<Interval> damage = trained_damage();
-  if (goal.budget == PlanQuantity::kDamage) return damage && damage->high <= goal.tolerated();
+  const std::optional<MeanDifference> loss = trained_loss(plan.choice);
+  if (goal.budget == PlanQuantity::kDamage) return loss && loss->interval && loss->interval->high <= goal.tolerated();
   if (target.hardware != nullptr) {
     if (goal.budget == PlanQuantity::kJoules) return plan.cost.most_joules <= goal.tolerated();
     return goal.budget != PlanQuantity::kSeconds;
@@ -279,19 +296,22 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
 }
 
 void try_plan(const TrainPlan& train, PlanAdvice& advice) {
+  const auto replace_by = [&](const Plan& choice) {
+    advice.earlier.push_back({advice.plan.choice, advice.promised_to_runs(), *advice.validation});
+    advice.take(choice);
+  };
   while (true) {
     advice.validation = train(advice.config);
     MANTISSA_CHECK(advice.validation->against.size() == 2, "[try_plan] expected 16 bits and fp32, got {} references",
                    advice.validation->against.size());
     if (const std::optional<Plan> better = given_back(advice)) {
-      ++advice.promotions;
-      log_info("plan: worse than promised: gives options back, {} of {} times", advice.promotions, kMostPromotions);
-      advice.take(*better);
+      replace_by(*better);
+      log_info("plan: worse than promised: gives options back, {} of {} times", advice.promotions(), kMostPromotions);
     } else if (gives_way(advice)) {
       advice.gave_way = advice.validation->against[0];
       log_info("plan: worse or slower than {} throughout, which meets the budget as well: takes that",
                advice.gave_way->name);
-      advice.take(advice.uniform[1].choice);
+      replace_by(advice.uniform[1].choice);
     } else {
       return;
     }

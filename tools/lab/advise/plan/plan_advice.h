@@ -153,6 +153,7 @@ struct PlanValidation {
   // at once.
   bool has_turns = true;
   std::vector<ReferenceResult> against{};
+  std::optional<MeanDifference> low_loss{};  // of 16 bits, as the first reference, - fp32; nothing if a run failed
 };
 
 // The references of plans: `low` with shared formats as configured, then fp32 with the most exact ones.
@@ -215,6 +216,13 @@ struct WholePlan {
   }
 };
 
+// A plan that another took the place of after its runs.
+struct TriedPlan {
+  Plan choice{};
+  double promised = 0.0;  // PlanAdvice::promised_to_runs()
+  PlanValidation validation{};
+};
+
 struct PlanAdvice {
   // The model and device of the plans.
   Config base;
@@ -243,9 +251,11 @@ struct PlanAdvice {
 
   // Results of its training.
   std::optional<PlanValidation> validation;   // against 16 bits and fp32
-  int promotions = 0;                         // times that it gave options back because it was worse than promised
+  std::vector<TriedPlan> earlier;             // that it took the place of
   std::optional<ReferenceResult> gave_way{};  // the first plan against 16 bits throughout, which took its place
 
+  // Times that it gave options back because it was worse than promised.
+  int promotions() const { return static_cast<int>(std::ssize(earlier)) - (gave_way ? 1 : 0); }
   bool knows_energy() const { return common.joules > 0.0; }
   // The limited quantity: of a whole step, and as the sum of its parts.
   double limited(const WholePlan& one) const { return quantity(one.totals(), goal.budget); }
@@ -260,10 +270,12 @@ struct PlanAdvice {
   // Whether the plan misses its purpose by its measured time: above a budget of time, or under a budget of loss above
   // the time of 16 bits throughout.
   bool exceeds_measured(const ReferenceResult& low) const;
-  // The interval of the plan's loss above fp32, in the validation's runs.
-  std::optional<Interval> trained_damage() const;
-  // Whether the plan misses the budget, by prediction or, in time and loss, as measured.
-  bool misses_budget() const;
+  // The newest runs of a plan, and its loss above fp32 in them; 16 bits throughout also run beside others.
+  const PlanValidation* runs_of(const Plan& choice) const;
+  std::optional<MeanDifference> trained_loss(const Plan& choice) const;
+  // Whether a plan misses the budget, by prediction or, in time and loss, as measured.
+  bool misses_budget(const WholePlan& one) const;
+  bool misses_budget() const { return misses_budget(plan); }
   // Whether a plan that meets the budget does so at the upper end of its predicted energy and its measured time or loss
   // as well. A roofline has no upper end of time. Only the validation's runs are evidence about the loss of a training.
   bool meets_surely() const;
@@ -356,7 +368,7 @@ struct PlanEffort {
 // `places`: as find_plan() has them. ConfigError as predict_memory_table().
 PlanEffort plan_effort(const PlanRunRequest& request, const Config& config, const std::vector<PlannedPlace>& places,
                        const Target& target = {});
-// "about 412 steps of 0.21 s, 40 MiB of memory, 0:01:27 (h:mm:ss)".
+// "about 412 steps of 0.21 s, 40 MiB of memory, 0:01:27 (h:mm:ss)": to_duration().
 std::string to_text(const PlanEffort& effort, double seconds_of_step);
 
 // The errors name the largest costs and the options to reduce them. MemoryError if this machine computes and its

@@ -19,8 +19,22 @@ using enum PlanQuantity;
 
 Json known(double joules) { return joules > 0.0 ? Json(joules) : Json(); }
 
+std::string loss_text(const std::optional<MeanDifference>& loss) {
+  return loss ? with_error("+")(Json(*loss)) + " nats" : "not known";
+}
+
+// A budget of loss has the loss in runs beside the verdict.
+std::string budget_text(const PlanAdvice& advice, const WholePlan& plan) {
+  const bool is_missed = advice.misses_budget(plan);
+  const std::optional<MeanDifference> loss = advice.trained_loss(plan.choice);
+  const char* const state = is_missed ? "missed" : "met";
+  if (advice.goal.budget != kDamage || !loss) return state;
+  const bool is_broken = is_missed && advice.goal.is_met(plan.totals());
+  return fmt::format("{}: {}", is_broken ? "broken by the runs" : fmt::format("{}, in the runs", state),
+                     loss_text(loss));
+}
+
 Json figures(const PlanAdvice& advice, const WholePlan& plan) {
-  const bool is_chosen = plan.choice == advice.plan.choice;  // it may have been timed
   return {{"name", plan.name},
           {"seconds", plan.cost.seconds},
           {"bytes", plan.cost.bytes},
@@ -28,23 +42,21 @@ Json figures(const PlanAdvice& advice, const WholePlan& plan) {
           {"joules", known(plan.cost.joules)},
           {"most_joules", known(plan.cost.most_joules)},
           {"fits", plan.cost.fits()},
-          {"meets_budget", is_chosen ? !advice.misses_budget() : advice.goal.is_met(plan.totals())},
+          {"meets_budget", !advice.misses_budget(plan)},
+          {"budget", budget_text(advice, plan)},
+          {"trained_loss", advice.trained_loss(plan.choice)},
           {"damage", plan.damage},
           {"backward_damage", advice.backward_damage(plan.choice)},
           {"damage_error", plan.damage_error}};
-}
-
-Json figures(const std::optional<MeanDifference>& found) {
-  return found ? Json{{"pairs", found->pairs}, {"mean", found->mean}, {"interval", found->interval}} : Json();
 }
 
 Json figures(const ReferenceResult& one) {
   return {{"margin", one.margin},
           {"why", one.why},
           {"outlier", one.outlier},
-          {"loss", figures(one.loss)},
+          {"loss", one.loss},
           {"loss_verdict", name(one.loss_verdict)},
-          {"log_time", figures(one.log_time)},
+          {"log_time", one.log_time},
           {"time_verdict", name(one.time_verdict)}};
 }
 
@@ -75,7 +87,7 @@ std::string verdict(const PlanAdvice& advice) {
   const StepCost& cost = advice.plan.cost;
   if (!advice.meets_budget) {
     const auto [limit, found] = distinct_texts(what, advice.goal.limit, advice.limited(advice.plan));
-    if (advice.promotions > 0) {
+    if (advice.promotions() > 0) {
       return fmt::format("No plan within the budget of {} kept its promise: the one below takes {}.\n", limit, found);
     }
     const std::string memory = fmt::format(" within the hardware's memory of {}", to_text(kBytes, cost.device_bytes));
@@ -125,10 +137,6 @@ std::string budget_line(const PlanAdvice& advice) {
   return fmt::format("The budget is for the whole step, predicted at {}; its parts alone, as below, add up to {}.\n",
                      to_text(what, advice.limited(advice.plan)),
                      to_text(what, advice.limited_in_parts(advice.plan.choice)));
-}
-
-std::string loss_text(const std::optional<MeanDifference>& loss) {
-  return loss ? with_error("+")(figures(loss)) + " nats" : "not known";
 }
 
 std::string time_text(const MeanDifference& log_time) {
@@ -186,8 +194,12 @@ std::string validation_lines(const PlanAdvice& advice) {
   if (!advice.validation) return "Not validated: no runs were asked for.\n";
   const PlanValidation& validation = *advice.validation;
   std::string text;
-  if (advice.promotions > 0) {
-    text += fmt::format("It was worse than promised and has given options back, {} times.\n", advice.promotions);
+  for (size_t n = 0; n < advice.earlier.size(); ++n) {
+    const auto& [choice, promised, runs] = advice.earlier[n];
+    text += fmt::format(
+        "Try {0}, given up: loss {1} above fp32, promised {2:.2g} nats{3}; \"in try {0}\" below names its options.\n",
+        n + 1, loss_text(runs.against.back().loss), promised,
+        runs.failure.empty() ? "" : "; a run failed: " + runs.failure);
   }
   if (const std::optional<ReferenceResult>& found = advice.gave_way) {
     text += fmt::format(
@@ -227,15 +239,15 @@ std::string sentences(const PlanAdvice& advice) {
 CellText cell(PlanQuantity what) {
   return [what](const Json& value) { return to_text(what, value.get<double>()); };
 }
-const CellText kLoss = in_format("{:.3g}");
-// Adds a column of energy after the memory column, if energy is known.
-void add_energy(const PlanAdvice& advice, std::vector<Column>& columns) {
+// Adds the columns of all tables, and one of energy after the memory column, if energy is known.
+void add_common(const PlanAdvice& advice, std::vector<Column>& columns) {
+  const CellText fits = [](const Json& fits) { return std::string(fits.get<bool>() ? "" : "does not fit"); };
+  columns.insert(columns.end(),
+                 {{"loss, nats", "damage", in_format("{:.3g}")}, {"budget", "budget"}, {"", "fits", fits}});
   if (!advice.knows_energy()) return;
   const auto memory = std::ranges::find(columns, "bytes", &Column::key);
   columns.insert(memory + 1, {"energy", "joules", cell(kJoules)});
 }
-const CellText kMet = [](const Json& meets) { return std::string(meets.get<bool>() ? "met" : "missed"); };
-const CellText kFits = [](const Json& fits) { return std::string(fits.get<bool>() ? "" : "does not fit"); };
 
 void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
   const Json rows = thinned(front, 12);
@@ -245,12 +257,8 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
                        to_text(kBytes, advice.front.bytes_gap),
                        advice.knows_energy() ? ", " + to_text(kJoules, advice.front.joules_gap) : "");
   }
-  std::vector<Column> columns = {{"time", "seconds", cell(kSeconds)},
-                                 {"memory", "bytes", cell(kBytes)},
-                                 {"loss, nats", "damage", kLoss},
-                                 {"budget", "meets_budget", kMet},
-                                 {"", "fits", kFits}};
-  add_energy(advice, columns);
+  std::vector<Column> columns = {{"time", "seconds", cell(kSeconds)}, {"memory", "bytes", cell(kBytes)}};
+  add_common(advice, columns);
   text.line("\nPareto front:")
       .table(rows, columns)
       .line(
@@ -305,7 +313,7 @@ Json to_json(const PlanAdvice& advice) {
                {"plan", figures(advice, advice.plan)},
                {"choices", choices(advice, advice.plan.choice)},
                {"damages_by", "one_step"},
-               {"promotions", advice.promotions},
+               {"promotions", advice.promotions()},
                {"tolerance", kHarmNats},
                {"allocated_by", name(advice.damage)},
                {"sums_gap", advice.sums_gap},
@@ -317,6 +325,10 @@ Json to_json(const PlanAdvice& advice) {
                  {"bytes_gap", advice.front.bytes_gap},
                  {"joules_gap", advice.front.joules_gap}}}};
   if (advice.gave_way) json["gave_way"] = figures(*advice.gave_way);
+  for (const auto& [choice, promised, runs] : advice.earlier) {
+    json["tried"].push_back(
+        {{"choices", choices(advice, choice)}, {"promised", promised}, {"validation", figures(runs)}});
+  }
   if (advice.validation) json["validation"] = figures(*advice.validation);
   for (const WholePlan& plan : advice.uniform) json["uniform"].push_back(figures(advice, plan));
   for (const WholePlan& plan : advice.front_plans) {
@@ -341,11 +353,8 @@ ReportText to_text(const PlanAdvice& advice) {
                                  {"time", "seconds", cell(kSeconds)},
                                  {"of " + low.name, "seconds", in_format("{:.3f}", 1.0 / low.cost.seconds)},
                                  {"memory", "bytes", cell(kBytes)},
-                                 {"sent a step", "sent_bytes", cell(kBytes)},
-                                 {"loss, nats", "damage", kLoss},
-                                 {"budget", "meets_budget", kMet},
-                                 {"", "fits", kFits}};
-  add_energy(advice, columns);
+                                 {"sent a step", "sent_bytes", cell(kBytes)}};
+  add_common(advice, columns);
   text.table(plans, columns);
   text.line(
       "({} is used in all of them for everything that no plan decides about, at {:.2g} nats of each loss; formats that "

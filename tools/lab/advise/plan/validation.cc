@@ -105,6 +105,7 @@ PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& r
     others.push_back(short_run(reference.config, options.steps));
   }
   const size_t runs = references.size() + 1;
+  std::vector<double> low_losses;
   while (validation.seeds < options.most_seeds && !std::ranges::all_of(pairs, &Pairs::is_decided)) {
     const uint64_t seed = plan.train.seed + static_cast<uint64_t>(validation.seeds);
     std::vector<TrainingRecord> records(runs);  // the plan's is the first
@@ -114,6 +115,8 @@ PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& r
     }
     ++validation.seeds;
     validation.failure = records[0].failure;
+    const TrainingRecord &low = records[1], &exact = records.back();
+    if (low.succeeded() && exact.succeeded()) low_losses.push_back(low.final_loss() - exact.final_loss());
     for (size_t i = 0; i < pairs.size(); ++i) {
       if (records[0].succeeded()) pairs[i].add(records[0], records[i + 1]);
       if (!records[0].succeeded()) pairs[i].plan_failed(records[i + 1]);
@@ -123,6 +126,10 @@ PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& r
              1e3 * records[0].median_step_seconds());
   }
   for (const Pairs& one : pairs) validation.against.push_back(one.finish());
+  if (std::ssize(low_losses) == validation.seeds) {
+    const SequentialOptions looks{.level = options.level, .first_look = kFirstLook, .max_pairs = options.most_seeds};
+    validation.low_loss = mean_difference(low_losses, looks.level_of_look());
+  }
   if (options.time_pairs == 0 || !validation.failure.empty()) return validation;
 
   const auto by_turns = compare_step_times(

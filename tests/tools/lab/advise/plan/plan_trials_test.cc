@@ -51,7 +51,7 @@ TEST_F(PlanTrials, APlanThatKeepsItsPromiseStaysEvenWhereItIsWorseThan16Bits) {
   const PlanAdvice advice = plan("time=60%"), tried = try_with(advice, {worse_than_16_bits(-kMuch)});
   EXPECT_EQ(tried_.size(), 1u);
   EXPECT_EQ(tried.plan.choice, advice.plan.choice);
-  EXPECT_EQ(tried.promotions, 0);
+  EXPECT_EQ(tried.promotions(), 0);
   const std::string verdict = to_json(tried)["verdict"];
   EXPECT_NE(verdict.find(" nats: kept\n"), std::string::npos) << verdict;
 }
@@ -68,18 +68,18 @@ TEST_F(PlanTrials, APlanThatBreaksItsPromiseGivesBackWhatDoesDamage) {
   const PlanAdvice advice = plan("time=60%");
   ASSERT_GT(evaluate(advice.problem, advice.plan.choice).damage, 0.0);
   const PlanAdvice tried = try_with(advice, {{.above_fp32 = kMuch}, {.above_fp32 = 0.0}});
-  EXPECT_EQ(tried.promotions, 1);
+  EXPECT_EQ(tried.promotions(), 1);
   EXPECT_EQ(tried_.size(), 2u);
   EXPECT_LE(evaluate(tried.problem, tried.plan.choice).damage,
             evaluate(advice.problem, advice.plan.choice).damage / 2.0);
-  EXPECT_NE(text_of(tried).find("given options back, 1 times"), std::string::npos) << text_of(tried);
+  EXPECT_NE(text_of(tried).find("Try 1, given up: loss +1.00"), std::string::npos) << text_of(tried);
 }
 
 TEST_F(PlanTrials, GivesBackSoOftenAndNoMore) {
   const PlanAdvice tried = try_with(plan("time=60%"), {{.above_fp32 = kMuch}});
-  EXPECT_LE(tried.promotions, kMostPromotions);
-  EXPECT_GT(tried.promotions, 0);
-  EXPECT_EQ(static_cast<int>(tried_.size()), tried.promotions + 1);
+  EXPECT_LE(tried.promotions(), kMostPromotions);
+  EXPECT_GT(tried.promotions(), 0);
+  EXPECT_EQ(static_cast<int>(tried_.size()), tried.promotions() + 1);
   EXPECT_NE(text_of(tried).find("not kept"), std::string::npos) << text_of(tried);
 }
 
@@ -94,8 +94,52 @@ TEST_F(PlanTrials, APlanThatFailsWhereFp32ComesThroughGivesBack) {
                           .against = {{.name = "bf16"}, {.name = "fp32", .loss_verdict = ComparisonVerdict::kWorse}}};
   };
   try_plan(train, advice);
-  EXPECT_EQ(advice.promotions, 1);
+  EXPECT_EQ(advice.promotions(), 1);
   EXPECT_EQ(tried_.size(), 2u);
+}
+
+// As the plan of runs, and as a reference beside another plan.
+TEST_F(PlanTrials, RunsThatBreakABudgetOfLossCountMoreThanThePrediction) {
+  PlanAdvice advice = plan("loss=10");
+  ASSERT_NE(advice.plan.choice, advice.uniform[1].choice);
+  const MeanDifference much{.pairs = 3, .mean = 11.0, .interval = Interval{10.5, 11.5}};
+  advice.validation = PlanValidation{.against = {{.name = "bf16"}, {.name = "fp32"}}, .low_loss = much};
+  EXPECT_EQ(to_json(advice)["uniform"][1]["budget"], "broken by the runs: +11.00 ±0.50 nats");
+  EXPECT_EQ(to_json(advice)["uniform"][1]["meets_budget"], false);
+  EXPECT_EQ(to_json(advice)["plan"]["budget"], "met") << "no pair of its runs succeeded";
+  advice.take(advice.uniform[1].choice);
+  ASSERT_GT(evaluate(advice.problem, advice.plan.choice).damage, 0.0);
+  const PlanAdvice tried = try_with(advice, {{.above_fp32 = 11.0}, {.above_fp32 = 0.0}});
+  ASSERT_EQ(tried.promotions(), 1);
+  const Json json = to_json(tried);
+  EXPECT_EQ(json["uniform"][0]["budget"], "met");
+  EXPECT_EQ(json["uniform"][1]["meets_budget"], false);
+  EXPECT_TRUE(json["uniform"][1]["budget"].get<std::string>().starts_with("broken by the runs: +11.00")) << json;
+  EXPECT_TRUE(json["plan"]["budget"].get<std::string>().starts_with("met, in the runs: +0.00")) << json;
+  EXPECT_NE(text_of(tried).find("broken by the runs: +11.00"), std::string::npos) << text_of(tried);
+}
+
+TEST_F(PlanTrials, TheReportKeepsWhatWasGivenBackAndWhy) {
+  PlanAdvice advice = plan("loss=10");
+  advice.take(advice.uniform[1].choice);
+  const PlanAdvice tried = try_with(advice, {{.above_fp32 = 11.0}, {.above_fp32 = 0.0}});
+  ASSERT_EQ(tried.earlier.size(), 1u);
+  const Json json = to_json(tried), &before = json["tried"][0];
+  EXPECT_EQ(before["choices"], to_json(advice)["choices"]);
+  EXPECT_EQ(before["validation"]["against"]["fp32"]["loss"]["mean"], 11.0);
+  EXPECT_EQ(before["promised"], advice.promised_to_runs());
+  int given_back = 0;
+  for (const Json& place : json["places"]) {
+    const std::string name = place["name"], was = before["choices"][name];
+    const bool changes = json["choices"][name] != was;
+    given_back += changes;
+    EXPECT_EQ(place["reason"].get<std::string>().ends_with("; was " + was + " in try 1"), changes) << place;
+  }
+  EXPECT_GT(given_back, 0);
+  for (const std::string& text : {text_of(tried), to_plan_yaml(tried, "a model")}) {
+    EXPECT_NE(text.find("Try 1, given up: loss +11.0"), std::string::npos) << text;
+    EXPECT_NE(text.find("; was bf16 in try 1"), std::string::npos) << text;
+  }
 }
 
 TEST_F(PlanTrials, GivesNothingBackThatTheDeviceHasNoMemoryFor) {
@@ -106,7 +150,7 @@ TEST_F(PlanTrials, GivesNothingBackThatTheDeviceHasNoMemoryFor) {
   advice.take(advice.plan.choice);
   try_plan([&](const Config&) { return validation_of({.above_fp32 = kMuch}); }, advice);
   EXPECT_TRUE(advice.plan.cost.fits()) << text_of(advice);
-  EXPECT_LT(advice.promotions, unlimited.promotions);
+  EXPECT_LT(advice.promotions(), unlimited.promotions());
 }
 
 TEST_F(PlanTrials, APlanThatIsSlowerOrWorseGivesWayTo16BitsThatMeetTheBudget) {
@@ -116,7 +160,7 @@ TEST_F(PlanTrials, APlanThatIsSlowerOrWorseGivesWayTo16BitsThatMeetTheBudget) {
     for (const PlannedPlace& layer : tried.places) EXPECT_EQ(choice(tried, tried.plan.choice, layer.name()), "bf16");
     EXPECT_TRUE(tried.gave_way.has_value());
     EXPECT_EQ(tried_.size(), 2u);
-    EXPECT_EQ(tried.promotions, 0);
+    EXPECT_EQ(tried.promotions(), 0);
     EXPECT_NE(text_of(tried).find("did worse than bf16 throughout"), std::string::npos) << text_of(tried);
   }
 }

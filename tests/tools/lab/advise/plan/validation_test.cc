@@ -50,6 +50,9 @@ TEST_F(Validation, APlanThatLearnsLessIsWorse) {
   EXPECT_EQ(found.against[0].loss_verdict, ComparisonVerdict::kWorse);
   EXPECT_GT(found.against[0].loss->mean, 0.1);
   EXPECT_EQ(found.against[1].loss_verdict, ComparisonVerdict::kEqual);
+  ASSERT_TRUE(found.low_loss.has_value());
+  EXPECT_EQ(found.low_loss->pairs, found.seeds);
+  EXPECT_LT(found.low_loss->mean, -0.1) << "the first reference beside the last";
 }
 
 TEST_F(Validation, TheMarginIsAShareOfWhatTheReferenceLearns) {
@@ -85,6 +88,7 @@ TEST_F(Validation, APlanWhoseRunFailsIsWorseAndAReferenceThatFailsIsInconclusive
   const PlanValidation both_fail = validate(failing, {{"fp16", failing}, {"fp32", good}}, 1e-3);
   EXPECT_EQ(both_fail.against[0].loss_verdict, ComparisonVerdict::kInconclusive);
   EXPECT_EQ(both_fail.against[1].loss_verdict, ComparisonVerdict::kWorse);
+  EXPECT_FALSE(both_fail.low_loss.has_value());
   const PlanValidation reference_fails = validate(good, {{"fp16", failing}}, 1e-3);
   EXPECT_TRUE(reference_fails.failure.empty());
   EXPECT_EQ(reference_fails.against[0].loss_verdict, ComparisonVerdict::kInconclusive);
