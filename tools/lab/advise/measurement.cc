@@ -125,6 +125,7 @@ Measurement measurement_of(const Json& comparison, const std::string& path, cons
                                 .summary = entry.at("summary"),
                                 .runs = entry.at("runs")});
     check_figures(found.precisions.back(), path);
+    require_consistent("--measured " + path, comparison, entry);
     judge_damage(found.precisions.back(), path);
   }
   // A baseline that is damaged itself would show no damage of others, nor its own.

@@ -38,14 +38,7 @@ constexpr double kErrorOfEach = 0.025;
 
 // Lists by name, in the order of their first items.
 template <typename T>
-using Named = std::vector<std::pair<std::string, std::vector<T>>>;
-
-template <typename T>
-std::vector<T>& list_of(Named<T>& lists, const std::string& name) {
-  auto found = std::ranges::find(lists, name, &Named<T>::value_type::first);
-  if (found == lists.end()) found = lists.insert(found, {name, {}});
-  return found->second;
-}
+using Named = nlohmann::ordered_map<std::string, std::vector<T>>;
 
 Json training_evidence(const Json& precision, const Json& baseline) {
   if (!precision.contains("summary")) {
@@ -205,9 +198,8 @@ class Weighing {
     all.update(given);
     for (const auto& [key, value] : all.items()) {
       const std::string here = given.value(key, "absent"), there = training_.value(key, "absent");
-      if (here == there) continue;
-      throw ConfigError(fmt::format("{}: another model or training than {}: {} is {} here and {} there", file.name,
-                                    first_, key, here, there));
+      require<ConfigError>(here == there, "{}: another model or training than {}: {} is {} here and {} there",
+                           file.name, first_, key, here, there);
     }
   }
 
@@ -253,7 +245,10 @@ class Weighing {
         "{}, {}, equal within {:.3g} nats of {} ({})", counted(std::ssize(setting.at("seeds")), "seed"),
         counted(setting.at("steps"), "step"), number_of(setting.at("margin")), baseline_, setting.at("margin_text")));
     for (const Json& precision : file.figures.at("precisions")) {
-      if (precision.contains("summary")) require_same(file, precision.at("name"), precision.at("config"));
+      if (precision.contains("summary")) {
+        require_same(file, precision.at("name"), precision.at("config"));
+        require_consistent(file.name, file.figures, precision);
+      }
       if (!is_first && without_alias(precision.at("name")) == baseline_) continue;
       set(file, precision.at("name"), "training", training_evidence(precision, file.figures.at("baseline")));
       const std::string outlier = outlier_of(precision.value("summary", Json()));
@@ -267,7 +262,10 @@ class Weighing {
     for (const Json& one : file.figures.at("decisions")) {
       // A recipe leaves the head in 16 bits: what it would do there is no part of it.
       if (one.contains("refusal") || !one.at("is_lowered").get<bool>()) continue;
-      if (met.insert(one.at("name")).second) list_of(by_format, one.at("format")).push_back(one);
+      const double half_width = number_of(one.at("loss").at("half_width"));  // NaN where it is not known
+      require<ConfigError>(!(half_width < 0.0), "{}: {}: expected a half_width of its loss from 0, got {}", file.name,
+                           one.at("name").get<std::string>(), half_width);
+      if (met.insert(one.at("name")).second) by_format[one.at("format").get<std::string>()].push_back(one);
     }
     for (const auto& [format, decisions] : by_format) {
       const int64_t products = file.figures.at("lowered_decisions").at(format);
@@ -328,7 +326,7 @@ std::string verdict_line(const Json& figures) {
   };
   Named<std::string> groups;
   for (const Json& row : figures["precisions"]) {
-    if (row["precision"] != figures["baseline"]) list_of(groups, group(row)).push_back(row["precision"]);
+    if (row["precision"] != figures["baseline"]) groups[group(row)].push_back(row["precision"]);
   }
   if (groups.empty()) return "Nothing to weigh: the files have no precision beside the baseline.";
   std::string text;

@@ -214,6 +214,34 @@ std::string outlier_of(const nlohmann::json& summary) {
   return summary.contains(text) ? summary.at(text).get<std::string>() : "";
 }
 
+void require_consistent(const std::string& file, const nlohmann::json& comparison, const nlohmann::json& entry) {
+  const nlohmann::json& summary = entry.at("summary");
+  const std::string where = fmt::format("{}: {}", file, entry.at("name").get<std::string>());
+  const int64_t runs = summary.at("runs"), succeeded = summary.at("succeeded"), listed = std::ssize(entry.at("runs"));
+  const auto difference = summary.at("loss_difference").get<std::optional<MeanDifference>>();
+  const auto [pairs, mean, stddev, interval] = difference.value_or(MeanDifference{});
+  require<ConfigError>(listed == runs && succeeded <= runs && pairs <= succeeded && pairs >= 0,
+                       "{}: expected as many runs as are listed, {}, no more that succeeded, and no more pairs than "
+                       "these, got {}, {} and {}: compare again",
+                       where, listed, runs, succeeded, pairs);
+  const std::string verdict = summary.at("verdict");
+  const auto [low, high] = interval.value_or(Interval{NAN, NAN});  // which no verdict goes with
+  require<ConfigError>(!interval || (low <= mean && mean <= high),
+                       "{}: expected a loss_difference with low <= mean <= high, got {}, {} and {}: compare again",
+                       where, low, mean, high);
+  // Where a run failed, that decides. Margins that vary over pairs limit the mean alone.
+  const double margin = comparison.at("setting").at("margin");
+  const bool is_fixed = comparison.at("setting").value("margin_text", "").ends_with("nats");
+  const double reach = is_fixed ? std::max(-low, high) : std::abs(mean);
+  const bool agrees = pairs < runs || (verdict == "equal"    ? interval && reach <= margin * (1.0 + 1e-9)
+                                       : verdict == "better" ? high < 0.0
+                                                             : verdict != "worse" || low > 0.0);
+  require<ConfigError>(agrees,
+                       "{}: expected a verdict that goes with its loss_difference of {} ({} to {}) and the margin of "
+                       "{}, got '{}': compare again",
+                       where, mean, low, high, margin, verdict);
+}
+
 SequentialComparison::SequentialComparison(const SequentialOptions& options) : options_(options) {
   MANTISSA_CHECK(options.level > 0.0 && options.level < 1.0 && options.first_look >= 2 && options.look_every >= 1 &&
                      options.max_pairs >= options.first_look,

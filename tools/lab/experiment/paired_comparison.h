@@ -136,6 +136,8 @@ std::optional<Outlier> stands_apart(std::span<const double> differences, std::sp
 std::string describe(const Outlier& outlier, uint64_t seed);
 // The same from a summary in a file of `compare`; empty without an outlier, and for files of earlier versions.
 std::string outlier_of(const nlohmann::json& summary);
+// ConfigError where figures of a trained precision, an entry of a file of `compare`, contradict each other.
+void require_consistent(const std::string& file, const nlohmann::json& comparison, const nlohmann::json& entry);
 
 struct SequentialOptions {
   double level = 0.95;     // of the whole comparison

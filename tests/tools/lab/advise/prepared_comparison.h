@@ -37,10 +37,13 @@ inline Json measured(const std::string& name, const std::vector<std::string>& pr
                      const std::string& why = "") {
   std::vector<std::string> settings = kMeasuredModel;
   settings.insert(settings.end(), precision.begin(), precision.end());
+  const double difference = verdict == "better" ? -0.01 : verdict == "worse" ? 0.02 : 0.001;
+  Json runs(5, measured_run(3.0, 1.0, 2));  // too short for thresholds
+  runs.insert(runs.begin(), measured_run());
   return {{"name", name},
           {"refusal", nullptr},
           {"config", to_yaml(minimal_config(settings))},
-          {"runs", Json::array({measured_run()})},
+          {"runs", runs},
           {"summary",
            {{"verdict", verdict},
             {"why", why},
@@ -50,7 +53,11 @@ inline Json measured(const std::string& name, const std::vector<std::string>& pr
             {"overflow_share", 0.0},
             {"fault_share", 0.0},
             {"smallest_scale", 1024.0},
-            {"loss_difference", {{"mean", 0.001}, {"interval", {{"low", -0.002}, {"high", 0.004}}}}}}}};
+            {"loss_difference",
+             {{"pairs", 6},
+              {"mean", difference},
+              {"stddev", 0.003},
+              {"interval", {{"low", difference - 0.003}, {"high", difference + 0.003}}}}}}}};
 }
 
 inline const std::vector<std::string> kFp32 = {"precision.compute=fp32"}, kBf16 = {"precision.compute=bf16"},
@@ -81,7 +88,7 @@ inline std::string written(const std::string& name, const std::string& text) {
 inline Measurement measurement_of_all() {
   const std::string few = "too few seeds to tell: if the precisions do not differ, about 14 are needed";
   Json failing = measured("nvfp4", recipe("nvfp4"), "worse");
-  failing["summary"]["succeeded"] = 4;
+  failing["summary"]["succeeded"] = failing["summary"]["loss_difference"]["pairs"] = 4;
   failing["summary"]["failure"] = "stopped after 3 faults\nwith more lines";
   const Json all = {measured("fp32", kFp32, "baseline"),
                     measured("tf32", kTf32, "equal"),

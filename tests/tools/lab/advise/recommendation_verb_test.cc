@@ -25,7 +25,10 @@ std::string comparison() {
                                             "2", "--steps", "25", "--no-products", "--json", json_path});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     json found = json::parse(read_file(json_path));
-    found.at("precisions")[1].at("summary")["verdict"] = "equal";
+    json& summary = found.at("precisions")[1].at("summary");
+    summary["verdict"] = "equal";
+    json& difference = summary.at("loss_difference");
+    difference["mean"] = difference.at("interval")["low"] = difference.at("interval")["high"] = 0.0;
     write_file(json_path, found.dump());
     return json_path;
   }();

@@ -28,23 +28,24 @@ struct Compared {
   std::string why{};
 };
 
-Json compared(const std::vector<Compared>& precisions) {
+Json compared(std::vector<Compared> precisions) {
+  precisions.insert(precisions.begin(), {.name = "fp32", .verdict = "baseline"});
   Json figures = {
       {"verb", "compare"},
       {"training", kSettings},
       {"title", "model.yaml"},
       {"baseline", "fp32"},
       {"setting", {{"seeds", {1, 2, 3, 4, 5}}, {"steps", 400}, {"margin", 0.9963}, {"margin_text", "2 % of it"}}},
-      {"precisions", {{{"name", "fp32"}, {"config", yaml_in("fp32")}, {"summary", Json::object()}}}}};
+      {"precisions", Json::array()}};
   for (const Compared& one : precisions) {
-    const Json interval = {{"low", one.difference - one.half_width}, {"high", one.difference + one.half_width}};
+    const Json interval = {{"low", one.difference - one.half_width}, {"high", one.difference + one.half_width}},
+               loss = {{"pairs", 5}, {"mean", one.difference}, {"stddev", 0.0}, {"interval", interval}};
     figures["precisions"].push_back(
         {{"name", one.name},
          {"config", yaml_in(one.name)},
+         {"runs", {1, 2, 3, 4, 5}},
          {"summary",
-          {{"verdict", one.verdict},
-           {"why", one.why},
-           {"loss_difference", {{"pairs", 5}, {"mean", one.difference}, {"interval", interval}}}}}});
+          {{"verdict", one.verdict}, {"why", one.why}, {"runs", 5}, {"succeeded", 5}, {"loss_difference", loss}}}});
   }
   return figures;
 }
@@ -307,7 +308,7 @@ TEST(Evidence, OfDifferentTrainingsIsRefused) {
   more["training"].erase("optimizer.lr");
   EXPECT_NE(refusal({{"a.json", lowered({})}, {"b.json", more}}).find("optimizer.lr is absent here and 0.002 there"),
             std::string::npos);
-  EXPECT_NE(refusal({{"a.json", compared({{"nvfp4", "equal"}})}, {"b.json", compared({{"fp4", "worse"}})}})
+  EXPECT_NE(refusal({{"a.json", compared({{"nvfp4", "equal"}})}, {"b.json", compared({{"fp4", "worse", 0.02, 0.01}})}})
                 .find("b.json: an earlier file of this verb has nvfp4 as well: give one of the two"),
             std::string::npos);
   EXPECT_NE(refusal({{"a.json", counted("bf16", "good")}, {"b.json", counted("bf16", "good")}})
@@ -329,6 +330,10 @@ TEST(Evidence, OfDifferentTrainingsIsRefused) {
   Json few = lowered({{"a fprop", "nvfp4", 0.0, 0.0002}});
   few["lowered_decisions"]["nvfp4"] = 0;
   EXPECT_EQ(refusal({{"a.json", few}}), "a.json: lowered_decisions: expected the 1 tried ones of nvfp4 or more, got 0");
+  EXPECT_EQ(refusal({{"a.json", lowered({{"a fprop", "nvfp4", 0.0, -0.5}})}}),
+            "a.json: a fprop nvfp4: expected a half_width of its loss from 0, got -0.5");
+  const std::string unlike = refusal({{"a.json", compared({{"nvfp4", "worse", 0.25, 0.5}})}});
+  EXPECT_NE(unlike.find("a.json: nvfp4: expected a verdict that goes with its loss"), std::string::npos) << unlike;
 }
 
 TEST(Evidence, OfDamagedFilesIsRefusedByTheirNames) {
