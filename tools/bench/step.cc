@@ -17,6 +17,7 @@
 
 #include "core/backend/device_rates.h"
 #include "core/backend/registry.h"
+#include "core/base/check.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/kernels/gemm/gemm_cpu.h"
@@ -86,10 +87,8 @@ double run_steps(Session& session, TrainStep& step, int steps, std::vector<doubl
   session.runtime.stream->synchronize();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const StepReport& report : reports) {
-    if (!report.applied) {
-      throw FaultError(fmt::format("step {} was skipped, which takes another time than the others: {}", report.step + 1,
-                                   report.skip_reason(session.runtime.parameters)));
-    }
+    require<FaultError>(report.applied, "step {} was skipped, which takes another time than the others: {}",
+                        report.step + 1, report.skip_reason(session.runtime.parameters));
     losses.push_back(report.loss);
   }
   return seconds;
@@ -145,9 +144,7 @@ bool wait_for_round(Communicator& communicator) {
     if (std::getline(std::cin, line) && line != "end") order = line == "round" ? Order::kRound : Order::kUnknown;
   }
   order = all_gather_records(communicator, order)[0];
-  if (order == Order::kUnknown) {
-    throw ConfigError(fmt::format("standard input: expected 'round' or 'end', got '{}'", line));
-  }
+  require<ConfigError>(order != Order::kUnknown, "standard input: expected 'round' or 'end', got '{}'", line);
   return order == Order::kRound;
 }
 
@@ -248,7 +245,7 @@ void print_product_rates(const Config& config) {
 }
 
 int run(const Request& request) {
-  const auto body = [&](const Config& config, Communicator& communicator, Job&) {
+  const auto body = [&](const Config& config, Communicator& communicator) {
     request.products ? print_product_rates(config) : run_rank(request, config, communicator);
   };
   return run_job([&] { return bench_config(request); }, body);

@@ -117,7 +117,7 @@ int run_scoring(void (*body)(const EvaluateRequest&, Communicator&), const Evalu
     job.comm.backend = launcher_size() > 1 ? "mpi" : "local";
     return job;
   };
-  return run_job(configure, [&](const Config&, Communicator& communicator, Job&) { body(request, communicator); });
+  return run_job(configure, [&](const Config&, Communicator& communicator) { body(request, communicator); });
 }
 
 void add_window_options(CLI::App* verb, ScoredModel& model) {

@@ -346,17 +346,19 @@ TEST(MeetingWatch, EndsAProcessThatWaitsForOthers) {
   EXPECT_EQ(exit_code_under_watch([] { raise(SIGSTOP); }), 0) << "the process was stopped as a whole";
 }
 
-TEST(MeetingWatch, CountsFromTheLastEventOfABox) {
-  const auto give_signs = [] {
+TEST(MeetingWatch, CountsTheTimeInACollectiveOfABox) {
+  BlackBox box("", 0, 1);
+  const auto work = [&] {
     for (int i = 0; i < 12; ++i) {  // for longer than the watch
-      BlackBox::current()->note(BlackBoxEvent::Kind::kNotice, "sign");
+      box.end_collective("node_barrier", box.begin_collective("node_barrier", 0));
       std::this_thread::sleep_for(milliseconds(250));
     }
+    std::this_thread::sleep_for(milliseconds(2500));  // alone
   };
-  const BlackBox box("", 0, 1);
-  EXPECT_EQ(exit_code_under_watch(give_signs), 0);
+  EXPECT_EQ(exit_code_under_watch(work), 0);
   EXPECT_EQ(exit_code_under_watch([&] {
-              give_signs();
+              work();
+              box.begin_collective("node_barrier", 0);
               wait_forever();
             }),
             7);

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "core/base/check.h"
 #include "tools/config/config.h"
@@ -14,22 +13,9 @@
 
 namespace mantissa {
 
-// Counts by exponent, from the first that is not 0 to the last.
 static Json histogram_json(const ExponentHistogram& histogram) {
-  std::vector<int64_t> counts;
-  int first = kMaxExponent + 1;
-  size_t used = 0;
-  for (int exponent = kMinExponent; exponent <= kMaxExponent; ++exponent) {
-    const int64_t* const bins = histogram.counts + (exponent - kMinExponent) * kBinsPerExponent;
-    const int64_t count = std::accumulate(bins, bins + kBinsPerExponent, int64_t{0});
-    if (count == 0 && counts.empty()) continue;
-    first = std::min(first, exponent);
-    counts.push_back(count);
-    if (count > 0) used = counts.size();
-  }
-  if (counts.empty()) return nullptr;
-  counts.resize(used);
-  return {{"first_exponent", first}, {"counts", counts}};
+  const auto [first, counts] = by_exponent(histogram);
+  return counts.empty() ? Json() : Json{{"first_exponent", first}, {"counts", counts}};
 }
 
 // Found through argument-dependent lookup, and so not in an anonymous namespace.
@@ -224,7 +210,7 @@ int model_verb(const ModelRequest& request) {
     require_different_files({{"--json", request.json}, {"--html", request.html}}, files_read(request.target, config));
     return config;
   };
-  return run_job(configure, [&](const Config& config, Communicator& communicator, Job& job) {
+  return run_job(configure, [&](const Config& config, Communicator& communicator) {
     const bool leads = communicator.rank() == 0;
     OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
     validate_for_ranks(config, communicator.size());
@@ -232,7 +218,6 @@ int model_verb(const ModelRequest& request) {
     // Rejects the configurations that the model rejects.
     predict_memory_tables(config, {.ranks = communicator.size(), .path = expected_path(config, communicator)});
     const ModelAnalysis analysis = analyze_model(request, config, communicator);
-    job.unwatch();  // rank 0 goes on alone
     if (!leads) return;
     const Json figures = to_json(analysis);
     print(model_text(figures));

@@ -201,7 +201,7 @@ std::string comparison_text(const Json& figures) {
 
 int compare_verb(const CompareRequest& request) {
   const auto configure = [&] { return configuration_of(request); };
-  return run_job(configure, [&](const Config& config, Communicator& communicator, Job& job) {
+  return run_job(configure, [&](const Config& config, Communicator& communicator) {
     const bool leads = communicator.rank() == 0;
     OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
     if (leads && !is_uniform(config) && std::ranges::count(request.precisions, kConfigured) == 0) {
@@ -230,7 +230,6 @@ int compare_verb(const CompareRequest& request) {
     }
     if (request.html.empty() && request.json.empty()) return;
     const Json underflow = find_underflow(request, config, communicator);
-    job.unwatch();  // rank 0 goes on alone
     if (!leads) return;
     if (!underflow.is_null()) figures["gradients"] = underflow;
     figures["device_formats"] =

@@ -165,8 +165,9 @@ MeetingWatch::MeetingWatch(double limit_s, int rank, const std::string& waiting)
       wake.wait_for(lock, stop, kTick, [] { return false; });
       if (stop.stop_requested()) return;
       const BlackBox* const box = BlackBox::current();
-      const uint64_t now = box == nullptr ? 0 : box->place().events;
-      if (std::exchange(events, now) != now) waited_s = 0.0;
+      const Place now = box == nullptr ? Place{.begun = 1} : box->place();
+      const bool is_waiting = now.begun > now.ended;  // else it works, perhaps alone
+      if (std::exchange(events, now.events) != now.events || !is_waiting) waited_s = 0.0;
     }
     log_error("watchdog: no progress for {:.0f} s: {}", end_s, waiting);
     end_process();

@@ -62,8 +62,8 @@ std::string stacks_of_all_threads();
 // Reports to this process's watchdog that a long phase goes on: the deadline counts from the last such report.
 void report_progress();
 
-// Ends the process with ExitCode::kHang and an error once the object has lived for `limit_s` since the last event of
-// the current black box, if there is one. For the start and end of a job, and for verbs other than train: ranks wait
+// Ends the process with ExitCode::kHang and an error once the object has lived for `limit_s`. Where there is a current
+// black box, only the time in its newest collective counts. For the start and end of a job, and for verbs other than train: ranks wait
 // for each other there without a limit, and there is no folder for the reports of a Watchdog.
 class MeetingWatch {
  public:

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/backend/registry.h"
+#include "core/base/check.h"
 #include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
@@ -61,9 +62,7 @@ std::string model_hint(const std::string& name) {
 
 // ConfigError if this program lacks the backend that `device` names; it lists the backends present.
 void require_known_device(const std::string& device) {
-  if (device == "cuda" && !is_in(backend_names(), device)) {
-    throw ConfigError("device: cuda cannot be used: {}", kNoCuda);
-  }
+  require<ConfigError>(device != "cuda" || is_in(backend_names(), device), "device: cuda cannot be used: {}", kNoCuda);
   require_name("device", device, with_auto(backend_names()));
 }
 
@@ -222,27 +221,25 @@ int launcher_size() {
 
 std::unique_ptr<Communicator> start_communicator(const std::string& backend, const std::string& device) {
   const bool launched = launcher_rank_text() != nullptr;
-  if (backend != "local" && !launched && launcher_size() > 1) {
-    throw ConfigError(
-        "this is one of {} processes that srun started, but MPI was told nothing to find the others by: give srun "
-        "--mpi=pmix (`srun --mpi=list` shows what there is), or start the job with mpirun",
-        launcher_size());
-  }
-  if (backend == "local" && launcher_size() > 1) {
-    throw ConfigError(
-        "comm.backend: local, but this is one of {} processes of a job, which would train {} models into "
-        "one folder: give auto or mpi, or start one process",
-        launcher_size(), launcher_size());
-  }
+  const int processes = launcher_size();
+  require<ConfigError>(
+      processes <= 1 || backend != "local",
+      "comm.backend: local, but this is one of {0} processes of a job, which would train {0} models into one folder: "
+      "give auto or mpi, or start one process",
+      processes);
+  require<ConfigError>(
+      processes <= 1 || launched,
+      "this is one of {} processes that srun started, but MPI was told nothing to find the others by: give srun "
+      "--mpi=pmix (`srun --mpi=list` shows what there is), or start the job with mpirun",
+      processes);
   if (!launched) warn_of_other_launcher();
   if (backend == "local" || (backend == "auto" && !launched)) return create_communicator("local");
   std::unique_ptr<Communicator> communicator = create_communicator(backend == "auto" ? "mpi" : backend);
-  if (communicator->size() == 1 && launcher_size() > 1) {
-    throw ConfigError(
-        "this is one of {} processes of a job, but MPI found no other: the launcher and the OpenMPI of this "
-        "program do not match. Start the job with this program's own mpirun, or with srun --mpi=pmix",
-        launcher_size());
-  }
+  require<ConfigError>(
+      processes <= 1 || communicator->size() > 1,
+      "this is one of {} processes of a job, but MPI found no other: the launcher and the OpenMPI of this program do "
+      "not match. Start the job with this program's own mpirun, or with srun --mpi=pmix",
+      processes);
   return backend == "auto" ? choose_transport(std::move(communicator), device) : std::move(communicator);
 }
 
@@ -302,7 +299,7 @@ int Job::failed(const ConfigOrigins& origins) {
 }
 
 int run_job(const std::function<Config()>& configure,
-            const std::function<void(const Config& config, Communicator& communicator, Job& job)>& body) {
+            const std::function<void(const Config& config, Communicator& communicator)>& body) {
   std::optional<BlackBox> box;  // outlives the watch, in memory only: there is no run folder
   Job job;
   try {
@@ -310,7 +307,9 @@ int run_job(const std::function<Config()>& configure,
     Communicator& ranks = job.start(config);
     box.emplace("", ranks.rank(), ranks.size());
     job.watch(config, kFirstFactor, "is in a collective");
-    body(config, *create_watched_communicator(ranks, *box), job);
+    body(config, *create_watched_communicator(ranks, *box));
+    job.unwatch();  // it reads the box
+    box.reset();
     // The others wait there for rank 0, which may have work of its own.
     job.watch(config, ranks.rank() == 0 ? kFirstFactor : 10 * kFirstFactor, "ends MPI");
     return static_cast<int>(ExitCode::kOk);

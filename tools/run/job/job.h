@@ -78,10 +78,10 @@ class Job {
   std::unique_ptr<Communicator> communicator_;
 };
 
-// Reads the configuration, starts communicator and log, and runs `body`, while it watches the ranks, up to
-// Job::unwatch(): a body calls it before work of one rank. Returns the exit code: 0, or Job::failed().
+// Reads the configuration, starts communicator and log, and runs `body`, while it watches the ranks. Returns the exit
+// code: 0, or Job::failed().
 int run_job(const std::function<Config()>& configure,
-            const std::function<void(const Config& config, Communicator& communicator, Job& job)>& body);
+            const std::function<void(const Config& config, Communicator& communicator)>& body);
 // Reports an error before the objects of the verb are destroyed: destructors wait for the device and may hang. Several
 // ranks do not return from here; a rank alone unwinds to Job::failed(), which does not report the error again.
 [[noreturn]] void leave_job(const std::exception& error, Communicator& communicator, const ConfigOrigins& origins = {});

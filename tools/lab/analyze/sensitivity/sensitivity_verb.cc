@@ -308,7 +308,7 @@ int sensitivity_verb(const SensitivityRequest& request) {
   const auto configure = [&] {
     for (const std::string& format : request.formats) {
       if (std::ranges::count(request.formats, format) == 1) continue;
-      throw ConfigError(fmt::format("--formats: expected each format once, got '{}' twice", format));
+      throw ConfigError("--formats: expected each format once, got '{}' twice", format);
     }
     const double low = request.low_risk.value_or(0.0), high = request.high_risk.value_or(low);
     require<ConfigError>(low >= 0.0 && high >= low,
@@ -333,7 +333,7 @@ int sensitivity_verb(const SensitivityRequest& request) {
     config.test = {};
     return config;
   };
-  return run_job(configure, [&](const Config& config, Communicator& communicator, Job& job) {
+  return run_job(configure, [&](const Config& config, Communicator& communicator) {
     const bool leads = communicator.rank() == 0;
     OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
     validate_for_ranks(config, communicator.size());
@@ -341,7 +341,6 @@ int sensitivity_verb(const SensitivityRequest& request) {
     Session session(config, communicator);
     if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
     const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
-    job.unwatch();  // rank 0 goes on alone
     if (!leads) return;
     const Json figures = to_json(analysis);
     print(sensitivity_text(figures));
