@@ -197,11 +197,12 @@ struct Reading {
   const CLI::App* command;
   std::string problem{};
   size_t after_verb = 0;           // a place among the words
-  std::optional<size_t> target{};  // the first word that is a run or configuration, where settings may follow it
+  std::optional<size_t> target{};  // the word that is a run or configuration, where settings may follow it
 };
 
 Reading read_words(const CLI::App& app, const std::vector<std::string>& words) {
   Reading reading{.command = &app};
+  bool is_in_list = false, has_target = false;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     const std::vector<const CLI::App*> commands = commands_of(*reading.command);
@@ -214,6 +215,7 @@ Reading read_words(const CLI::App& app, const std::vector<std::string>& words) {
         break;
       }
       if (option->get_type_size() > 0 && name == word) ++i;  // its value
+      is_in_list = option->get_items_expected_max() > 1;
     } else if (!commands.empty()) {
       const auto named =
           std::ranges::find_if(commands, [&](const CLI::App* command) { return command->get_name() == word; });
@@ -228,8 +230,9 @@ Reading read_words(const CLI::App& app, const std::vector<std::string>& words) {
       }
       reading.command = *named;
       reading.after_verb = i + 1;
-    } else if (!reading.target && reading.command->get_option_no_throw("overrides") != nullptr && !is_setting(word)) {
+    } else if (!has_target && reading.command->get_option_no_throw("overrides") != nullptr && !is_setting(word)) {
       reading.target = i;
+      has_target = !is_in_list;  // else the last word after a list of values
     }
   }
   return reading;

@@ -86,12 +86,13 @@ void TokenData::check_kind(const TokenFile& tokens, TokenLayout layout) {
                   "makes token files of the texts in it"
                 : why_no_text(sample);
   } else if (const size_t wide = wide_token_bytes(sample); wide > static_cast<size_t>(tokens.token_bytes)) {
-    doubt = fmt::format("{} is 0 or nearly so: it seems to hold {} tokens, for which data.layout is u32",
-                        wide == 4 ? "every second u16 token" : "most of each 8 bytes",
-                        wide == 4 ? "u32" : "int64; write them by NumPy's astype('uint32').tofile() as u32");
+    doubt = wide == 4 ? "every second u16 token is 0 or nearly so: it seems to hold u32 tokens; data.layout: u32 reads "
+                        "them"
+                      : "most of each 8 bytes is 0 or nearly so: it seems to hold int64 tokens, which no layout reads; "
+                        "write u32, as by NumPy's astype('uint32').tofile()";
   }
   if (doubt.empty()) return;
-  require<DataError>(layout != TokenLayout::kAuto, "{}: {}. Set it, or data.layout: u16 if they are u16", file.path(),
+  require<DataError>(layout != TokenLayout::kAuto, "{}: {}. If they are u16, set data.layout: u16", file.path(),
                      doubt);
   if (doubtful_files_++ == 0) first_doubt_ = fmt::format("{}: {}", file.path(), doubt);
 }

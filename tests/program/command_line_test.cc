@@ -98,6 +98,7 @@ TEST(CommandLine, SettingsMayStandBeforeWhatTheyAreOf) {
   const std::string setting = "precision.compute=fp32";
   for (const std::vector<std::string>& words : {std::vector<std::string>{setting, run.run_dir(), "--text", text},
                                                 {"--text", text, run.run_dir(), setting},
+                                                {"--text", text, text, run.run_dir()},
                                                 {"--text", text, setting, run.run_dir()}}) {
     const Outcome outcome = run_program(0, with({"evaluate"}, words));
     EXPECT_EQ(outcome.exit_code, 0) << joined(words) << "\n" << outcome.output;

@@ -24,7 +24,7 @@ TEST(DataKind, DoubtsTokensOfEightBytes) {
   const auto open = [&](TokenLayout layout) {
     return TokenData({.files = {path}, .layout = layout, .vocab = 50257}).doubt();
   };
-  constexpr const char* kDoubt = "long.bin: most of each 8 bytes is 0 or nearly so: it seems to hold int64; write them";
+  constexpr const char* kDoubt = "long.bin: most of each 8 bytes is 0 or nearly so: it seems to hold int64 tokens";
   EXPECT_THAT(message_of<DataError>([&] { open(TokenLayout::kAuto); }), HasSubstr(kDoubt));
   EXPECT_THAT(open(TokenLayout::kRawU16), HasSubstr(kDoubt));
   EXPECT_THAT(open(TokenLayout::kRawU32), HasSubstr(kDoubt));

@@ -105,6 +105,7 @@ TEST(FirstCause, AllStoppedRanksThatTheWatchdogNames) {
             "the job ended at step 41: ranks 0 and 2 stopped answering between phases of step 41; rank 1 waited for "
             "them in collective 12 (node_barrier)");
   EXPECT_EQ(cause_by(named + rest).ranks, RankList{0});
+  EXPECT_EQ(cause_by(named + "\n  stacks cannot be written to r").ranks, RankList{0});
   EXPECT_EQ(cause_by("watchdog: x\n  rank 2 does not answer (node").ranks, (RankList{0, 2})) << "it is cut off";
 }
 

@@ -126,7 +126,9 @@ std::string BlackBox::path(const std::string& folder, int rank) {
 BlackBox* BlackBox::current() { return g_box; }
 
 BlackBox::BlackBox(const std::string& folder, int rank, int ranks)
-    : file_(path(folder, rank)), signal_stack_(kSignalStackBytes) {
+    : file_(path(folder, rank)),
+      page_bytes_(static_cast<size_t>(sysconf(_SC_PAGESIZE))),
+      signal_stack_(kSignalStackBytes) {
   void* memory = folder.empty() ? MAP_FAILED : map_file(file_);
   if (memory == MAP_FAILED) {
     lost_ = said_ = kBox;
@@ -273,14 +275,13 @@ double BlackBox::work_seconds(std::string_view name) const {
 }
 
 bool BlackBox::replaces_page_at(void* address) {
-  constexpr uintptr_t kPage = 4096;
   const auto byte = reinterpret_cast<uintptr_t>(address), begin = reinterpret_cast<uintptr_t>(header_);
   const bool is_mine = begin <= byte && byte < begin + kBytes;
   LostPageText buffer;
   if (!is_mine && lost_page_error(address, buffer).find("/probes.mtp-shm: ") == std::string_view::npos) return false;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-  void* const page = is_mine ? header_ : reinterpret_cast<void*>(byte / kPage * kPage);
-  if (mmap(page, is_mine ? kBytes : kPage, PROT_READ | PROT_WRITE, kFlags, -1, 0) == MAP_FAILED) return false;
+  void* const page = is_mine ? header_ : reinterpret_cast<void*>(byte / page_bytes_ * page_bytes_);
+  if (mmap(page, is_mine ? kBytes : page_bytes_, PROT_READ | PROT_WRITE, kFlags, -1, 0) == MAP_FAILED) return false;
   lost_ |= is_mine ? kBox : kIndex;
   return true;
 }

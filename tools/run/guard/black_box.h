@@ -159,6 +159,7 @@ class BlackBox final : public RangeSink {
   static constexpr int kBox = 1, kIndex = 2;
   std::atomic<int> lost_ = 0;            // of these files
   int said_ = 0;                         // in warnings; owner's thread only
+  const size_t page_bytes_;              // of the system's memory
   std::vector<std::byte> signal_stack_;  // a full stack has no room for the handler of the signal that says so
   RangeSink* before_ = nullptr;
   BlackBoxHeader* header_ = nullptr;

@@ -131,7 +131,7 @@ Ranks silent_by_events(const RunHistory& run, int64_t report_ns) {
 // reported. The box cuts a long report off.
 Ranks silent_at(const RunHistory& run, const std::string& report, int64_t report_ns) {
   const auto says = [&report](const std::string& part) { return report.find(part) != std::string::npos; };
-  const bool names_all = says(" does not answer") && says("\n  stacks are in ");
+  const bool names_all = says(" does not answer") && says("\n  stacks ");
   const Ranks by_events = names_all ? Ranks() : silent_by_events(run, report_ns);
   Ranks silent;
   for (const RankHistory& rank : run.ranks) {
