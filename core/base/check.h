@@ -23,6 +23,16 @@ void require(bool condition, fmt::format_string<Args...> format, Args&&... args)
     throw E(fmt::vformat(format, fmt::make_format_args(args...)));
 }
 
+// f(). An error of type From becomes a To whose text begins with where it was met: "tokens.bin: ...".
+template <typename To, typename From = To, typename F>
+auto with_place(const std::string& where, const F& f) {
+  try {
+    return f();
+  } catch (const From& error) {
+    throw To(fmt::format("{}: {}", where, error.what()));
+  }
+}
+
 }  // namespace mantissa
 
 #define MANTISSA_CHECK(condition, ...)                             \

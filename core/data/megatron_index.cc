@@ -63,8 +63,7 @@ const MegatronType& type_of_tokens(const IndexBytes& index) {
     index.check(type.bytes > 0, "the type at offset {} is {}: expected integers", kCodeOffset, type.name);
     return type;
   }
-  throw DataError(
-      fmt::format("{}: the type at offset {} is {}: expected a code from 1 to 8", index.path(), kCodeOffset, code));
+  throw DataError("{}: the type at offset {} is {}: expected a code from 1 to 8", index.path(), kCodeOffset, code);
 }
 
 }  // namespace

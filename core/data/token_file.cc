@@ -11,6 +11,7 @@
 #include "core/base/thread_team.h"
 #include "core/data/megatron_index.h"
 #include "core/data/token_shard.h"
+#include "core/io/files.h"
 
 namespace mantissa {
 namespace {
@@ -58,10 +59,10 @@ std::vector<std::byte> read_tokens(const TokenFile& tokens, int64_t index, int64
   if (tokens.tokenizer_vocab > 0) {
     advice = fmt::format("{}, that of the file's tokenizer '{}'", tokens.tokenizer_vocab, tokens.tokenizer);
   }
-  throw DataError(fmt::format(
+  throw DataError(
       "{}: token {} at offset {} (token number {}) is outside of the vocabulary [0, {}); set model.vocab to {}",
       tokens.file.path(), token, tokens.offset_bytes + static_cast<uint64_t>(index * tokens.token_bytes), index,
-      tokens.limit, advice));
+      tokens.limit, advice);
 }
 
 bool starts_like_llmc(const InputFile& file) {
@@ -211,9 +212,7 @@ std::string token_file_of(const std::string& name, TokenLayout layout) {
   if (name.ends_with(kMegatronIndexSuffix)) {
     return name.substr(0, name.size() - std::string_view(kMegatronIndexSuffix).size()) + kMegatronDataSuffix;
   }
-  std::error_code error;  // then it is not there
-  const bool is_prefix =
-      !std::filesystem::exists(name, error) && std::filesystem::exists(name + kMegatronIndexSuffix, error);
+  const bool is_prefix = !file_exists(name) && file_exists(name + kMegatronIndexSuffix);
   return is_prefix ? name + kMegatronDataSuffix : name;
 }
 

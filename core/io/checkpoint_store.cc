@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "core/base/check.h"
+#include "core/base/log.h"
 
 namespace mantissa {
 namespace {
@@ -233,7 +234,7 @@ Checkpoint open_checkpoint(const std::string& folder) {
 
 CheckpointStore::CheckpointStore(std::string root, CheckpointStoreOptions options)
     : root_(std::move(root)), options_(std::move(options)) {
-  MANTISSA_CHECK(options_.warn != nullptr, "[checkpoint] a function for warnings is required");
+  if (!options_.warn) options_.warn = [](const std::string& text) { log_warn("{}", text); };
   MANTISSA_CHECK(options_.keep_last >= 0, "[checkpoint] keep_last must be >= 0, got {}", options_.keep_last);
 }
 

@@ -79,8 +79,8 @@ Checkpoint open_checkpoint(const std::string& folder);
 std::string checkpoint_root(const std::string& run_dir);  // where a run keeps its checkpoints
 
 struct CheckpointStoreOptions {
-  int keep_last = 2;                             // number of checkpoints to keep, the last saved ones; 0: all
-  std::function<void(const std::string&)> warn;  // receives warnings; required
+  int keep_last = 2;                               // number of checkpoints to keep, the last saved ones; 0: all
+  std::function<void(const std::string&)> warn{};  // receives warnings; empty: the log
 };
 
 class CheckpointStore {

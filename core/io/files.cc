@@ -213,6 +213,22 @@ void require_readable(const std::string& path) {
                        std::generic_category().message(EACCES));
 }
 
+bool file_exists(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+std::filesystem::path real_path(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  return error ? path : whole;
+}
+
 std::optional<std::string> text_of_file(const std::string& path) {
   try {
     const InputFile file(path, InputFile::Descriptor::kKept);

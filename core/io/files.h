@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -125,6 +126,12 @@ class InputFile {
 
 // ConfigError for a file or folder that this user may not read. It would seem to be missing otherwise.
 void require_readable(const std::string& path);
+
+// Whether something is there, or a folder; false where that cannot be told.
+bool file_exists(const std::filesystem::path& path);
+bool is_folder(const std::filesystem::path& path);
+// Absolute, without symbolic links and a slash at its end; unchanged if the system cannot resolve it.
+std::filesystem::path real_path(const std::filesystem::path& path);
 
 // The bytes of a regular file; nothing if it cannot be read.
 std::optional<std::string> text_of_file(const std::string& path);

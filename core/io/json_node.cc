@@ -53,13 +53,11 @@ nlohmann::json JsonNode::read(const std::string& path) {
   try {
     return parse(file.text());
   } catch (const nlohmann::json::exception& error) {  // names the line
-    throw DataError(fmt::format("{}: not valid JSON: {}", path, legible(error.what())));
+    throw DataError("{}: not valid JSON: {}", path, legible(error.what()));
   }
 }
 
-void JsonNode::fail(std::string_view message) const {
-  throw DataError(fmt::format("{}: {}", where_, legible(message)));
-}
+void JsonNode::fail(std::string_view message) const { throw DataError("{}: {}", where_, legible(message)); }
 
 const nlohmann::json& JsonNode::expect(bool is_right, std::string_view expected) const {
   if (is_right) return *value_;

@@ -98,6 +98,21 @@ int64_t nearest_rank(double percentile, int64_t elements) {
 
 }  // namespace
 
+ExponentCounts by_exponent(const ExponentHistogram& histogram) {
+  ExponentCounts found;
+  size_t used = 0;
+  for (int exponent = kMinExponent; exponent <= kMaxExponent; ++exponent) {
+    const int64_t* const bins = histogram.counts + (exponent - kMinExponent) * kBinsPerExponent;
+    const int64_t count = std::accumulate(bins, bins + kBinsPerExponent, int64_t{0});
+    if (found.counts.empty() && count == 0) continue;
+    if (found.counts.empty()) found.first = exponent;
+    found.counts.push_back(count);
+    if (count > 0) used = found.counts.size();
+  }
+  found.counts.resize(used);
+  return found;
+}
+
 std::vector<std::byte> encode_histogram(const ExponentHistogram& histogram) {
   std::vector<std::byte> code(sizeof(histogram.amax));
   std::memcpy(code.data(), &histogram.amax, sizeof(histogram.amax));

@@ -75,6 +75,13 @@ constexpr int histogram_bin(uint32_t magnitude) {
   return (exponent - kMinExponent) * kBinsPerExponent + fraction_bin(normal & 0x7fffffu);
 }
 
+// The counts of the exponents from the first that occurs to the last; empty: none does.
+struct ExponentCounts {
+  int first = 0;
+  std::vector<int64_t> counts{};
+};
+ExponentCounts by_exponent(const ExponentHistogram& histogram);
+
 // A compact code, since most bins are empty: the amax (4 bytes, little-endian), then two numbers for each nonempty bin
 // in ascending order: how many bins lie between it and the previous one, and its count. Both are LEB128: 7 bits a byte,
 // the lowest first, the top bit set in all bytes but a number's last. Counts must not be negative.

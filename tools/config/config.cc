@@ -5,7 +5,9 @@
 #include <array>
 #include <filesystem>
 
+#include "core/base/check.h"
 #include "core/base/error.h"
+#include "core/io/files.h"
 #include "models/model.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/data_paths.h"
@@ -62,7 +64,7 @@ Config build(ConfigNode root, const std::filesystem::path& folder, const std::ve
     try {
       config.scaler.scaler = scaler_preset(config.scaler.preset);
     } catch (const ConfigError& error) {
-      throw ConfigError(fmt::format("{}: scaler.preset: {}", written["scaler.preset"], error.what()));
+      throw ConfigError("{}: scaler.preset: {}", written["scaler.preset"], error.what());
     }
     read_config(root, binding(config));
   }
@@ -137,12 +139,11 @@ void Config::resolve_scaler_mode() {
 Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigOrigins* origins) {
   ConfigOrigins written;
   const std::filesystem::path file = configuration_file(path);
-  if (std::error_code error; std::filesystem::is_directory(file, error)) {
-    throw ConfigError(
-        fmt::format("'{0}' is a folder without config.yaml, and so no run folder: expected one, or a YAML file; data "
-                    "are given after it, by data.train={0}",
-                    path));
-  }
+  require<ConfigError>(
+      !is_folder(file),
+      "'{0}' is a folder without config.yaml, and so no run folder: expected one, or a YAML file; data "
+      "are given after it, by data.train={0}",
+      path);
   ConfigNode root = parse_config_file(file);
   if (is_config_of_run(file)) drop_fixed_settings(root, /*written=*/true);
   Config config = build(std::move(root), file.parent_path(), overrides, &written);

@@ -76,7 +76,7 @@ class TreeBuilder final : public YAML::EventHandler {
   };
 
   [[noreturn]] void fail(const YAML::Mark& mark, const std::string& why) const {
-    throw ConfigError(fmt::format("{}: {}", origin(mark), why));
+    throw ConfigError("{}: {}", origin(mark), why);
   }
 
   ConfigNode* place(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, ConfigNode node) {
@@ -145,12 +145,11 @@ ConfigNode parse_yaml(const std::string& text, const Source& source) {
     const bool has_second = parser.HandleNextDocument(rest);
     require<ConfigError>(!has_second, "{}: expected one YAML document, got a second one", rest.root.origin);
   } catch (const YAML::Exception& error) {
-    if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
-      throw ConfigError(fmt::format("{}: not valid YAML: a quote is not closed, somewhere after {}",
-                                    builder.origin(error.mark), builder.last_origin));
-    }
-    throw ConfigError(fmt::format("{}: not valid YAML: {}{}", builder.origin(error.mark), error.msg,
-                                  tab_hint(text, error.mark.line + 2)));
+    require<ConfigError>(error.msg != YAML::ErrorMsg::EOF_IN_SCALAR,
+                         "{}: not valid YAML: a quote is not closed, somewhere after {}", builder.origin(error.mark),
+                         builder.last_origin);
+    throw ConfigError("{}: not valid YAML: {}{}", builder.origin(error.mark), error.msg,
+                      tab_hint(text, error.mark.line + 2));
   }
   if (!builder.has_value) builder.root.origin = builder.origin(YAML::Mark::null_mark());
   return std::move(builder.root);
@@ -204,8 +203,8 @@ const ConfigNode* ConfigNode::below(std::string_view path) const {
 
 ConfigNode parse_config_text(const std::string& text, const std::string& source) {
   if (const size_t nul = text.find('\0'); nul != std::string::npos) {
-    throw ConfigError(fmt::format("{}:{}: a NUL byte at offset {}: expected YAML as UTF-8 text", source,
-                                  1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(nul), '\n'), nul));
+    throw ConfigError("{}:{}: a NUL byte at offset {}: expected YAML as UTF-8 text", source,
+                      1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(nul), '\n'), nul);
   }
   ConfigNode root = parse_yaml(text, {.name = source});
   require<ConfigError>(root.kind != ConfigNode::Kind::kNull,
@@ -243,8 +242,8 @@ ConfigNode parse_config_file(const std::string& path) {
   // A folder opens but cannot be read.
   if (!file || file.read(text.data(), static_cast<std::streamsize>(text.size())).bad()) {
     const int error = errno;
-    throw ConfigError(fmt::format("{}: cannot read the configuration: {}{}", path, std::strerror(error),
-                                  error == ENOENT ? similar_file(path) : ""));
+    throw ConfigError("{}: cannot read the configuration: {}{}", path, std::strerror(error),
+                      error == ENOENT ? similar_file(path) : "");
   }
   text.resize(static_cast<size_t>(file.gcount()));
   require<ConfigError>(

@@ -145,7 +145,7 @@ void drop_fixed(ConfigNode& section, const std::string& path, bool written, std:
 }
 
 [[noreturn]] void refuse(const std::string& origin, const std::string& what, std::string_view why) {
-  throw ConfigError(fmt::format("{}: {} is not available: {}", origin, what, why));
+  throw ConfigError("{}: {} is not available: {}", origin, what, why);
 }
 
 // Names of precisions that are a value of another key than `compute` or `recipe`. Rules have other keys.
@@ -155,7 +155,7 @@ void refuse_other_precision(const ConfigMember& member, const std::string& path)
   const bool is_compute = member.key == "compute";
   const std::string section = path.empty() ? "precision" : path;
   const auto refuse_word = [&](const std::string& why) {
-    throw ConfigError(fmt::format("{}: {}: '{}' {}", member.origin, join_config_path(path, member.key), text, why));
+    throw ConfigError("{}: {}: '{}' {}", member.origin, join_config_path(path, member.key), text, why);
   };
   const auto products = parse_fp32_products(text);
   if (products && *products != Fp32Products::kFp32) {
@@ -191,7 +191,7 @@ void refuse_below(const ConfigNode& node, const std::string& section) {
 void drop_fixed_settings(ConfigNode& root, bool written) {
   std::vector<std::string> errors;
   drop_fixed(root, "", written, errors);
-  if (!errors.empty()) throw ConfigError(fmt::format("{}", fmt::join(errors, "\n")));
+  if (!errors.empty()) throw ConfigError("{}", fmt::join(errors, "\n"));
 }
 
 void refuse_unavailable(const ConfigNode& root) {

@@ -36,24 +36,16 @@ void require_one_kind(const std::string& folder, const std::vector<std::string>&
       "'{}/**/*.txt'",
       folder, suffixes, folder);
   if (token_file != files.end() && text_file != files.end()) {
-    throw DataError(
-        fmt::format("'{}' holds text files ({}) and token files ({}): expected one kind; give '{}/*{}', or name files",
-                    folder, *text_file, *token_file, folder, fs::path(*token_file).extension().string()));
+    throw DataError("'{}' holds text files ({}) and token files ({}): expected one kind; give '{}/*{}', or name files",
+                    folder, *text_file, *token_file, folder, fs::path(*token_file).extension().string());
   }
   require<DataError>(format != DataFormat::kTokens || token_file != files.end(),
                      "'{}' holds no token files ({}), but {}, and data.format is tokens: if that has tokens, too, give "
                      "the pattern '{}/*{}', if it has text, give data.format=bytes",
                      folder, suffixes, files.front(), folder, fs::path(files.front()).extension().string());
   require<DataError>(format != DataFormat::kBytes || token_file == files.end(),
-                     "'{}' holds token files ({}), but data.format is bytes: give data.format=tokens", folder,
-                     files.front());
-}
-
-// The folder without symbolic links and without a slash at its end; unchanged if the system cannot resolve it.
-fs::path real_path(const fs::path& path) {
-  std::error_code error;
-  const fs::path whole = fs::weakly_canonical(fs::absolute(path, error), error);
-  return error ? path : whole;
+                     "'{}' holds token files ({}), and text was expected: a training reads them by data.format=tokens",
+                     folder, files.front());
 }
 
 // `whole` without the folders of `end` at its end: "/a/b/c", "b/c" to "/a". Nothing if it ends differently.
@@ -88,8 +80,7 @@ std::optional<std::pair<fs::path, fs::path>> place_of_start(const fs::path& give
 }
 
 bool is_there(const fs::path& pattern) {
-  std::error_code error;
-  if (fs::exists(pattern, error)) return true;
+  if (file_exists(pattern)) return true;
   return has_wildcard(pattern.string()) && !expand_glob(pattern.string()).empty();
 }
 
@@ -108,7 +99,7 @@ void copy(std::span<const char* const> names, const std::string& from, const std
     fs::create_directories(to, error);
     if (!error) fs::remove(target, error);  // it may be a link to a file elsewhere
     if (!error) fs::copy_file(source, target, error);
-    if (error) throw CheckpointError(fmt::format("{}: cannot be written: {}", target.string(), error.message()));
+    if (error) throw CheckpointError("{}: cannot be written: {}", target.string(), error.message());
   }
 }
 
@@ -127,8 +118,7 @@ std::vector<std::string> in_folders(const std::vector<std::string>& names, DataF
   for (std::string& name : patterns) {
     require<DataError>(name.find(',') == std::string::npos || is_there(name),
                        "'{}' is neither a file nor a folder; a list is written [{}]", name, name);
-    std::error_code error;  // then it is no folder
-    if (has_wildcard(name) || !fs::is_directory(name, error)) continue;
+    if (has_wildcard(name) || !is_folder(name)) continue;
     const std::string folder = name.ends_with('/') && name.size() > 1 ? name.substr(0, name.size() - 1) : name;
     name = folder + "/*";
     require_one_kind(folder, expand_glob(name), format);
@@ -154,30 +144,25 @@ std::vector<std::string> text_files(const std::vector<std::string>& inputs) {
 }
 
 void refuse_foreign_model(const std::string& folder) {
-  std::error_code error;  // then nothing is there
-  if (!fs::exists(folder + "/config.json", error)) return;
+  if (!file_exists(folder + "/config.json")) return;
   for (const char* const weights : {"*.safetensors", "pytorch_model*.bin"}) {
     if (expand_glob(folder + "/" + weights).empty()) continue;
     throw ConfigError(
-        fmt::format("'{0}' is a model of Hugging Face Transformers (config.json, {1}): make a run folder of it by "
-                    "`mantissa import {0} --out RUN`, or begin a training with its weights by train.init_from={0}",
-                    folder, weights));
+        "'{0}' is a model of Hugging Face Transformers (config.json, {1}): make a run folder of it by "
+        "`mantissa import {0} --out RUN`, or begin a training with its weights by train.init_from={0}",
+        folder, weights);
   }
 }
 
 std::string configuration_file(const std::string& path) {
-  std::error_code error;  // then it is no folder
-  if (!fs::is_directory(path, error)) return path;
+  if (!is_folder(path)) return path;
   refuse_foreign_model(path);
   require_readable(path + "/" + kRunConfig);
-  return fs::exists(path + "/" + kRunConfig, error) ? path + "/" + kRunConfig : path;
+  return file_exists(path + "/" + kRunConfig) ? path + "/" + kRunConfig : path;
 }
 
 bool is_config_of_run(const fs::path& file) {
-  const auto holds = [&file](const char* name) {
-    std::error_code error;  // then it does not
-    return fs::exists(file.parent_path() / name, error);
-  };
+  const auto holds = [&file](const char* name) { return file_exists(file.parent_path() / name); };
   return file.filename() == kRunConfig && (holds("lock") || holds("metrics.jsonl"));
 }
 
@@ -231,27 +216,25 @@ void relocate(Config& config, const fs::path& run_folder, const ConfigOrigins& o
 
 ModelConfig model_of_weights(const std::string& path) try {
   const fs::path folder = path;
-  std::error_code error;  // then it is not there
   if (read_foreign_settings != nullptr) {
     if (const auto foreign = read_foreign_settings(path)) return *foreign;
   }
-  if (fs::exists(folder / kManifestName, error)) {
+  if (file_exists(folder / kManifestName)) {
     const nlohmann::json state = read_manifest(path).state;
     return parse_config(state.value("config", ""), path + "/" + kManifestName).model;
   }
-  if (fs::exists(folder / "config.yaml", error)) return model_of_file(path + "/config.yaml");
+  if (file_exists(folder / "config.yaml")) return model_of_file(path + "/config.yaml");
   throw ConfigError(
-      fmt::format("'{}' holds no weights: expected the folder of a Hugging Face model (config.json), a GPT-2 of llm.c "
-                  "(.bin), a run folder or a checkpoint folder",
-                  path));
+      "'{}' holds no weights: expected the folder of a Hugging Face model (config.json), a GPT-2 of llm.c "
+      "(.bin), a run folder or a checkpoint folder",
+      path);
 } catch (const Error& error) {
-  throw ConfigError(fmt::format("train.init_from: {}", error.what()));
+  throw ConfigError("train.init_from: {}", error.what());
 }
 
 std::string tokenizer_of_weights(const std::string& path) {
   const std::string folder = path.empty() ? "" : carried_folder(path);
-  std::error_code error;  // then there is none
-  return !folder.empty() && fs::exists(folder + "/tokenizer.json", error) ? folder : "";
+  return !folder.empty() && file_exists(folder + "/tokenizer.json") ? folder : "";
 }
 
 void require_same_model(const Config& run, const ModelConfig& source) {
@@ -275,10 +258,10 @@ void require_same_model(const Config& run, const ModelConfig& source) {
 
 std::string carried_folder(const std::string& path) {
   std::error_code error;  // then there is none
-  if (fs::exists(fs::path(path) / "config.json", error)) return path;
+  if (file_exists(fs::path(path) / "config.json")) return path;
   const fs::path folder = fs::weakly_canonical(path, error);
   for (const fs::path& run : {folder, folder.parent_path().parent_path(), folder.parent_path()}) {
-    if (fs::is_directory(run / kCarriedFolder, error)) return (run / kCarriedFolder).string();
+    if (is_folder(run / kCarriedFolder)) return (run / kCarriedFolder).string();
   }
   return "";
 }

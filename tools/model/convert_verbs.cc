@@ -51,8 +51,7 @@ void import_model(const ImportRequest& request) {
   const std::unique_ptr<ModelSource> source = open_foreign_model(request.model);
   PendingOutput folder(PendingOutput::Kind::kFolder, request.out);
   const Config config = config_for(source->model(), request.out);
-  CheckpointStore store(checkpoint_root(folder.partial()),
-                        {.warn = [](const std::string& text) { log_warn("{}", text); }});
+  CheckpointStore store(checkpoint_root(folder.partial()), {});
   store.begin(0);
   const CheckpointFile weights = write_weights_file(*source, store.partial_folder(0), kModelFile);
   store.commit(0, model_fingerprint(config), {weights},
@@ -110,9 +109,8 @@ void require_fp16_range(const Parameter& parameter, const std::vector<float>& va
   const auto outside = std::ranges::count_if(
       values, [](float value) { return std::isfinite(value) && std::isinf(to_float(from_float<Float16>(value))); });
   if (outside == 0) return;
-  throw ConfigError(
-      fmt::format("--dtype fp16: {} of '{}' would become infinite (fp16 ends at 65504); expected bf16 or fp32",
-                  counted(outside, "value"), parameter.name));
+  throw ConfigError("--dtype fp16: {} of '{}' would become infinite (fp16 ends at 65504); expected bf16 or fp32",
+                    counted(outside, "value"), parameter.name);
 }
 
 struct Weights {
@@ -324,10 +322,9 @@ void export_llmc(const ExportRequest& request, const Weights& weights) {
 
 void export_weights(const ExportRequest& request) {
   const Weights weights = open_weights(request);
-  if (request.max_positions > 0 &&
-      (weights.source->model().position != Position::kRope || request.format != "huggingface")) {
-    throw ConfigError("--max-positions: expected a model with RoPE and --format huggingface; leave the option out");
-  }
+  require<ConfigError>(request.max_positions <= 0 ||
+                           (weights.source->model().position == Position::kRope && request.format == "huggingface"),
+                       "--max-positions: expected a model with RoPE and --format huggingface; leave the option out");
   request.format == "llmc" ? export_llmc(request, weights) : export_hf(request, weights);
 }
 

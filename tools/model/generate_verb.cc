@@ -57,7 +57,7 @@ struct GenerateRequest {
 // `where`: an option, whose errors are the command line's, or a line of a file.
 [[noreturn]] void refuse_text(const std::string& where, std::string_view problem) {
   if (where.starts_with("--")) throw ConfigError("{}: {}", where, problem);
-  throw DataError(fmt::format("{}: {}", where, problem));
+  throw DataError("{}: {}", where, problem);
 }
 
 // f(), which takes the text of `where`.
@@ -109,8 +109,7 @@ class PromptReader {
     try {
       json = JsonNode::parse(line);
     } catch (const nlohmann::json::exception&) {
-      throw DataError(
-          fmt::format("{}: not valid JSON; expected {{\"prompt\": TEXT}} or {{\"messages\": [...]}}", where));
+      throw DataError("{}: not valid JSON; expected {{\"prompt\": TEXT}} or {{\"messages\": [...]}}", where);
     }
     const JsonNode node(json, where);
     if (const auto messages = node.find("messages")) {

@@ -89,7 +89,7 @@ std::unique_ptr<Database> create_file(const std::string& path) {
 
 }  // namespace
 
-void Database::fail() const { throw DataError(fmt::format("{}: {}", path_, sqlite3_errmsg(connection_.get()))); }
+void Database::fail() const { throw DataError("{}: {}", path_, sqlite3_errmsg(connection_.get())); }
 
 Database::Database(const std::string& path, Mode mode) : path_(path), connection_(nullptr, sqlite3_close_v2) {
   const int flags = mode == Mode::kRead ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
@@ -266,7 +266,7 @@ Database open_probes(const std::string& path) {
     check_version(database);
     return database;
   } catch (const DataError& error) {
-    throw DataError(fmt::format("{} (expected a probe file of this version of the program)", error.what()));
+    throw DataError("{} (expected a probe file of this version of the program)", error.what());
   }
 }
 

@@ -44,11 +44,7 @@ void read_rows(const MappedFile& file, const std::string& column, const Document
     for (const std::string_view text : texts) documents.push_back({text, 0});
     f(documents, 0);
   };
-  try {
-    read_parquet_texts(file.bytes(), column, hand_out);
-  } catch (const DataError& error) {
-    throw DataError(fmt::format("{}: {}", file.path(), error.what()));
-  }
+  with_place<DataError>(file.path(), [&] { read_parquet_texts(file.bytes(), column, hand_out); });
 }
 
 // The first line that is not blank.

@@ -1,6 +1,5 @@
 #include "tools/text/parquet_pages.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 

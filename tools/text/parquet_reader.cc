@@ -211,11 +211,7 @@ class ColumnReader {
     while (left > 0) {
       const auto offset = rest.data() - file_.data();
       texts_.clear();
-      try {
-        read_page(codec, left, rest);
-      } catch (const DataError& error) {
-        throw DataError(fmt::format("the page at byte {}: {}", offset, error.what()));
-      }
+      with_place<DataError>(fmt::format("the page at byte {}", offset), [&] { read_page(codec, left, rest); });
       if (!texts_.empty()) f_(texts_);
       left -= std::ssize(texts_);
     }

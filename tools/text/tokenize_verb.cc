@@ -55,9 +55,7 @@ std::optional<ChatTemplate> template_of(const TokenizeRequest& request) {
   if (request.chat.empty()) return std::nullopt;
   if (request.chat != "auto") return chat_template(request.chat);
   const std::filesystem::path path = request.tokenizer;
-  std::error_code error;  // then it is no folder
-  return find_chat_template((std::filesystem::is_directory(path, error) ? path : path.parent_path()).string(),
-                            "--chat");
+  return find_chat_template((is_folder(path) ? path : path.parent_path()).string(), "--chat");
 }
 
 // A conversation: the assistant's text counts as targets, with the token that ends its turn.

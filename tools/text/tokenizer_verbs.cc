@@ -131,11 +131,9 @@ void show(const std::string& path) {
 
 void decode(const TokenizerDecodeRequest& request) {
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(request.tokenizer);
-  try {
-    print(tokenizer->decode(request.ids, request.options) + "\n");
-  } catch (const DataError& error) {  // the command line's ids
-    throw ConfigError("ids: {}", error.what());
-  }
+  // The command line's ids.
+  print(with_place<ConfigError, DataError>("ids", [&] { return tokenizer->decode(request.ids, request.options); }) +
+        "\n");
 }
 
 void add_train(CLI::App* tokenizer, std::vector<Verb>& verbs) {

@@ -9,6 +9,7 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
+#include "core/io/files.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
 #include "tools/run/metrics/heartbeat.h"
@@ -20,8 +21,6 @@
 
 namespace mantissa {
 namespace {
-
-void warn(const std::string& text) { log_warn("{}", text); }
 
 // The settings that a checkpoint was trained with.
 Config saved_config(const Checkpoint& checkpoint) {
@@ -49,12 +48,11 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
     const int version = state.at("format_version");
     require<CheckpointError>(version == kStateVersion, "{}: format version {}, this program reads {}",
                              checkpoint.folder, version, kStateVersion);
-    if (state.value(kWeightsOnly, false)) {
-      throw CheckpointError(
-          fmt::format("{} holds weights and no state of a training: give train.init_from={} to begin with them, and "
-                      "another train.run_dir",
-                      checkpoint.folder, checkpoint.folder));
-    }
+    require<CheckpointError>(
+        !state.value(kWeightsOnly, false),
+        "{} holds weights and no state of a training: give train.init_from={} to begin with them, and "
+        "another train.run_dir",
+        checkpoint.folder, checkpoint.folder);
     saved_config(checkpoint);
     if (const int64_t next = training_state_from(state).next_step; next != checkpoint.step) {
       throw DamagedEntry(fmt::format("'next_step' is damaged: expected {}, the step of the checkpoint, got {}",
@@ -95,18 +93,17 @@ std::vector<std::string> accepted_changes(const Checkpoint& checkpoint, const Co
   std::vector<std::string> of_model = others;
   std::erase_if(of_model, [](const std::string& difference) { return !difference.starts_with("model."); });
   // The fingerprint in the manifest may be from a version that had fewer settings.
-  if (!of_model.empty() && model_fingerprint(saved) != model_fingerprint(run)) {
-    throw CheckpointError(
-        fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
-                    "with, or another train.run_dir",
-                    checkpoint.folder, fmt::join(of_model, "\n  ")));
-  }
+  require<CheckpointError>(of_model.empty() || model_fingerprint(saved) == model_fingerprint(run),
+                           "{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
+                           "with, or another train.run_dir",
+                           checkpoint.folder, fmt::join(of_model, "\n  "));
   // Consent would only have the run, and its exports, name weights that it never had.
   require<ConfigError>(
-      saved.train.init_from == run.train.init_from,
-      "train.init_from = '{}' has no effect: {} goes on with weights that began with '{}'; leave the setting "
-      "as it was, or begin anew in another train.run_dir",
-      run.train.init_from, checkpoint.folder, saved.train.init_from);
+      saved.train.init_from == run.train.init_from ||
+          real_path(saved.train.init_from) == real_path(run.train.init_from),
+      "train.init_from = '{}' has no effect: {} goes on with weights that began with '{}'; leave the setting as it "
+      "was, train {}/config.yaml, or begin anew in another train.run_dir",
+      run.train.init_from, checkpoint.folder, saved.train.init_from, saved.train.run_dir);
   require<ConfigError>(others.empty() || run.checkpoint.allow_changes,
                        "{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
                        "checkpoint.allow_changes=true to go on with the new ones",
@@ -119,11 +116,8 @@ std::vector<std::string> accepted_changes(const Checkpoint& checkpoint, const Co
 template <typename Read>
 void read_on_all_ranks(const std::string& folder, Communicator& communicator, const Read& read) {
   run_on_all<DamagedCheckpoint>(communicator, "", [&] {
-    try {
-      read_state(folder, read);
-    } catch (const ContractError& error) {  // numbers that do not go together
-      throw CheckpointError(fmt::format("{}: {}", folder, error.what()));
-    }
+    // Numbers that do not go together.
+    with_place<CheckpointError, ContractError>(folder, [&] { read_state(folder, read); });
   });
 }
 
@@ -187,7 +181,7 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
     examine_state(config, checkpoint);
   };
   if (communicator.rank() == 0) {
-    CheckpointStore store(checkpoint_root(config.train.run_dir), {.warn = warn});
+    CheckpointStore store(checkpoint_root(config.train.run_dir), {});
     const std::string choice = passed_over.empty() ? choose_beginning(config, store) : "auto";
     is_named = choice != "auto" && choice != "none";
     if (is_named) {
@@ -229,7 +223,7 @@ ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point
                                 const std::vector<std::string>& passed_over) {
   std::optional<Checkpoint> chosen;  // by rank 0 for all
   if (communicator.rank() == 0) {
-    const CheckpointStore store(checkpoint_root(config.train.run_dir), {.warn = warn});
+    const CheckpointStore store(checkpoint_root(config.train.run_dir), {});
     std::vector<std::string> candidates = {point.folder.empty() ? store.folder(point.step) : point.folder};
     for (const int64_t step : store.steps()) {
       if (step < point.step && point.folder.empty()) candidates.push_back(store.folder(step));
@@ -242,7 +236,7 @@ ResumePoint find_rollback_point(const Config& config, const RollbackPoint& point
         const std::optional<RollbackPoint> its_own = rollback_point_of(config, checkpoint);
         if (its_own && its_own->step == checkpoint.step) chosen = checkpoint;  // else it was saved by an early stop
       } catch (const CheckpointError& error) {
-        warn(fmt::format("skipping a checkpoint: {}", error.what()));
+        log_warn("skipping a checkpoint: {}", error.what());
       }
     }
     require<CheckpointError>(
@@ -271,11 +265,8 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
   const TrainingState training = training_state_from(checkpoint.state);
   session.sharded.optimizer.begin_load();
   read_on_all_ranks(point.folder, communicator, [&] { load_pieces(checkpoint, session); });
-  try {
-    session.sharded.optimizer.end_load(training.applied_steps);
-  } catch (const CheckpointError& error) {  // on all ranks
-    throw DamagedCheckpoint(fmt::format("{}: {}", checkpoint.folder, error.what()));
-  }
+  with_place<DamagedCheckpoint, CheckpointError>(  // on all ranks
+      checkpoint.folder, [&] { session.sharded.optimizer.end_load(training.applied_steps); });
   if (has_state_faults(session.sharded)) {
     throw DamagedCheckpoint(fmt::format("{}: {}", checkpoint.folder, describe_state_faults(session.sharded)));
   }

@@ -35,8 +35,7 @@ TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run, Ru
     : session_(session),
       run_(run),
       folder_(folder),
-      store_(checkpoint_root(run.train.run_dir),
-             {.keep_last = run.checkpoint.keep_last, .warn = [](const std::string& text) { log_warn("{}", text); }}) {
+      store_(checkpoint_root(run.train.run_dir), {.keep_last = run.checkpoint.keep_last}) {
   if (session.communicator.rank() == 0) store_.recover();
 }
 

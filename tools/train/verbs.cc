@@ -10,6 +10,7 @@
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/base/wrapped_text.h"
+#include "core/io/files.h"
 #include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
 #include "tools/run/guard/black_box.h"
@@ -74,10 +75,10 @@ void open_log(const Config& run, Communicator& communicator) {
 void require_steps_left(const Config& run, const ResumePoint& checkpoint) {
   if (checkpoint.step <= run.train.last_step()) return;
   const char* const setting = run.train.last_step() < run.train.steps ? "train.stop_at_step" : "train.steps";
-  throw ConfigError(fmt::format(
+  throw ConfigError(
       "{}: {} is below the {} that {} has done: give more, or name an older checkpoint by checkpoint.resume, or begin "
       "again in another train.run_dir",
-      setting, run.train.last_step(), counted(checkpoint.step, "step"), checkpoint.folder));
+      setting, run.train.last_step(), counted(checkpoint.step, "step"), checkpoint.folder);
 }
 
 // Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
@@ -94,7 +95,7 @@ class TrainingJob {
   // An error leaves no new folder. Collective.
   bool prepare() {
     check();
-    if (std::error_code unknown; std::filesystem::exists(run_.train.run_dir, unknown)) hold_folder();
+    if (file_exists(run_.train.run_dir)) hold_folder();
     const auto last = read_metrics_prom(run_.train.run_dir);
     const bool goes_on = folder_ && !(last && last->progress == RunProgress::kDone);
     has_folder_ = all_gather_records(communicator_, int32_t{folder_.has_value()}).front() != 0;

@@ -68,7 +68,7 @@ TEST(DataFolders, OfMixedFilesAreRefused) {
   Room::write("text/a.txt");
   Room::write("tokens/a.bin");
   EXPECT_NE(error_of("text", DataFormat::kTokens).find("give data.format=bytes"), std::string::npos);
-  EXPECT_NE(error_of("tokens", DataFormat::kBytes).find("give data.format=tokens"), std::string::npos);
+  EXPECT_NE(error_of("tokens", DataFormat::kBytes).find("reads them by data.format=tokens"), std::string::npos);
   Room::write("raw/a.u16");
   const std::string raw = error_of("raw", DataFormat::kTokens);
   EXPECT_NE(raw.find("give the pattern 'raw/*.u16'"), std::string::npos) << raw;

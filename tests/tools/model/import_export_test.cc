@@ -268,6 +268,10 @@ TEST_P(FromWeights, TrainsAndExports) {
     EXPECT_THAT(other.output, HasSubstr("weights that began with '" + base + "'"));
   }
   EXPECT_EQ(read_file(run + "/config.yaml"), kept);
+  const fs::path spelled = fs::path(base).parent_path() / "." / fs::path(base).filename();
+  const Outcome same = run_program(ranks, {"train", run, "train.steps=5", "train.stop_at_step=0",
+                                           "checkpoint.allow_changes=true", "train.init_from=" + spelled.string()});
+  EXPECT_EQ(same.exit_code, 0) << same.output;
 }
 
 TEST(FromWeights, OfARunEqualThatRun) {

@@ -156,8 +156,8 @@ Measurement read_measurement(const std::string& path, const Config& config) {
   try {
     return measurement_of(comparison, path, config);
   } catch (const Json::exception& error) {
-    throw ConfigError(fmt::format("--measured {}: expected all figures that `mantissa compare --json` writes: {}", path,
-                                  error.what()));
+    throw ConfigError("--measured {}: expected all figures that `mantissa compare --json` writes: {}", path,
+                      error.what());
   }
 }
 

@@ -44,7 +44,7 @@ Json training_evidence(const Json& precision, const Json& baseline) {
   if (!precision.contains("summary")) {
     return {{"answer", kOpen}, {"text", "not trained"}, {"why", precision.at("refusal")}};
   }
-  if (precision.at("name") == baseline) return {{"answer", kNoHarm}, {"text", "baseline"}, {"why", ""}};
+  if (precision.at("name") == baseline) return {{"answer", kOpen}, {"text", "baseline"}, {"why", ""}};
   const Json& summary = precision.at("summary");
   const std::string verdict = summary.at("verdict");
   Json found = {{"answer", kOpen}, {"text", verdict}, {"why", summary.at("why")}};
@@ -143,10 +143,9 @@ class Weighing {
         const Json found = {{"answer", answer}, {"text", level == "bad" ? "Inf or NaN" : answer}};
         return set(file, setting.at("precision"), "counts", found);
       }
-      throw ConfigError(fmt::format("{}: no evidence on precisions: `{}` wrote it", file.name, verb));
+      throw ConfigError("{}: no evidence on precisions: `{}` wrote it", file.name, verb);
     } catch (const Json::exception& error) {
-      throw ConfigError(
-          fmt::format("{}: damaged, or from another version of the program: {}", file.name, error.what()));
+      throw ConfigError("{}: damaged, or from another version of the program: {}", file.name, error.what());
     }
   }
 
@@ -158,9 +157,8 @@ class Weighing {
       const std::string name = row["precision"];
       const Json& found = row["one_step"];
       if (!found.is_null() && (found["products"] == found["of"] || found["answer"] == kHarm)) known.insert(name);
-      if (name == baseline) continue;  // it was compared with nothing
       conclude(row, disagreements);
-      if (row["by"] == "training") continue;
+      if (name == baseline || row["by"] == "training") continue;
       if (!row["training"].is_null()) {
         missing.push_back(fmt::format("{}: {}", name, row["training"]["why"]));
       } else {
@@ -229,8 +227,8 @@ class Weighing {
     const auto& [first, known] = precisions_.try_emplace(without_alias(name), file.name, config).first->second;
     const std::vector<std::string> differences = training_differences(known, config);
     if (differences.empty()) return;
-    throw ConfigError(fmt::format("{}: {} is another precision than in {}: {}: give files of one precision", file.name,
-                                  name, first, differences.front()));
+    throw ConfigError("{}: {} is another precision than in {}: {}: give files of one precision", file.name, name, first,
+                      differences.front());
   }
 
   void add_trainings(const EvidenceFile& file) {
@@ -315,18 +313,21 @@ class Weighing {
   std::map<std::string, std::pair<std::string, Config>> precisions_;  // by name: the first file with it
 };
 
-// "As good in training: bf16, current. Not known: nvfp4."
+// "As good as fp32 in training: bf16, current. Harm not known: nvfp4."
 std::string verdict_line(const Json& figures) {
-  const auto group = [](const Json& row) {
+  const auto group = [&](const Json& row) -> std::string {
     const bool is_harm = row["answer"] == kHarm;
-    if (row["by"] == "training") return is_harm ? "Worse in training" : "As good in training";
+    if (row["by"] == "training") {
+      return fmt::format("{} {} in training", is_harm ? "Worse than" : "As good as", figures["baseline"]);
+    }
     if (row["by"].is_null()) return "Harm not known";
     return is_harm ? "Harmed in one step, training not known"
                    : "Not harmed forward in one step, backward and training not known";
   };
   Named<std::string> groups;
   for (const Json& row : figures["precisions"]) {
-    if (row["precision"] != figures["baseline"]) groups[group(row)].push_back(row["precision"]);
+    const bool is_reference = row["precision"] == figures["baseline"] && row["by"].is_null();
+    if (!is_reference) groups[group(row)].push_back(row["precision"]);
   }
   if (groups.empty()) return "Nothing to weigh: the files have no precision beside the baseline.";
   std::string text;
@@ -352,8 +353,7 @@ std::string evidence_text(const Json& figures) {
                                               : fmt::format("{}, {}", cell(model), cell(bands));
   };
   const auto weighed = [&](const Json& row) -> std::string {
-    if (row["precision"] == figures["baseline"]) return "";
-    if (row["by"].is_null()) return "not known";
+    if (row["by"].is_null()) return row["precision"] == figures["baseline"] ? "" : "not known";
     return fmt::format("{}, by {}", row["answer"], row["by"] == "training" ? kTraining.name : kOneStep.name);
   };
   ReportText text;

@@ -41,8 +41,7 @@ std::vector<Point> points_of(const std::string& target, Communicator& communicat
   if (communicator.rank() == 0 && is_run(target)) {
     const std::string newest = find_checkpoint_folder(target);
     const int64_t last = open_checkpoint(newest).step;
-    const CheckpointStore store(checkpoint_root(target),
-                                {.warn = [](const std::string& text) { log_warn("{}", text); }});
+    const CheckpointStore store(checkpoint_root(target), {});
     const auto steps = store.steps();
     const bool has_early = !steps.empty() && 2 * steps.back() <= last;
     add("early", has_early ? store.folder(steps.back()) : "none", has_early ? steps.back() : 0);

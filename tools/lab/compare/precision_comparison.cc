@@ -50,8 +50,7 @@ size_t baseline_of(const std::vector<PrecisionRuns>& precisions, const std::stri
   if (found != precisions.end()) return static_cast<size_t>(found - precisions.begin());
   if (wanted.empty()) return 0;
   const auto names = precisions | std::views::transform(&PrecisionRuns::name);
-  throw ConfigError(
-      fmt::format("--baseline: expected one of the precisions {}, got '{}'", fmt::join(names, ","), wanted));
+  throw ConfigError("--baseline: expected one of the precisions {}, got '{}'", fmt::join(names, ","), wanted);
 }
 
 void announce(const std::string& name, uint64_t seed, const TrainingRecord& run) {

@@ -84,11 +84,10 @@ Task read_lines(const std::string& path, std::string_view lines, const TextCodec
       task.questions.push_back(read_question(JsonNode::parse(line), text));
       report_progress();
     } catch (const json::exception& error) {
-      throw DataError(
-          fmt::format("{}:{}: expected {{\"context\": TEXT, \"choices\": [TEXT, ...], \"label\": INDEX}}: {}", path,
-                      number, error.what()));
+      throw DataError("{}:{}: expected {{\"context\": TEXT, \"choices\": [TEXT, ...], \"label\": INDEX}}: {}", path,
+                      number, error.what());
     } catch (const DataError& error) {
-      throw DataError(fmt::format("{}:{}: {}", path, number, error.what()));
+      throw DataError("{}:{}: {}", path, number, error.what());
     }
   });
   return task;
@@ -103,7 +102,7 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, i
   Task task{.name = "hellaswag", .questions = {}, .length_unit = "tokens"};
   size_t at = 0;
   const auto next = [&]() -> uint16_t {
-    if (at >= stream.size()) throw DataError(fmt::format("{}: it ends within an example", path));
+    if (at >= stream.size()) throw DataError("{}: it ends within an example", path);
     return stream[at++];
   };
   const auto read_tokens = [&](std::vector<int32_t>& tokens) {
@@ -115,7 +114,7 @@ Task read_hellaswag(const std::string& path, std::span<const std::byte> bytes, i
   };
   for (int32_t example = 0; example < header[2]; ++example) {
     const auto expect = [&](bool is_right, const std::string& problem) {
-      if (!is_right) throw DataError(fmt::format("{}: example {}: {}; copy the file again", path, example, problem));
+      if (!is_right) throw DataError("{}: example {}: {}; copy the file again", path, example, problem);
     };
     const size_t begin = at;
     const uint16_t start = next();
@@ -275,7 +274,7 @@ Task read_task(const std::string& path, const TextCodec& text, const ModelConfig
   if (bytes.size() >= 1024) std::memcpy(&magic, bytes.data(), sizeof(magic));
   Task task = magic == kHellaSwagMagic ? read_hellaswag(path, bytes, std::min(model.vocab, text.vocab()))
                                        : read_lines(path, TextFile(path).text(), text);
-  if (task.questions.empty()) throw DataError(fmt::format("{}: it holds no questions", path));
+  if (task.questions.empty()) throw DataError("{}: it holds no questions", path);
   return task;
 }
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/base/check.h"
-#include "core/base/error.h"
 #include "core/base/progress_bar.h"
 #include "core/base/round_up.h"
 #include "models/model.h"
@@ -81,7 +80,7 @@ std::optional<Opened> open_header(const std::string& path) {
 
 Opened require_header(const std::string& path) {
   std::optional<Opened> opened = open_header(path);
-  if (!opened) throw CheckpointError(fmt::format("{}: expected the header of a model of llm.c, 1024 bytes", path));
+  if (!opened) throw CheckpointError("{}: expected the header of a model of llm.c, 1024 bytes", path);
   const int64_t version = opened->entry(1);
   require<CheckpointError>(version == kFp32Version || version == kBf16Version,
                            "{}: expected a model of version {} (fp32) or {} (bf16), got version {}", path, kFp32Version,
@@ -161,10 +160,9 @@ StoredTensors open_llmc_model(const std::string& path) {
 void write_llmc_model(const ModelConfig& model, DType dtype,
                       const std::function<std::vector<std::byte>(const Parameter&)>& values, ByteSink& sink) {
   MANTISSA_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "[llmc_model] no version for {}", dtype);
-  if (const std::string why = obstacle(model); !why.empty()) {
-    throw ConfigError(
-        fmt::format("llm.c has no model like this one, only GPT-2: {} is in the way; give --format huggingface", why));
-  }
+  const std::string why = obstacle(model);
+  require<ConfigError>(
+      why.empty(), "llm.c has no model like this one, only GPT-2: {} is in the way; give --format huggingface", why);
   ParameterSet parameters;
   create_model(model, parameters);
   const int64_t padded_vocab = round_up(model.vocab, kVocabStep), padding = (padded_vocab - model.vocab) * model.width;

@@ -15,6 +15,7 @@
 #include "core/base/round_up.h"
 #include "core/base/thread_team.h"
 #include "core/base/wrapped_text.h"
+#include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "models/model.h"
 #include "tools/config/data_paths.h"
@@ -47,9 +48,9 @@ void require_tied_head(const StoredTensors& tensors, const ModelFamily& family, 
   if (head == tensors.tensors.end() || table == tensors.tensors.end()) return;
   if (head->second.dtype == table->second.dtype && std::ranges::equal(head->second.bytes, table->second.bytes)) return;
   throw CheckpointError(
-      fmt::format("{}: lm_head.weight is not equal to {}, but config.json ties the two; expected equal tensors, or "
-                  "\"tie_word_embeddings\": false",
-                  folder, embedding));
+      "{}: lm_head.weight is not equal to {}, but config.json ties the two; expected equal tensors, or "
+      "\"tie_word_embeddings\": false",
+      folder, embedding);
 }
 
 std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
@@ -62,7 +63,7 @@ std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
     log_warn("{}", wrapped(fmt::format("{}: not understood, and so without effect: {}", file, fmt::join(ignored, ", ")),
                            std::string_view("warning: ").size(), Paths::kPassOver));
   }
-  if (std::error_code error; std::filesystem::exists(folder + "/adapter_config.json", error)) {
+  if (file_exists(folder + "/adapter_config.json")) {
     log_warn("{}: its adapter, which transformers adds, is not read; merge it by PEFT's merge_and_unload()", folder);
   }
   StoredTensors tensors = open_safetensors_folder(folder);
@@ -173,8 +174,8 @@ ModelSource::ModelSource(std::string path, ModelConfig model, StoredTensors tens
   constexpr size_t kMost = 40;
   const size_t more = problems.size() > kMost ? problems.size() - kMost : 0;
   problems.resize(problems.size() - more);
-  throw CheckpointError(fmt::format("{}: its tensors are not those of the model that it describes:\n  {}{}", path_,
-                                    fmt::join(problems, "\n  "), more > 0 ? fmt::format("\n  and {} more", more) : ""));
+  throw CheckpointError("{}: its tensors are not those of the model that it describes:\n  {}{}", path_,
+                        fmt::join(problems, "\n  "), more > 0 ? fmt::format("\n  and {} more", more) : "");
 }
 
 DType ModelSource::dtype(const std::string& parameter) const { return dtype_of_parts(tensors_, parts_.at(parameter)); }
@@ -189,10 +190,7 @@ std::vector<float> ModelSource::values(const std::string& parameter) const {
   return values;
 }
 
-bool is_foreign_model(const std::string& path) {
-  std::error_code error;  // then it is none
-  return std::filesystem::exists(path + "/" + kConfigFile, error) || is_llmc_model(path);
-}
+bool is_foreign_model(const std::string& path) { return file_exists(path + "/" + kConfigFile) || is_llmc_model(path); }
 
 ModelConfig read_foreign_config(const std::string& path) {
   if (is_llmc_model(path)) return read_llmc_config(path);
@@ -267,9 +265,8 @@ StoredTensors open_shards(const std::string& folder) {
   std::set<std::string> files;
   for (const auto& [name, file] : placed) files.insert(file);
   std::vector<std::string> absent, problems;
-  std::error_code error;  // then it is not there
   for (const std::string& file : files) {
-    if (!std::filesystem::exists(folder + "/" + file, error)) absent.push_back(file);
+    if (!file_exists(folder + "/" + file)) absent.push_back(file);
   }
   require<CheckpointError>(absent.empty(), "{}: it names files that are not there: {}", index, fmt::join(absent, ", "));
   for (const std::string& file : files) {
@@ -284,7 +281,7 @@ StoredTensors open_shards(const std::string& folder) {
   for (const auto& [name, file] : placed) {
     if (!result.tensors.contains(name)) problems.push_back(fmt::format("{} lacks '{}'", file, name));
   }
-  if (!problems.empty()) throw CheckpointError(fmt::format("{}:\n  {}", index, fmt::join(problems, "\n  ")));
+  if (!problems.empty()) throw CheckpointError("{}:\n  {}", index, fmt::join(problems, "\n  "));
   return result;
 }
 
@@ -313,15 +310,14 @@ void compare_with_shards(const StoredTensors& single, const std::string& folder)
 }  // namespace
 
 StoredTensors open_safetensors_folder(const std::string& folder) {
-  std::error_code error;  // then it is not there
-  const bool has_index = std::filesystem::exists(folder + "/" + kIndexFile, error);
-  if (!std::filesystem::exists(folder + "/" + kSingleFile, error)) {
+  const bool has_index = file_exists(folder + "/" + kIndexFile);
+  if (!file_exists(folder + "/" + kSingleFile)) {
     if (has_index) return open_shards(folder);
     const bool is_pickled = !expand_glob(folder + "/pytorch_model*.bin").empty();
-    throw CheckpointError(fmt::format("{}: expected {} or {}{}", folder, kSingleFile, kIndexFile,
-                                      is_pickled ? "; pickled weights (pytorch_model.bin) are not read: save them as "
-                                                   "safetensors by transformers' save_pretrained()"
-                                                 : ""));
+    throw CheckpointError("{}: expected {} or {}{}", folder, kSingleFile, kIndexFile,
+                          is_pickled ? "; pickled weights (pytorch_model.bin) are not read: save them as "
+                                       "safetensors by transformers' save_pretrained()"
+                                     : "");
   }
   StoredTensors result;
   result.add(std::make_shared<const SafetensorsReader>(folder + "/" + kSingleFile));

@@ -88,8 +88,8 @@ TextCodec::TextCodec(const std::string& path, const Config& config)
                                           : is_bytes_ ? int64_t{256}
                                                       : config.model.vocab)) {
   if (tokenizer_ && tokenizer_->own_vocab_size() > config.model.vocab) {
-    throw DataError(fmt::format("{}: its tokenizer has {} tokens, and the model {}", path, tokenizer_->own_vocab_size(),
-                                config.model.vocab));
+    throw DataError("{}: its tokenizer has {} tokens, and the model {}", path, tokenizer_->own_vocab_size(),
+                    config.model.vocab);
   }
 }
 
@@ -99,8 +99,8 @@ std::vector<int32_t> TextCodec::encode(std::string_view text, EncodeOptions opti
     tokenizer_->encode(text, tokens, options);
     for (const int32_t token : tokens) {
       if (token < vocab_) continue;
-      throw DataError(fmt::format("the text has the token '{}' of tokenizer_config.json, whose id {} the model lacks",
-                                  tokenizer_->texts().text(token), token));
+      throw DataError("the text has the token '{}' of tokenizer_config.json, whose id {} the model lacks",
+                      tokenizer_->texts().text(token), token);
     }
   } else if (is_bytes_) {
     for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/base/check.h"
+#include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "core/kernels/elementwise/args.h"
 #include "tools/config/data_paths.h"
@@ -26,7 +27,7 @@ void add_masters(StoredTensors& tensors, const std::shared_ptr<const Safetensors
     const size_t slash = stem.rfind('/');
     int64_t begin = -1;
     if (slash != std::string_view::npos) std::from_chars(stem.data() + slash + 1, stem.data() + stem.size(), begin);
-    if (begin < 0) throw CheckpointError(fmt::format("{}: '{}' is not a piece of weights", reader->path(), entry.name));
+    if (begin < 0) throw CheckpointError("{}: '{}' is not a piece of weights", reader->path(), entry.name);
     tensors.tensors.emplace(entry.name, StoredTensor{entry.dtype, entry.shape, reader->bytes(entry)});
     pieces[std::string(stem.substr(0, slash))].emplace(begin, ParameterParts::Part{entry.name, entry.shape});
   }
@@ -87,8 +88,7 @@ std::unique_ptr<ModelSource> open_model(const std::string& path, RunWeights weig
 
 nlohmann::json carried_config(const std::string& path, const std::string& name) {
   const std::string folder = carried_folder(path), file = folder + "/" + name;
-  std::error_code error;  // then it is not there
-  if (folder.empty() || !std::filesystem::exists(file, error)) return nlohmann::json::object();
+  if (folder.empty() || !file_exists(file)) return nlohmann::json::object();
   nlohmann::json config = read_json_object<ConfigError>(file);
   std::erase_if(config.get_ref<nlohmann::json::object_t&>(),  // numbers that JSON has not: see JsonNode::parse()
                 [](const auto& member) { return member.second == nlohmann::json::object(); });
@@ -97,8 +97,7 @@ nlohmann::json carried_config(const std::string& path, const std::string& name) 
 
 std::set<int32_t> end_ids(const std::string& path) {
   const std::string folder = carried_folder(path), file = folder + "/generation_config.json";
-  std::error_code error;  // then it is not there
-  const bool is_there = !folder.empty() && std::filesystem::exists(file, error);
+  const bool is_there = !folder.empty() && file_exists(file);
   const nlohmann::json json = is_there ? JsonNode::read(file) : carried_config(path);
   std::set<int32_t> ids;
   const auto add = [&ids](const JsonNode& id) {
@@ -140,9 +139,8 @@ std::string checked_base(const std::string& checkpoint_folder, const nlohmann::j
     const nlohmann::json& base = run_entry.at(kBaseEntry);
     return CheckpointFile{kBaseFile, base.at("size_bytes"), base.at("xxh3_128")};
   });
-  std::error_code error;  // then it is not there
   require<CheckpointError>(
-      std::filesystem::exists(path, error),
+      file_exists(path),
       "{}: it holds adapters, and the weights that they adapt are missing: expected {}, which the run "
       "wrote when it began",
       checkpoint_folder, path);

@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <numeric>
 
 #include "core/base/log.h"
 #include "core/base/process.h"
@@ -41,7 +40,7 @@ std::string prepared(const std::string& path, std::optional<int64_t> steps) {
   if (!steps) {
     std::filesystem::remove(path + ".previous", ignored);  // else two names of one file would stay
     std::filesystem::rename(path, path + ".previous", ignored);
-  } else if (std::filesystem::exists(path, ignored)) {
+  } else if (file_exists(path)) {
     keep_records(path, *steps);
   }
   return path;
@@ -73,8 +72,7 @@ void set_events_aside(const std::string& run_dir) {
 // Readers take the files of a folder in the order of their names.
 std::string new_events_path(const std::string& run_dir, double time) {
   std::string path;
-  std::error_code ignored;
-  for (int number = 0; path.empty() || std::filesystem::exists(path, ignored); ++number) {
+  for (int number = 0; path.empty() || file_exists(path); ++number) {
     path = fmt::format("{}/events.out.{}.{:010.0f}.{:03}.{}.{}", run_dir, kEvents, std::floor(time), number,
                        host_name(), getpid());
   }
@@ -160,18 +158,7 @@ void TensorboardFile::write(const nlohmann::json& record) {
 void TensorboardFile::write(const ProbedStep& step) {
   TensorboardEvent event(unix_time(), step.step + 1);
   for (const ProbeRow& row : step.rows) {
-    std::vector<int64_t> counts;  // by exponent, from the first that occurs to the last
-    int64_t least = 0;
-    size_t used = 0;
-    for (int exponent = kMinExponent; exponent <= kMaxExponent; ++exponent) {
-      const int64_t* const bins = row.histogram.counts + (exponent - kMinExponent) * kBinsPerExponent;
-      const int64_t count = std::accumulate(bins, bins + kBinsPerExponent, int64_t{0});
-      if (counts.empty() && count == 0) continue;
-      if (counts.empty()) least = exponent;
-      counts.push_back(count);
-      if (count > 0) used = counts.size();
-    }
-    counts.resize(used);
+    const auto [least, counts] = by_exponent(row.histogram);
     if (!counts.empty()) event.histogram(fmt::format("log2 of {}/{}", row.role, row.tensor), least, counts);
   }
   if (!event.is_empty()) file_->append(event.record());

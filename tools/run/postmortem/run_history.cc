@@ -1,5 +1,4 @@
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include <set>
 #include <string_view>
 
+#include "core/base/check.h"
 #include "core/base/error.h"
 #include "core/base/process.h"
 #include "core/io/files.h"
@@ -216,9 +216,9 @@ RankHistory read_rank(const std::string& path, int number) {
   try {
     BlackBoxContent box = read_black_box(path);
     const BlackBoxHeader& header = box.header;
-    if (header.rank != number || header.ranks <= number || header.ranks > kMostRanks) {
-      throw DataError("'{}' is damaged: it says that it is of rank {} of {}", path, header.rank, header.ranks);
-    }
+    require<DataError>(header.rank == number && header.ranks > number && header.ranks <= kMostRanks,
+                       "'{}' is damaged: it says that it is of rank {} of {}", path, int{header.rank},
+                       int{header.ranks});
     rank.job_ranks = header.ranks;
     rank.host = field(header.host);
     rank.job = field(header.job);
@@ -301,22 +301,18 @@ RunHistory read_run_history(const std::string& run, bool previous) {
   const std::string folder = run + kBlackBoxFolder;
   require_readable(folder);
   const bool has_none = has_newest_start_no_box(run);
-  if (has_none && !previous) {
-    throw ConfigError(
-        "the newest start of '{0}' left no sign of life in {1}: its black boxes could not be written, see the warnings "
-        "in {0}/run.log; `--previous` reports on the start before",
-        run, folder);
-  }
+  require<ConfigError>(
+      !has_none || previous,
+      "the newest start of '{0}' left no sign of life in {1}: its black boxes could not be written, see the warnings "
+      "in {0}/run.log; `--previous` reports on the start before",
+      run, folder);
   const std::string suffix = previous && !has_none ? ".previous.box" : ".box";
-  if (!std::filesystem::is_directory(run)) {
-    throw ConfigError("'{}' is not a folder: expected the folder of a run (train.run_dir)", run);
-  }
+  require<ConfigError>(std::filesystem::is_directory(run),
+                       "'{}' is not a folder: expected the folder of a run (train.run_dir)", run);
   const std::set<int> found = ranks_in(folder, suffix);
-  if (found.empty()) {
-    throw ConfigError(
-        "no black boxes ({}/rank-*{}): {}", folder, suffix,
-        previous ? "this run was started only once" : "expected the folder of a run that `mantissa train` started");
-  }
+  require<ConfigError>(
+      !found.empty(), "no black boxes ({}/rank-*{}): {}", folder, suffix,
+      previous ? "this run was started only once" : "expected the folder of a run that `mantissa train` started");
   std::vector<RankHistory> read;
   read.reserve(found.size());
   for (const int number : found) {

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/base/check.h"
-#include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/io/files.h"
 #include "tools/config/config.h"
@@ -205,9 +204,8 @@ OutputFile::OutputFile(const char* option, const std::string& path)
   if (path.empty()) return;
   std::error_code ignored;
   const auto status = std::filesystem::status(path, ignored);
-  if (std::filesystem::is_directory(status)) {
-    throw ConfigError("{}: {}: expected a file that can be written, got a folder: name a file in it", option, path);
-  }
+  require<ConfigError>(!std::filesystem::is_directory(status),
+                       "{}: {}: expected a file that can be written, got a folder: name a file in it", option, path);
   if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
     temporary_path_ += ".partial";
     std::filesystem::remove(temporary_path_, ignored);  // perhaps a link
@@ -235,9 +233,7 @@ void OutputFile::write(const nlohmann::json& figures) {
 }
 
 nlohmann::json read_figures(const std::string& path, const std::string& writer) {
-  if (std::error_code error; std::filesystem::is_directory(path, error)) {
-    throw ConfigError("{}: expected a file that {} wrote with --json, got a folder", path, writer);
-  }
+  require<ConfigError>(!is_folder(path), "{}: expected a file that {} wrote with --json, got a folder", path, writer);
   std::ifstream file(path);
   if (!file) throw ConfigError("{}: cannot be opened", path);
   try {
@@ -248,35 +244,31 @@ nlohmann::json read_figures(const std::string& path, const std::string& writer) 
 }
 
 std::vector<std::string> short_names(const std::vector<std::string>& folders) {
-  std::vector<std::filesystem::path> paths;
+  std::vector<std::filesystem::path> rest;
   for (const std::string& folder : folders) {
-    std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
-    paths.push_back(path.has_filename() ? path : path.parent_path());
+    const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+    rest.push_back(path.has_filename() ? path : path.parent_path());
   }
-  for (size_t parts = 1;; ++parts) {
-    std::vector<std::string> names;
-    bool are_whole = true;
-    for (const auto& path : paths) {
-      std::filesystem::path name, rest = path;
-      for (size_t i = 0; i < parts && rest.has_filename(); ++i, rest = rest.parent_path()) {
-        name = name.empty() ? rest.filename() : rest.filename() / name;
-      }
-      are_whole &= !rest.has_filename();
-      names.push_back(name);
+  std::vector<std::string> names(folders.size());
+  bool is_more = true;
+  do {
+    for (size_t i = 0; i < names.size(); ++i) {
+      names[i] = (names[i].empty() ? rest[i].filename() : rest[i].filename() / names[i]).string();
+      rest[i] = rest[i].parent_path();
     }
-    if (are_whole || std::set(names.begin(), names.end()).size() == names.size()) return names;
-  }
+    is_more = std::ranges::any_of(rest, [](const auto& path) { return path.has_filename(); });
+  } while (is_more && std::set(names.begin(), names.end()).size() < names.size());
+  return names;
 }
 
 std::vector<NamedFile> files_read(const std::string& path, const Config& config) {
   std::vector<NamedFile> files;
-  std::error_code error;  // then it is no folder
-  if (const std::string file = configuration_file(path); !std::filesystem::is_directory(file, error)) {
+  if (const std::string file = configuration_file(path); !is_folder(file)) {
     files.push_back({"the configuration", file});
   }
   const auto add = [&](const std::string& setting, const std::vector<std::string>& names) {
     for (const std::string& name : names) {
-      if (std::filesystem::is_directory(name, error)) files.push_back({setting, name});
+      if (is_folder(name)) files.push_back({setting, name});
     }
     for (const std::string& pattern : in_folders(names, config.data.format)) {
       for (const std::string& file : expand_glob(pattern)) files.push_back({setting, file});
@@ -287,22 +279,14 @@ std::vector<NamedFile> files_read(const std::string& path, const Config& config)
 }
 
 void require_different_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
-  const auto canonical = [](const std::string& path) {
-    std::error_code failed;
-    const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, failed), failed);
-    return failed ? std::filesystem::path(path) : whole;
-  };
   const auto require_different = [&](const NamedFile& one, const NamedFile& other) {
     if (other.path.empty()) return;
-    std::error_code error;  // then it is no folder
-    if (std::filesystem::is_directory(other.path, error) &&
-        canonical(one.path).parent_path() == canonical(other.path)) {
-      throw ConfigError("{} {}: expected a file outside the folder {}, whose files are all {}", one.name, one.path,
-                        other.path, other.name);
-    }
-    if (canonical(one.path) != canonical(other.path)) return;
-    throw ConfigError("{} {} and {} {}: expected two files, got one: choose another path for {}", one.name, one.path,
-                      other.name, other.path, one.name);
+    require<ConfigError>(!is_folder(other.path) || real_path(one.path).parent_path() != real_path(other.path),
+                         "{} {}: expected a file outside the folder {}, whose files are all {}", one.name, one.path,
+                         other.path, other.name);
+    require<ConfigError>(real_path(one.path) != real_path(other.path),
+                         "{} {} and {} {}: expected two files, got one: choose another path for {}", one.name, one.path,
+                         other.name, other.path, one.name);
   };
   for (size_t i = 0; i < written.size(); ++i) {
     std::error_code ignored;

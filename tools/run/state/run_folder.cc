@@ -95,7 +95,7 @@ bool stops_early(const Config& run) { return run.train.last_step() < run.train.s
 
 void RunFolder::hold() {
   std::error_code error;
-  require<ConfigError>(!fs::exists(path_ + "/config.json", error),
+  require<ConfigError>(!file_exists(path_ + "/config.json"),
                        "train.run_dir: '{}' holds another program's model (config.json): give another folder", path_);
   fs::create_directories(path_, error);
   if (error) fail(path_, error.message());
@@ -199,17 +199,17 @@ void warn_in_lines(const std::string& text) {
 std::string find_checkpoint_folder(const std::string& path) {
   for (const std::string& folder : {path, checkpoint_root(path)}) require_readable(folder);
   std::error_code error;  // what is missing holds no checkpoint
-  if (fs::exists(path + "/" + kManifestName, error)) {
+  if (file_exists(path + "/" + kManifestName)) {
     static std::atomic_flag is_told;  // a verb looks several times
     const std::string run = fs::weakly_canonical(path, error).parent_path().parent_path().string();
-    if (!fs::exists(run + "/config.yaml", error) && carried_folder(path).empty() && !is_told.test_and_set()) {
+    if (!file_exists(run + "/config.yaml") && carried_folder(path).empty() && !is_told.test_and_set()) {
       log_warn("{}: the folder of its run, with tokenizer, chat template and positions, is missing: expected {}", path,
                run + "/config.yaml");
     }
     return path;
   }
   for (const std::string& root : {checkpoint_root(path), path}) {
-    const CheckpointStore store(root, {.warn = [](const std::string& text) { log_warn("{}", text); }});
+    const CheckpointStore store(root, {});
     if (store.steps().empty()) continue;
     if (const auto latest = store.latest_valid()) return latest->folder;
     throw CheckpointError("{} holds {}, but no valid one", root, counted(std::ssize(store.steps()), "checkpoint"));

@@ -102,19 +102,11 @@ std::string error_of_start(const std::string& run_dir, double begun) {
   return "";
 }
 
-// When the newest black box of rank 0 was begun, in Unix time; 0 without a box.
-double last_box(const std::string& run_dir) {
-  const auto box = find_black_box(run_dir + kBlackBoxFolder, 0);
-  return box ? 1e-9 * static_cast<double>(box->header.started_unix_ns) : 0.0;
-}
-
 // The heartbeat of a run that was killed may be seconds old. Its black box has the last step. A start that could make
 // no box leaves the box of the start before: its events are older than the first heartbeat.
-void take_last_step(const std::string& run_dir, RunFigures& figures) {
-  const auto box = find_black_box(run_dir + kBlackBoxFolder, 0);
-  if (!box) return;  // then the heartbeat has to do
+void take_last_step(const BlackBoxContent& box, RunFigures& figures) {
   const double start = figures["start"].value_or(0.0);
-  for (const BlackBoxEvent& event : box->events) {
+  for (const BlackBoxEvent& event : box.events) {
     if (1e-9 * static_cast<double>(event.unix_ns) < start) continue;
     const bool is_applied = event.kind == BlackBoxEvent::Kind::kStep;
     if (is_applied || event.kind == BlackBoxEvent::Kind::kSkipped) figures.set("step", static_cast<double>(event.step));
@@ -225,9 +217,11 @@ RunStatus read_status(const std::string& run_dir, double now) {
     throw ConfigError("'{}' is not a run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName);
   }
   status.health = judge(status.figures, is_held(lock), status.begun, now);
+  const bool is_dead = status.health == RunHealth::kDead;
+  const auto box = is_dead ? find_black_box(run_dir + kBlackBoxFolder, 0) : std::nullopt;
   // A copied run has a new lock, and a start may have been killed before it was accepted: the end before counts.
-  if (status.health == RunHealth::kDead && status.figures && status.figures->progress != RunProgress::kRunning &&
-      last_box(run_dir) <= last_beat(status.figures)) {
+  if (is_dead && status.figures && status.figures->progress != RunProgress::kRunning &&
+      (!box || 1e-9 * static_cast<double>(box->header.started_unix_ns) <= last_beat(status.figures))) {
     status.begun = (*status.figures)["start"].value_or(0.0);
     status.health = judge(status.figures, false, status.begun, now);
   }
@@ -235,12 +229,11 @@ RunStatus read_status(const std::string& run_dir, double now) {
   read_warnings(run_dir + "/" + kRunLogName, status);
   if (status.health != RunHealth::kDead) return status;
   if (!has_not_trained(status.figures, status.begun)) {
-    take_last_step(run_dir, *status.figures);
+    if (box) take_last_step(*box, *status.figures);  // else the heartbeat has to do
     return status;
   }
   // Its heartbeats could not be written. Its lock has the time of the first heartbeat, later than its box.
-  if (const auto box = find_black_box(run_dir + kBlackBoxFolder, 0);
-      box && 1e-9 * static_cast<double>(box->header.ended_unix_ns) >= status.begun) {
+  if (box && 1e-9 * static_cast<double>(box->header.ended_unix_ns) >= status.begun) {
     if (box->header.exit_code == static_cast<int>(ExitCode::kOk)) status.health = RunHealth::kDone;
     if (box->header.exit_code == static_cast<int>(ExitCode::kPreempted)) status.health = RunHealth::kStopped;
   }

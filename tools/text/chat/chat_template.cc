@@ -144,8 +144,7 @@ Source source_in(const std::string& folder) {
   const std::string jinja = (fs::path(folder) / "chat_template.jinja").string();
   if (auto text = text_of_file(jinja)) source = {.where = jinja, .text = *std::move(text)};
   const std::string config = (fs::path(folder) / "tokenizer_config.json").string();
-  std::error_code ignored;
-  if (!fs::exists(config, ignored)) return source;
+  if (!file_exists(config)) return source;
   const nlohmann::json json = JsonNode::read(config);
   const JsonNode root(json, config);
   for (const char* name : {"bos_token", "eos_token"}) {

@@ -102,10 +102,6 @@ Bpe::Pair Bpe::find_pair(int32_t left, int32_t right) const {
 
 void Bpe::add_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
   bool is_pending = false;  // an unknown token that others may join
-  const auto add_unknown = [&] {
-    if (options_.unknown && !(is_pending && options_.fuse_unknown)) symbols.push_back(*options_.unknown);
-    is_pending = true;
-  };
   const auto id_of_byte = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
   while (!word.empty()) {
     const std::string_view text = word.substr(0, options_.by_bytes ? 1 : first_char(word).bytes);
@@ -118,7 +114,8 @@ void Bpe::add_symbols(std::string_view word, std::vector<int32_t>& symbols) cons
                std::all_of(text.begin(), text.end(), [&](char byte) { return id_of_byte(byte) != kNone; })) {
       for (const char byte : text) symbols.push_back(id_of_byte(byte));
     } else {
-      add_unknown();
+      if (options_.unknown && !(is_pending && options_.fuse_unknown)) symbols.push_back(*options_.unknown);
+      is_pending = true;
     }
   }
 }

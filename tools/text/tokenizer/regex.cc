@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <new>
-#include <utility>
-#include <vector>
 
 #include <fmt/core.h>
 
@@ -25,7 +23,7 @@ constexpr std::string_view kSpaces =
 // The same pattern for PCRE2. Refuses what other engines read otherwise.
 std::string translated(const std::string& pattern, RegexDialect dialect, const std::string& where) {
   const auto refuse = [&](std::string_view part, std::string_view reason) {
-    throw DataError(fmt::format("{}: the pattern '{}' contains '{}', {}", where, pattern, part, reason));
+    throw DataError("{}: the pattern '{}' contains '{}', {}", where, pattern, part, reason);
   };
   std::string out;
   bool in_class = false;
@@ -97,8 +95,8 @@ Regex::Regex(const std::string& pattern, RegexDialect dialect, const std::string
   if (code_ == nullptr) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(error, message.data(), message.size());
-    throw DataError(fmt::format("{}: the pattern '{}' is no regular expression: {}", where, pattern,
-                                reinterpret_cast<const char*>(message.data())));
+    throw DataError("{}: the pattern '{}' is no regular expression: {}", where, pattern,
+                    reinterpret_cast<const char*>(message.data()));
   }
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // where the system forbids code, matches are only slower
 }

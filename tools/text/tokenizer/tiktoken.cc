@@ -1,7 +1,6 @@
 #include "tools/text/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <filesystem>
 #include <ranges>

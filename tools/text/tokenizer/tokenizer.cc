@@ -269,14 +269,13 @@ std::string StreamingDecoder::add(int32_t id) {
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   namespace fs = std::filesystem;
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
+  if (is_folder(path)) {
     const std::string file = path + (path.ends_with('/') ? "" : "/") + "tokenizer.json";
     require<DataError>(
-        fs::exists(file, ignored),
+        file_exists(file),
         "{}: the folder has no tokenizer.json{}; a folder needs one, other tokenizers are named as files: "
         "*.tiktoken, llm.c's *.bin",
-        path, fs::exists(path + "/tokenizer.model", ignored) ? " but a tokenizer.model" : "");
+        path, file_exists(path + "/tokenizer.model") ? " but a tokenizer.model" : "");
     return open_tokenizer_json(file);
   }
   const std::string suffix = fs::path(path).extension().string();
@@ -284,9 +283,9 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   if (suffix == ".tiktoken") return open_tiktoken(path);
   if (suffix == ".bin") return open_llmc_tokenizer(path);
   throw DataError(
-      fmt::format("{}: {}; a tokenizer is a folder with a tokenizer.json, or a file *.json, *.tiktoken or *.bin "
-                  "(llm.c's)",
-                  path, fs::exists(path, ignored) ? "the kind of the file is not known" : "does not exist"));
+      "{}: {}; a tokenizer is a folder with a tokenizer.json, or a file *.json, *.tiktoken or *.bin "
+      "(llm.c's)",
+      path, file_exists(path) ? "the kind of the file is not known" : "does not exist");
 }
 
 }  // namespace mantissa

@@ -25,8 +25,7 @@ AddedToken token_of(const JsonNode& node, bool is_named) {
 // The file in its order, for the ids, with two files that older folders have beside it.
 nlohmann::ordered_json read_config(const std::filesystem::path& folder, const std::string& path) {
   const auto read = [](const std::string& file) {
-    std::error_code ignored;
-    return std::filesystem::exists(file, ignored) ? read_json_object<DataError>(file) : nlohmann::json::object();
+    return file_exists(file) ? read_json_object<DataError>(file) : nlohmann::json::object();
   };
   const nlohmann::json sorted = read(path);
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(text_of_file(path).value_or(""), nullptr, false);

@@ -81,9 +81,9 @@ void require_matches(const AutocastPolicy& policy, const std::vector<PrecisionRu
   });
   const std::string element = rule == rules.end() ? "" : fmt::format("[{}].match", rule - rules.begin());
   throw ConfigError(
-      fmt::format("precision.rules{}: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
-                  "'blocks.*.attention' or 'head'",
-                  element, unmatched.front()));
+      "precision.rules{}: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
+      "'blocks.*.attention' or 'head'",
+      element, unmatched.front());
 }
 
 void evaluate(Session& session) {

@@ -31,10 +31,10 @@ std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
 }
 
 const MemoryTable& largest(const std::vector<MemoryTable>& tables) {
-  return *std::ranges::max_element(tables, {}, [](const MemoryTable& table) { return table.total() + table.probes; });
+  return *std::ranges::max_element(tables, {}, &MemoryTable::needed);
 }
 
-double tensors_mib(const MemoryTable& table) { return static_cast<double>(table.total() + table.probes) / kMib; }
+double tensors_mib(const MemoryTable& table) { return static_cast<double>(table.needed()) / kMib; }
 
 // The memory of a rank's process on its host, in MiB. Weights that the ranks of a node share are in the table by parts.
 double process_mib(const MemoryTable& table, int ranks, bool on_gpu) {
@@ -120,7 +120,7 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, const Memor
                            : predict_memory_table(own, {.ranks = request.ranks, .support = absent->fp8_gemm_support}));
     } catch (const ConfigError& error) {
       if (phase == 0 && !adapts(config)) throw;
-      throw ConfigError(fmt::format("{}: {}", phase_path(config, phase), error.what()));
+      throw ConfigError("{}: {}", phase_path(config, phase), error.what());
     }
   }
   return tables;
@@ -129,9 +129,9 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, const Memor
 void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator) {
   if (!computes_on_host(run.device, communicator.local_rank())) return;
   const MemoryTable& most = largest(predicted);
-  if (most.total() + most.probes > host_memory().total_bytes) {
-    throw MemoryError(fmt::format("a rank needs {:.1f} GiB of memory by prediction:{}\n{}. {}",
-                                  tensors_mib(most) / 1024.0, to_text(most), describe_host_memory(), kLessMemory));
+  if (most.needed() > host_memory().total_bytes) {
+    throw MemoryError("a rank needs {:.1f} GiB of memory by prediction:{}\n{}. {}", tensors_mib(most) / 1024.0,
+                      to_text(most), describe_host_memory(), kLessMemory);
   }
   const int ranks = communicator.local_size();
   const double node = process_mib(most, communicator.size(), false) * kMib * ranks;

@@ -20,6 +20,7 @@ struct MemoryTable {
   size_t packed = 0;       // copies of weights in the order of matrix products, for several micro-batches
   size_t probes = 0;       // beside the total: tensors of probes, only predicted
   size_t total() const { return state.total() + activations + casts + packed; }
+  size_t needed() const { return total() + probes; }  // by the machine
 };
 
 MemoryTable measure_memory_table(const Session& session);
