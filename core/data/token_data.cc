@@ -92,8 +92,7 @@ void TokenData::check_kind(const TokenFile& tokens, TokenLayout layout) {
                         "write u32, as by NumPy's astype('uint32').tofile()";
   }
   if (doubt.empty()) return;
-  require<DataError>(layout != TokenLayout::kAuto, "{}: {}. If they are u16, set data.layout: u16", file.path(),
-                     doubt);
+  require<DataError>(layout != TokenLayout::kAuto, "{}: {}. If they are u16, set data.layout: u16", file.path(), doubt);
   if (doubtful_files_++ == 0) first_doubt_ = fmt::format("{}: {}", file.path(), doubt);
 }
 

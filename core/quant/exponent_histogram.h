@@ -75,7 +75,7 @@ constexpr int histogram_bin(uint32_t magnitude) {
   return (exponent - kMinExponent) * kBinsPerExponent + fraction_bin(normal & 0x7fffffu);
 }
 
-// The counts of the exponents from the first that occurs to the last; empty: none does.
+// The counts of the exponents from the first to the last in use; empty: all counts are 0.
 struct ExponentCounts {
   int first = 0;
   std::vector<int64_t> counts{};

@@ -73,9 +73,9 @@ void open_log(const Config& run, Communicator& communicator) {
 }
 
 void require_steps_left(const Config& run, const ResumePoint& checkpoint) {
-  if (checkpoint.step <= run.train.last_step()) return;
   const char* const setting = run.train.last_step() < run.train.steps ? "train.stop_at_step" : "train.steps";
-  throw ConfigError(
+  require<ConfigError>(
+      checkpoint.step <= run.train.last_step(),
       "{}: {} is below the {} that {} has done: give more, or name an older checkpoint by checkpoint.resume, or begin "
       "again in another train.run_dir",
       setting, run.train.last_step(), counted(checkpoint.step, "step"), checkpoint.folder);

@@ -87,8 +87,8 @@ TEST(StepMemory, OfProbesIsPredicted) {
                                                        "train.micro_batch=32", "train.global_batch=32"});
   ASSERT_GT(int64_t{32} * large.model.context * large.model.vocab, int64_t{1} << 26);
   EXPECT_GT(predict_memory_table(large, 1).probes, 0u);
-  EXPECT_EQ(std::ranges::count_if(
-                ops_of(large), [](const PlacedOp& op) { return op.layer == "head" && op.op == Op::kLinear; }),
+  EXPECT_EQ(std::ranges::count_if(ops_of(large),
+                                  [](const PlacedOp& op) { return op.layer == "head" && op.op == Op::kLinear; }),
             1);
 }
 

@@ -63,8 +63,8 @@ std::string stacks_of_all_threads();
 void report_progress();
 
 // Ends the process with ExitCode::kHang and an error once the object has lived for `limit_s`. Where there is a current
-// black box, only the time in its newest collective counts. For the start and end of a job, and for verbs other than train: ranks wait
-// for each other there without a limit, and there is no folder for the reports of a Watchdog.
+// black box, only the time in its newest collective counts. For the start and end of a job, and for verbs other than
+// train: ranks wait for each other there without a limit, and there is no folder for the reports of a Watchdog.
 class MeetingWatch {
  public:
   // The error is "watchdog: no progress for 1800 s: " and `waiting`. Ranks above 0 leave rank 0 the time to say it.

@@ -107,7 +107,7 @@ std::vector<GpuClaim> gather_claims(Communicator& host, const std::string& devic
   throw ConfigError("rank {} (node {}): {}", first.rank, node, first.text);
 }
 
-// Of verbs that differ, one would take the other's messages for its own.
+// A rank would take the messages of another verb for its own.
 void require_same_verb(Communicator& communicator) {
   std::string verb;
   std::ifstream words("/proc/self/cmdline");
@@ -115,9 +115,10 @@ void require_same_verb(Communicator& communicator) {
   const std::vector<std::string> verbs = all_gather_texts(communicator, verb);
   const auto other = std::ranges::find_if(verbs, [&](const std::string& one) { return one != verbs[0]; });
   if (other == verbs.end()) return;
-  throw CommError(fmt::format("rank {} was started as `mantissa {}`, rank 0 as `mantissa {}`: give all ranks the same "
-                              "command",
-                              other - verbs.begin(), *other, verbs[0]));
+  throw CommError(
+      fmt::format("rank {} was started as `mantissa {}`, rank 0 as `mantissa {}`: give all ranks the same "
+                  "command",
+                  other - verbs.begin(), *other, verbs[0]));
 }
 
 // Processes of torchrun, accelerate, MVAPICH, jsrun and flux cannot find each other here.
