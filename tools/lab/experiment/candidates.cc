@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/base/check.h"
 #include "tools/config/config_binding.h"
@@ -93,6 +94,14 @@ Candidate chosen(const Config& config, const std::string& text) {
 
 }  // namespace
 
+void require_once(const char* option, const std::vector<std::string>& names) {
+  std::map<std::string, std::string> met;
+  for (const std::string& name : names) {
+    const auto [first, is_new] = met.try_emplace(without_alias(name), name);
+    require<ConfigError>(is_new, "{}: expected each once, got '{}' and again '{}'", option, first->second, name);
+  }
+}
+
 Config in_precision(const Config& given, const PrecisionConfig& precision) {
   Config config = without_precision(given);
   config.precision = precision;
@@ -162,12 +171,9 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
 
 std::vector<Candidate> chosen_candidates(const Config& config, const std::vector<std::string>& names) {
   std::vector<Candidate> candidates;
-  for (const std::string& name : names) {
-    Candidate one = chosen(config, name);
-    require<ConfigError>(std::ranges::count(candidates, one.name, &Candidate::name) == 0,
-                         "--precisions: expected each precision once, got '{}' twice", one.name);
-    candidates.push_back(std::move(one));
-  }
+  std::vector<std::string> own_names;  // of NAME=FILE: NAME
+  for (const std::string& name : names) own_names.push_back(candidates.emplace_back(chosen(config, name)).name);
+  require_once("--precisions", own_names);
   return candidates;
 }
 

@@ -39,6 +39,9 @@ std::vector<std::string> pattern_names(const Config& config);
 // bf16x6 and bf16x3, which are slow without hardware for them. ConfigError for others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});
 
+// ConfigError for a name that is there twice, also as another name of one precision (fp8 is delayed).
+void require_once(const char* option, const std::vector<std::string>& names);
+
 // The candidates of --precisions, in this order and under these names: as above, "configured" for the configuration
 // itself, or NAME=FILE for the precision of a YAML file: its section `precision`, and, where they are in it, the
 // formats of optimizer state and communication, which `advise` plans as well. Uniform ones have no precision.fallback,

@@ -340,7 +340,7 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
       {{"--budget", "time=1ms", "--damage", "mi", "--state", "moments,masters,wire"},
        "--state moments,masters,wire: --damage mi is a score of layers"},
       {{"--budget", "time=1ms", "--recipes", "delayed"}, "--recipes: expected some of"},
-      {{"--budget", "time=1ms", "--recipes", "current,current"}, "is there twice"},
+      {{"--budget", "time=1ms", "--recipes", "current,current"}, "got 'current' and again"},
       {{"--budget", "time=1ms", "--seeds", "2"}, "--seeds: expected 0 or 3 to 1000, got 2"},
       {{"--budget", "time=1ms", "--time-pairs", "2"}, "--time-pairs: expected 0 or 8 to 1000, got 2"},
       {{"--budget", "time=1ms", "--state", "weights"}, "--state: expected some of moments, masters, wire, or none"},

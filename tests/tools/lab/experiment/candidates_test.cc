@@ -191,7 +191,11 @@ TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
             "--precisions: expected some of "
             "fp64,fp32,tf32,bf16x6,bf16x3,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4, one of "
             "these with a pattern as in mxfp8:attention_high, configured or NAME=FILE, got 'fp7'");
-  EXPECT_EQ(refusal({"bf16", "bf16"}), "--precisions: expected each precision once, got 'bf16' twice");
+  EXPECT_EQ(refusal({"bf16", "bf16"}), "--precisions: expected each once, got 'bf16' and again 'bf16'");
+  EXPECT_EQ(refusal({"fp32", "delayed", "fp8"}), "--precisions: expected each once, got 'delayed' and again 'fp8'");
+  EXPECT_EQ(refusal({"fp4:attention_high", "nvfp4:attention_high"}),
+            "--precisions: expected each once, got 'fp4:attention_high' and again 'nvfp4:attention_high'");
+  EXPECT_EQ(refusal({"nvfp4:attention_high", "fp4"}), "") << "one of them has no pattern";
   EXPECT_NE(refusal({"=plan.yaml"}).find("expected NAME=FILE"), std::string::npos);
   const TempFolder folder;
   const std::string bf16 = folder.write("bf16.yaml", "precision: {compute: bf16}\n");
@@ -201,6 +205,7 @@ TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
                                                 name + "' stands for a precision");
   }
   EXPECT_EQ(refusal({"bf16_plan=" + bf16}), "");
+  EXPECT_EQ(refusal({"plan=" + bf16, "plan=" + bf16}), "--precisions: expected each once, got 'plan' and again 'plan'");
   EXPECT_NE(
       refusal({"plan=" + folder.write("none.yaml", "train: {steps: 7}\n")}).find("expected a `precision:` section"),
       std::string::npos);

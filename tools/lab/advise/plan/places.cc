@@ -15,13 +15,6 @@ namespace {
 
 namespace names = config_names;
 
-void require_once(const char* option, const std::vector<std::string>& values) {
-  std::set<std::string> met;
-  for (const std::string& value : values) {
-    require<ConfigError>(met.insert(value).second, "{}: '{}' is there twice: give each once", option, value);
-  }
-}
-
 Recipe require_recipe(const std::string& text) {
   const std::optional<Recipe> recipe = parse_recipe(text);
   require<ConfigError>(recipe && recipe->scaling != Scaling::kDelayed,

@@ -10,6 +10,7 @@
 #include "core/base/check.h"
 #include "tools/config/config.h"
 #include "tools/lab/analyze/model_analysis.h"
+#include "tools/lab/experiment/candidates.h"
 #include "tools/run/job/job.h"
 #include "tools/train/checkpoint.h"
 
@@ -306,10 +307,7 @@ std::string sensitivity_text(const Json& figures) {
 
 int sensitivity_verb(const SensitivityRequest& request) {
   const auto configure = [&] {
-    for (const std::string& format : request.formats) {
-      if (std::ranges::count(request.formats, format) == 1) continue;
-      throw ConfigError("--formats: expected each format once, got '{}' twice", format);
-    }
+    require_once("--formats", request.formats);
     const double low = request.low_risk.value_or(0.0), high = request.high_risk.value_or(low);
     require<ConfigError>(low >= 0.0 && high >= low,
                          "--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}", low,

@@ -66,7 +66,7 @@ TEST(SensitivityVerb, RefusesWhatMakesNoSense) {
   } cases[] = {
       {{"--formats", "fp8"}, "expected some of bf16, fp16, current"},
       {{"--formats", "delayed"}, "use current"},
-      {{"--formats", "bf16,current,bf16"}, "--formats: expected each format once, got 'bf16' twice"},
+      {{"--formats", "bf16,current,bf16"}, "--formats: expected each once, got 'bf16' and again 'bf16'"},
       {{"--layers", "blocks.7.mlp"}, "leaves nothing to lower"},
       {{"--formats", "bf16x6"}, "'bf16x6': that is not a lower format but a way to multiply fp32 numbers"},
       {{"--risk-low", "0.5", "--risk-high", "0.1"}, "the second at least the first"},
