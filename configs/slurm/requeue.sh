@@ -47,16 +47,34 @@ stop_ranks() {
   fi
 }
 
-# Whether the run of PROGRAM train CONFIG SETTINGS..., the end of the command, is stopped, was killed, or ended with fewer steps
-# than the command asks for. A node refuses a step while it still ends the start before, and srun has exit code 0 then.
+# Finds PROGRAM train CONFIG SETTINGS..., the end of the command: how to call the program here, within its container if it has
+# one, and the words after `train`. Fails for other verbs.
+find_training() {
+  program=()
+  local container=
+  while [[ $# -gt 1 ]]; do
+    case ${1##*/} in apptainer | docker | podman | singularity) container=yes program=() ;; esac
+    [[ -n $container ]] || program=()
+    program+=("$1")
+    shift
+    [[ $1 != train || ${program[-1]##*/} != mantissa* ]] || return 0
+  done
+  return 1
+}
+
+# Whether the run is stopped, was killed, or ended with fewer steps than the command asks for. A node refuses a step while it still
+# ends the start before, and srun has exit code 0 then.
 is_unfinished() {
-  while [[ $# -gt 2 && $2 != train ]]; do shift; done
+  find_training "$@" || return 1
+  while [[ $1 != train ]]; do shift; done
   local config run shown state=0
-  config=$("$1" config "${@:3}" 2>/dev/null)
-  run=$(sed -n 's/^ *run_dir: *//p' <<<"$config" | sed 's/^"\(.*\)"$/\1/; q')
-  [[ -n $run ]] || return 1                               # no training
+  if ! config=$("${program[@]}" config "${@:2}" 2>/dev/null); then
+    echo "job $job: whether the run is done is not known: \`${program[*]} config\` does not run here"
+    return 1
+  fi
+  run=$(sed -n 's/^ *run_dir: *//p' <<<"$config" | sed '/^"/{s/^"\(.*\)"$/\1/; s/\\\(.\)/\1/g}; q')
   [[ -e $run/lock || -e $run/metrics.prom ]] || return 0 # no rank came as far as its folder
-  shown=$("$1" status "$run" 2>/dev/null) || state=$?
+  shown=$("${program[@]}" status "$run" 2>/dev/null) || state=$?
   case $state in 75 | 12 | 10 | 11) return 0 ;; esac # no rank is left: what seems to run was killed a moment ago, on another node
   [[ $state == 0 && $config =~ \ stop_at_step:\ 0 && $shown =~ ^done:\ step\ [0-9]+\ of\ ([0-9]+) ]] || return 1
   ((BASH_REMATCH[1] < $(sed -n '/^train:/,/^[^ ]/s/^  steps: \([0-9]*\).*/\1/p' <<<"$config")))
@@ -84,7 +102,7 @@ run_and_requeue() {
     echo "job $job: the run is not done, and goes back to the queue: its ranks did not start"
     code=75
   fi
-  if [[ $code != 0 ]] && { [[ $code == 75 || "$code $* " == 138" "*" train "* ]] || is_preempted; }; then
+  if [[ $code != 0 ]] && { [[ $code == 75 ]] || { [[ $code == 138 ]] && find_training "$@"; } || is_preempted; }; then
     local state
     state=$(retry squeue --noheader --format=%T --jobs="$job") || state=unknown
     if [[ $state == RUNNING ]]; then

@@ -86,6 +86,11 @@ std::string requeue_output(const std::string& command, int restarts = 0,
       .output;
 }
 
+void write_program(const std::string& path, const std::string& script) {
+  write_file(path, "#!/bin/sh\n" + script);
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+}
+
 TEST(Requeue, OnlyATrainingGoesBackToTheQueueAfterAnEarlySignal) {
   const std::string command = fresh_folder("requeued") + "/mantissa";
   const auto output_of = [&](int code, const std::string& verb) {
@@ -95,7 +100,7 @@ TEST(Requeue, OnlyATrainingGoesBackToTheQueueAfterAnEarlySignal) {
   constexpr const char* kRequeue = "scontrol requeue 7";
   EXPECT_NE(output_of(138, "train").find(kRequeue), std::string::npos);
   EXPECT_NE(output_of(75, "train").find(kRequeue), std::string::npos);
-  for (const char* const verb : {"compare", "evaluate", "analyze model"}) {
+  for (const char* const verb : {"compare", "evaluate", "analyze model", "tokenizer train"}) {
     const std::string output = output_of(138, verb);
     EXPECT_NE(output.find("exit code 138"), std::string::npos) << output;
     EXPECT_EQ(output.find(kRequeue), std::string::npos) << output;
@@ -104,16 +109,15 @@ TEST(Requeue, OnlyATrainingGoesBackToTheQueueAfterAnEarlySignal) {
 
 // Code 0 of a later start: the program, a script, answers as `mantissa config` and `mantissa status` do.
 TEST(Requeue, ATrainingWhoseRanksDidNotStartGoesBackToTheQueue) {
-  const std::string folder = fresh_folder("not_started"), command = folder + "/mantissa", run = folder + "/run";
+  const std::string folder = fresh_folder("not_started"), program = folder + "/mantissa";
+  std::string run = folder + "/run", printed = run, command = program;
   const auto is_requeued = [&](int steps, const std::string& status, int code, int stop_at_step = 0) {
     const std::string config =
         fmt::format("train:\n  steps: {}\n  stop_at_step: {}\n  run_dir: {}\noptimizer:\n  warmup_steps: 99\n", steps,
-                    stop_at_step, run);
+                    stop_at_step, printed);
     write_file(folder + "/config", config);
-    write_file(command,
-               fmt::format("#!/bin/sh\ncase $1 in config) cat {}/config ;; status) echo '{}'; exit {} ;; esac\n",
-                           folder, status, code));
-    std::filesystem::permissions(command, std::filesystem::perms::owner_all);
+    write_program(program, fmt::format("case $1 in config) cat {}/config ;; status) echo '{}'; exit {} ;; esac\n",
+                                       folder, status, code));
     return requeue_output(command + " train a.yaml", 1).find("goes back to the queue") != std::string::npos;
   };
   EXPECT_TRUE(is_requeued(60, "no folder", 2));
@@ -125,6 +129,21 @@ TEST(Requeue, ATrainingWhoseRanksDidNotStartGoesBackToTheQueue) {
   EXPECT_FALSE(is_requeued(60, "done: step 60 of 60, loss 5.0902", 0));
   EXPECT_FALSE(is_requeued(60, "done: step 30 of 30, loss 5.0902", 0, 30));
   EXPECT_FALSE(is_requeued(60, "damaged", 2));
+  // YAML quotes such a path.
+  run = folder + "/a\\\"b";
+  printed = "\"" + folder + "/a\\\\\\\"b\"";
+  std::filesystem::create_directories(run);
+  write_file(run + "/lock", "");
+  EXPECT_FALSE(is_requeued(60, "done: step 60 of 60, loss 5.0902", 0));
+  // The program is only within a container.
+  write_program(folder + "/apptainer", "shift 2\nPATH=" + folder + ":$PATH \"$@\"\n");
+  command = folder + "/apptainer exec mantissa.sif mantissa";
+  EXPECT_FALSE(is_requeued(60, "done: step 60 of 60, loss 5.0902", 0));
+  EXPECT_TRUE(is_requeued(60, "done: step 30 of 30, loss 5.0902", 0));
+  write_program(program, "[ $1 = train ]\n");
+  const std::string unknown = requeue_output(program + " train a.yaml", 1);
+  EXPECT_NE(unknown.find("whether the run is done is not known: `" + program + " config`"), std::string::npos)
+      << unknown;
 }
 
 // Slurm's controller may be busy.

@@ -7,6 +7,7 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/base/progress_bar.h"
+#include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "tools/config/data_paths.h"
@@ -125,12 +126,17 @@ class PromptReader {
     std::string doubt = is_json ? "" : why_no_single_text(path, file.text(), "prompt");
     if (!is_json && doubt.empty()) doubt = why_no_single_text(path, file.text(), "messages");
     if (!doubt.empty()) log_warn("{}: {}; each line is a prompt; name files of JSON lines *.jsonl", path, doubt);
+    int64_t last = 0, used = 0;
     for_each_line(file.text(), [&](size_t number, std::string_view line) {
+      last = static_cast<int64_t>(number);
+      ++used;
       const std::string where = fmt::format("{}:{}", path, number);
       if (!is_json) return add_text(where, std::string(line));
       add_line(where, line);
     });
     require<DataError>(!list_.prompts.empty(), "{}: the file has no prompt", path);
+    const bool has_gaps = !is_json && last > used;
+    if (has_gaps) log_warn("{}: {} give no output", path, counted(last - used, "blank line"));
   }
 
   PromptList take() { return std::move(list_); }

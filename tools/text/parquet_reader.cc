@@ -136,6 +136,7 @@ const Thrift& find_column(const std::vector<Thrift>& schema, const std::string& 
   for (int64_t i = 0; i < children(0) && at < schema.size(); ++i) {
     const Thrift& child = schema[at];
     const std::string_view name = child.field(4).text;
+    require<DataError>(name != column || found == nullptr, "two columns are named '{}'", column);
     if (name == column) found = &child;
     if (is_text(child)) texts.push_back(name);
     for (int64_t open = 1; open > 0 && at < schema.size(); ++at) {  // skips all that is within it

@@ -357,7 +357,7 @@ std::vector<std::string> doubtful_settings(const Config& config) {
       {config.model.context == 1, "model.context = 1: each token sees only itself; expected the length of sequences"},
       {config.model.context > 1 && config.model.window == 1 && config.model.window_blocks.is_all(),
        "model.window = 1: each token sees only itself; expected more keys"},
-      {stddev == 0.0f, "model.init_stddev = 0: weights begin alike, and stay so; 0.02 is usual"},
+      {stddev < 1e-8f, fmt::format("model.init_stddev = {}: weights begin alike, and stay so; 0.02 is usual", stddev)},
       {stddev >= 1.0f, fmt::format("model.init_stddev = {}: steps may overflow; 0.02 is usual", stddev)},
       {rate >= 1.0, fmt::format("optimizer.lr = {}: steps move weights by about as much; 1e-3 is usual", rate)}};
   std::vector<std::string> texts;

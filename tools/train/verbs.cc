@@ -169,10 +169,9 @@ class TrainingJob {
       watched_->barrier();  // while it is watched: a transport's own end waits for all ranks, too
     }
     const bool is_stopped = ending == Ending::kStopped;
-    if (!is_stopped) {  // after all lines of observers
+    if (!is_stopped)  // after all lines of observers
       log_info("{}", has_checkpoint ? next_commands(run_, communicator_.size())
                                     : "nothing was saved, since no step was left: give a larger train.steps to go on");
-    }
     if (heartbeat_) heartbeat_->end(is_stopped ? RunProgress::kStopped : RunProgress::kDone);
     const ExitCode code = is_stopped ? ExitCode::kPreempted : ExitCode::kOk;
     box_->ended(static_cast<int>(code));
@@ -315,6 +314,8 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     validate_for_ranks(shared, memory.request.ranks, origins);
     memory.request.absent = memory.hardware.empty() ? nullptr : &find_hardware(memory.hardware);
     if (memory.request.absent != nullptr) shared.device = shared.comm.backend = "auto";  // whatever is here
+    require<ConfigError>(!memory.table || shared.device != "cuda" || std::ranges::count(backend_names(), "cuda") > 0,
+                         "device: cuda: this program has no CUDA; --hardware h100, for example, predicts for a card");
     std::vector<MemoryTable> tables;
     try {
       require_known_names(shared);
@@ -322,10 +323,8 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     } catch (const ConfigError& error) {
       throw ConfigError(located(error.what(), origins));
     }
-    for (const IneffectiveSetting& found : ineffective_settings(config, origins)) {
-      log_warn("{}", wrapped(found.text, std::string_view("warning: ").size(), Paths::kPassOver));
-    }
-    for (const std::string& line : doubtful_settings(config)) log_warn("{}", line);
+    for (const IneffectiveSetting& found : ineffective_settings(config, origins)) warn_in_lines(found.text);
+    for (const std::string& line : doubtful_settings(config)) warn_in_lines(line);
     if (config.data.format == DataFormat::kBytes && config.model.vocab < 256) {
       log_warn("model.vocab = {}: data with other bytes than 0 to {} are refused; 256 has all bytes",
                config.model.vocab, config.model.vocab - 1);

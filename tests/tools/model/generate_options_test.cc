@@ -73,6 +73,8 @@ TEST_F(GenerateOptions, AFileOfPromptsGivesALineEachInItsOrder) {
   EXPECT_EQ(text({"--prompts", file("marked.txt", "\xef\xbb\xbf" + plain)}), output);
   EXPECT_EQ(run_shell("gzip -kf " + file("packed.jsonl", lines)).exit_code, 0);
   EXPECT_EQ(text({"--prompts", run_->folder() + "/packed.jsonl.gz"}), output);
+  EXPECT_NE(text({"--prompts", file("gaps.txt", "\na\n \nb\n\n")}).find("gaps.txt: 2 blank lines give no output"),
+            std::string::npos);
   const std::string other = text({"--prompts", file("lines.txt", lines)});
   EXPECT_NE(other.find("lines.txt: it starts with a JSON object that has 'prompt'; each line is a prompt; name files"),
             std::string::npos)

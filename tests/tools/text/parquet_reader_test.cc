@@ -64,6 +64,10 @@ TEST(ParquetReader, SaysWhatItDoesNotRead) {
   EXPECT_THAT(why_refused(file, "nothing"), HasSubstr("no column 'nothing' of texts; it has text, large"));
   EXPECT_THAT(why_refused(file, "id"), HasSubstr("column 'id' holds no texts; it has text, large"));
   EXPECT_THAT(why_refused(file, "meta"), HasSubstr("column 'meta' holds no texts"));
+  std::string twice = file;
+  for (size_t at = twice.find("meta"); at != std::string::npos; at = twice.find("meta", at))
+    twice.replace(at, 4, "text");
+  EXPECT_THAT(why_refused(twice, "text"), HasSubstr("two columns are named 'text'"));
   const std::string brotli = read_file(kFolder + "brotli.parquet");
   for (const auto& [number, name] :
        std::map<char, std::string>{{3, "lzo"}, {4, "brotli"}, {5, "lz4"}, {7, "lz4_raw"}, {8, "an unknown codec"}}) {

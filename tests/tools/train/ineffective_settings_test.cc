@@ -57,6 +57,7 @@ TEST(DoubtfulSettings, AreNamedWithTheUsualValue) {
   EXPECT_EQ(doubts({"model.window=1", "model.window_blocks=0"}), "") << "other blocks see more";
   EXPECT_THAT(doubts({"model.init_stddev=1e30"}), HasSubstr("model.init_stddev = 1e+30: steps may overflow"));
   EXPECT_THAT(doubts({"model.init_stddev=0"}), HasSubstr("model.init_stddev = 0: weights begin alike"));
+  EXPECT_THAT(doubts({"model.init_stddev=1e-40"}), HasSubstr("model.init_stddev = 1e-40: weights begin alike"));
   EXPECT_THAT(doubts({"optimizer.lr=10"}), HasSubstr("optimizer.lr = 10: steps move weights"));
 }
 

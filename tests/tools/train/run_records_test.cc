@@ -144,14 +144,16 @@ TEST(RunRecords, TensorboardCanBeLeftOut) {
   }
 }
 
-TEST(AppendedFile, SaysOnceThatItIsRemoved) {
-  const std::string path = fresh_folder("appended_removed") + "/file";
-  AppendedFile file("metrics", path);
-  file.append("record");
-  std::filesystem::remove(path);
-  const int64_t before = logged_warnings();
-  for (int i = 0; i < 3; ++i) file.append("record");
-  EXPECT_EQ(logged_warnings(), before + 1);
+TEST(AppendedFile, SaysOnceThatItIsRemovedOrTruncated) {
+  for (const bool removes : {true, false}) {
+    const std::string path = fresh_folder("appended_removed") + "/file";
+    AppendedFile file("metrics", path);
+    file.append("record");
+    removes ? std::filesystem::remove(path) : (std::filesystem::resize_file(path, 0), true);
+    const int64_t before = logged_warnings();
+    for (int i = 0; i < 3; ++i) file.append("record");
+    EXPECT_EQ(logged_warnings(), before + 1);
+  }
 }
 
 // A full disk: part of a record would hide all that follows.

@@ -107,11 +107,10 @@ Config configuration_of(const CompareRequest& request) {
 // Trains in fp32, which keeps all magnitudes, from the first weights; counts the gradients of activations in linear
 // layers. Null if device memory does not suffice for steps in fp32, though it did for the compared runs. With several
 // ranks that is an error, since some may have enough memory and would wait for the others. Collective.
-Json find_underflow(const CompareRequest& request, const Config& config, Communicator& communicator) {
+Json find_underflow(const Config& config, Communicator& communicator) {
   try {
     const Config exact = chosen_candidates(config, {"fp32"}).front().config;
-    const ModelAnalysis analysis =
-        analyze_model({.target = request.config, .batches = kProbedSteps}, exact, communicator);
+    const ModelAnalysis analysis = analyze_model({.target = {}, .batches = kProbedSteps}, exact, communicator);
     ProbeRow all;
     for (const TensorFindings& tensor : analysis.checkpoints.front().tensors) {
       if (tensor.role == probe_role::kGradient || tensor.role == probe_role::kInputGradient) add(all, tensor);
@@ -229,7 +228,7 @@ int compare_verb(const CompareRequest& request) {
       print(comparison_text(figures));
     }
     if (request.html.empty() && request.json.empty()) return;
-    const Json underflow = find_underflow(request, config, communicator);
+    const Json underflow = find_underflow(config, communicator);
     if (!leads) return;
     if (!underflow.is_null()) figures["gradients"] = underflow;
     figures["device_formats"] =

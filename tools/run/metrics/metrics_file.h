@@ -31,6 +31,7 @@ class AppendedFile {
  private:
   const std::string what_, path_;
   int descriptor_ = -1;
+  int64_t bytes_ = 0;  // of the file, as far as this object knows
   bool has_warned_ = false;
 };
 

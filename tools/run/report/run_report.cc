@@ -6,8 +6,10 @@
 #include <cmath>
 #include <map>
 #include <regex>
+#include <set>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "tools/config/config_binding.h"
@@ -230,6 +232,12 @@ Json examine_run(const std::string& folder, const std::string& name, size_t poin
   RunMetrics metrics(folder);
   metrics.refresh();
   const std::vector<RunStep>& steps = metrics.steps();
+  std::set<int64_t> recorded;
+  for (const RunStep& step : steps) recorded.insert(step.step);
+  if (!steps.empty() && std::ssize(recorded) < steps.back().step) {
+    log_warn("{}/metrics.jsonl has records of {} of {} steps: tokens, times and curves are of these", folder,
+             recorded.size(), steps.back().step);
+  }
   const std::string status_text = to_text(status, now);
   const Json evaluations = evaluations_of(metrics);
   const std::vector<const Json*> memory = metrics.events("memory");

@@ -126,6 +126,21 @@ TEST(CompareVerbOnce, ARunThatFailsAndAPrecisionThatIsRefusedAreResults) {
   EXPECT_NE(precision_of(report, "plan").at("refusal").get<std::string>().find("no.such.layer"), std::string::npos);
 }
 
+// It trains from the first weights: no checkpoint of the run counts, and another model is no error.
+TEST(CompareVerbOnce, OfARunFolderShowsGradientsFromTheFirstWeights) {
+  const SmallRun small("compare_run_folder");
+  small.train(1, {"train.steps=6", "checkpoint.interval=2"});
+  const std::string path = small.folder() + "/report.json";
+  const auto gradients = [&](const std::string& target, const std::string& width) {
+    const Outcome outcome = run_program(0, {"compare", target, width, "--precisions", "fp32,bf16", "--seeds", "1",
+                                            "--steps", "6", "--no-products", "--json", path});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return json::parse(read_file(path)).at("gradients");
+  };
+  EXPECT_EQ(gradients(small.run_dir(), "model.width=32"), gradients(small.config_path(), "model.width=32"));
+  EXPECT_NE(gradients(small.run_dir(), "model.width=64"), json());
+}
+
 TEST(CompareVerbOnce, APlanWithAUniformPrecisionIsThatPrecision) {
   const SmallRun small("compare_plan");
   const std::string plan = small.folder() + "/plan.yaml", path = small.folder() + "/report.json";
