@@ -268,10 +268,6 @@ TEST_P(FromWeights, TrainsAndExports) {
     EXPECT_THAT(other.output, HasSubstr("weights that began with '" + base + "'"));
   }
   EXPECT_EQ(read_file(run + "/config.yaml"), kept);
-  const fs::path spelled = fs::path(base).parent_path() / "." / fs::path(base).filename();
-  const Outcome same = run_program(ranks, {"train", run, "train.steps=5", "train.stop_at_step=0",
-                                           "checkpoint.allow_changes=true", "train.init_from=" + spelled.string()});
-  EXPECT_EQ(same.exit_code, 0) << same.output;
 }
 
 TEST(FromWeights, OfARunEqualThatRun) {
@@ -284,6 +280,8 @@ TEST(FromWeights, OfARunEqualThatRun) {
     run_well({"export", path, "--out", folder + "/" + name, "--dtype", "fp32"});
   }
   EXPECT_EQ(tensors_of(folder + "/a"), tensors_of(folder + "/b"));
+  next.train(1, {"train.init_from=" + run.folder() + "/./" + fs::path(run.run_dir()).filename().string(),
+                 "train.stop_at_step=2", "optimizer.lr=1e-30"});  // spelled differently
 }
 
 TEST(FromWeights, ShorterSequencesThanThoseOfTheFirstRunKeepItsPositions) {

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "core/base/error.h"
+#include "core/base/wrapped_text.h"
 #include "tools/run/guard/watchdog.h"
 #include "tools/run/postmortem/postmortem.h"
 
@@ -91,7 +92,7 @@ std::string who_waited(const RunHistory& run, const FirstCause& cause) {
   if (cause.waiting.empty()) return "";
   const BlackBoxEvent& collective = *of(run, cause.waiting[0]).waits_in;
   return fmt::format("; {} waited for {} in collective {:.0f} ({})", list_ranks(cause.waiting),
-                     cause.ranks.size() == 1 ? "it" : "them", collective.value, printable(name_of(collective)));
+                     cause.ranks.size() == 1 ? "it" : "them", collective.value, legible(name_of(collective)));
 }
 
 // Where clocks of nodes could not be compared.
@@ -214,7 +215,7 @@ FirstCause hang(const RunHistory& run, const RankHistory& reporter, int64_t ende
     cause.line = fmt::format(
         "{}the network between the nodes hung, no rank was missing: {} waited in collective {:.0f} ({}), which all "
         "ranks had begun",
-        ended_at(run), name_ranks(run, cut_off), collective.value, printable(name_of(collective)));
+        ended_at(run), name_ranks(run, cut_off), collective.value, legible(name_of(collective)));
     return cause;
   }
   if (cause.ranks.empty()) cause.ranks = run.with(RankEnd::kUnknown);
@@ -223,7 +224,7 @@ FirstCause hang(const RunHistory& run, const RankHistory& reporter, int64_t ende
   if (cause.ranks.empty()) {
     const BlackBoxEvent& collective = *of(run, ended[0]).waits_in;
     cause.line = fmt::format("{}all ranks waited in collective {:.0f} ({}), none was missing: the {} hung",
-                             ended_at(run), collective.value, printable(name_of(collective)),
+                             ended_at(run), collective.value, legible(name_of(collective)),
                              run.has_several_hosts() ? "network between the nodes" : "transport");
     return cause;
   }

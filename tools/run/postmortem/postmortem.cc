@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "tools/run/guard/watchdog.h"
 #include "tools/run/report/report.h"
@@ -82,7 +83,7 @@ Json details(const RunHistory& run, const FirstCause& cause) {
   std::vector<int> missing;
   for (const RankHistory& rank : run.ranks) {
     if (rank.end != RankEnd::kUnknown) continue;
-    rank.is_damaged ? lines.push_back(fmt::format("rank {}: {}", rank.rank, printable(rank.problem)))
+    rank.is_damaged ? lines.push_back(fmt::format("rank {}: {}", rank.rank, legible(rank.problem)))
                     : missing.push_back(rank.rank);
   }
   if (!missing.empty()) lines.push_back(fmt::format("no black box of {}", list_ranks(missing)));
@@ -121,7 +122,7 @@ Json row_of(const RankHistory& rank, const FirstCause& cause) {
               {"collective", nullptr},
               {"last_event_s", nullptr}});
   if (rank.waits_in) {
-    row["collective"] = fmt::format("{:.0f} {}", rank.waits_in->value, printable(name_of(*rank.waits_in)));
+    row["collective"] = fmt::format("{:.0f} {}", rank.waits_in->value, legible(name_of(*rank.waits_in)));
   }
   if (rank.last_event_ns > 0) row["last_event_s"] = seconds_from(cause.unix_ns, rank.last_event_ns);
   return row;
@@ -138,7 +139,7 @@ Json spans_of(const RankHistory& rank, int64_t origin_ns) {
   std::map<double, Json> collectives;
   for (const BlackBoxEvent& event : rank.events) {
     const double time = seconds_from(origin_ns, event.unix_ns);
-    const std::string name = printable(name_of(event));
+    const std::string name = legible(name_of(event));
     if (event.kind == BlackBoxEvent::Kind::kPhaseBegins || event.kind == BlackBoxEvent::Kind::kPhaseEnds) {
       close(time);
       since = time;
@@ -167,7 +168,7 @@ Json shown_rank(const RankHistory& rank, int64_t origin_ns) {
   for (const BlackBoxEvent& event : rank.events) {
     events.push_back({{"s", seconds_from(origin_ns, event.unix_ns)},
                       {"step", event.step},
-                      {"text", printable(describe_event(event))}});
+                      {"text", legible(describe_event(event))}});
   }
   return {{"rank", rank.rank},
           {"seen_s", seconds_from(origin_ns, rank.seen_ns)},
@@ -230,7 +231,7 @@ Json examine(const RunHistory& run, const PostmortemRequest& request) {
           {"setting", setting},
           {"verdict",
            {{"kind", name(cause.kind)},
-            {"line", printable(cause.line)},
+            {"line", legible(cause.line)},
             {"time", time_text(cause.unix_ns)},
             {"details", details(run, cause)}}},
           {"lost", lost(run, cause, request.previous)},

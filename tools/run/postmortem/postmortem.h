@@ -64,9 +64,6 @@ struct RunHistory {
 // Reads RUN/black_box; `previous`: of the start before the last. ConfigError for a folder without black boxes.
 RunHistory read_run_history(const std::string& run, bool previous);
 
-// Without control characters, which a terminal might obey; line feeds stay.
-std::string printable(std::string_view text);
-
 // How a job ended, and the rank with which its end began.
 struct FirstCause {
   enum class Kind {

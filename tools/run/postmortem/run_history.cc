@@ -15,6 +15,7 @@
 #include "core/base/check.h"
 #include "core/base/error.h"
 #include "core/base/process.h"
+#include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "tools/run/guard/stop_request.h"
 #include "tools/run/guard/watchdog.h"
@@ -35,7 +36,7 @@ constexpr size_t kLeastInCommon = 4;  // collectives by which two clocks are com
 
 template <size_t kSize>
 std::string field(const std::array<char, kSize>& array) {
-  return printable(text_of(array));
+  return legible(text_of(array));
 }
 
 // Whether the process has the box of the rank mapped: another one may have got the number.
@@ -89,7 +90,7 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
   if (events.empty()) return;
   rank.step = events.back().step;
   if (rank.step > 0) rank.phase = kNoPhase;
-  if (!open.empty()) rank.phase = printable(open.back());
+  if (!open.empty()) rank.phase = legible(open.back());
   rank.last_event_ns = events.back().unix_ns;
   const bool has_ring_lost_steps = events.front().number > 1 && rank.steps_done == 0;
   if (has_ring_lost_steps) rank.steps_done = std::max<int64_t>(0, rank.step - 1);
@@ -271,15 +272,6 @@ bool has_newest_start_no_box(const std::string& run) {
 }
 
 }  // namespace
-
-std::string printable(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n') || byte == 0x7F) c = '?';
-  }
-  return result;
-}
 
 std::vector<int> RunHistory::with(RankEnd end) const {
   std::vector<int> found;
