@@ -96,6 +96,10 @@ const Json& row(const Json& figures, const std::string& precision) {
   return *found;
 }
 
+void expect_said(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+}
+
 // The case that made three verbs contradict each other.
 TEST(Evidence, OfTrainingCountsMoreThanThatOfOneStepAndCounts) {
   const Json figures =
@@ -110,20 +114,16 @@ TEST(Evidence, OfTrainingCountsMoreThanThatOfOneStepAndCounts) {
   EXPECT_EQ(row(figures, "nvfp4").at("by"), "training");
   EXPECT_EQ(row(figures, "current").at("answer"), "harm");
   const std::string text = evidence_text(figures), flat = unwrapped(text);
-  EXPECT_TRUE(text.starts_with("As good in training: nvfp4, bf16. Worse in training: current.\n")) << text;
-  EXPECT_NE(flat.find("nvfp4: training says no harm (equal +0.0021 ±0.0019), one step harm (1 of 2 harm; most by head "
-                      "fprop nvfp4, +0.0054 nats). Training counts: it lowers all products together"),
-            std::string::npos)
+  EXPECT_TRUE(text.starts_with("As good as fp32 in training: nvfp4, bf16. Worse than fp32 in training: current.\n"))
       << text;
-  EXPECT_NE(
-      flat.find("nvfp4: training says no harm (equal +0.0021 ±0.0019), counts are above thresholds (2 of 2 at risk)"),
-      std::string::npos)
-      << text;
-  EXPECT_NE(flat.find("current: training says harm (worse +0.020 ±0.012), one step no forward harm (0 of 1 harm)"),
-            std::string::npos)
-      << text;
+  expect_said(flat,
+              "nvfp4: training says no harm (equal +0.0021 ±0.0019), one step harm (1 of 2 harm; most by head fprop "
+              "nvfp4, +0.0054 nats). Training counts: it lowers all products together");
+  expect_said(flat,
+              "nvfp4: training says no harm (equal +0.0021 ±0.0019), counts are above thresholds (2 of 2 at risk)");
+  expect_said(flat, "current: training says harm (worse +0.020 ±0.012), one step no forward harm (0 of 1 harm)");
   EXPECT_EQ(text.find("To know more"), std::string::npos) << text;
-  EXPECT_NE(flat.find("5 seeds, 400 steps, equal within 0.996 nats of fp32 (2 % of it)"), std::string::npos) << text;
+  expect_said(flat, "5 seeds, 400 steps, equal within 0.996 nats of fp32 (2 % of it)");
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     EXPECT_LE(std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80; }), 120) << "in characters: " << line;
@@ -151,21 +151,17 @@ TEST(Evidence, OfOneStepCountsWhereTrainingDoesNotTell) {
   EXPECT_EQ(row(figures, "block").at("bands").at("text"), "0 of 1 at risk") << "an unrated share tells nothing";
   EXPECT_TRUE(row(figures, "current").at("bands").is_null());
   const std::string text = unwrapped(evidence_text(figures));
-  EXPECT_TRUE(
-      text.starts_with("Harmed in one step, training not known: nvfp4, fp16. As good in training: tf32. Not harmed "
-                       "forward in one step, backward and training not known: mxfp8. Harm not known: block, current."))
+  EXPECT_TRUE(text.starts_with(
+      "Harmed in one step, training not known: nvfp4, fp16. As good as fp32 in training: tf32. Not "
+      "harmed forward in one step, backward and training not known: mxfp8. Harm not known: block, current."))
       << text;
-  EXPECT_NE(text.find("mxfp8: one step says no forward harm (0 of 1 harm), counts are above thresholds (1 of 1 at "
-                      "risk). One step counts: it measures a loss"),
-            std::string::npos)
-      << text;
-  EXPECT_NE(text.find("fp16: one step says harm (1 of 1 harm; most by head fprop fp16, not finite)"), std::string::npos)
-      << text;
-  EXPECT_NE(text.find("nvfp4: too few seeds to tell"), std::string::npos) << text;
+  expect_said(text,
+              "mxfp8: one step says no forward harm (0 of 1 harm), counts are above thresholds (1 of 1 at risk). One "
+              "step counts: it measures a loss");
+  expect_said(text, "fp16: one step says harm (1 of 1 harm; most by head fprop fp16, not finite)");
+  expect_said(text, "nvfp4: too few seeds to tell");
   EXPECT_EQ(row(figures, "tf32").at("by"), "training") << "a second file of compare, with the same baseline";
-  EXPECT_NE(text.find("mantissa compare model.yaml --precisions fp32,block,current,fp16,mxfp8 --json FILE"),
-            std::string::npos)
-      << text;
+  expect_said(text, "mantissa compare model.yaml --precisions fp32,block,current,fp16,mxfp8 --json FILE");
 }
 
 // nvfp4 leaves the head in 16 bits, so damage of nvfp4 in the head does not count.
@@ -189,15 +185,13 @@ TEST(Evidence, OfAFewProductsSaysNothingOfTheRest) {
   EXPECT_EQ(row(figures, "fp16").at("answer"), "harm") << "harm of one is harm of all";
   const std::string text = unwrapped(evidence_text(figures));
   EXPECT_TRUE(text.starts_with("Harm not known: nvfp4. Harmed in one step, training not known: fp16.")) << text;
-  EXPECT_NE(text.find("3 of 27 products tried"), std::string::npos) << text;
-  EXPECT_NE(text.find("mantissa analyze sensitivity model.yaml --formats nvfp4 --json FILE"), std::string::npos)
-      << text;
+  expect_said(text, "3 of 27 products tried");
+  expect_said(text, "mantissa analyze sensitivity model.yaml --formats nvfp4 --json FILE");
 }
 
 TEST(Evidence, OfSmallDifferencesHasDigits) {
-  const std::string text =
-      unwrapped(evidence_text(weigh_evidence({{"a.json", compared({{"fp64", "equal", -2.13e-7, 1.4e-7}})}})));
-  EXPECT_NE(text.find("equal -2.1e-07 ±1.4e-07"), std::string::npos) << text;
+  const Json figures = weigh_evidence({{"a.json", compared({{"fp64", "equal", -2.13e-7, 1.4e-7}})}});
+  expect_said(unwrapped(evidence_text(figures)), "equal -2.1e-07 ±1.4e-07");
 }
 
 std::string answer_of(const std::vector<Lowered>& decisions) {
@@ -249,7 +243,7 @@ TEST(Evidence, OfOneStepDoesNotTestBackwardProducts) {
   EXPECT_EQ(row(figures, "mxfp8").at("one_step").at("untested"), 18);
   const std::string text = unwrapped(evidence_text(figures));
   EXPECT_TRUE(text.starts_with("Not harmed forward in one step, backward and training not known: mxfp8.")) << text;
-  EXPECT_NE(text.find("mantissa compare model.yaml --precisions fp32,mxfp8 --json FILE"), std::string::npos) << text;
+  expect_said(text, "mantissa compare model.yaml --precisions fp32,mxfp8 --json FILE");
   decisions[1].loss = 0.0015;
   decisions[1].half_width = 0.001;
   EXPECT_EQ(answer_of(decisions), "open") << "a rise that may be chance";
@@ -265,7 +259,7 @@ TEST(Evidence, OfTrainingNamesOutliers) {
   Json figures = compared({{"nvfp4", "equal", 0.0, 0.001}});
   figures["precisions"][1]["summary"]["outlier"] = {{"seed", 3}, {"text", "seed 3 stands apart"}};
   const std::string text = unwrapped(evidence_text(weigh_evidence({{"training.json", figures}})));
-  EXPECT_NE(text.find("Training: nvfp4: seed 3 stands apart"), std::string::npos) << text;
+  expect_said(text, "Training: nvfp4: seed 3 stands apart");
 }
 
 // Counts of both verbs matter, in any order of files. Harm by the baseline in one step does not contradict a training.
@@ -290,12 +284,9 @@ TEST(Evidence, OfCountsAloneTellsNoHarm) {
   }
   const std::string text = unwrapped(evidence_text(figures));
   EXPECT_TRUE(text.starts_with("Harm not known: delayed, bf16, current:e5m2.")) << text;
-  EXPECT_NE(text.find("mantissa analyze sensitivity model.yaml --formats bf16,current,current:e5m2 --json FILE"),
-            std::string::npos)
-      << "delayed scaling has no history in one step: " << text;
-  EXPECT_NE(text.find("mantissa compare model.yaml --precisions fp32,bf16,current:e5m2,delayed --json FILE"),
-            std::string::npos)
-      << text;
+  // Delayed scaling has no history in one step.
+  expect_said(text, "mantissa analyze sensitivity model.yaml --formats bf16,current,current:e5m2 --json FILE");
+  expect_said(text, "mantissa compare model.yaml --precisions fp32,bf16,current:e5m2,delayed --json FILE");
 }
 
 TEST(Evidence, OfDifferentTrainingsIsRefused) {
@@ -306,34 +297,31 @@ TEST(Evidence, OfDifferentTrainingsIsRefused) {
             "b.json: another model or training than a.json: model.width is 64 here and 128 there");
   Json more = counted("bf16", "good");
   more["training"].erase("optimizer.lr");
-  EXPECT_NE(refusal({{"a.json", lowered({})}, {"b.json", more}}).find("optimizer.lr is absent here and 0.002 there"),
-            std::string::npos);
-  EXPECT_NE(refusal({{"a.json", compared({{"nvfp4", "equal"}})}, {"b.json", compared({{"fp4", "worse", 0.02, 0.01}})}})
-                .find("b.json: an earlier file of this verb has nvfp4 as well: give one of the two"),
-            std::string::npos);
-  EXPECT_NE(refusal({{"a.json", counted("bf16", "good")}, {"b.json", counted("bf16", "good")}})
-                .find("b.json: an earlier file of this verb has bf16 as well"),
-            std::string::npos);
+  expect_said(refusal({{"a.json", lowered({})}, {"b.json", more}}), "optimizer.lr is absent here and 0.002 there");
+  expect_said(
+      refusal({{"a.json", compared({{"nvfp4", "equal"}})}, {"b.json", compared({{"fp4", "worse", 0.02, 0.01}})}}),
+      "b.json: an earlier file of this verb has nvfp4 as well: give one of the two");
+  expect_said(refusal({{"a.json", counted("bf16", "good")}, {"b.json", counted("bf16", "good")}}),
+              "b.json: an earlier file of this verb has bf16 as well");
   const Json part = lowered({{"a fprop", "bf16", 0.0, 0.0}}, 1);
   EXPECT_EQ(refusal({{"a.json", part}, {"b.json", part}}),
             "b.json: an earlier file of this verb has bf16 as well: parts are not joined: run analyze sensitivity once "
             "over all layers");
   Json beside_bf16 = compared({{"current", "equal"}});
   beside_bf16["baseline"] = beside_bf16["precisions"][0]["name"] = "bf16";
-  EXPECT_NE(refusal({{"a.json", compared({{"nvfp4", "equal"}})}, {"b.json", beside_bf16}})
-                .find("b.json: compares with bf16, and an earlier file with fp32"),
-            std::string::npos);
-  EXPECT_NE(refusal({{"a.json", Json::array()}}).find("a.json: expected a file that"), std::string::npos);
+  expect_said(refusal({{"a.json", compared({{"nvfp4", "equal"}})}, {"b.json", beside_bf16}}),
+              "b.json: compares with bf16, and an earlier file with fp32");
+  expect_said(refusal({{"a.json", Json::array()}}), "a.json: expected a file that");
   Json damaged = compared({{"nvfp4", "equal"}});
   damaged["precisions"][1]["summary"].erase("verdict");
-  EXPECT_NE(refusal({{"a.json", damaged}}).find("a.json: damaged"), std::string::npos);
+  expect_said(refusal({{"a.json", damaged}}), "a.json: damaged");
   Json few = lowered({{"a fprop", "nvfp4", 0.0, 0.0002}});
   few["lowered_decisions"]["nvfp4"] = 0;
   EXPECT_EQ(refusal({{"a.json", few}}), "a.json: lowered_decisions: expected the 1 tried ones of nvfp4 or more, got 0");
   EXPECT_EQ(refusal({{"a.json", lowered({{"a fprop", "nvfp4", 0.0, -0.5}})}}),
             "a.json: a fprop nvfp4: expected a half_width of its loss from 0, got -0.5");
-  const std::string unlike = refusal({{"a.json", compared({{"nvfp4", "worse", 0.25, 0.5}})}});
-  EXPECT_NE(unlike.find("a.json: nvfp4: expected a verdict that goes with its loss"), std::string::npos) << unlike;
+  expect_said(refusal({{"a.json", compared({{"nvfp4", "worse", 0.25, 0.5}})}}),
+              "a.json: nvfp4: expected a verdict that goes with its loss");
 }
 
 TEST(Evidence, OfDamagedFilesIsRefusedByTheirNames) {
@@ -349,6 +337,20 @@ TEST(Evidence, OfDamagedFilesIsRefusedByTheirNames) {
       }
     });
   }
+}
+
+// Training beside bf16 does not show what bf16 itself does.
+TEST(Evidence, OfOneStepNamesHarmOfABaseline) {
+  Json training = compared({{"bf16", "baseline"}, {"current", "equal"}});
+  training["precisions"].erase(0);  // fp32
+  training["baseline"] = "bf16";
+  const Json figures =
+      weigh_evidence({{"a.json", training}, {"b.json", lowered({{"head", "bf16", 0.5, 0.01, "low"}})}});
+  EXPECT_EQ(row(figures, "bf16").at("by"), "one_step");
+  const std::string text = unwrapped(evidence_text(figures));
+  expect_said(text, "Harmed in one step, training not known: bf16. As good as bf16 in training: current.");
+  expect_said(text, "bf16: one step says harm (1 of 1 harm; most by head bf16, +0.5000 nats), counts are below");
+  EXPECT_TRUE(figures.at("missing").empty()) << "it is compared with nothing";
 }
 
 // As versions wrote it that took a format twice.
@@ -381,10 +383,8 @@ TEST(Evidence, OfTwoPrecisionsUnderOneNameIsRefused) {
                                               "precision.adaptive.loss_rise=0.1"})),
             "");
   EXPECT_EQ(refusal(counted_in("configured", {rules[0], "precision.fallback.overflows=2", "train.steps=9"})), "");
-  EXPECT_NE(refusal(counted_in("fp32", {"precision.compute=fp32", "precision.weights=fp32"}))
-                .find("b.json: fp32 is another precision than in a.json: precision.weights: low -> fp32"),
-            std::string::npos)
-      << "of the baseline too";
+  expect_said(refusal(counted_in("fp32", {"precision.compute=fp32", "precision.weights=fp32"})),
+              "b.json: fp32 is another precision than in a.json: precision.weights: low -> fp32");  // the baseline
   EXPECT_EQ(refusal(counted_in("fp32", {"precision.compute=fp32", "precision.pattern_blocks=3"})), "")
       << "there is no pattern";
   Json beside = compared({{"bf16", "equal"}});
