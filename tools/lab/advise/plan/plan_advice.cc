@@ -221,8 +221,8 @@ bool PlanAdvice::misses_budget(const WholePlan& one) const {
 
 bool PlanAdvice::meets_surely() const {
   if (misses_budget()) return false;
-  const std::optional<MeanDifference> loss = trained_loss(plan.choice);
-  if (goal.budget == PlanQuantity::kDamage) return loss && loss->interval && loss->interval->high <= goal.tolerated();
+  if (goal.budget == PlanQuantity::kDamage)
+    return validation && validation->against.back().shows_at_most(goal.tolerated());
   if (target.hardware != nullptr) {
     if (goal.budget == PlanQuantity::kJoules) return plan.cost.most_joules <= goal.tolerated();
     return goal.budget != PlanQuantity::kSeconds;

@@ -137,12 +137,17 @@ inline constexpr int64_t kFirstLook = 3;  // pairs
 struct ReferenceResult {
   std::string name;
   double margin = 0.0;                   // nats; the mean over pairs
-  std::string why{};                     // losses that are equal in the mean are not called so: too_short()
+  std::string why{};                     // the runs are too short to show that a loss is small: too_short()
   std::string outlier{};                 // describes a seed that stands_apart() and counts all the same; may be empty
   std::optional<MeanDifference> loss{};  // final losses, plan - reference; nothing if no pair of runs succeeded
   ComparisonVerdict loss_verdict = ComparisonVerdict::kInconclusive;
   std::optional<MeanDifference> log_time{};  // step times, ln(plan / reference)
   ComparisonVerdict time_verdict = ComparisonVerdict::kInconclusive;
+
+  // Whether the runs show that the loss is at most so many nats above that of the reference.
+  bool shows_at_most(double nats) const {
+    return why.empty() && loss && loss->interval && loss->interval->high <= nats;
+  }
 };
 
 struct PlanValidation {

@@ -146,12 +146,13 @@ std::string time_text(const MeanDifference& log_time) {
                      std::exp(log_time.interval->high));
 }
 
-// Runs do not test a promise within their interval.
+// Runs do not test a promise within their interval, nor if they are too short to keep one.
 std::string promise_verdict(const PlanAdvice& advice, const ReferenceResult& exact) {
   if (advice.breaks_promise(exact)) return "not kept";
+  if (exact.shows_at_most(advice.promised_to_runs())) return "kept";
   if (!exact.loss || !exact.loss->interval) return "not tested";
+  if (!exact.why.empty()) return "not tested, since the runs are too short to tell";
   const auto [low, high] = *exact.loss->interval;
-  if (high <= advice.promised_to_runs()) return "kept";
   return fmt::format("not tested, since these runs tell losses apart by no less than {:.2g}", 0.5 * (high - low));
 }
 
@@ -162,7 +163,8 @@ std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
                   counted(validation.steps, "step"), loss_text(one.loss), name(one.loss_verdict),
                   one.margin > 0.0 ? fmt::format("margin {:.2g} nats", one.margin)
                                    : "no margin: some of its runs did not get below their first loss, or to their end");
-  for (const std::string& remark : {one.why, one.outlier}) text += remark.empty() ? "" : "; " + remark;
+  const bool is_open = one.loss_verdict == ComparisonVerdict::kInconclusive;
+  for (const std::string& remark : {is_open ? one.why : "", one.outlier}) text += remark.empty() ? "" : "; " + remark;
   if (one.log_time) {
     text += fmt::format("; step time{} {}: {}", validation.has_turns ? "" : " of whole runs", time_text(*one.log_time),
                         name(one.time_verdict));

@@ -62,13 +62,11 @@ class Pairs {
     if (plans_.empty()) return result;
     result.margin = mean_margin(margins_);
     result.loss = loss_.difference();
+    result.why = too_short(references_, plans_, result.margin, options_.level);
     if (failed_) return result;
-    result.loss_verdict = loss_.verdict().value_or(ComparisonVerdict::kInconclusive);
-    const std::string short_runs = too_short(references_, plans_, result.margin, options_.level);
-    if (result.loss_verdict == ComparisonVerdict::kEqual) result.why = short_runs;
-    result.loss_verdict = unless_short(result.loss_verdict, short_runs);
+    result.loss_verdict = unless_short(loss_.verdict().value_or(ComparisonVerdict::kInconclusive), result.why);
     if (auto outlier = loss_.stands_apart()) {
-      outlier->without = unless_short(outlier->without, short_runs);
+      outlier->without = unless_short(outlier->without, result.why);
       result.outlier = describe(*outlier, first_seed_ + outlier->pair);
     }
     return result;

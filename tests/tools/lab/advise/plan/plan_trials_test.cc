@@ -64,6 +64,23 @@ TEST_F(PlanTrials, RunsThatTellLessApartThanThePromiseDoNotTestIt) {
   EXPECT_EQ(text.find(" nats: kept"), std::string::npos) << text;
 }
 
+TEST_F(PlanTrials, RunsThatAreTooShortKeepNeitherAPromiseNorABudgetOfLoss) {
+  PlanAdvice advice = plan("loss=10");
+  advice.validation = validation_of({.above_fp32 = -kMuch});
+  EXPECT_TRUE(advice.meets_surely());
+  advice.validation->against[1].why = "too few steps to tell: give more steps";
+  EXPECT_FALSE(advice.meets_surely());
+  EXPECT_FALSE(advice.misses_budget());
+  const std::string text = to_json(advice)["verdict"];
+  EXPECT_NE(text.find("; too few steps to tell: give more steps; promised "), std::string::npos) << text;
+  EXPECT_NE(text.find(" nats: not tested, since the runs are too short to tell\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(" by one step, not shown by training"), std::string::npos) << text;
+  advice.validation->against[1].loss_verdict = ComparisonVerdict::kWorse;
+  const std::string worse = to_json(advice)["verdict"];
+  EXPECT_EQ(worse.find("too few steps to tell"), std::string::npos) << "longer runs are not asked for: " << worse;
+  EXPECT_NE(worse.find("not tested, since the runs are too short"), std::string::npos) << worse;
+}
+
 TEST_F(PlanTrials, APlanThatBreaksItsPromiseGivesBackWhatDoesDamage) {
   const PlanAdvice advice = plan("time=60%");
   ASSERT_GT(evaluate(advice.problem, advice.plan.choice).damage, 0.0);

@@ -55,6 +55,17 @@ TEST_F(Validation, APlanThatLearnsLessIsWorse) {
   EXPECT_LT(found.low_loss->mean, -0.1) << "the first reference beside the last";
 }
 
+// A difference that is not equal may still be within what a plan promises.
+TEST_F(Validation, SaysOfEveryVerdictThatRunsAreTooShort) {
+  LocalGroup group(1);
+  const ValidationOptions options{
+      .steps = 4, .most_seeds = 3, .margin = {.value = 1e-9, .is_share = false}, .time_pairs = 0};
+  const PlanValidation found =
+      validate_plan(config({"optimizer.lr=1e-6"}), {{"fp32", config({})}}, options, group.rank(0));
+  EXPECT_NE(found.against[0].loss_verdict, ComparisonVerdict::kEqual);
+  EXPECT_EQ(found.against[0].why, "too few steps to tell: give more steps");
+}
+
 TEST_F(Validation, TheMarginIsAShareOfWhatTheReferenceLearns) {
   LocalGroup group(1);
   const PlanValidation found = validate_plan(config({"precision.compute=bf16"}), {{"fp32", config({})}},
