@@ -134,15 +134,21 @@ std::vector<std::string> verdict_lines(const Recommendation& device, const Measu
     const std::string launches = launches_text(evaluated(device.advice, device.chosen).prediction);
     if (!launches.empty()) lines.push_back(launches);
   }
-  std::vector<std::string> damaged, unmeasured;
+  const char* const faster = device.chosen.empty() ? "" : "faster, but ";
   for (const std::string& name : device.unclear) {
-    lines.push_back(fmt::format("faster, but inconclusive: {}{}: {}", name, times_as_fast(device, name),
+    lines.push_back(fmt::format("{}inconclusive: {}{}: {}", faster, name, times_as_fast(device, name),
                                 measurement.find(name)->why));
   }
-  for (const std::string& name : device.damaged) damaged.push_back(name + times_as_fast(device, name));
-  for (const std::string& name : device.unmeasured) unmeasured.push_back(name + times_as_fast(device, name));
-  if (!damaged.empty()) lines.push_back(fmt::format("faster, but worse: {}", fmt::join(damaged, ", ")));
-  if (!unmeasured.empty()) lines.push_back(fmt::format("faster, but not measured: {}", fmt::join(unmeasured, ", ")));
+  nlohmann::ordered_map<std::string, std::vector<std::string>> groups;
+  for (const std::string& name : device.damaged) {
+    const bool is_worse = measurement.find(name)->verdict == "worse";
+    groups[is_worse ? "worse" : "their runs failed"].push_back(name + times_as_fast(device, name));
+  }
+  for (const std::string& name : device.unmeasured)
+    groups["not measured"].push_back(name + times_as_fast(device, name));
+  for (const auto& [what, names] : groups) {
+    lines.push_back(fmt::format("{}{}: {}", faster, what, fmt::join(names, ", ")));
+  }
   if (!device.emulated.empty()) {
     lines.push_back(fmt::format("emulated here, without a gain: {}", fmt::join(device.emulated, ", ")));
   }
@@ -169,11 +175,13 @@ Json precision_figures(const EvaluatedPrecision& one, const Measurement& measure
 std::string distance_line(const Json& json) {
   const Json& measured = json.at("measured");
   const double own = json.at("parameters"), theirs = measured.at("parameters");
+  const auto is_equal = [](const Json& one) { return one.at("verdict") == "equal"; };
+  const bool has_equal = std::ranges::any_of(json.at("devices")[0].at("precisions"), is_equal);
   std::string text = fmt::format(
-      "Damage was measured on {} ({:.2f} million parameters), {} of {}, {}, against {}, equal within {:.2g} nats. {}",
+      "Damage was measured on {} ({:.2f} million parameters), {} of {}, {}, against {}, equal within {:.2g} nats.{}",
       measured.at("model"), theirs * kMillion, counted(measured.at("steps"), "step"),
       counted(measured.at("tokens_per_step"), "token"), counted(measured.at("seeds"), "seed"), measured.at("baseline"),
-      measured.at("margin"), equal_text(measured.at("seeds"), measured.at("level")));
+      measured.at("margin"), has_equal ? " " + equal_text(measured.at("seeds"), measured.at("level")) : "");
   std::vector<std::string> names;
   for (const Json& difference : measured.at("differences")) {
     const std::string line = difference;

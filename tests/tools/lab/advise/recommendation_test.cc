@@ -248,6 +248,31 @@ TEST(RecommendationReport, BeginsWithTheVerdictAndSaysWhatIsNotKnown) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
 }
 
+// A baseline whose runs failed is not worse than itself, and nothing is faster than what was not chosen.
+TEST(RecommendationReport, SaysWhoseRunsFailed) {
+  const std::string why = "the precision and the baseline fail with every seed: no losses to compare";
+  Json all = {measured("fp32", kFp32, "baseline"), measured("bf16", kBf16, "inconclusive", why),
+              measured("fp16", kFp16, "inconclusive", why)};
+  for (Json& one : all) {
+    one["summary"].update({{"succeeded", 0}, {"failure", "stopped"}, {"loss_difference", nullptr}});
+  }
+  const auto report = [&] {
+    const Config config = wanted_config();
+    const Measurement measurement = read_measurement(written("failed.json", prepared_comparison(all).dump()), config);
+    const Advice advice = prepared_advice({{"fp16", 40}, {"bf16", 50}, {"block", 60}, {"fp32", 100}});
+    return to_text(report_recommendations("wanted.yaml", config, measurement, {advice})).text();
+  };
+  const std::string text = report();
+  EXPECT_NE(text.find("\n  their runs failed: fp16, bf16, fp32\n  not measured: block\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("worse"), std::string::npos) << text;
+  EXPECT_EQ(text.find("Equal means"), std::string::npos) << text;
+  all[0] = measured("fp32", kFp32, "baseline");
+  all[1] = measured("bf16", kBf16, "equal");
+  const std::string chosen = report();
+  EXPECT_NE(chosen.find("\n  faster, but their runs failed: fp16 (1.25 x bf16)\n"), std::string::npos) << chosen;
+  EXPECT_NE(chosen.find("Equal means"), std::string::npos) << chosen;
+}
+
 TEST(RecommendationReport, NamesTheOutlierOfTheChosenPrecision) {
   Json bf16 = measured("bf16", kBf16, "equal");
   bf16["summary"]["outlier"] = {{"seed", 3}, {"text", "seed 3 stands apart"}};
