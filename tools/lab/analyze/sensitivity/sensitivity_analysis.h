@@ -41,6 +41,7 @@ struct DecisionScores {
   std::string refusal{};  // why it could not be tried; empty: it was
   // The change of the batch's loss when this decision is lowered, nats per token: at once if the forward pass is
   // lowered, and for a backward product, which does not change the loss at first, after an update with its gradients.
+  // Intervals of losses are at least their rounding: two units in the last place of the exact loss in fp32.
   Estimate loss{}, loss_magnitude{};
   Estimate update_loss{};       // after an update with the lowered gradients, evaluated exactly
   Estimate gradient_change{};   // |g' - g| / |g| of all parameters

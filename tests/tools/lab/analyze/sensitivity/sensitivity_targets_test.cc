@@ -1,9 +1,11 @@
-// Batches whose tokens are all masked.
+// Losses that tell nothing: of batches whose tokens are all masked, and changes below the rounding of a loss.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "comm/local/local_communicator.h"
 #include "tests/core/data/shard_file.h"
@@ -50,6 +52,30 @@ TEST(SensitivityTargets, LeavesOutBatchesWithoutATarget) {
               analyze_sensitivity(asked, session);
             }).find(fmt::format("no token of the 1 batch from step {} on is a target", session.next_step + 1)),
             std::string::npos);
+}
+
+// An update by 1e-20 is lost in fp32, so that lowered gradients change no loss in any batch.
+TEST(SensitivityTargets, AnIntervalIsAtLeastTheRoundingOfALoss) {
+  const SmallRun run("sensitivity_rounding");
+  const Config config =
+      in_exact_precision(load_config(run.config_path(), {"optimizer.lr=1e-20", "optimizer.weight_decay=0"}));
+  LocalGroup group(1);
+  Session session(config, group.rank(0));
+  SensitivityRequest asked{.target = "a small run", .formats = {"current"}, .layers = "blocks.0.mlp.up"};
+  asked.batches = 2;
+  asked.probes = 0;
+  const SensitivityAnalysis analysis = analyze_sensitivity(asked, session);
+  const double rounding = 2.0 * std::numeric_limits<float>::epsilon() * analysis.loss.mean;
+  ASSERT_EQ(analysis.decisions.size(), 3u);
+  for (const DecisionScores& one : analysis.decisions) {
+    EXPECT_GE(one.loss.half_width, rounding) << name(one.decision);
+    if (lowers_forward_product(one.decision)) continue;
+    EXPECT_EQ(one.loss.mean, 0.0) << name(one.decision);
+    EXPECT_EQ(one.loss.half_width, rounding) << name(one.decision);
+    EXPECT_EQ(one.update_loss.half_width, rounding) << name(one.decision);
+  }
+  asked.batches = 1;
+  EXPECT_TRUE(std::isnan(analyze_sensitivity(asked, session).decisions[0].loss.half_width)) << "of one batch";
 }
 
 }  // namespace
