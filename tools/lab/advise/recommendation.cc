@@ -135,17 +135,16 @@ std::vector<std::string> verdict_lines(const Recommendation& device, const Measu
     if (!launches.empty()) lines.push_back(launches);
   }
   const char* const faster = device.chosen.empty() ? "" : "faster, but ";
+  const auto timed = [&](const std::string& name) { return name + times_as_fast(device, name); };
   for (const std::string& name : device.unclear) {
-    lines.push_back(fmt::format("{}inconclusive: {}{}: {}", faster, name, times_as_fast(device, name),
-                                measurement.find(name)->why));
+    lines.push_back(fmt::format("{}inconclusive: {}: {}", faster, timed(name), measurement.find(name)->why));
   }
   nlohmann::ordered_map<std::string, std::vector<std::string>> groups;
   for (const std::string& name : device.damaged) {
     const bool is_worse = measurement.find(name)->verdict == "worse";
-    groups[is_worse ? "worse" : "their runs failed"].push_back(name + times_as_fast(device, name));
+    groups[is_worse ? "worse" : "their runs failed"].push_back(timed(name));
   }
-  for (const std::string& name : device.unmeasured)
-    groups["not measured"].push_back(name + times_as_fast(device, name));
+  for (const std::string& name : device.unmeasured) groups["not measured"].push_back(timed(name));
   for (const auto& [what, names] : groups) {
     lines.push_back(fmt::format("{}{}: {}", faster, what, fmt::join(names, ", ")));
   }

@@ -39,7 +39,7 @@ std::vector<std::string> pattern_names(const Config& config);
 // bf16x6 and bf16x3, which are slow without hardware for them. ConfigError for others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});
 
-// ConfigError for a name that is there twice, also as another name of one precision (fp8 is delayed).
+// ConfigError for a name that is there twice. Two names of a precision count as one (fp8 is delayed).
 void require_once(const char* option, const std::vector<std::string>& names);
 
 // The candidates of --precisions, in this order and under these names: as above, "configured" for the configuration

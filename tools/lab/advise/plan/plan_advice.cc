@@ -221,8 +221,7 @@ bool PlanAdvice::misses_budget(const WholePlan& one) const {
 
 bool PlanAdvice::meets_surely() const {
   if (misses_budget()) return false;
-  if (goal.budget == PlanQuantity::kDamage)
-    return validation && validation->against.back().shows_at_most(goal.tolerated());
+  if (goal.budget == PlanQuantity::kDamage) return validation && validation->against.back().is_within(goal.tolerated());
   if (target.hardware != nullptr) {
     if (goal.budget == PlanQuantity::kJoules) return plan.cost.most_joules <= goal.tolerated();
     return goal.budget != PlanQuantity::kSeconds;

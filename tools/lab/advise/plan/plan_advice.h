@@ -143,11 +143,8 @@ struct ReferenceResult {
   ComparisonVerdict loss_verdict = ComparisonVerdict::kInconclusive;
   std::optional<MeanDifference> log_time{};  // step times, ln(plan / reference)
   ComparisonVerdict time_verdict = ComparisonVerdict::kInconclusive;
-
-  // Whether the runs show that the loss is at most so many nats above that of the reference.
-  bool shows_at_most(double nats) const {
-    return why.empty() && loss && loss->interval && loss->interval->high <= nats;
-  }
+  // Whether the runs show a loss of at most so many nats.
+  bool is_within(double nats) const { return why.empty() && loss && loss->interval && loss->interval->high <= nats; }
 };
 
 struct PlanValidation {

@@ -149,7 +149,7 @@ std::string time_text(const MeanDifference& log_time) {
 // Runs do not test a promise within their interval, nor if they are too short to keep one.
 std::string promise_verdict(const PlanAdvice& advice, const ReferenceResult& exact) {
   if (advice.breaks_promise(exact)) return "not kept";
-  if (exact.shows_at_most(advice.promised_to_runs())) return "kept";
+  if (exact.is_within(advice.promised_to_runs())) return "kept";
   if (!exact.loss || !exact.loss->interval) return "not tested";
   if (!exact.why.empty()) return "not tested, since the runs are too short to tell";
   const auto [low, high] = *exact.loss->interval;

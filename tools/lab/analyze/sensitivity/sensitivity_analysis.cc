@@ -149,14 +149,12 @@ SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Sessi
   if (!request.score.empty()) {
     analysis.layers = found.layer_scores(parse_score_weights(request.score), analysis.parameters);
   }
-  // A loss in fp32 is known to a unit in its last place, and a change of it is made of two.
+  // A loss in fp32 is known to a unit in its last place, and a change of it is made of two. Unknown intervals stay NaN.
   const double rounding = 2.0 * std::numeric_limits<float>::epsilon() * analysis.loss.mean;
   for (size_t i = 0; i < found.decisions.size(); ++i) {
     DecisionScores& one = analysis.decisions.emplace_back(
         scores_of(found.decisions[i], found.results[i], request, probes, session.runtime.parameters));
-    for (Estimate* const change : {&one.loss, &one.loss_magnitude, &one.update_loss}) {
-      change->half_width = std::max(change->half_width, rounding);  // NaN stays: not known
-    }
+    for (Estimate* loss : {&one.loss, &one.update_loss}) loss->half_width = std::max(loss->half_width, rounding);
   }
   return analysis;
 }

@@ -55,7 +55,7 @@ TEST_F(Validation, APlanThatLearnsLessIsWorse) {
   EXPECT_LT(found.low_loss->mean, -0.1) << "the first reference beside the last";
 }
 
-// A difference that is not equal may still be within what a plan promises.
+// Losses that are not equal may still be within the promise of a plan.
 TEST_F(Validation, SaysOfEveryVerdictThatRunsAreTooShort) {
   LocalGroup group(1);
   const ValidationOptions options{
