@@ -48,16 +48,24 @@ stop_ranks() {
 }
 
 # Finds PROGRAM train CONFIG SETTINGS..., the end of the command: how to call the program here, within its container if it has
-# one, and the words after `train`. Fails for other verbs.
+# one but without a launcher there, and the words after `train`. Fails for other verbs.
 find_training() {
-  program=()
-  local container=
+  program=() training=()
+  local container= launcher=
   while [[ $# -gt 1 ]]; do
-    case ${1##*/} in apptainer | docker | podman | singularity) container=yes program=() ;; esac
+    if [[ "${1##*/} $2" =~ ^(apptainer|docker|podman|singularity)\ (exec|run)$ ]]; then
+      container=yes program=()
+    elif [[ -n $container && ${1##*/} =~ ^mpi(run|exec)$ ]]; then
+      launcher=${#program[@]}
+    fi
     [[ -n $container ]] || program=()
     program+=("$1")
     shift
-    [[ $1 != train || ${program[-1]##*/} != mantissa* ]] || return 0
+    if [[ $1 == train && ${program[-1]##*/} == mantissa* ]]; then
+      training=("${@:2}")
+      [[ -z $launcher ]] || program=("${program[@]:0:launcher}" "${program[-1]}")
+      return 0
+    fi
   done
   return 1
 }
@@ -66,13 +74,12 @@ find_training() {
 # ends the start before, and srun has exit code 0 then.
 is_unfinished() {
   find_training "$@" || return 1
-  while [[ $1 != train ]]; do shift; done
   local config run shown state=0
-  if ! config=$("${program[@]}" config "${@:2}" 2>/dev/null); then
+  if ! config=$("${program[@]}" config "${training[@]}" 2>/dev/null); then
     echo "job $job: whether the run is done is not known: \`${program[*]} config\` does not run here"
     return 1
   fi
-  run=$(sed -n 's/^ *run_dir: *//p' <<<"$config" | sed '/^"/{s/^"\(.*\)"$/\1/; s/\\\(.\)/\1/g}; q')
+  run=$(sed -n 's/^ *run_dir: *//p' <<<"$config" | sed '/^"/{s/^"\(.*\)"$/\1/; s/\\\(.\)/\1/g; }; q')
   [[ -e $run/lock || -e $run/metrics.prom ]] || return 0 # no rank came as far as its folder
   shown=$("${program[@]}" status "$run" 2>/dev/null) || state=$?
   case $state in 75 | 12 | 10 | 11) return 0 ;; esac # no rank is left: what seems to run was killed a moment ago, on another node

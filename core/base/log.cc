@@ -159,6 +159,8 @@ void start_logging(int rank, int ranks) {
 
 bool is_logged(LogLevel level) { return level >= this_rank().least && spdlog::should_log(to_spdlog(level)); }
 
+bool is_first_rank() { return this_rank().least <= LogLevel::kInfo; }
+
 void log_to_file(const std::string& path, const std::string& first_line) { log_file().open(path, first_line); }
 
 void log_line(LogLevel level, std::string_view line) {

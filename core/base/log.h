@@ -28,6 +28,7 @@ enum class LogLevel : uint8_t { kDebug = 1, kInfo, kWarning, kError };  // spdlo
 
 // Whether lines of this level are written.
 bool is_logged(LogLevel level);
+bool is_first_rank();  // by start_logging()
 void log_line(LogLevel level, std::string_view line);
 int64_t logged_warnings();  // warnings and errors of this process so far
 void flush_log();           // blocks until all logged lines are written
@@ -48,6 +49,11 @@ void log_info(fmt::format_string<Args...> format, Args&&... args) {
 template <typename... Args>
 void log_warn(fmt::format_string<Args...> format, Args&&... args) {
   log_at(LogLevel::kWarning, format, args...);
+}
+// A warning that all ranks have alike: by rank 0.
+template <typename... Args>
+void log_common_warning(fmt::format_string<Args...> format, Args&&... args) {
+  if (is_first_rank()) log_at(LogLevel::kWarning, format, args...);
 }
 template <typename... Args>
 void log_error(fmt::format_string<Args...> format, Args&&... args) {

@@ -137,9 +137,12 @@ TEST(Requeue, ATrainingWhoseRanksDidNotStartGoesBackToTheQueue) {
   EXPECT_FALSE(is_requeued(60, "done: step 60 of 60, loss 5.0902", 0));
   // The program is only within a container.
   write_program(folder + "/apptainer", "shift 2\nPATH=" + folder + ":$PATH \"$@\"\n");
-  command = folder + "/apptainer exec mantissa.sif mantissa";
-  EXPECT_FALSE(is_requeued(60, "done: step 60 of 60, loss 5.0902", 0));
-  EXPECT_TRUE(is_requeued(60, "done: step 30 of 30, loss 5.0902", 0));
+  write_program(folder + "/mpirun", "shift 2\n\"$@\"\n\"$@\"\n");
+  for (const std::string launcher : {"", "mpirun -np 2 "}) {
+    command = "env -u train " + folder + "/apptainer exec mantissa.sif " + launcher + "mantissa";
+    EXPECT_FALSE(is_requeued(60, "done: step 60 of 60, loss 5.0902", 0)) << launcher;
+    EXPECT_TRUE(is_requeued(60, "done: step 30 of 30, loss 5.0902", 0)) << launcher;
+  }
   write_program(program, "[ $1 = train ]\n");
   const std::string unknown = requeue_output(program + " train a.yaml", 1);
   EXPECT_NE(unknown.find("whether the run is done is not known: `" + program + " config`"), std::string::npos)

@@ -74,12 +74,18 @@ bool is_idle(const std::string& setting, const Config& config) {
   return values[setting] == defaults[setting] || std::ranges::any_of(ineffective_settings(config, {}), is_named);
 }
 
+bool have_same_beginning(const Config& saved, const Config& run) {
+  return saved.train.init_from == run.train.init_from ||
+         real_path(saved.train.init_from) == real_path(run.train.init_from);
+}
+
 // The training_differences() that need consent. Steering settings do not, nor settings that are idle before and after.
 std::vector<std::string> shaping(std::vector<std::string> differences, const Config& saved, const Config& run) {
   const bool is_known =  // a plugin of the checkpoint is not loaded here
       saved.model.name == run.model.name && saved.model.plugin_digest == run.model.plugin_digest;
   std::erase_if(differences, [&](const std::string& difference) {
     const std::string setting = difference.substr(0, difference.find(": "));
+    if (setting == "train.init_from") return have_same_beginning(saved, run);
     return steers_training(setting) || (is_known && is_idle(setting, saved) && is_idle(setting, run));
   });
   return differences;
@@ -99,11 +105,11 @@ std::vector<std::string> accepted_changes(const Checkpoint& checkpoint, const Co
                            checkpoint.folder, fmt::join(of_model, "\n  "));
   // Consent would only have the run, and its exports, name weights that it never had.
   require<ConfigError>(
-      saved.train.init_from == run.train.init_from ||
-          real_path(saved.train.init_from) == real_path(run.train.init_from),
+      have_same_beginning(saved, run),
       "train.init_from = '{}' has no effect: {} goes on with weights that began with '{}'; leave the setting as it "
       "was, train {}/config.yaml, or begin anew in another train.run_dir",
-      run.train.init_from, checkpoint.folder, saved.train.init_from, saved.train.run_dir);
+      run.train.init_from, checkpoint.folder, saved.train.init_from,
+      std::filesystem::path(checkpoint.folder).parent_path().parent_path().string());
   require<ConfigError>(others.empty() || run.checkpoint.allow_changes,
                        "{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
                        "checkpoint.allow_changes=true to go on with the new ones",

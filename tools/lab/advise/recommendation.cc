@@ -141,7 +141,7 @@ std::vector<std::string> verdict_lines(const Recommendation& device, const Measu
   }
   nlohmann::ordered_map<std::string, std::vector<std::string>> groups;
   for (const std::string& name : device.damaged) {
-    const bool is_worse = measurement.find(name)->verdict == "worse";
+    const bool is_worse = measurement.find(name)->why.empty();
     groups[is_worse ? "worse" : "their runs failed"].push_back(timed(name));
   }
   for (const std::string& name : device.unmeasured) groups["not measured"].push_back(timed(name));

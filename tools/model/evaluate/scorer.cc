@@ -238,7 +238,7 @@ ScoredText read_scored_text(const std::string& path, const TextCodec& text, cons
   ScoredText read{.tokens = text.encode(file.text(), options),
                   .bytes = text.is_text() ? static_cast<int64_t>(file.text().size()) : 0};
   const std::string doubt = why_no_single_text(path, file.text(), "text");
-  if (!doubt.empty()) log_warn("{}: {}; the whole file is scored as one text", path, doubt);
+  if (!doubt.empty()) log_common_warning("{}: {}; the whole file is scored as one text", path, doubt);
   for (const int32_t token : read.tokens) {
     require<DataError>(token >= 0 && token < model.vocab, "{}: token {} is outside of the vocabulary of {}", path,
                        token, model.vocab);
@@ -291,8 +291,8 @@ void require_fitting(const Task& task, int64_t length) {
     cut += is_cut;
   }
   if (cut > 0)
-    log_warn("{}: the window of {} tokens cuts {} of its {} questions, at the front", task.name, length, cut,
-             task.questions.size());
+    log_common_warning("{}: the window of {} tokens cuts {} of its {} questions, at the front", task.name, length, cut,
+                       task.questions.size());
 }
 
 double TaskResult::error_of(double share, int64_t questions) {

@@ -60,11 +60,13 @@ std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
   std::vector<std::string> ignored;
   const ModelConfig model = read_hf_config(config, file, &ignored);
   if (!ignored.empty()) {
-    log_warn("{}", wrapped(fmt::format("{}: not understood, and so without effect: {}", file, fmt::join(ignored, ", ")),
-                           std::string_view("warning: ").size(), Paths::kPassOver));
+    log_common_warning(
+        "{}", wrapped(fmt::format("{}: not understood, and so without effect: {}", file, fmt::join(ignored, ", ")),
+                      std::string_view("warning: ").size(), Paths::kPassOver));
   }
   if (file_exists(folder + "/adapter_config.json")) {
-    log_warn("{}: its adapter, which transformers adds, is not read; merge it by PEFT's merge_and_unload()", folder);
+    log_common_warning("{}: its adapter, which transformers adds, is not read; merge it by PEFT's merge_and_unload()",
+                       folder);
   }
   StoredTensors tensors = open_safetensors_folder(folder);
   add_prefix(tensors, family);
@@ -301,10 +303,11 @@ void compare_with_shards(const StoredTensors& single, const std::string& folder)
   } catch (const CheckpointError& error) {
     difference = error.what();
   }
-  log_warn("{}", wrapped(fmt::format("{}: {} is read, as in transformers, and not the shards of {}: {}; remove the "
-                                     "files that are out of date",
-                                     folder, kSingleFile, kIndexFile, difference),
-                         std::string_view("warning: ").size(), Paths::kPassOver));
+  log_common_warning("{}",
+                     wrapped(fmt::format("{}: {} is read, as in transformers, and not the shards of {}: {}; remove the "
+                                         "files that are out of date",
+                                         folder, kSingleFile, kIndexFile, difference),
+                             std::string_view("warning: ").size(), Paths::kPassOver));
 }
 
 }  // namespace

@@ -122,8 +122,8 @@ std::string TextDecoder::add(int32_t token) {
 
 void LoadedModel::warn_beyond_positions(std::string_view setting, int64_t context) const {
   if (context <= positions) return;
-  log_warn("{} = {}: the model has learned {} positions; beyond them, its predictions are often poor", setting, context,
-           positions);
+  log_common_warning("{} = {}: the model has learned {} positions; beyond them, its predictions are often poor",
+                     setting, context, positions);
 }
 
 LoadedModel load_model(const std::string& path, const std::vector<std::string>& overrides,

@@ -108,13 +108,15 @@ void AppendedFile::append(std::string_view bytes) {
   const bool is_open = descriptor_ >= 0 && ::fstat(descriptor_, &before) == 0;
   const ssize_t written = is_open ? ::write(descriptor_, bytes.data(), bytes.size()) : -1;
   const bool is_whole = written == static_cast<ssize_t>(bytes.size());
-  const bool is_truncated = before.st_size < std::exchange(bytes_, before.st_size + std::max<ssize_t>(written, 0));
-  if (is_whole && before.st_nlink > 0 && !is_truncated) return;
+  const bool is_truncated = before.st_size < std::exchange(bytes_, before.st_size + (is_whole ? written : 0));
+  if (is_whole && before.st_nlink > 0) {
+    if (is_truncated) log_warn("{} so far are lost: somebody truncated {}", what_, path_);
+    return;
+  }
   // Part of a record would make the next one unreadable.
   if (!is_whole && written > 0 && ::ftruncate(descriptor_, before.st_size) != 0)
     ::close(std::exchange(descriptor_, -1));
   if (std::exchange(has_warned_, true)) return;
-  if (is_whole && is_truncated) return log_warn("{} so far are lost: somebody truncated {}", what_, path_);
   log_warn("{} cannot be written to {}{}: training goes on without them", what_, path_,
            is_whole ? ", which somebody removed" : "");
 }

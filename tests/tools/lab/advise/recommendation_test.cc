@@ -268,6 +268,7 @@ TEST(RecommendationReport, SaysWhoseRunsFailed) {
   EXPECT_EQ(text.find("Equal means"), std::string::npos) << text;
   all[0] = measured("fp32", kFp32, "baseline");
   all[1] = measured("bf16", kBf16, "equal");
+  all[2]["summary"]["verdict"] = "worse";
   const std::string chosen = report();
   EXPECT_NE(chosen.find("\n  faster, but their runs failed: fp16 (1.25 x bf16)\n"), std::string::npos) << chosen;
   EXPECT_NE(chosen.find("Equal means"), std::string::npos) << chosen;
