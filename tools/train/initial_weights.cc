@@ -4,6 +4,7 @@
 
 #include "core/base/log.h"
 #include "core/data/token_shard.h"
+#include "core/io/files.h"
 #include "core/io/safetensors.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/exchange/model_source.h"
@@ -200,8 +201,12 @@ void carry_model_files(const Config& run, const ResumePoint* checkpoint) {
   if (!from.empty()) carry_files(from, to);
   if (checkpoint == nullptr && !source.empty()) keep_positions(run, to);
   const std::filesystem::path tokenizer = run.data.tokenizer;
-  if (checkpoint == nullptr && !tokenizer.empty()) {
-    carry_tokenizer((std::filesystem::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path()).string(), to);
+  if (!tokenizer.empty()) {
+    const std::string folder = (is_folder(tokenizer) ? tokenizer : tokenizer.parent_path()).string();
+    const auto given = text_of_file(folder + "/tokenizer.json"), kept = text_of_file(to + "/tokenizer.json");
+    const bool is_new = given && given != kept;
+    if (checkpoint == nullptr || is_new) carry_tokenizer(folder, to);
+    if (checkpoint != nullptr && is_new && kept) log_warn("{}/tokenizer.json: now that of {}", to, folder);
   }
   keep_chat_template(run, to);
 }

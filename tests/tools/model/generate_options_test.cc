@@ -341,6 +341,12 @@ TEST(LearntConversations, ResumedRunsKeepTheTemplateOfTheirData) {
   EXPECT_EQ(kept(next), kept(run));
   EXPECT_EQ(read_file(next + "/huggingface/tokenizer.json"), read_file(run + "/huggingface/tokenizer.json"));
   Conversations::run_well({"generate", next, "--chat", "hi", "--tokens", "5"});
+  const std::string second = chats.folder() + "/other";
+  Conversations::run_well({"tokenizer", "train", chats.lines(), "--vocab", "301", "--special", "<|endoftext|>",
+                           "--special", "<|im_start|>", "--special", "<|im_end|>", "--special", "<|x|>", "--out",
+                           second});
+  Conversations::run_well({"train", next, "train.steps=6", "data.tokenizer=" + second});
+  EXPECT_EQ(read_file(next + "/huggingface/tokenizer.json"), read_file(second + "/tokenizer.json"));
 }
 
 // configs/reference.yaml advises to pad model.vocab: 257 tokens in a model of 304.
