@@ -14,13 +14,13 @@
 #include "core/base/progress_bar.h"
 #include "core/base/round_up.h"
 #include "core/base/thread_team.h"
-#include "core/base/wrapped_text.h"
 #include "core/io/files.h"
 #include "core/io/json_node.h"
 #include "models/model.h"
 #include "tools/config/data_paths.h"
 #include "tools/model/exchange/families.h"
 #include "tools/model/exchange/llmc_file.h"
+#include "tools/run/state/run_folder.h"
 
 namespace mantissa {
 namespace {
@@ -60,9 +60,7 @@ std::unique_ptr<ModelSource> open_hf_folder(const std::string& folder) {
   std::vector<std::string> ignored;
   const ModelConfig model = read_hf_config(config, file, &ignored);
   if (!ignored.empty()) {
-    log_common_warning(
-        "{}", wrapped(fmt::format("{}: not understood, and so without effect: {}", file, fmt::join(ignored, ", ")),
-                      std::string_view("warning: ").size(), Paths::kPassOver));
+    warn_in_lines(fmt::format("{}: not understood, and so without effect: {}", file, fmt::join(ignored, ", ")));
   }
   if (file_exists(folder + "/adapter_config.json")) {
     log_common_warning("{}: its adapter, which transformers adds, is not read; merge it by PEFT's merge_and_unload()",
@@ -303,11 +301,10 @@ void compare_with_shards(const StoredTensors& single, const std::string& folder)
   } catch (const CheckpointError& error) {
     difference = error.what();
   }
-  log_common_warning("{}",
-                     wrapped(fmt::format("{}: {} is read, as in transformers, and not the shards of {}: {}; remove the "
-                                         "files that are out of date",
-                                         folder, kSingleFile, kIndexFile, difference),
-                             std::string_view("warning: ").size(), Paths::kPassOver));
+  warn_in_lines(
+      fmt::format("{}: {} is read, as in transformers, and not the shards of {}: {}; remove the files that are out of "
+                  "date",
+                  folder, kSingleFile, kIndexFile, difference));
 }
 
 }  // namespace

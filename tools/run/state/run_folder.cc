@@ -193,7 +193,7 @@ void RunFolder::write_config_text() const {
 
 void warn_in_lines(const std::string& text) {
   constexpr size_t kLevelAndRank = std::string_view("warning: [rank 0] ").size();
-  log_warn("{}", wrapped(text, kLevelAndRank, Paths::kPassOver));
+  log_common_warning("{}", wrapped(text, kLevelAndRank, Paths::kPassOver));
 }
 
 std::string find_checkpoint_folder(const std::string& path) {

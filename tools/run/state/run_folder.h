@@ -61,7 +61,7 @@ bool is_own_checkpoint(const std::string& folder, const Config& run);
 // begin anew, or go back, once more. `store`: the checkpoints of the run. Rank 0 only.
 std::string choose_beginning(const Config& run, const CheckpointStore& store);
 
-// A warning at the start of a run, in lines that fit a console. Rank 0 only.
+// A log_common_warning() in lines that fit a console.
 void warn_in_lines(const std::string& text);
 
 // Warns of a folder whose metrics show steps, but without checkpoints: removed, or not yet saved. Rank 0 only.
