@@ -67,6 +67,10 @@ class Communicator {
   virtual std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) = 0;
   virtual void barrier() = 0;
 
+  // The `members` ranks that give the same color, in the order of their ranks here, as a communicator of their own. It
+  // must not outlive this one; abort() ends the whole job. Collective.
+  virtual std::unique_ptr<Communicator> split(int color, int members) = 0;
+
   // Ends the job on every rank with this exit code. Transports of several processes do not return.
   virtual void abort(int exit_code) = 0;
 
@@ -100,10 +104,13 @@ class Communicator {
   const RankPlace place_;
 };
 
-// Hands every call on to another communicator, which must outlive it. Derived classes override what they observe.
+// Hands every call on to another communicator, which must outlive it or is its own. Derived classes override what they
+// observe, and split() to observe groups.
 class ForwardingCommunicator : public Communicator {
  public:
   explicit ForwardingCommunicator(Communicator& inner) : Communicator(inner.place()), inner_(inner) {}
+  explicit ForwardingCommunicator(std::unique_ptr<Communicator> inner)
+      : Communicator(inner->place()), owned_(std::move(inner)), inner_(*owned_) {}
 
   std::string name() const override { return inner_.name(); }
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
@@ -116,6 +123,7 @@ class ForwardingCommunicator : public Communicator {
     return inner_.all_gather_bytes(mine);
   }
   void barrier() override { inner_.barrier(); }
+  std::unique_ptr<Communicator> split(int color, int members) override { return inner_.split(color, members); }
   void abort(int exit_code) override { inner_.abort(exit_code); }
   bool carries_device_memory() const override { return inner_.carries_device_memory(); }
   bool can_be_captured() const override { return inner_.can_be_captured(); }
@@ -129,6 +137,7 @@ class ForwardingCommunicator : public Communicator {
   std::unique_ptr<Work> node_barrier(Stream& stream) override { return inner_.node_barrier(stream); }
 
  private:
+  const std::unique_ptr<Communicator> owned_;  // null if the caller keeps it
   Communicator& inner_;
 };
 

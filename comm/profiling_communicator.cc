@@ -34,6 +34,8 @@ class ProfilingCommunicator final : public ForwardingCommunicator {
 
  public:
   ProfilingCommunicator(Communicator& inner, StepProfiler& profiler) : Base(inner), profiler_(profiler) {}
+  ProfilingCommunicator(std::unique_ptr<Communicator> group, StepProfiler& profiler)
+      : Base(std::move(group)), profiler_(profiler) {}
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
     const double bytes = static_cast<double>(send.size_bytes()) * others() / size();
@@ -52,6 +54,9 @@ class ProfilingCommunicator final : public ForwardingCommunicator {
   }
   void barrier() override {
     timed("barrier", 0.0, nullptr, [&] { Base::barrier(); });
+  }
+  std::unique_ptr<Communicator> split(int color, int members) override {
+    return std::make_unique<ProfilingCommunicator>(Base::split(color, members), profiler_);
   }
 
  private:

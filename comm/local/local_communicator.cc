@@ -1,5 +1,6 @@
 #include "comm/local/local_communicator.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -38,17 +39,20 @@ struct Collective {
 // The collectives of all ranks, numbered in the order of calls. Once a rank has failed, every call throws CommError.
 class LocalBoard {
  public:
-  explicit LocalBoard(int ranks) : ranks_(ranks) {}
+  // The board of a group fails with `job`, that of all ranks.
+  explicit LocalBoard(int ranks, LocalBoard* job = nullptr) : ranks_(ranks), job_(job != nullptr ? job : this) {}
 
   // CommError for all ranks if they disagree on what collective `number` is.
   std::shared_ptr<Collective> post(uint64_t number, int rank, const Description& mine, Post post) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     throw_if_failed(rank, mine);
     std::shared_ptr<Collective>& open = open_[number];
     if (open == nullptr) open = std::make_shared<Collective>(mine, std::vector<Post>(static_cast<size_t>(ranks_)));
     if (!(open->description == mine)) {
-      fail_locked(
-          fmt::format("ranks disagree on collective {}: {} and {}", number, to_text(open->description), to_text(mine)));
+      const std::string others = to_text(open->description);
+      lock.unlock();
+      fail(fmt::format("ranks disagree on collective {}: {} and {}", number, others, to_text(mine)));
+      lock.lock();
       throw_if_failed(rank, mine);
     }
     open->posts[static_cast<size_t>(rank)] = std::move(post);
@@ -79,9 +83,25 @@ class LocalBoard {
     return all_have(collective.copied);
   }
 
+  // Fails for all ranks of the job.
   void fail(const std::string& reason) {
-    const std::lock_guard lock(mutex_);
-    fail_locked(reason);
+    if (job_ != this) return job_->fail(reason);
+    const std::lock_guard lock(groups_mutex_);
+    for (const auto& [key, group] : groups_) group->fail_here(reason);
+    fail_here(reason);
+  }
+
+  // The board of a group of the job; its first rank to ask makes it. `split`: the board of the split communicator, and
+  // the number of its split.
+  std::shared_ptr<LocalBoard> group(std::pair<const LocalBoard*, uint64_t> split, int color, int ranks) {
+    const std::lock_guard lock(job_->groups_mutex_);
+    std::shared_ptr<LocalBoard>& group = job_->groups_[{split, color}];
+    if (group == nullptr) {
+      group = std::make_shared<LocalBoard>(ranks, job_);
+      const std::lock_guard job_lock(job_->mutex_);
+      group->failure_ = job_->failure_;
+    }
+    return group;
   }
 
  private:
@@ -96,6 +116,11 @@ class LocalBoard {
     }
   }
 
+  void fail_here(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    fail_locked(reason);
+  }
+
   void fail_locked(const std::string& reason) {
     if (failure_.empty()) failure_ = reason;
     changed_.notify_all();
@@ -107,6 +132,9 @@ class LocalBoard {
   }
 
   const int ranks_;
+  LocalBoard* const job_;
+  std::mutex groups_mutex_;  // of groups_, which only the job's board has
+  std::map<std::pair<std::pair<const LocalBoard*, uint64_t>, int>, std::shared_ptr<LocalBoard>> groups_;
   std::mutex mutex_;  // of all below, and of the counts in collectives
   std::condition_variable changed_;
   std::map<uint64_t, std::shared_ptr<Collective>> open_;  // by number: not yet posted by all ranks
@@ -130,8 +158,9 @@ class LocalWork : public Work {
 
 class LocalCommunicator : public Communicator {
  public:
-  LocalCommunicator(std::shared_ptr<LocalBoard> board, int rank, int ranks)
+  LocalCommunicator(std::shared_ptr<LocalBoard> job, std::shared_ptr<LocalBoard> board, int rank, int ranks)
       : Communicator({.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks}),
+        job_(std::move(job)),
         board_(std::move(board)) {}
 
   std::string name() const override { return "local"; }
@@ -151,6 +180,14 @@ class LocalCommunicator : public Communicator {
     return std::move(*all);
   }
   void barrier() override { all_gather_bytes({}); }
+  std::unique_ptr<Communicator> split(int color, int members) override {
+    const std::vector<int> colors = all_gather_records(*this, color);
+    MANTISSA_CHECK(std::ranges::count(colors, color) == members, "[split] color {} has {} ranks, expected {}", color,
+                   std::ranges::count(colors, color), members);
+    const auto place = static_cast<int>(std::count(colors.begin(), colors.begin() + rank(), color));
+    return std::make_unique<LocalCommunicator>(job_, board_->group({board_.get(), splits_++}, color, members), place,
+                                               members);
+  }
   void abort(int exit_code) override {
     board_->fail(fmt::format("rank {} ended the job with code {}", rank(), exit_code));
   }
@@ -165,8 +202,8 @@ class LocalCommunicator : public Communicator {
     return std::make_unique<LocalWork>(board_, std::move(collective), rank());
   }
 
-  std::shared_ptr<LocalBoard> board_;
-  uint64_t next_ = 0;
+  std::shared_ptr<LocalBoard> job_, board_;
+  uint64_t next_ = 0, splits_ = 0;
 };
 
 const bool kRegistered = register_communicator("local", {.create = [] { return LocalGroup(1).take(0); }});
@@ -177,7 +214,7 @@ LocalGroup::LocalGroup(int ranks) {
   MANTISSA_CHECK(ranks > 0, "[local_group] the number of ranks must be positive, got {}", ranks);
   const auto board = std::make_shared<LocalBoard>(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
-    communicators_.push_back(std::make_unique<LocalCommunicator>(board, rank, ranks));
+    communicators_.push_back(std::make_unique<LocalCommunicator>(board, board, rank, ranks));
   }
 }
 

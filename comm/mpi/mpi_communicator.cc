@@ -193,6 +193,14 @@ class MpiCommunicator : public Communicator {
     work->barrier();
     work->wait();
   }
+  std::unique_ptr<Communicator> split(int color, int members) override {
+    const MpiContext group = split_by_color(job_, color);
+    MANTISSA_CHECK(group.size == members, "[split] color {} has {} ranks, expected {}", color, group.size, members);
+    // The lowest rank of a node stands for it.
+    const auto leader = std::ranges::find(local_ranks_, 0) - local_ranks_.begin();
+    const MpiContext node = split_by_color(group, static_cast<int>(leader));
+    return std::make_unique<MpiCommunicator>(environment_, group, node, piece_bytes_);
+  }
   void abort(int exit_code) override {
     end_launcher_that_hangs();
     MPI_Abort(MPI_COMM_WORLD, exit_code);

@@ -38,12 +38,16 @@ MpiContext split_into_nodes(const MpiContext& world, int ranks_per_node) {
       "create", 0, world);
   describe(node);
   if (ranks_per_node == 0) return node;
-  MpiContext piece;
-  check_mpi(MPI_Comm_split(node.communicator, node.rank / ranks_per_node, node.rank, &piece.communicator), "create", 0,
-            world);
+  const MpiContext piece = split_by_color(node, node.rank / ranks_per_node);
   MPI_Comm_free(&node.communicator);
-  describe(piece);
   return piece;
+}
+
+MpiContext split_by_color(const MpiContext& job, int color) {
+  MpiContext group;
+  check_mpi(MPI_Comm_split(job.communicator, color, job.rank, &group.communicator), "create", 0, job);
+  describe(group);
+  return group;
 }
 
 std::vector<int> ranks_within(const MpiContext& world, const MpiContext& node) {

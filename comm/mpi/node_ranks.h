@@ -24,6 +24,8 @@ void check_mpi(int code, const char* collective, size_t bytes, const MpiContext&
 MpiContext duplicate_world();
 // The ranks on this rank's node, in the order of `world`. Unless ranks_per_node is 0, in pieces of so many, or fewer.
 MpiContext split_into_nodes(const MpiContext& world, int ranks_per_node);
+// The ranks of `job` that give the same color, in the order of `job`.
+MpiContext split_by_color(const MpiContext& job, int color);
 // By rank of `world`: its number in `node`, or -1.
 std::vector<int> ranks_within(const MpiContext& world, const MpiContext& node);
 

@@ -29,6 +29,12 @@ class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(Communicator& transport, Backend& backend)
       : Communicator(transport.place()), transport_(transport), backend_(backend), pool_(backend) {}
+  StagedCommunicator(std::unique_ptr<Communicator> transport, Backend& backend)
+      : Communicator(transport->place()),
+        owned_(std::move(transport)),
+        transport_(*owned_),
+        backend_(backend),
+        pool_(backend) {}
   // Abandons unfinished collectives.
   ~StagedCommunicator() override {
     for (const auto& transfer : exchanging_) abandon(*transfer);
@@ -52,6 +58,10 @@ class StagedCommunicator final : public Communicator {
   void barrier() override {
     start_all();
     transport_.barrier();
+  }
+  std::unique_ptr<Communicator> split(int color, int members) override {
+    start_all();
+    return std::make_unique<StagedCommunicator>(transport_.split(color, members), backend_);
   }
   void abort(int exit_code) override { transport_.abort(exit_code); }
   bool carries_device_memory() const override { return true; }
@@ -172,6 +182,7 @@ class StagedCommunicator final : public Communicator {
     }
   }
 
+  const std::unique_ptr<Communicator> owned_;  // the transport of a group
   Communicator& transport_;
   Backend& backend_;
   StagingPool pool_;

@@ -354,7 +354,9 @@ void HostPlace::copy(const Tensor& source, const Tensor& destination, Stream&) {
   std::copy_n(source.raw(), source.size_bytes(), destination.raw());
 }
 
-void check_communicator_contract(Communicator& communicator, TensorPlace& place) {
+namespace {
+
+void check_all_but_groups(Communicator& communicator, TensorPlace& place) {
   const auto stream = place.create_stream();
   const Bench bench{communicator, place, *stream};
   check_identity(communicator);
@@ -368,9 +370,26 @@ void check_communicator_contract(Communicator& communicator, TensorPlace& place)
   communicator.barrier();
 }
 
-void check_communicator_contract(Communicator& communicator) {
-  HostPlace place;
-  check_communicator_contract(communicator, place);
+// Every second rank, and neighbours: groups keep the contract.
+void check_groups(Communicator& communicator, TensorPlace& place) {
+  const int rank = communicator.rank(), size = communicator.size();
+  const auto check = [&](int color, int step, int members, int own) {
+    const auto group = communicator.split(color, members);
+    EXPECT_EQ(group->rank(), own);
+    HostPlace host;  // the given place may be memory of all ranks together
+    check_all_but_groups(*group, communicator.carries_device_memory() ? place : host);
+    EXPECT_EQ(all_gather_records(*group, rank).back(), rank + (members - 1 - own) * step);
+    communicator.barrier();  // beside the group's collectives
+  };
+  check(rank % 2, 2, (size + 1 - rank % 2) / 2, rank / 2);
+  check(rank / 2, 1, std::min(2, size - rank / 2 * 2), rank % 2);
+}
+
+}  // namespace
+
+void check_communicator_contract(Communicator& communicator, TensorPlace& place) {
+  check_all_but_groups(communicator, place);
+  check_groups(communicator, place);
 }
 
 void run_random_collectives(Communicator& communicator, TensorPlace& place, const RandomCollectives& options) {

@@ -36,7 +36,10 @@ class HostPlace final : public TensorPlace {
 std::byte mark(int source, int destination, int64_t index, int exchange);
 
 void check_communicator_contract(Communicator& communicator, TensorPlace& place);
-void check_communicator_contract(Communicator& communicator);  // on the host
+inline void check_communicator_contract(Communicator& communicator) {  // on the host
+  HostPlace place;
+  check_communicator_contract(communicator, place);
+}
 
 // A random sequence of collectives on several streams, the same on all ranks. Each rank draws its own moments to test
 // and wait for Works.

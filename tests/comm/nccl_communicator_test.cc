@@ -31,8 +31,8 @@ TEST_P(NcclRanks, KeepTheContract) {
     testing::check_communicator_contract(communicator);
   });
   const auto counts = testing::fake_nccl_counts();
-  EXPECT_EQ(counts.started, ranks);
-  EXPECT_EQ(counts.destroyed, ranks);
+  EXPECT_EQ(counts.started, 3 * ranks);  // its own connection, and those of two groups
+  EXPECT_EQ(counts.destroyed, 3 * ranks);
   EXPECT_EQ(counts.aborted, 0);
 }
 

@@ -22,6 +22,8 @@ class FaultyCommunicator final : public ForwardingCommunicator {
 
  public:
   FaultyCommunicator(Communicator& inner, FaultInjection& faults) : Base(inner), faults_(faults) {}
+  FaultyCommunicator(std::unique_ptr<Communicator> group, FaultInjection& faults)
+      : Base(std::move(group)), faults_(faults) {}
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
     faults_.before_collective();
@@ -44,6 +46,9 @@ class FaultyCommunicator final : public ForwardingCommunicator {
   void barrier() override {
     faults_.before_collective();
     Base::barrier();
+  }
+  std::unique_ptr<Communicator> split(int color, int members) override {
+    return std::make_unique<FaultyCommunicator>(Base::split(color, members), faults_);
   }
 
  private:

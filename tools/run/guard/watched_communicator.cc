@@ -53,6 +53,7 @@ class WatchedCommunicator final : public ForwardingCommunicator {
 
  public:
   WatchedCommunicator(Communicator& inner, BlackBox& box) : Base(inner), box_(box) {}
+  WatchedCommunicator(std::unique_ptr<Communicator> group, BlackBox& box) : Base(std::move(group)), box_(box) {}
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
     return start("all_to_all", send.size_bytes(), [&] { return Base::all_to_all(send, recv, stream); });
@@ -70,6 +71,11 @@ class WatchedCommunicator final : public ForwardingCommunicator {
   void barrier() override {
     const Blocking call(box_, "barrier", 0);
     Base::barrier();
+  }
+  // All ranks call the collectives of their groups alike, so that their numbers tell who is behind.
+  std::unique_ptr<Communicator> split(int color, int members) override {
+    const Blocking call(box_, "split", 0);
+    return std::make_unique<WatchedCommunicator>(Base::split(color, members), box_);
   }
 
  private:

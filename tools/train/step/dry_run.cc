@@ -39,6 +39,7 @@ class DryRanks final : public Communicator {
     return all;
   }
   void barrier() override {}
+  std::unique_ptr<Communicator> split(int, int members) override { return std::make_unique<DryRanks>(members, path_); }
   void abort(int) override { throw Error(ExitCode::kInternal, "a dry run has no ranks to end"); }
 
  private:
