@@ -27,7 +27,7 @@ GatherPlan::Bucket plan_bucket(const BucketLayout& layout, int index, const Code
       const auto format = coded[static_cast<size_t>(segment.parameter)];
       any_coded = any_coded || format;
       pieces.push_back({.parameter = segment.parameter,
-                        .offset = rank * whole.shard_numel + segment.offset,
+                        .offset = layout.shard_begin(index, rank) + segment.offset,
                         .count = segment.count,
                         .row_offset = end,
                         .format = format});
@@ -72,10 +72,11 @@ GatherPlan plan_gather(const BucketLayout& layout, const CodedWeights& coded) {
   return plan;
 }
 
-CodedGather::CodedGather(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute,
+CodedGather::CodedGather(FlatBuckets& buckets, const ExchangeGroups& groups, Backend& backend, Stream& compute,
                          Stream& gather, const CodedWeights& coded, DelayedScales& scales)
     : buckets_(buckets),
-      communicator_(communicator),
+      groups_(groups),
+      communicator_(groups.all()),
       backend_(backend),
       compute_(compute),
       gather_(gather),
@@ -97,12 +98,12 @@ CodedGather::CodedGather(FlatBuckets& buckets, Communicator& communicator, Backe
 }
 
 Tensor CodedGather::in_shard(int bucket, const GatherPlan::Piece& piece) const {
-  const int64_t begin = communicator_.rank() * shard(bucket).numel();
+  const int64_t begin = buckets_.layout().shard_begin(bucket, communicator_.rank());
   return shard(bucket).slice(piece.offset - begin, piece.count);
 }
 
 Tensor CodedGather::in_row(const Slot& slot, int bucket, int rank, const GatherPlan::Piece& piece) const {
-  const int64_t row = rank * plan_.bucket(bucket).row_bytes;
+  const int64_t row = shard_after_stages(rank, buckets_.layout().stages()) * plan_.bucket(bucket).row_bytes;
   const DType dtype = piece.format ? DType::kU8 : buckets_.weight(bucket).dtype();
   return Tensor(slot.rows, dtype, Shape{piece.count}, static_cast<size_t>(row + piece.row_offset));
 }
@@ -136,11 +137,10 @@ void CodedGather::send(int bucket) {
     args.codes = row.view(shape);
     backend_.run(args, compute_);
   }
-  const int64_t row_bytes = plan_.bucket(bucket).row_bytes;
-  const Tensor rows(slot.rows, DType::kU8, Shape{ranks, row_bytes});
+  const Tensor rows(slot.rows, DType::kU8, Shape{ranks * plan_.bucket(bucket).row_bytes});
   gather_.wait(*compute_.record());
   slot.bucket = bucket;
-  slot.work = communicator_.all_gather(rows.slice(rank * row_bytes, row_bytes), rows, gather_);
+  slot.work = groups_.all_gather(rows, gather_);
 }
 
 void CodedGather::unpack(Slot& slot) {

@@ -55,7 +55,7 @@ class CodedGather {
  public:
   // `compute` and `gather` are the streams of the updates and of the gathers. Everything passed by reference must
   // outlive the object. From now on record_amaxes() records the amaxes of these weights in `scales`.
-  CodedGather(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute, Stream& gather,
+  CodedGather(FlatBuckets& buckets, const ExchangeGroups& groups, Backend& backend, Stream& compute, Stream& gather,
               const CodedWeights& coded, DelayedScales& scales);
 
   bool takes(int bucket) const { return plan_.bucket(bucket).coded(); }
@@ -80,7 +80,7 @@ class CodedGather {
   struct Slot {
     std::shared_ptr<Storage> rows;
     int bucket = -1;  // whose rows travel; -1: none
-    std::unique_ptr<Work> work;
+    std::unique_ptr<StagedWork> work;
     std::unique_ptr<Event> emptied;  // on the stream of the gathers
   };
 
@@ -96,7 +96,8 @@ class CodedGather {
   void unpack(Slot& slot);  // Moves rows that have arrived into the weights. Waits for them.
 
   FlatBuckets& buckets_;
-  Communicator& communicator_;
+  const ExchangeGroups groups_;
+  Communicator& communicator_;  // all ranks
   Backend& backend_;
   Stream &compute_, &gather_;
   DelayedScales& scales_;

@@ -11,6 +11,10 @@ enum class Sharding : uint8_t { kSharded, kReplicated };
 // Sum of contributions: in fp32, or rounded to the wire dtype after every addition, as native 16-bit reductions do.
 enum class Accumulation : uint8_t { kFp32, kWire };
 
+// The groups in which sums over ranks are made (exchange_groups.h). kAuto: hierarchical on several nodes of several
+// ranks each, else direct.
+enum class Exchange : uint8_t { kAuto, kDirect, kHierarchical, kHalving };
+
 enum class Digests : uint8_t { kOff, kOn };  // whether digests watch over data (comm/corruption.h)
 
 // log2 of the gradient prescale, a power of two of at most ranks * micro-batches. Backward passes scale the gradients

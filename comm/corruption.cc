@@ -1,5 +1,6 @@
 #include "comm/corruption.h"
 
+#include "comm/reduction_buffers.h"
 #include "core/base/round_up.h"
 #include "core/kernels/reduction/args.h"
 #include "core/quant/dynamic_map.h"
@@ -26,13 +27,12 @@ int64_t unit_of(CorruptData data) {
   return data == CorruptData::kMAbsmax || data == CorruptData::kVAbsmax ? kDynamicBlock : 1;
 }
 
-// Row `rank` of rows that may lie apart from each other.
-Tensor row_of(const SharedRows& rows, int rank) {
-  const Tensor& first = rows.rows;
+// The row at `offset` elements behind the first row.
+Tensor row_at(const Tensor& first, int64_t offset) {
   const int64_t bytes = first.dim(1) * size_bytes(first.dtype());
   const auto storage =
-      std::make_shared<Storage>(first.raw() + rank * rows.stride * size_bytes(first.dtype()),
-                                static_cast<size_t>(bytes), first.device(), [kept = first]() mutable { kept = {}; });
+      std::make_shared<Storage>(first.raw() + offset * size_bytes(first.dtype()), static_cast<size_t>(bytes),
+                                first.device(), [kept = first]() mutable { kept = {}; });
   return Tensor(storage, first.dtype(), Shape{first.dim(1)});
 }
 
@@ -77,24 +77,50 @@ std::vector<Corruption> gather_findings(Communicator& communicator, std::vector<
   return all;
 }
 
-WireDigests::WireDigests(const BucketLayout& layout, Communicator& communicator, Backend& backend)
-    : layout_(layout), communicator_(communicator), backend_(backend) {
+WireDigests::WireDigests(const BucketLayout& layout, const ExchangeGroups& groups, Backend& backend)
+    : layout_(layout), communicator_(groups.all()), backend_(backend) {
   for (int bucket = 0; bucket < static_cast<int>(layout.buckets().size()); ++bucket) {
-    first_piece_.push_back(static_cast<int64_t>(pieces_.size()));
-    for (int rank = 0; rank < communicator.size(); ++rank) {
+    first_piece_.push_back(pieces());
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const int shard = shard_after_stages(rank, layout.stages());
       for (const Segment& segment : layout.shard_segments(bucket, rank)) {
-        pieces_.push_back({.segment = segment, .rank = rank, .own = own_pieces_});
-        if (rank == communicator.rank()) ++own_pieces_;
+        pieces_.push_back({.segment = segment, .rank = rank, .shard = shard});
       }
     }
   }
-  const auto all = static_cast<int64_t>(pieces_.size());
-  first_piece_.push_back(all);
-  const int64_t counts[] = {all, own_pieces_ * communicator.size(), all, all};
+  first_piece_.push_back(pieces());
+  make_stages(groups);
+  int64_t counts[kTables] = {0, 0, pieces(), pieces()};
+  for (const Stage& stage : stages_) {
+    counts[kSent] += stage.slots * pieces();
+    counts[kReceived] += stage.slots * stage.members * stage.own_count;
+  }
   for (size_t table = 0; table < kTables; ++table) begin_[table + 1] = begin_[table] + counts[table];
   const Shape shape{begin_[kTables] * kDigestBytes};
   zeros_ = backend.make_tensor(DType::kU8, shape, "empty digests of gradients");
   digests_ = backend.make_tensor(DType::kU8, shape, "digests of gradients");
+}
+
+void WireDigests::make_stages(const ExchangeGroups& groups) {
+  const std::vector<StageShape> shapes = stage_shapes(layout_);
+  int64_t begin = 0, sent = 0, received = 0;
+  for (size_t index = 0; index < shapes.size(); ++index) {
+    const ExchangeGroups::Stage& group = groups.stages()[index];
+    Stage stage{.slots = shapes[index].slots, .members = group.members, .span = static_cast<int>(group.span)};
+    stage.begin = begin;
+    stage.count = group.shards * group.members;
+    stage.part_begin = begin = begin + group.group->rank() * group.shards;
+    stage.part_count = group.shards;
+    stage.sent = sent;
+    stage.received = received;
+    for (const Piece& piece : pieces_) {
+      const bool is_own = piece.shard >= begin && piece.shard < begin + group.shards;
+      stage.own.push_back(is_own ? stage.own_count++ : -1);
+    }
+    sent += stage.slots * pieces();
+    received += stage.slots * stage.members * stage.own_count;
+    stages_.push_back(std::move(stage));
+  }
 }
 
 void WireDigests::begin(Stream& stream) {
@@ -102,28 +128,41 @@ void WireDigests::begin(Stream& stream) {
   has_sums_ = false;
 }
 
-void WireDigests::take(Table table, int bucket, const Tensor& whole, int rank, Stream& stream) {
-  const int64_t shard = layout_.bucket(bucket).shard_numel;
-  const auto index = static_cast<size_t>(bucket);
-  for (int64_t number = first_piece_[index]; number < first_piece_[index + 1]; ++number) {
-    const Piece& piece = pieces_[static_cast<size_t>(number)];
-    if (rank >= 0 && piece.rank != rank) continue;
-    const Tensor part = whole.slice(piece.rank * shard + piece.segment.offset, piece.segment.count);
+void WireDigests::take(Table table, int bucket, const Tensor& whole, std::optional<int> rank, Stream& stream) {
+  for_each_piece(bucket, 0, layout_.ranks(), [&](const Piece& piece, int64_t number) {
+    if (rank && piece.rank != *rank) return;
+    const int64_t begin = piece.shard * layout_.bucket(bucket).shard_numel + piece.segment.offset;
+    const Tensor part = whole.slice(begin, piece.segment.count);
     backend_.run(DigestArgs{.x = part, .record = record(table, number)}, stream);
+  });
+}
+
+void WireDigests::sent(int bucket, size_t index, const Tensor& all, Stream& stream) {
+  const Stage& stage = stages_[index];
+  const int64_t shard = layout_.bucket(bucket).shard_numel;
+  for (int64_t slot = 0; slot < all.dim(0); ++slot) {
+    for_each_piece(bucket, stage.begin, stage.count, [&](const Piece& piece, int64_t number) {
+      const int64_t begin = slot * all.dim(1) + (piece.shard - stage.begin) * shard + piece.segment.offset;
+      backend_.run(DigestArgs{.x = all.slice(begin, piece.segment.count),
+                              .record = record(kSent, stage.sent + slot * pieces() + number)},
+                   stream);
+    });
   }
 }
 
-void WireDigests::received(int bucket, const SharedRows& rows, Stream& stream) {
-  const auto index = static_cast<size_t>(bucket);
-  for (int sender = 0; sender < communicator_.size(); ++sender) {
-    const Tensor row = row_of(rows, sender);
-    for (int64_t number = first_piece_[index]; number < first_piece_[index + 1]; ++number) {
-      const Piece& piece = pieces_[static_cast<size_t>(number)];
-      if (piece.rank != communicator_.rank()) continue;
-      backend_.run(DigestArgs{.x = row.slice(piece.segment.offset, piece.segment.count),
-                              .record = record(kReceived, sender * own_pieces_ + piece.own)},
+void WireDigests::received(int bucket, size_t index, const SharedRows& rows, int64_t slot_stride, Stream& stream) {
+  const Stage& stage = stages_[index];
+  const int64_t shard = layout_.bucket(bucket).shard_numel;
+  for (int64_t from = 0; from < rows.rows.dim(0); ++from) {  // slot by slot
+    const int64_t slot = from / stage.members, member = from % stage.members;
+    const Tensor row = row_at(rows.rows, slot * slot_stride + member * rows.stride);
+    for_each_piece(bucket, stage.part_begin, stage.part_count, [&](const Piece& piece, int64_t number) {
+      const int64_t begin = (piece.shard - stage.part_begin) * shard + piece.segment.offset;
+      const int64_t own = stage.own[static_cast<size_t>(number)];
+      backend_.run(DigestArgs{.x = row.slice(begin, piece.segment.count),
+                              .record = record(kReceived, stage.received + from * stage.own_count + own)},
                    stream);
-    }
+    });
   }
 }
 
@@ -137,7 +176,6 @@ std::vector<Corruption> WireDigests::compare(Stream& stream) {
   std::vector<Digest> known(mine.begin(), mine.begin() + begin_[kReceived]);
   known.insert(known.end(), mine.begin() + begin_[kSummed], mine.begin() + begin_[kGathered]);
   const std::vector<std::vector<Digest>> all = all_gather_arrays(communicator_, known);
-  const auto count = static_cast<int64_t>(pieces_.size());
   const int me = communicator_.rank();
   std::vector<Corruption> found;
   const auto compare = [&](CorruptData data, const Piece& piece, int sender, const Digest& expected,
@@ -146,17 +184,22 @@ std::vector<Corruption> WireDigests::compare(Stream& stream) {
     found.push_back(corruption_of(data, piece.segment, sender, expected, arrived));
     found.back().receiver = me;
   };
-  for (int64_t number = 0; number < count; ++number) {
+  for (int64_t number = 0; number < pieces(); ++number) {
     const Piece& piece = pieces_[static_cast<size_t>(number)];
     if (has_sums_) {
       const std::vector<Digest>& owner = all[static_cast<size_t>(piece.rank)];
-      compare(CorruptData::kSummedGradient, piece, piece.rank, owner[static_cast<size_t>(count + number)],
+      compare(CorruptData::kSummedGradient, piece, piece.rank, owner[static_cast<size_t>(begin_[kReceived] + number)],
               at(mine, kGathered, number));
     }
-    if (piece.rank != me) continue;
-    for (int sender = 0; sender < communicator_.size(); ++sender) {
-      compare(CorruptData::kSentGradient, piece, sender, all[static_cast<size_t>(sender)][static_cast<size_t>(number)],
-              at(mine, kReceived, sender * own_pieces_ + piece.own));
+    for (const Stage& stage : stages_) {
+      const int64_t own = stage.own[static_cast<size_t>(number)];
+      for (int64_t from = 0; own >= 0 && from < stage.slots * stage.members; ++from) {
+        const int64_t slot = from / stage.members, member = from % stage.members;
+        const auto sender = static_cast<int>(me + (member - me / stage.span % stage.members) * stage.span);
+        const auto place = static_cast<size_t>(stage.sent + slot * pieces() + number);
+        compare(CorruptData::kSentGradient, piece, sender, all[static_cast<size_t>(sender)][place],
+                at(mine, kReceived, stage.received + from * stage.own_count + own));
+      }
     }
   }
   return gather_findings(communicator_, std::move(found));

@@ -51,19 +51,20 @@ std::vector<Corruption> gather_findings(Communicator& communicator, std::vector<
 class WireDigests {
  public:
   // Everything passed by reference must outlive the object.
-  WireDigests(const BucketLayout& layout, Communicator& communicator, Backend& backend);
+  WireDigests(const BucketLayout& layout, const ExchangeGroups& groups, Backend& backend);
 
   void begin(Stream& stream);  // forgets the digests of the last reduction
-  // whole (numel): what this rank sends of a bucket, to rank r in shard r.
-  void sent(int bucket, const Tensor& whole, Stream& stream) { take(kSent, bucket, whole, -1, stream); }
-  // rows (N, shard): the contributions to this rank's shard.
-  void received(int bucket, const SharedRows& rows, Stream& stream);
+  // all (slots, n): what this rank sends of a bucket in a stage, to each member its part.
+  void sent(int bucket, size_t stage, const Tensor& all, Stream& stream);
+  // rows (slots * N, n): the members' contributions to this rank's part; rows of a slot are slot_stride elements behind
+  // those of the slot before.
+  void received(int bucket, size_t stage, const SharedRows& rows, int64_t slot_stride, Stream& stream);
   // whole (numel) of replicated sums: of this rank's shard when it is sent, of all shards when they are there.
   void summed(int bucket, const Tensor& whole, Stream& stream) {
     has_sums_ = true;
-    take(kSummed, bucket, whole, communicator_.rank(), stream);
+    take(kSummed, bucket, whole, {communicator_.rank()}, stream);
   }
-  void gathered(int bucket, const Tensor& whole, Stream& stream) { take(kGathered, bucket, whole, -1, stream); }
+  void gathered(int bucket, const Tensor& whole, Stream& stream) { take(kGathered, bucket, whole, {}, stream); }
 
   // The differences, the same on every rank. After the reduction; collective; blocks.
   std::vector<Corruption> compare(Stream& stream);
@@ -71,24 +72,44 @@ class WireDigests {
  private:
   enum Table : size_t { kSent, kReceived, kSummed, kGathered, kTables };
   struct Piece {
-    Segment segment;  // the offset counts from the shard's start
-    int rank = 0;     // whose shard
-    int64_t own = 0;  // number among the pieces of this rank's shards
+    Segment segment;    // the offset counts from the shard's start
+    int rank = 0;       // whose shard
+    int64_t shard = 0;  // its number in the bucket
+  };
+  // The shards with which a stage begins and ends on this rank, as numbers in a bucket.
+  struct Stage {
+    int slots = 1, members = 1, span = 1;
+    int64_t begin = 0, count = 0;            // sent by this rank
+    int64_t part_begin = 0, part_count = 0;  // received by it
+    int64_t sent = 0, received = 0;          // where its digests begin in the tables
+    std::vector<int64_t> own{};              // by piece: its number among those received, or -1
+    int64_t own_count = 0;
   };
 
   static constexpr int64_t kDigestBytes = sizeof(Digest);
   Tensor record(Table table, int64_t index) const {
     return digests_.slice((begin_[table] + index) * kDigestBytes, kDigestBytes);
   }
-  // Digests of the pieces of a whole bucket, or of one rank's shard unless `rank` is -1.
-  void take(Table table, int bucket, const Tensor& whole, int rank, Stream& stream);
+  // Digests of the pieces of a whole bucket, or of one rank's shard.
+  void take(Table table, int bucket, const Tensor& whole, std::optional<int> rank, Stream& stream);
+  void make_stages(const ExchangeGroups& groups);
+  // Calls f(piece, number) for the pieces of a bucket in some shards.
+  template <typename F>
+  void for_each_piece(int bucket, int64_t first_shard, int64_t shards, const F& f) const {
+    const auto index = static_cast<size_t>(bucket);
+    for (int64_t number = first_piece_[index]; number < first_piece_[index + 1]; ++number) {
+      const Piece& piece = pieces_[static_cast<size_t>(number)];
+      if (piece.shard >= first_shard && piece.shard < first_shard + shards) f(piece, number);
+    }
+  }
+  int64_t pieces() const { return std::ssize(pieces_); }
 
   const BucketLayout& layout_;
   Communicator& communicator_;
   Backend& backend_;
   std::vector<Piece> pieces_;         // of all shards, by bucket
   std::vector<int64_t> first_piece_;  // of each bucket, and the number of all pieces
-  int64_t own_pieces_ = 0;
+  std::vector<Stage> stages_;
   std::array<int64_t, kTables + 1> begin_{};  // of each table, in records
   Tensor zeros_, digests_;
   bool has_sums_ = false;  // in the last reduction

@@ -46,7 +46,8 @@ std::vector<Corruption> name_owners(const std::vector<Corruption>& found, int ra
 CorruptionCheck::CorruptionCheck(ShardedState& state) : state_(state) {
   MANTISSA_CHECK(state.optimizer.has_digests(), "[corruption_check] the optimizer must have digests");
   make_pieces();
-  const size_t most = std::max(pieces_.size(), static_cast<size_t>(state.parameters().size()));
+  const size_t parts = static_cast<size_t>(state.parameters().size() * state.reducer.lanes().slots);
+  const size_t most = std::max(pieces_.size(), parts);
   digests_ = state.backend.make_tensor(DType::kU8, {static_cast<int64_t>(most * sizeof(Digest))}, "digests of weights");
 }
 
@@ -61,7 +62,7 @@ void CorruptionCheck::make_pieces() {
         own, [bucket](const DigestedPiece& piece) { return piece.bucket == bucket && piece.is_coded; });
     for (int owner = 0; owner < (is_sharded ? ranks : 1); ++owner) {
       const auto segments = is_sharded ? layout.shard_segments(bucket, owner) : layout.bucket(bucket).segments;
-      const int64_t begin = is_sharded ? owner * layout.bucket(bucket).shard_numel : 0;
+      const int64_t begin = is_sharded ? layout.shard_begin(bucket, owner) : 0;
       for (Segment segment : segments) {
         const size_t number = counts[static_cast<size_t>(owner)]++;
         // One copy in common: its owner looks after it.
@@ -224,9 +225,13 @@ void CorruptionCheck::take_over(size_t piece, int source, bool takes) {
 
 std::vector<Digest> CorruptionCheck::gradients() {
   std::vector<Tensor> gradients;
-  gradients.reserve(static_cast<size_t>(state_.parameters().size()));
+  const bool has_sums = state_.reducer.lanes().count() > 1;  // of lanes, which the last gradient alone would not show
   for (int index = 0; index < state_.parameters().size(); ++index) {
-    if (state_.parameters()[index].is_trainable) gradients.push_back(state_.parameters()[index].gradient);
+    const Parameter& parameter = state_.parameters()[index];
+    if (!parameter.is_trainable) continue;
+    for (const Tensor& part : has_sums ? state_.reducer.as_sent(parameter) : std::vector{parameter.gradient}) {
+      gradients.push_back(part);
+    }
   }
   return digests_of(gradients);
 }
@@ -234,14 +239,16 @@ std::vector<Digest> CorruptionCheck::gradients() {
 std::vector<Corruption> CorruptionCheck::differences(const std::vector<Digest>& before,
                                                      const std::vector<Digest>& now) {
   std::vector<Corruption> mine;
-  size_t index = 0;
+  const OwnLanes lanes = state_.reducer.lanes();
+  const int64_t parts = lanes.count() > 1 ? count_nodes(lanes.begin, lanes.end) : 1;
+  size_t own = 0;
   for (int i = 0; i < state_.parameters().size(); ++i) {
     const Parameter& parameter = state_.parameters()[i];
-    if (!parameter.is_trainable) continue;
-    const size_t own = index++;
-    if (now[own] == before[own]) continue;
-    mine.push_back(corruption_of(CorruptData::kGradient, {.parameter = i, .count = parameter.numel()},
-                                 state_.communicator.rank(), before[own], now[own]));
+    for (int64_t part = 0; part < parts && parameter.is_trainable; ++part, ++own) {
+      if (now[own] == before[own]) continue;
+      mine.push_back(corruption_of(CorruptData::kGradient, {.parameter = i, .count = parameter.numel()},
+                                   state_.communicator.rank(), before[own], now[own]));
+    }
   }
   return gather_findings(state_.communicator, std::move(mine));
 }

@@ -26,7 +26,8 @@ class CorruptionCheck {
   // `findings` (rank 0 if all are named). Returns one line about it; empty if no rank differed. Collective; blocks.
   std::string unite(const std::vector<Corruption>& findings);
 
-  // By parameter: this rank's gradients of the last passes, before reduction. Repeated passes give the same. Blocks.
+  // By trainable parameter: this rank's gradients of the last passes, before reduction, in the parts that it sends.
+  // Repeated passes give the same. Blocks.
   std::vector<Digest> gradients();
   // Where two of these differ, on all ranks. Collective.
   std::vector<Corruption> differences(const std::vector<Digest>& before, const std::vector<Digest>& now);

@@ -1,8 +1,9 @@
 #include "comm/flat_buckets.h"
 
+#include <fmt/ranges.h>
+
 #include <map>
 
-#include "core/base/round_up.h"
 #include "core/kernels/elementwise/args.h"
 
 namespace mantissa {
@@ -52,11 +53,13 @@ std::shared_ptr<Storage> storage_of_rank_0(const std::shared_ptr<Storage>& mine,
 
 }  // namespace
 
-BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes,
+BucketLayout::BucketLayout(const ParameterSet& parameters, const RankLayout& ranks, int64_t capacity_bytes,
                            const AlignmentOf& alignment_of)
     : ranks_(ranks), capacity_bytes_(capacity_bytes) {
   MANTISSA_CHECK(parameters.trainable_numel() > 0, "[bucket_layout] there are no trainable parameters to lay out");
-  MANTISSA_CHECK(ranks > 0, "[bucket_layout] the number of ranks must be positive, got {}", ranks);
+  MANTISSA_CHECK(ranks.ranks > 0, "[bucket_layout] the number of ranks must be positive, got {}", ranks.ranks);
+  MANTISSA_CHECK(ranks.lanes >= ranks.ranks, "[bucket_layout] expected as many lanes as ranks at least, got {} for {}",
+                 ranks.lanes, ranks.ranks);
   MANTISSA_CHECK(capacity_bytes > 0, "[bucket_layout] the capacity must be positive, got {} bytes", capacity_bytes);
   const int64_t capacity = capacity_bytes / static_cast<int64_t>(sizeof(float));
 
@@ -91,8 +94,9 @@ BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t ca
   places_.resize(static_cast<size_t>(parameters.size()));
   for (size_t index = 0; index < buckets_.size(); ++index) {
     Bucket& bucket = buckets_[index];
-    bucket.numel = round_up(bucket.numel, bucket.alignment * ranks_);
-    bucket.shard_numel = bucket.numel / ranks_;
+    bucket.unit_numel = round_up(divide_up<int64_t>(bucket.numel, lanes()), bucket.alignment);
+    bucket.shard_numel = bucket.unit_numel * units_per_shard();
+    bucket.numel = bucket.shard_numel * this->ranks();
     bucket.flat_begin = numel_;
     numel_ += bucket.numel;
     for (const Segment& segment : bucket.segments) {
@@ -133,9 +137,14 @@ std::vector<Segment> BucketLayout::segments(int bucket, int64_t begin, int64_t c
 }
 
 std::vector<Segment> BucketLayout::shard_segments(int bucket, int rank) const {
-  MANTISSA_CHECK(rank >= 0 && rank < ranks_, "[bucket_layout] rank {} of {}", rank, ranks_);
-  const int64_t shard = this->bucket(bucket).shard_numel;
-  return segments(bucket, rank * shard, shard);
+  MANTISSA_CHECK(rank >= 0 && rank < ranks(), "[bucket_layout] rank {} of {}", rank, ranks());
+  return segments(bucket, shard_begin(bucket, rank), this->bucket(bucket).shard_numel);
+}
+
+int BucketLayout::rank_of_shard(int64_t shard) const {
+  int rank = 0;
+  while (shard_after_stages(rank, stages()) != shard) ++rank;
+  return rank;
 }
 
 std::shared_ptr<Storage> allocate_sent(Communicator& communicator, const Backend& backend, size_t bytes,
@@ -179,13 +188,15 @@ FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend&
 }
 
 Tensor FlatBuckets::weight_shard(int bucket, int rank) const {
-  const int64_t shard = layout_.bucket(bucket).shard_numel;
-  return weight(bucket).slice(rank * shard, shard);
+  return weight(bucket).slice(layout_.shard_begin(bucket, rank), layout_.bucket(bucket).shard_numel);
 }
 
-void FlatBuckets::require_ranks(int ranks, const char* caller) const {
+void FlatBuckets::require_ranks(const ExchangeGroups& groups, const char* caller) const {
+  const int ranks = groups.all().size();
   MANTISSA_CHECK(layout_.ranks() == ranks, "[{}] the buckets were laid out for {} ranks, the communicator has {}",
                  caller, layout_.ranks(), ranks);
+  MANTISSA_CHECK(layout_.stages() == groups.sizes(), "[{}] the buckets were laid out for stages of {}, got {}", caller,
+                 fmt::join(layout_.stages(), ", "), fmt::join(groups.sizes(), ", "));
 }
 
 void FlatBuckets::initialize_frozen(uint64_t seed, Backend& backend, Stream& stream) {

@@ -5,16 +5,20 @@
 //
 // Parameters lie in reverse order of use, the order in which the backward pass finishes their gradients. A bucket holds
 // whole parameters of one working dtype and alignment; a parameter above the capacity gets its own bucket. Parameters
-// start at a multiple of the alignment, and a bucket's length is a multiple of alignment * ranks: shards have equal
-// lengths and begin at a multiple of the alignment in their parameter. Buckets are ordered by the use of their earliest
-// parameter, latest first: the order in which they fill up, even if small fp32 parameters of the whole model share one.
+// start at a multiple of the alignment. Buckets are ordered by the use of their earliest parameter, latest first: the
+// order in which they fill up, even if small fp32 parameters of the whole model share one.
+//
+// A bucket is cut into one unit for each lane, of equal length and a multiple of the alignment; a rank's shard is
+// ceil(lanes / ranks) units. Statistics of units do not depend on the number of ranks. If ranks do not divide lanes,
+// the bucket ends in units that only make its shards equal.
 //
 // The flat index of an element is its position in the concatenation of all buckets, padding included.
 #pragma once
 
-#include "comm/communicator.h"
+#include "comm/exchange_groups.h"
 #include "core/autograd/parameter.h"
 #include "core/backend/backend.h"
+#include "core/base/round_up.h"
 
 namespace mantissa {
 
@@ -25,6 +29,18 @@ struct Segment {
   int64_t count = 0;
   int64_t offset = 0;
   bool operator==(const Segment&) const = default;
+};
+
+// The ranks among which buckets are laid out.
+struct RankLayout {
+  // A number of lanes of 0: the ranks; no stages: one (exchange_groups.h).
+  RankLayout(int number, int number_of_lanes = 0, std::vector<int> of_stages = {})  // NOLINT: most have ranks alone
+      : ranks(number), lanes(number_of_lanes == 0 ? number : number_of_lanes), stages(std::move(of_stages)) {
+    if (stages.empty()) stages = {ranks};
+  }
+
+  int ranks, lanes;
+  std::vector<int> stages;
 };
 
 class BucketLayout {
@@ -42,6 +58,7 @@ class BucketLayout {
     int64_t flat_begin = 0;  // flat index of its first element
     int64_t numel = 0;       // padding included; ranks * shard_numel
     int64_t shard_numel = 0;
+    int64_t unit_numel = 0;
     std::vector<Segment> segments;  // whole parameters by ascending offset in the bucket
   };
   struct Element {
@@ -51,11 +68,20 @@ class BucketLayout {
   };
 
   // capacity_bytes counts fp32 gradients; the default of alignment_of is kAlignmentElements for all. Needs no tensors.
-  // ContractError without trainable parameters, for an empty one, and unless all numbers are positive.
-  BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes = kDefaultCapacityBytes,
+  // ContractError without trainable parameters, for an empty one, unless all numbers are positive, and for fewer lanes
+  // than ranks.
+  BucketLayout(const ParameterSet& parameters, const RankLayout& ranks, int64_t capacity_bytes = kDefaultCapacityBytes,
                const AlignmentOf& alignment_of = {});
 
-  int ranks() const { return ranks_; }
+  int ranks() const { return ranks_.ranks; }
+  int lanes() const { return ranks_.lanes; }
+  const std::vector<int>& stages() const { return ranks_.stages; }
+  int units_per_shard() const { return divide_up(lanes(), ranks()); }
+  // Where the shard of a rank begins in a bucket.
+  int64_t shard_begin(int bucket, int rank) const {
+    return shard_after_stages(rank, stages()) * this->bucket(bucket).shard_numel;
+  }
+  int rank_of_shard(int64_t shard) const;
   int64_t capacity_bytes() const { return capacity_bytes_; }
   int64_t numel() const { return numel_; }  // all buckets, padding included
   const std::vector<Bucket>& buckets() const { return buckets_; }
@@ -80,7 +106,7 @@ class BucketLayout {
     int64_t offset = 0;
   };
 
-  int ranks_;
+  RankLayout ranks_;
   int64_t capacity_bytes_;
   int64_t numel_ = 0;
   size_t frozen_bytes_ = 0;
@@ -118,7 +144,8 @@ class FlatBuckets {
   Tensor weight_shard(int bucket, int rank) const;                                             // (shard_numel)
   // Whether all ranks have the same memory for weights: a write of one rank is seen by all, and nothing is sent.
   bool weights_in_common() const { return weights_in_common_; }
-  void require_ranks(int ranks, const char* caller) const;  // ContractError unless the layout is for this many ranks
+  // ContractError unless the layout is for these ranks and stages.
+  void require_ranks(const ExchangeGroups& groups, const char* caller) const;
   // Sets the weights of frozen parameters to their initial values.
   void initialize_frozen(uint64_t seed, Backend& backend, Stream& stream);
   // Call when every trainable parameter's weight has changed.

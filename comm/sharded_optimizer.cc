@@ -59,11 +59,12 @@ void require_sizes(const StateValues& values, const Parameter& parameter) {
 
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
+ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, const ExchangeGroups& groups, Backend& backend, Stream& stream,
                                    Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded,
                                    Digests digests)
     : buckets_(buckets),
-      communicator_(communicator),
+      groups_(groups),
+      communicator_(groups.all()),
       backend_(backend),
       stream_(stream),
       gather_stream_(backend.create_stream()),
@@ -72,7 +73,7 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
       faults_(backend.make_tensor(DType::kI32, {1}, "faults of the optimizer state")) {
   validate(options_);
   backend_.upload(&kNoFault, faults_, stream_);
-  buckets.require_ranks(communicator.size(), "sharded_optimizer");
+  buckets.require_ranks(groups, "sharded_optimizer");
   const bool sharded = sharding_ == Sharding::kSharded;
   MANTISSA_CHECK(sharded || !buckets.weights_in_common(),
                  "[sharded_optimizer] replicated ranks write all weights each, and these have one copy in common");
@@ -88,11 +89,11 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
     sent.reserve(static_cast<size_t>(buckets_.size()));
     for (int bucket = 0; bucket < buckets_.size(); ++bucket) sent.push_back(buckets_.weight(bucket));
     if (!coded.weights.empty()) {
-      coded_ = std::make_unique<CodedGather>(buckets, communicator, backend, stream, *gather_stream_, coded.weights,
+      coded_ = std::make_unique<CodedGather>(buckets, groups, backend, stream, *gather_stream_, coded.weights,
                                              *coded.scales);
       for (const Tensor& rows : coded_->buffers()) sent.push_back(rows);
     }
-    registration_ = communicator.register_buffers(sent);
+    for (const auto& stage : groups.stages()) registrations_.push_back(stage.group->register_buffers(sent));
   }
   if (digests == Digests::kOn) make_pieces();
 }
@@ -157,16 +158,15 @@ void ShardedOptimizer::recompute_weights() {
   stream_.synchronize();  // it reads the number
 }
 
-std::unique_ptr<Work> ShardedOptimizer::gather_stored(int bucket) {
+std::unique_ptr<StagedWork> ShardedOptimizer::gather_stored(int bucket) {
   const Tensor mine = buckets_.weight_shard(bucket, communicator_.rank());
   if (has_codes(bucket)) backend_.copy(coded_->shard(bucket), mine, stream_);
-  const Shape rows{communicator_.size(), mine.numel()};
   gather_stream_->wait(*stream_.record());
-  return communicator_.all_gather(mine, buckets_.weight(bucket).view(rows), *gather_stream_);
+  return groups_.all_gather(buckets_.weight(bucket), *gather_stream_);
 }
 
 void ShardedOptimizer::share_weights(Form form, const std::function<void(int bucket)>& compute) {
-  std::vector<std::unique_ptr<Work>> gathers;
+  std::vector<std::unique_ptr<StagedWork>> gathers;
   if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // nobody reads the old weights
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
     compute(bucket);
@@ -182,6 +182,9 @@ void ShardedOptimizer::share_weights(Form form, const std::function<void(int buc
   }
   if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // all have written the new ones
   if (coded_) coded_->finish();
+  for (size_t stage = 1; stage < groups_.stages().size(); ++stage) {
+    for (const auto& gather : gathers) gather->advance();
+  }
   for (const auto& gather : gathers) gather->wait();
   if (!gathers.empty()) stream_.wait(*gather_stream_->record());
   buckets_.bump_versions();
@@ -217,7 +220,8 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
                  "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
   share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored,
                 [&](int bucket) { update(bucket, control, &reducer); });
-  if (has_digests()) backend_.run(SettleDigestsArgs{.records = digests_, .control = control}, stream_);
+  if (has_digests() && !pieces_.empty())
+    backend_.run(SettleDigestsArgs{.records = digests_, .control = control}, stream_);
 }
 
 template <typename T>
@@ -230,8 +234,8 @@ std::vector<StatePiece> ShardedOptimizer::pieces() const {
   std::vector<StatePiece> pieces;
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
     const StateTensors tensors = tensors_of(bucket);
-    const int64_t shard = buckets_.layout().bucket(bucket).shard_numel;
-    const int64_t begin = sharding_ == Sharding::kSharded ? 0 : communicator_.rank() * shard;
+    const int rank = communicator_.rank();
+    const int64_t begin = sharding_ == Sharding::kSharded ? 0 : buckets_.layout().shard_begin(bucket, rank);
     for (const Segment& segment : buckets_.layout().shard_segments(bucket, communicator_.rank())) {
       pieces.push_back({tensors.slice(begin + segment.offset, segment.count), &buckets_.parameters()[segment.parameter],
                         segment.begin, segment.count});

@@ -67,7 +67,7 @@ struct CodedGatherOptions {
 class ShardedOptimizer {
  public:
   // Everything passed by reference must outlive the optimizer, and so must coded.scales.
-  ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
+  ShardedOptimizer(FlatBuckets& buckets, const ExchangeGroups& groups, Backend& backend, Stream& stream,
                    Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded = {},
                    Digests digests = Digests::kOff);
 
@@ -151,7 +151,7 @@ class ShardedOptimizer {
   }
   // Shares this rank's part of every bucket; `compute` runs before a bucket is sent.
   void share_weights(Form form, const std::function<void(int bucket)>& compute);
-  std::unique_ptr<Work> gather_stored(int bucket);
+  std::unique_ptr<StagedWork> gather_stored(int bucket);
   // Notes faults of values that were not made by an update.
   template <typename T>
   void check_values(std::span<const T> values);
@@ -161,7 +161,8 @@ class ShardedOptimizer {
   }
 
   FlatBuckets& buckets_;
-  Communicator& communicator_;
+  const ExchangeGroups groups_;
+  Communicator& communicator_;  // all ranks
   Backend& backend_;
   Stream& stream_;                         // of the updates
   std::unique_ptr<Stream> gather_stream_;  // of the gathers, which overlap them
@@ -170,10 +171,10 @@ class ShardedOptimizer {
   std::vector<BucketState> states_;
   Tensor faults_;
   int64_t applied_steps_ = 0;
-  std::unique_ptr<CodedGather> coded_;  // null unless weights are gathered as codes
-  std::vector<DigestedPiece> pieces_;   // empty without digests
-  Tensor digests_, present_digests_;    // u8 of StateDigests: of updates; of take_digests()
-  Registration registration_;           // of the weights that are gathered
+  std::unique_ptr<CodedGather> coded_;       // null unless weights are gathered as codes
+  std::vector<DigestedPiece> pieces_;        // empty without digests
+  Tensor digests_, present_digests_;         // u8 of StateDigests: of updates; of take_digests()
+  std::vector<Registration> registrations_;  // of the weights that are gathered
 };
 
 // Bytes of the training state by category.

@@ -17,14 +17,14 @@ struct ShardedStateOptions {
 // Gradients and weights in buckets, their reduction, and this rank's shard of masters and moments.
 struct ShardedState {
   // Everything passed by reference must outlive the object, and so must options.coded.scales. Collective.
-  ShardedState(ParameterSet& parameters, const ShardedStateOptions& options, Communicator& transport, Backend& device,
-               Stream& queue)
-      : communicator(transport),
+  ShardedState(ParameterSet& parameters, const ShardedStateOptions& options, const ExchangeGroups& groups,
+               Backend& device, Stream& queue)
+      : communicator(groups.all()),
         backend(device),
         stream(queue),
         buckets(parameters, options.layout, device, options.sent),
-        reducer(buckets, transport, device, queue, options.reduction),
-        optimizer(buckets, transport, device, queue, options.reduction.sharding, options.adamw, options.coded,
+        reducer(buckets, groups, device, queue, options.reduction),
+        optimizer(buckets, groups, device, queue, options.reduction.sharding, options.adamw, options.coded,
                   options.digests) {}
 
   const ParameterSet& parameters() const { return buckets.parameters(); }

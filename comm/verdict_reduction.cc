@@ -20,26 +20,38 @@ void gather_records(const Tensor& mine, const Tensor& all, Communicator& communi
 
 }  // namespace
 
-VerdictReduction::VerdictReduction(Communicator& communicator, Backend& backend, Stream& stream)
-    : communicator_(communicator),
+VerdictReduction::VerdictReduction(const ExchangeGroups& groups, Backend& backend, Stream& stream)
+    : groups_(groups),
+      communicator_(groups.all()),
       backend_(backend),
       stream_(stream),
-      record_(backend.make_record<VerdictRecord>("verdict record")),
-      records_(backend.make_tensor(DType::kU8, {communicator.size() * kRecordBytes}, "verdict records")),
       plan_(backend.make_record<UpdatePlan>("update plan")),
       hold_(backend.make_tensor(DType::kI32, {1}, "update hold")),
       control_(backend.make_record<UpdateControl>("update control")),
       decision_(backend.make_record<UpdateDecision>("update decision")),
-      scratch_stats_(backend.make_stats(stream)) {}
+      scratch_stats_(backend.make_stats(stream)) {
+  for (const ExchangeGroups::Stage& stage : groups.stages()) {
+    mine_.push_back(backend.make_record<VerdictRecord>("verdict record"));
+    gathered_.push_back(backend.make_tensor(DType::kU8, {stage.members, kRecordBytes}, "verdict records"));
+  }
+}
 
 void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer, const Tensor& state_faults) {
+  backend_.run(RecordVerdictArgs{.losses = losses,
+                                 .stats = reducer.stats(),
+                                 .plan = plan_,
+                                 .record = mine_[0],
+                                 .state_faults = state_faults,
+                                 .rank = communicator_.rank()},
+               stream_);
+  for (size_t stage = 0; stage < mine_.size(); ++stage) {
+    gather_records(mine_[stage], gathered_[stage], *groups_.stages()[stage].group, backend_, stream_);
+    if (stage + 1 == mine_.size()) break;
+    backend_.run(FoldVerdictsArgs{.records = gathered_[stage], .record = mine_[stage + 1]}, stream_);
+  }
   backend_.run(
-      RecordVerdictArgs{
-          .losses = losses, .stats = reducer.stats(), .plan = plan_, .record = record_, .state_faults = state_faults},
-      stream_);
-  gather_records(record_, records_.view({communicator_.size(), kRecordBytes}), communicator_, backend_, stream_);
-  backend_.run(
-      DecideUpdateArgs{.records = records_, .plan = plan_, .hold = hold_, .control = control_, .decision = decision_},
+      DecideUpdateArgs{
+          .records = gathered_.back(), .plan = plan_, .hold = hold_, .control = control_, .decision = decision_},
       stream_);
 }
 
@@ -59,7 +71,8 @@ TensorStats VerdictReduction::stats_of(const Tensor& values) {
 bool VerdictReduction::holds_nan_sum(int64_t flat_index, const GradientReducer& reducer, const BucketLayout& layout) {
   for (size_t index = 0; index < layout.buckets().size(); ++index) {
     const BucketLayout::Bucket& bucket = layout.buckets()[index];
-    const int64_t offset = flat_index - bucket.flat_begin - communicator_.rank() * bucket.shard_numel;
+    const int64_t begin = layout.shard_begin(static_cast<int>(index), communicator_.rank());
+    const int64_t offset = flat_index - bucket.flat_begin - begin;
     if (offset < 0 || offset >= bucket.shard_numel) continue;
     return stats_of(reducer.result_shard(static_cast<int>(index)).slice(offset, 1)).nan_count > 0;
   }
@@ -76,14 +89,16 @@ Offender VerdictReduction::find_offender(const Verdict& verdict, GradientReducer
   const ParameterSet& parameters = buckets.parameters();
   for (int index = 0; index < parameters.size() && mine.own.parameter < 0; ++index) {
     if (!parameters[index].is_trainable) continue;
-    const Tensor sent = reducer.as_sent(parameters[index].gradient);
-    const TensorStats stats = stats_of(sent);
-    if (stats.first_bad == TensorStats::kNone) continue;
-    const Tensor element = sent.slice(stats.first_bad, 1);
-    mine.own = {.parameter = index,
-                .element = stats.first_bad,
-                .rank = communicator_.rank(),
-                .is_nan = stats_of(element).nan_count > 0};
+    for (const Tensor& sent : reducer.as_sent(parameters[index])) {
+      const TensorStats stats = stats_of(sent);
+      const bool is_first = mine.own.parameter < 0 || stats.first_bad < mine.own.element;
+      if (stats.first_bad == TensorStats::kNone || !is_first) continue;
+      const Tensor element = sent.slice(stats.first_bad, 1);
+      mine.own = {.parameter = index,
+                  .element = stats.first_bad,
+                  .rank = communicator_.rank(),
+                  .is_nan = stats_of(element).nan_count > 0};
+    }
   }
 
   Offender first;

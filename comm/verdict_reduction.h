@@ -1,8 +1,9 @@
 // The small exchanges that end the passes of a step. All are queued on the stream; the host does not wait.
 //
-// VerdictReduction: one gather of the statistics of this rank's gradient shards; every rank folds the same records in
-// rank order into the same decision. It stays on the device, where it drives the update; the host reads it later.
-// Replicated gradients are recorded by shards as well, so that each element counts once.
+// VerdictReduction: the statistics of this rank's gradient shards, gathered and added up in the groups of each stage of
+// an exchange. The sums are exact, so every rank makes the same decision of them, for any number of ranks and stages.
+// It stays on the device, where it drives the update; the host reads it later. Replicated gradients are recorded by
+// shards as well, so that each element counts once.
 //
 // AmaxExchange: one gather of the amaxes for delayed scaling; every rank makes the same scales of them.
 #pragma once
@@ -25,7 +26,7 @@ struct Offender {
 class VerdictReduction {
  public:
   // Everything passed by reference must outlive the object.
-  VerdictReduction(Communicator& communicator, Backend& backend, Stream& stream);
+  VerdictReduction(const ExchangeGroups& groups, Backend& backend, Stream& stream);
 
   // Queues the upload of what the next decide() assumes.
   void plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
@@ -52,10 +53,11 @@ class VerdictReduction {
   // Whether this rank holds the sum at `flat_index` and it is NaN.
   bool holds_nan_sum(int64_t flat_index, const GradientReducer& reducer, const BucketLayout& layout);
 
-  Communicator& communicator_;
+  const ExchangeGroups groups_;
+  Communicator& communicator_;  // all ranks
   Backend& backend_;
   Stream& stream_;
-  Tensor record_, records_;  // VerdictRecord: this rank's; all ranks'
+  std::vector<Tensor> mine_, gathered_;  // VerdictRecords by stage: this rank's, with what it has gathered before; all
   Tensor plan_, hold_, control_, decision_;
   Tensor scratch_stats_;
 };

@@ -22,6 +22,16 @@ void parallel_blocks(int64_t n, const Body& body) {
   });
 }
 
+// The same for each of `parts` equal parts of [0, n): calls body(begin, count, block), blocks numbered part by part.
+template <typename Body>
+void parallel_blocks_of_parts(int64_t n, int64_t parts, const Body& body) {
+  const int64_t size = n / parts, blocks = divide_up(size, kBlockElements);
+  parallel_for(parts * blocks, [&](int64_t block) {
+    const int64_t within = block % blocks * kBlockElements;
+    body(block / blocks * size + within, std::min(kBlockElements, size - within), block);
+  });
+}
+
 // Calls body(row) for rows of `columns` elements, in parallel if there is enough work.
 template <typename Body>
 void parallel_rows(int64_t rows, int64_t columns, const Body& body) {

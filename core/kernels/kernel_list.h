@@ -47,6 +47,7 @@ using Kernels = KernelList<          //
     struct TensorStatsArgs,        // reduction
     struct SumContributionsArgs,   //
     struct RecordVerdictArgs,      //
+    struct FoldVerdictsArgs,       //
     struct DecideUpdateArgs,       //
     struct DigestArgs,             //
     struct ExponentHistogramArgs,  // probe

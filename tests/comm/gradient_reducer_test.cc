@@ -19,26 +19,11 @@
 namespace mantissa {
 namespace {
 
+using testing::expected_sum;
 using testing::ReducerTest;
+using testing::round_to;
 using testing::toy_gradient;
 using testing::TrainingRank;
-
-float round_to(DType dtype, float value) {
-  return dispatch(dtype, [&]<typename T>() { return to_float(from_float<T>(value)); });
-}
-
-// The definition of a reduction, for one element.
-float expected_sum(const ReducerConfig& config, int ranks, int parameter, int64_t element,
-                   const testing::GradientFunction& gradient = toy_gradient) {
-  if (ranks == 1) return gradient(0, parameter, element);
-  const WireScale scale = wire_scale(config, ranks);
-  float sum = round_to(config.wire, gradient(0, parameter, element) * scale.before);
-  for (int rank = 1; rank < ranks; ++rank) {
-    sum += round_to(config.wire, gradient(rank, parameter, element) * scale.before);
-    if (config.accumulation == Accumulation::kWire) sum = round_to(config.wire, sum);
-  }
-  return sum * scale.after;
-}
 
 // The number of elements of the result, on this rank, that differ from expected(parameter, element).
 int64_t count_wrong(const TrainingRank& rank, const auto& expected) {
@@ -139,7 +124,7 @@ TEST_P(ReducerTest, AsSentIsTheWireValue) {
   run([&](Communicator& communicator) {
     TrainingRank rank(communicator, config());
     rank.reduce();
-    const Tensor sent = rank.reducer->as_sent(rank.parameters[3].gradient);
+    const Tensor sent = rank.reducer->as_sent(rank.parameters[3]).at(0);
     ASSERT_EQ(sent.dtype(), ranks() > 1 ? config().wire : DType::kF32);
     const float before = wire_scale(config(), ranks()).before;
     dispatch(sent.dtype(), [&]<typename T>() {
@@ -373,7 +358,7 @@ TEST(Reducer, MisuseIsRefused) {
     EXPECT_THROW(reducer.begin(), ContractError);
     EXPECT_THROW(reducer.result(0), ContractError);
     EXPECT_THROW(reducer.stats(), ContractError);
-    EXPECT_THROW(reducer.as_sent(rank.parameters[0].gradient), ContractError);
+    EXPECT_THROW(reducer.as_sent(rank.parameters[0]), ContractError);
     reducer.ready(rank.parameters[8]);
     EXPECT_THROW(reducer.ready(rank.parameters[8]), ContractError);
     ParameterSet others;

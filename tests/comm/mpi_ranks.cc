@@ -133,14 +133,17 @@ TEST(MpiCommunicator, RefusesPiecesThatAnMpiCountCannotExpress) {
 }
 
 // Trains some toy steps. Returns the hash of the weights and the sum of squares of the last gradient.
-std::pair<uint64_t, double> train(Communicator& communicator, const ReducerConfig& config) {
-  testing::TrainingRank rank(communicator, config);
-  const bool one_node = communicator.shares_node_memory() && communicator.local_size() == communicator.size();
-  const bool in_place = one_node && communicator.size() > 1;
-  EXPECT_EQ(rank.reducer->path(), in_place ? ContributionPath::kInPlace : ContributionPath::kExchanged);
-  EXPECT_EQ(rank.buckets->weights_in_common(), in_place && config.sharding == Sharding::kSharded);
+std::pair<uint64_t, double> train(const ExchangeGroups& groups, const ReducerConfig& config, int lanes) {
+  testing::TrainingRank rank(groups, config, DType::kBF16, testing::kToyCapacityBytes, {}, lanes);
+  Communicator& communicator = groups.all();
+  const Communicator& first = *groups.stages()[0].group;
+  const bool in_place = first.shares_node_memory() && first.local_size() == first.size() && first.size() > 1;
+  const bool is_alone = communicator.size() == 1 && lanes > 1;
+  EXPECT_EQ(rank.reducer->path(), in_place || is_alone ? ContributionPath::kInPlace : ContributionPath::kExchanged);
+  EXPECT_EQ(rank.buckets->weights_in_common(),
+            in_place && groups.stages().size() == 1 && config.sharding == Sharding::kSharded);
   VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
-  ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, config.sharding, {});
+  ShardedOptimizer optimizer(*rank.buckets, groups, *rank.backend, *rank.stream, config.sharding, {});
   optimizer.initialize(5);
   double sum_squares = 0.0;
   for (int step = 0; step < 3; ++step) {
@@ -151,19 +154,27 @@ std::pair<uint64_t, double> train(Communicator& communicator, const ReducerConfi
   return {hash_weights(rank.parameters, *rank.backend, *rank.stream), sum_squares};
 }
 
-TEST(MpiCommunicator, TrainsBitForBitLikeRanksAsThreads) {
+// By every exchange, on a real node and on pretended nodes, with a lane for each rank and with seven.
+TEST(MpiCommunicator, TrainsBitForBitLikeOneRankAsAThread) {
   const auto communicator = create_communicator("mpi");
   const auto on_nodes = create_mpi_communicator({.ranks_per_node = 2});
+  const int node_ranks = find_node_ranks(*on_nodes);
+  EXPECT_EQ(node_ranks, expected_ranks == 3 ? 0 : std::min(2, expected_ranks));
+  std::vector<ExchangeGroups> exchanges{*communicator, *on_nodes};
+  for (Communicator* const ranks : {communicator.get(), on_nodes.get()}) {
+    exchanges.emplace_back(*ranks, exchange_stages(Exchange::kHalving, ranks->size(), 0));
+  }
+  if (node_ranks > 0) {
+    exchanges.emplace_back(*on_nodes, exchange_stages(Exchange::kHierarchical, expected_ranks, node_ranks));
+  }
   for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-      const ReducerConfig config{.wire = wire, .sharding = sharding};
-      std::pair<uint64_t, double> expected;
-      run_ranks(communicator->size(), [&](Communicator& local) {
-        const auto outcome = train(local, config);
-        if (local.rank() == 0) expected = outcome;
-      });
-      EXPECT_EQ(train(*communicator, config), expected);
-      EXPECT_EQ(train(*on_nodes, config), expected);
+      for (const int lanes : {expected_ranks, 7}) {
+        const ReducerConfig config{.wire = wire, .sharding = sharding};
+        std::pair<uint64_t, double> expected;
+        run_ranks(1, [&](Communicator& alone) { expected = train(alone, config, lanes); });
+        for (const ExchangeGroups& groups : exchanges) EXPECT_EQ(train(groups, config, lanes), expected);
+      }
     }
   }
 }

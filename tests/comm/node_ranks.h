@@ -11,6 +11,7 @@
 #include "comm/gradient_reducer.h"
 #include "comm/local/local_communicator.h"
 #include "comm/node/node_exchange.h"
+#include "tests/comm/training_rank.h"
 
 namespace mantissa::testing {
 
@@ -48,6 +49,22 @@ class NodeCommunicator : public ForwardingCommunicator {
 
   NodeExchanges exchanges_;
 };
+
+inline float round_to(DType dtype, float value) {
+  return dispatch(dtype, [&]<typename T>() { return to_float(from_float<T>(value)); });
+}
+
+// The definition of a reduction, for one element.
+inline float expected_sum(const ReducerConfig& config, int lanes, int parameter, int64_t element,
+                          const GradientFunction& gradient = toy_gradient) {
+  if (lanes == 1) return gradient(0, parameter, element);
+  const WireScale scale = wire_scale(config, lanes);
+  const auto leaf = [&](int lane) { return round_to(config.wire, gradient(lane, parameter, element) * scale.before); };
+  const auto round = [&](float sum) {
+    return config.accumulation == Accumulation::kWire ? round_to(config.wire, sum) : sum;
+  };
+  return tree_sum(0, lanes, leaf, round) * scale.after;
+}
 
 class ReducerTest : public ::testing::TestWithParam<std::tuple<int, DType, Accumulation, Sharding, ContributionPath>> {
  protected:

@@ -25,7 +25,7 @@
 
 namespace mantissa::testing {
 
-// Sizes around the alignment of 64, below and above a bucket's capacity; two working dtypes. 19,264 elements.
+// Sizes around the alignment of 64, below and above a bucket's capacity; two working dtypes. 19,261 elements.
 inline void add_toy_parameters(ParameterSet& parameters, DType low = DType::kBF16) {
   const Init normal{.kind = Init::Kind::kNormal, .stddev = 0.5f};
   parameters.add("embedding.weight", {101, 64}, normal).working_dtype = low;
@@ -56,33 +56,53 @@ inline float toy_gradient(int rank, int parameter, int64_t element) {
   return word >> 63 ? -magnitude : magnitude;
 }
 
+// The definition of the sum over lanes [begin, end): leaf(lane) in fp32, and round() after every addition.
+inline float tree_sum(
+    int begin, int end, const std::function<float(int)>& leaf,
+    const std::function<float(float)>& round = [](float sum) { return sum; }) {
+  if (end - begin == 1) return leaf(begin);
+  int left = 1;  // the largest power of two below the number of lanes
+  while (2 * left < end - begin) left *= 2;
+  return round(tree_sum(begin, begin + left, leaf, round) + tree_sum(begin + left, end, leaf, round));
+}
+
 struct TrainingRank {
-  TrainingRank(Communicator& given, const ReducerConfig& config, DType low = DType::kBF16,
-               int64_t capacity_bytes = kToyCapacityBytes, const BucketLayout::AlignmentOf& alignment_of = {})
-      : communicator(given), backend(create_backend("cpu")), stream(backend->create_stream()) {
+  TrainingRank(const ExchangeGroups& groups, const ReducerConfig& config, DType low = DType::kBF16,
+               int64_t capacity_bytes = kToyCapacityBytes, const BucketLayout::AlignmentOf& alignment_of = {},
+               int lanes = 0)
+      : communicator(groups.all()), backend(create_backend("cpu")), stream(backend->create_stream()) {
     add_toy_parameters(parameters, low);
     buckets = std::make_unique<FlatBuckets>(
-        parameters, BucketLayout(parameters, communicator.size(), capacity_bytes, alignment_of), *backend,
-        SentBuckets{
-            .communicator = &communicator, .gradients = true, .weights = config.sharding == Sharding::kSharded});
-    reducer = std::make_unique<GradientReducer>(*buckets, communicator, *backend, *stream, config);
+        parameters,
+        BucketLayout(parameters, {communicator.size(), lanes, groups.sizes()}, capacity_bytes, alignment_of), *backend,
+        SentBuckets{.communicator = groups.stages()[0].group,
+                    .gradients = true,
+                    .weights = config.sharding == Sharding::kSharded && groups.stages().size() == 1});
+    reducer = std::make_unique<GradientReducer>(*buckets, groups, *backend, *stream, config);
   }
 
-  // Stands in for the backward pass of one parameter.
+  // Stands in for the backward pass of one parameter. With as many lanes as ranks, a rank is a lane.
   void write_gradient(int parameter, const GradientFunction& gradient) {
+    write_gradient(parameter, gradient, communicator.rank());
+  }
+  void write_gradient(int parameter, const GradientFunction& gradient, int lane) {
     Parameter& target = parameters[parameter];
     float* values = target.gradient.data<float>();
-    for (int64_t i = 0; i < target.numel(); ++i) values[i] = gradient(communicator.rank(), parameter, i);
+    for (int64_t i = 0; i < target.numel(); ++i) values[i] = gradient(lane, parameter, i);
     target.gradient_written = true;
   }
   // A whole reduction; parameters become ready in reverse order of use.
   void reduce(const GradientFunction& gradient = toy_gradient) {
     parameters.forget_gradients();
     reducer->begin();
-    for (int parameter = parameters.size() - 1; parameter >= 0; --parameter) {
-      write_gradient(parameter, gradient);
-      reducer->ready(parameters[parameter]);
-      reducer->progress();
+    const OwnLanes lanes = reducer->lanes();
+    for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) {
+      if (lane > lanes.begin) reducer->next_lane();
+      for (int parameter = parameters.size() - 1; parameter >= 0; --parameter) {
+        write_gradient(parameter, gradient, static_cast<int>(lane));
+        reducer->ready(parameters[parameter]);
+        reducer->progress();
+      }
     }
     reducer->finish();
   }
@@ -134,11 +154,11 @@ constexpr uint64_t kSeed = 11;
 const AdamWOptions kOptions{.beta2 = 0.95f, .weight_decay = 0.1f};
 
 struct OptimizedRank : TrainingRank {
-  OptimizedRank(Communicator& communicator, const ReducerConfig& config, const AdamWOptions& options = kOptions,
-                DType low = DType::kBF16, int64_t capacity_bytes = kToyCapacityBytes)
-      : TrainingRank(communicator, config, low, capacity_bytes, state_alignment(options)),
+  OptimizedRank(const ExchangeGroups& groups, const ReducerConfig& config, const AdamWOptions& options = kOptions,
+                DType low = DType::kBF16, int64_t capacity_bytes = kToyCapacityBytes, int lanes = 0)
+      : TrainingRank(groups, config, low, capacity_bytes, state_alignment(options), lanes),
         adamw(options),
-        optimizer(*buckets, communicator, *backend, *stream, config.sharding, options) {}
+        optimizer(*buckets, groups, *backend, *stream, config.sharding, options) {}
 
   void step(const GradientFunction& gradient = toy_gradient, double learning_rate = 1e-2, double unscale = 1.0) {
     reduce(gradient);

@@ -86,8 +86,7 @@ TEST_P(VerdictTest, NormIsThatOfTheSumWhicheverModeHoldsIt) {
   double expected = 0.0;
   for (int parameter = 0; parameter < parameters.size(); ++parameter) {
     for (int64_t element = 0; element < parameters[parameter].numel(); ++element) {
-      float sum = toy_gradient(0, parameter, element);
-      for (int rank = 1; rank < ranks; ++rank) sum += toy_gradient(rank, parameter, element);
+      const float sum = testing::tree_sum(0, ranks, [&](int rank) { return toy_gradient(rank, parameter, element); });
       expected += static_cast<double>(sum) * static_cast<double>(sum);
     }
   }
@@ -242,13 +241,13 @@ TEST(Verdict, InfinitiesThatCancelAreNanButNamedByTheirRank) {
   EXPECT_TRUE(outcome.verdict.found_nan);  // in the sum
 }
 
-TEST(Verdict, FoldKeepsTheOrderOfRanks) {
-  const VerdictRecord records[] = {
-      {.stats = {.first_bad = 90, .inf_count = 1, .sum_squares = 1.0}, .loss_sum = 1.0},
-      {.stats = {.first_bad = 40, .nan_count = 2, .sum_squares = 2.0}, .loss_sum = 2.0},
-      {.stats = {.sum_squares = 4.0}, .loss_sum = 4.0},
-  };
-  const Verdict verdict = fold_verdict(records, 3);
+TEST(Verdict, FoldAddsTheRecordsOfRanks) {
+  VerdictRecord records[3];
+  records[0].add({.first_bad = 90, .inf_count = 1, .sum_squares = 1.0});
+  records[1].add({.first_bad = 40, .nan_count = 2, .sum_squares = 2.0});
+  records[2].add({.sum_squares = 4.0});
+  for (int rank = 0; rank < 3; ++rank) records[rank].loss.add(1 << rank);
+  const Verdict verdict = to_verdict(fold_records(records, 3));
   EXPECT_EQ(verdict.loss_sum, 7.0);
   EXPECT_EQ(verdict.first_bad, 40);
   EXPECT_EQ(verdict.sum_squares, 7.0);
@@ -259,12 +258,13 @@ TEST(Verdict, FoldKeepsTheOrderOfRanks) {
 
 TEST(Verdict, TheFirstRankThatAsksToStopIsHeard) {
   VerdictRecord records[3];
-  records[1].stop_request = 12;
-  records[2].stop_request = 15;
-  const Verdict verdict = fold_verdict(records, 3);
+  for (const auto& [rank, request] : {std::pair{0, 0}, {1, 12}, {2, 15}}) {
+    complete_record(records[rank], rank, request, 0);
+  }
+  const Verdict verdict = to_verdict(fold_records(records, 3));
   EXPECT_EQ(verdict.stop_request, 12);
   EXPECT_EQ(verdict.stop_rank, 1);
-  EXPECT_EQ(fold_verdict(records, 1).stop_request, 0);
+  EXPECT_EQ(to_verdict(fold_records(records, 1)).stop_request, 0);
 }
 
 TEST(Verdict, AFiniteVerdictHasNoOffender) {

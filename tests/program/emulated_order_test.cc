@@ -1,6 +1,8 @@
 // The whole program on the emulated GPU. It draws every order left open by a real GPU from a seed.
 #include <gtest/gtest.h>
 
+#include <fmt/core.h>
+
 #include <cstdlib>
 #include <map>
 
@@ -19,6 +21,18 @@ TEST(EmulatedGpu, TheOrderOfThreadsAndStreamsChangesNoBit) {
     EXPECT_EQ(run.hashes(3), first) << seed;
   }
   ASSERT_EQ(unsetenv("MANTISSA_EMULATION_SEED"), 0);
+}
+
+// With the same lanes, on one to three ranks and by every exchange between them.
+TEST(EmulatedGpu, TheNumberOfRanksChangesNoBit) {
+  std::map<std::string, std::string> one;
+  for (const auto& [ranks, exchange] : {std::pair{1, "direct"}, {2, "direct"}, {2, "halving"}, {3, "direct"}}) {
+    const SmallRun run(fmt::format("lanes_{}_{}", ranks, exchange));
+    run.train(ranks, gpu_settings({"train.steps=3", "optimizer.warmup_steps=1", "model.dropout=0.1", "train.lanes=3",
+                                   fmt::format("comm.exchange={}", exchange)}));
+    if (one.empty()) one = run.hashes(3);
+    EXPECT_EQ(run.hashes(3).at("model.safetensors"), one.at("model.safetensors")) << ranks << " ranks, " << exchange;
+  }
 }
 
 }  // namespace

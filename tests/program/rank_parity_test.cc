@@ -1,4 +1,5 @@
 // The number of ranks, the wire and the sharding do not change what is learnt.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -71,6 +72,37 @@ TEST(RankParity, AccumulationInTheWireDtypeStaysClose) {
   EXPECT_GT(largest_difference(exact, wire), 0.0);
   EXPECT_NE(wire, losses_of("acc_bf16", 3, {"precision.compute=fp32", "comm.wire_dtype=bf16"}));  // not the fp32 sum
   EXPECT_LE(largest_difference(exact, wire), 8 * std::ldexp(1.0, -9));  // rounded again after each addition
+}
+
+// 4 -> 3 -> 1 -> 2 processes: the weights of the run that was never stopped, and of one process with as many lanes.
+TEST(RankParity, ARunGoesOnWithOtherRanksToTheSameBits) {
+  const std::vector<std::string> settings = {"precision.compute=bf16", "train.global_batch=8", "model.dropout=0.1",
+                                             "train.eval_interval=4"};
+  const SmallRun whole("lanes_whole"), alone("lanes_alone"), elastic("lanes_elastic");
+  whole.train(4, with(settings, {"train.steps=8"}));
+  alone.train(1, with(settings, {"train.steps=8", "train.lanes=4"}));
+  for (const auto& [ranks, stop] : {std::pair{4, 2}, {3, 4}, {1, 6}, {2, 8}}) {
+    const std::string exchange = ranks == 2 ? "halving" : "auto";
+    const Outcome outcome = elastic.train(
+        ranks,
+        with(settings, {"train.steps=8", fmt::format("train.stop_at_step={}", stop), "comm.exchange=" + exchange}));
+    EXPECT_NE(outcome.output.find("= 4 lanes x 1 micro-batch x 2"), std::string::npos) << outcome.output;
+    EXPECT_EQ(outcome.output.find("its bits are not"), std::string::npos) << outcome.output;
+  }
+  for (const SmallRun* const run : {&alone, &elastic}) {
+    EXPECT_EQ(run->hashes(8).at("model.safetensors"), whole.hashes(8).at("model.safetensors")) << run->folder();
+    EXPECT_EQ(run->losses(), whole.losses()) << run->folder();
+  }
+}
+
+TEST(RankParity, MoreRanksThanLanesAreToldThatTheirBitsAreOthers) {
+  const SmallRun run("lanes_more");
+  run.train(1, {"train.steps=4", "train.stop_at_step=2"});
+  const Outcome outcome = run.train(2, {"train.steps=4"});
+  EXPECT_NE(outcome.output.find("the run had 1 lane and has 2 from here on"), std::string::npos) << outcome.output;
+  const Outcome refused = run.try_train(2, {"train.steps=4", "train.lanes=1", "checkpoint.resume=none"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.output.find("train.lanes = 1"), std::string::npos) << refused.output;
 }
 
 // Ranks of one machine share memory, say so, and take the predicted memory.

@@ -180,17 +180,21 @@ std::string model_fingerprint(const Config& config) {
 }
 
 std::vector<std::string> training_differences(const Config& saved, const Config& now) {
-  static constexpr std::array<std::string_view, 21> kOfAStart = {
+  static constexpr std::array<std::string_view, 22> kOfAStart = {
       "device",          "train.stop_at_step", "train.log_interval",
       "train.run_dir",   "train.threads",      "train.micro_batch",
       "comm.backend",    "checkpoint.",        "faults.",
       "test.",           "comm.bucket_mib",    "cuda.",
       "train.recompute", "train.pin_threads",  "train.packed_weights",
       "comm.gather",     "train.measure_peak", "train.max_minutes",
-      "watchdog.",       "integrity.",         "straggler."};
+      "comm.exchange",   "watchdog.",          "integrity.",
+      "straggler."};
   const bool tail_changes = sets_tail_aside(saved) != sets_tail_aside(now);
   const AdaptiveOptions& watched = now.precision_adaptive.options;
+  const int lanes = saved.train.lanes > 0 ? saved.train.lanes : saved.train.kept_lanes;
+  const bool keeps_lanes = now.train.lanes == 0 || now.train.lanes == lanes;
   const auto shapes_training = [&](const std::string& path) {
+    if (path == "train.lanes") return !keeps_lanes;
     const bool decides_on_tail = path == "data.validation" || path == "train.eval_interval";
     const bool decides_on_level = (watched.stalled_evaluations > 0 && path.starts_with("train.eval_")) ||
                                   (watched.underflow_share > 0.0 && path == "probe.interval") ||

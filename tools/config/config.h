@@ -80,12 +80,17 @@ struct EvaluationConfig {
   int64_t limit = 0;            // questions, or windows of the text, from the start; 0: all
 };
 
+constexpr int kMostLanes = 1 << 16;
+
 struct TrainConfig {
   int64_t steps = 1000;
   int64_t stop_at_step = 0;  // end the program there, with a checkpoint; schedules keep to `steps`. 0: at `steps`
   double max_minutes = 0.0;  // save and end the program within this time; 0: no limit
   int64_t global_batch = 8;  // sequences in a step, over all ranks and micro-batches
   int64_t micro_batch = 4;   // sequences that a rank runs at a time
+  // Parts of the global batch with a gradient each in the sum over ranks (comm/gradient_reducer.h). 0: as many as the
+  // continued checkpoint has (kept_lanes, not a setting), but at least the ranks.
+  int lanes = 0, kept_lanes = 0;
   Recompute recompute = Recompute::kNone;
   PackedWeights packed_weights = PackedWeights::kAuto;
   uint64_t seed = 1;
@@ -105,6 +110,8 @@ struct TrainConfig {
 
   // The step at which this start of the program ends.
   int64_t last_step() const { return stop_at_step > 0 ? std::min(stop_at_step, steps) : steps; }
+  // The number of lanes of a job of `ranks` ranks.
+  int lanes_of(int ranks) const { return lanes > 0 ? lanes : std::max(kept_lanes, ranks); }
   // Whether steps of `ranks` ranks read the same weights several times, and may keep them packed meanwhile.
   bool keeps_packed_weights(int ranks) const {
     return packed_weights == PackedWeights::kAuto && global_batch > micro_batch * ranks;
@@ -142,6 +149,7 @@ struct ScalerSettings {
 struct CommConfig {
   std::string backend = "auto";  // auto: mpi when started by mpirun or srun, else local
   ReducerConfig reducer;
+  Exchange exchange = Exchange::kAuto;
   WeightGather gather = WeightGather::kWorking;
   double bucket_mib = 4.0;  // of fp32 gradients
 
@@ -355,7 +363,7 @@ std::vector<std::string> settings_named(std::string name);
 // without an effect are not errors: see tools/train/ineffective_settings.h.
 void validate(const Config& config, const ConfigOrigins& origins = {});
 
-// Checks what depends on the number of ranks: batch sizes, and ranks named in injected faults.
+// Checks what depends on the number of ranks: lanes, batch sizes, and ranks named in injected faults.
 void validate_for_ranks(const Config& config, int ranks, const ConfigOrigins& origins = {});
 
 // Puts the place where a setting was written, if known, in front of a message that starts with the setting's path

@@ -35,6 +35,10 @@ constexpr Name<GemmSelection> kGemmSelection[] = {{"timed", GemmSelection::kTime
 constexpr Name<NarrowMath> kNarrowMath[] = {{"auto", NarrowMath::kAuto}, {"emulated", NarrowMath::kEmulated}};
 constexpr Name<Sharding> kSharding[] = {{"sharded", Sharding::kSharded}, {"replicated", Sharding::kReplicated}};
 constexpr Name<Accumulation> kAccumulation[] = {{"fp32", Accumulation::kFp32}, {"wire", Accumulation::kWire}};
+constexpr Name<Exchange> kExchange[] = {{"auto", Exchange::kAuto},
+                                        {"direct", Exchange::kDirect},
+                                        {"hierarchical", Exchange::kHierarchical},
+                                        {"halving", Exchange::kHalving}};
 constexpr Name<WeightGather> kGather[] = {{"working", WeightGather::kWorking}, {"fp8", WeightGather::kF8}};
 constexpr Name<ScalerChoice> kScalerMode[] = {{"auto", ScalerChoice::kAuto},
                                               {"none", ScalerChoice::kNone},
@@ -138,6 +142,7 @@ void bind_train(ConfigVisitor& v, TrainConfig& c) {
   v.scalar("stop_at_step", integer_field<int64_t>(c.stop_at_step, 0, kMaxSteps));
   v.scalar("max_minutes", real_field(c.max_minutes, RealRange{.min = 0.0, .max = 1e7}));
   v.scalar("global_batch", integer_field<int64_t>(c.global_batch, 1, 1 << 30));
+  v.scalar("lanes", auto_or(c.lanes, integer_field(c.lanes, 1, kMostLanes)));
   v.scalar("micro_batch", integer_field<int64_t>(c.micro_batch, 1, 1 << 20));
   v.scalar("recompute", choice_field(c.recompute, names::kRecompute));
   v.scalar("packed_weights", choice_field(c.packed_weights, names::kPackedWeights));
@@ -206,6 +211,7 @@ void bind_comm(ConfigVisitor& v, CommConfig& c) {
   v.scalar("backend", text_field(c.backend));
   v.scalar("wire_dtype", choice_field(c.reducer.wire, names::kFloat));
   v.scalar("accumulate", choice_field(c.reducer.accumulation, names::kAccumulation));
+  v.scalar("exchange", choice_field(c.exchange, names::kExchange));
   v.scalar("gather", choice_field(c.gather, names::kGather));
   v.scalar("bucket_mib", real_field(c.bucket_mib, {.min = kMinBucketMib, .max = 65536.0}));
 }

@@ -169,6 +169,19 @@ ScalarField real_field(T& target, RealRange range = {}) {
                       [range](T value) { return range.contains(static_cast<double>(value)); });
 }
 
+// A field of numbers that also takes "auto", kept as 0.
+template <typename T>
+ScalarField auto_or(T& target, const ScalarField& number) {
+  return {.expected = number.expected + ", or auto",
+          .get = [&target, number] { return target == T{} ? "auto" : number.get(); },
+          .set =
+              [&target, number](const ConfigNode& node) {
+                if (node.kind != ConfigNode::Kind::kScalar || node.text != "auto") return number.set(node);
+                target = T{};
+                return true;
+              }};
+}
+
 // The field of a scalar whose text `parse` turns into the value, if it is one.
 template <typename T, typename Get, typename Parse>
 ScalarField parsed_field(T& target, std::string expected, Get get, Parse parse) {

@@ -346,12 +346,18 @@ void validate(const Config& c, const ConfigOrigins& origins) {
 
 void validate_for_ranks(const Config& c, int ranks, const ConfigOrigins& origins) {
   Problems p(c, origins);
-  const int64_t per_round = c.train.micro_batch * ranks;
-  p.refuse_if(
-      c.train.global_batch % per_round != 0,
-      "{} is not a multiple of ranks × micro-batch = {} × {} = {}; every rank must get the same number of whole "
-      "micro-batches: change {}, train.global_batch or the number of ranks",
-      p.setting("train.global_batch"), ranks, c.train.micro_batch, per_round, p.setting("train.micro_batch"));
+  const int lanes = c.train.lanes_of(ranks);
+  const int64_t per_round = c.train.micro_batch * lanes;
+  p.refuse_if(c.train.lanes > 0 && c.train.lanes < ranks,
+              "{} is less than the {} of this job, and each rank needs a lane at least: start fewer ranks, or give a "
+              "multiple of the ranks",
+              p.setting("train.lanes"), counted(ranks, "rank"));
+  p.refuse_if(c.train.global_batch % per_round != 0,
+              "{} is not a multiple of {} × micro-batch = {} × {} = {}; every {} must get the same number of whole "
+              "micro-batches: change {}, train.global_batch or {}",
+              p.setting("train.global_batch"), lanes == ranks ? "ranks" : "lanes", lanes, c.train.micro_batch,
+              per_round, lanes == ranks ? "rank" : "lane", p.setting("train.micro_batch"),
+              lanes == ranks ? "the number of ranks" : "train.lanes");
   const auto check_rank = [&](const char* list, size_t i, int rank) {
     p.refuse_if(rank >= ranks, "{}, but the job has {}", p.setting(fmt::format("test.{}[{}].rank", list, i)),
                 counted(ranks, "rank"));

@@ -91,14 +91,20 @@ class GradientProbe {
                 Stream& stream);
 
   // Call after the reducer's finish(), before anything else uses the gradients. Also sums them in fp32, if several
-  // ranks summed them in 16 bits. Collective.
+  // ranks of a lane each summed them in 16 bits in one stage. Collective.
   void measure();
   // For each parameter: its summed gradient and, if the exchange rounds, the sent gradient and the sum's error. Blocks.
   std::vector<ProbeRow> rows();
   size_t size_bytes() const { return rounds() ? received_.size_bytes() + exact_.size_bytes() : 0; }
 
  private:
-  bool rounds() const { return communicator_.size() > 1 && reducer_.config().wire != DType::kF32; }
+  // Whether there is an exchange that rounds, and its contributions are at hand: with several lanes a rank, they are
+  // added up before; with several stages, they come from some of the ranks only.
+  bool rounds() const {
+    const BucketLayout& layout = buckets_.layout();
+    return communicator_.size() > 1 && layout.lanes() == layout.ranks() && layout.stages().size() == 1 &&
+           reducer_.config().wire != DType::kF32;
+  }
   // This rank's shard of the bucket's gradients, summed in fp32.
   Tensor exact_sum(int bucket);
 

@@ -22,10 +22,18 @@
 namespace mantissa {
 namespace {
 
+// Before lanes were introduced, ranks were lanes.
+int lanes_of(const Checkpoint& checkpoint) {
+  return checkpoint.state.at(checkpoint.state.contains("lanes") ? "lanes" : "ranks");
+}
+
 // The settings that a checkpoint was trained with.
 Config saved_config(const Checkpoint& checkpoint) {
   try {
-    return parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/" + kManifestName);
+    const std::string text = checkpoint.state.at("config");
+    Config saved = parse_config(text, checkpoint.folder + "/" + kManifestName);
+    saved.train.kept_lanes = lanes_of(checkpoint);
+    return saved;
   } catch (const ConfigError& error) {  // of the checkpoint, not of this run
     throw CheckpointError(error.what());
   }
@@ -205,6 +213,23 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   return resume_point_on_all_ranks(config, chosen, communicator, is_named);
 }
 
+int find_kept_lanes(const Config& config, Communicator& communicator) {
+  int lanes = 0;
+  if (communicator.rank() == 0) {
+    try {
+      const CheckpointStore store(checkpoint_root(config.train.run_dir), {});
+      const std::string choice = choose_beginning(config, store);
+      std::optional<Checkpoint> chosen;
+      if (choice == "auto") chosen = store.last_saved([](const CheckpointError&) {});
+      if (choice != "auto" && choice != "none") chosen = open_checkpoint(find_checkpoint_folder(choice));
+      if (chosen) lanes = lanes_of(*chosen);
+    } catch (const std::exception&) {  // find_resume_point() will say it
+      lanes = 0;
+    }
+  }
+  return all_gather_records(communicator, lanes)[0];
+}
+
 bool is_finished(const Config& run, const ConfigOrigins& origins, const ResumePoint& point, Communicator& communicator,
                  std::vector<std::string>& unused) {
   bool finished = false;
@@ -285,13 +310,17 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
   }
   log_info("resumed from {} at step {} (ranks that saved it: {})", checkpoint.folder, session.next_step,
            checkpoint.state.at("ranks").get<int>());
+  if (lanes_of(checkpoint) != session.lanes()) {
+    log_warn("the run had {} and has {} from here on: its bits are not those of a run that was never stopped",
+             counted(lanes_of(checkpoint), "lane"), session.lanes());
+  }
 }
 
 TrainingState state_of(const Session& session) {
   return {.next_step = session.next_step,
           .applied_steps = session.sharded.optimizer.applied_steps(),
           .scaler = session.scaler.state(),
-          .gradient_prescale_log2 = gradient_prescale_log2(session.ranks(), session.micro_batches()),
+          .gradient_prescale_log2 = gradient_prescale_log2(session.lanes(), session.micro_batches()),
           .clip_norms = session.clipper.state(),
           .spike_window = session.spikes.state(),
           .skipped_batches = session.skipped_batches};

@@ -145,6 +145,7 @@ nlohmann::json TrainingCheckpoints::manifest(const RunState& state, const std::o
   manifest.update({{"format_version", kStateVersion},
                    {"seed", session_.config.train.seed},
                    {"ranks", session_.ranks()},
+                   {"lanes", session_.lanes()},
                    {"data_fingerprint", session_.batches->fingerprint()},
                    {"config", to_yaml(run_)},
                    {kResumeEntry, run_.checkpoint.resume},

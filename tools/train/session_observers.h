@@ -11,6 +11,7 @@
 #include "amp/adaptive_precision.h"
 #include "amp/autocast_policy.h"
 #include "core/base/wrapped_text.h"
+#include "core/kernels/reduction/exact_sum.h"
 #include "core/ops/cross_entropy.h"
 #include "core/profile/range.h"
 #include "tools/probe/probe_log.h"
@@ -64,7 +65,7 @@ class Evaluation {
       if (starts_.defined()) runtime_.backend->upload(starts.data(), starts_, *runtime_.stream);
       Tape tape = runtime_.make_tape({.mode = TapeMode::kEvaluation, .document_starts = starts_});
       const LossOutput output = runtime_.model->loss(tape, tokens_, targets_, context);
-      mine.nats += runtime_.backend->read_number(output.sum.value, *runtime_.stream);
+      mine.nats.add(runtime_.backend->read_number(output.sum.value, *runtime_.stream));
       mine.tokens += count_targets(targets);
     }
     LossSum total;
@@ -75,12 +76,12 @@ class Evaluation {
     }
     if (total.is_bad) throw DataError(first_text(communicator_, error).text);
     if (total.tokens == 0 && sequences_ > 0) throw DataError("validation data: no target counts, all are masked");
-    return total.nats / static_cast<double>(total.tokens);
+    return total.nats.value() / static_cast<double>(total.tokens);
   }
 
  private:
   struct LossSum {
-    double nats = 0.0;
+    ExactSum nats{};
     int64_t tokens = 0;   // non-ignored
     bool is_bad = false;  // samples could not be read
   };

@@ -49,7 +49,7 @@ void announce(const Session& session, int threads) {
   log_info("precision: compute {}, wire {}, loss scaler {}", config.precision.compute, config.wire(),
            name(config.scaler.scaler.mode));
   log_info("batch: {} of {} = {} x {} x {}", counted(config.train.global_batch, "sequence"), config.model.context,
-           counted(session.ranks(), "rank"), counted(session.micro_batches(), "micro-batch"), config.train.micro_batch);
+           counted(session.lanes(), "lane"), counted(session.micro_batches(), "micro-batch"), config.train.micro_batch);
   if (session.ranks() == 1) return;
   log_info("between ranks: gradients {}, weights {}",
            session.sharded.reducer.path() == ContributionPath::kInPlace ? "are summed where they lie, in shared memory"
@@ -57,9 +57,8 @@ void announce(const Session& session, int threads) {
            config.comm.reducer.sharding == Sharding::kReplicated ? "are updated by every rank"
            : session.sharded.buckets.weights_in_common()         ? "have one copy in common"
                                                                  : "are gathered");
-  if (const std::string gather = gather_summary(config, session.sharded.buckets, session.runtime.policy);
-      !gather.empty())
-    log_info("{}", wrapped(gather));
+  const std::string gather = gather_summary(config, session.sharded.buckets, session.runtime.policy);
+  if (!gather.empty()) log_info("{}", wrapped(gather));
 }
 
 // Opens run.log on every rank; rank 0 writes the line of this start first.
@@ -287,8 +286,9 @@ int train_verb(const std::string& config_path, const std::vector<std::string>& o
   ConfigOrigins origins;
   Job job;
   try {
-    const Config run = load_config(config_path, overrides, &origins);
+    Config run = load_config(config_path, overrides, &origins);
     job.start(run);
+    run.train.kept_lanes = find_kept_lanes(run, job.communicator());
     const ExitCode code = run_train_verb(run, origins, stop, job);
     job.watch(run, kFirstFactor, "ends MPI");
     return static_cast<int>(code);

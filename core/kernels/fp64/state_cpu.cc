@@ -7,32 +7,32 @@
 
 #include "core/kernels/fp64/fp64_cpu.h"
 #include "core/kernels/quantize/args.h"
+#include "core/kernels/reduction/block_stats_cpu.h"
 
 namespace mantissa::cpu::fp64 {
 namespace {
 
 // A double may overflow when it is squared, so each element is examined.
-TensorStats stats_of(const double* x, int64_t begin, int64_t count, int64_t index_offset) {
+TensorStats stats_of(const double* x, int64_t begin, int64_t count) {
   TensorStats stats;
   for (int64_t i = begin; i < begin + count; ++i) {
     stats.sum_squares += x[i] * x[i];
     if (std::isfinite(x[i])) continue;
-    stats.first_bad = std::min(stats.first_bad, index_offset + i);
+    stats.first_bad = std::min(stats.first_bad, i);
     ++(std::isnan(x[i]) ? stats.nan_count : stats.inf_count);
   }
   return stats;
 }
 
-// Adds the statistics of x (n) to the record: those of fixed blocks, in order.
-void add_stats(const Tensor& x, const Tensor& record, int64_t index_offset) {
-  std::vector<TensorStats> blocks(static_cast<size_t>(divide_up(x.numel(), kBlockElements)));
+// Adds to each record the statistics of its part of x (n): those of fixed blocks, in order.
+void add_stats(const Tensor& x, const Tensor& records, int64_t index_offset) {
+  const int64_t parts = count_stats(records);
+  std::vector<TensorStats>& blocks = empty_block_stats(x.numel(), parts);
   const double* const data = x.data<double>();
-  parallel_blocks(x.numel(), [&](int64_t begin, int64_t count) {
-    blocks[static_cast<size_t>(begin / kBlockElements)] = stats_of(data, begin, count, index_offset);
+  parallel_blocks_of_parts(x.numel(), parts, [&](int64_t begin, int64_t count, int64_t block) {
+    blocks[static_cast<size_t>(block)] = stats_of(data, begin, count);
   });
-  auto total = read_record<TensorStats>(record);
-  for (const TensorStats& block : blocks) total += block;
-  write_record(total, record);
+  add_to_records(blocks, records, index_offset);
 }
 
 // Memory of the host as a tensor, beside x.
@@ -96,14 +96,27 @@ void run(const TensorStatsArgs& args) {
 
 void run(const SumContributionsArgs& args) {
   check_args(args);
+  std::vector<LaneStep> steps;
+  LaneWalk walk = args.walk();
+  for (LaneStep step; walk.next(step);) steps.push_back(step);
   const double* const rows = args.contributions.data<double>();
   double* const out = args.out.data<double>();
-  const int64_t ranks = args.ranks(), stride = args.stride();
-  const auto scale = static_cast<double>(args.scale);
-  each(args.out.numel(), [&](int64_t i) {
-    double sum = rows[i];
-    for (int64_t rank = 1; rank < ranks; ++rank) sum += rows[rank * stride + i];
-    out[i] = sum * scale;
+  const int64_t columns = args.columns(), stride = args.stride(), slot_stride = args.stride_of_slots();
+  each(columns, [&](int64_t i) {
+    double kept[kMaxLaneLevels];
+    double* to = out + i;
+    for (const LaneStep& step : steps) {
+      double sum = rows[step.slot * slot_stride + step.member * stride + i];
+      for (int level = 0; level < kMaxLaneLevels; ++level) {
+        if ((step.merged >> level & 1) != 0) sum = kept[level] + sum;
+      }
+      if (step.kept != LaneStep::kResult) {
+        kept[step.kept] = sum;
+      } else {
+        *to = sum * static_cast<double>(args.scale);
+        to += columns;
+      }
+    }
   });
   if (args.record.defined()) add_stats(args.out, args.record, args.index_offset);
 }
@@ -147,6 +160,7 @@ void run(const FromCodesArgs& args) { refuse(args); }
 void run(const HadamardArgs& args) { refuse(args); }
 void run(const DelayedScalesArgs& args) { refuse(args); }
 void run(const SettleDigestsArgs& args) { refuse(args); }
+void run(const FoldVerdictsArgs& args) { refuse(args); }
 void run(const DecideUpdateArgs& args) { refuse(args); }
 void run(const UpdateStagnationArgs& args) { refuse(args); }
 void run(const RoundingLossesArgs& args) { refuse(args); }

@@ -3,6 +3,7 @@
 
 #include "core/kernels/digest/digest.h"
 #include "core/kernels/kernel_args.h"
+#include "core/kernels/reduction/lane_tree.h"
 #include "core/kernels/reduction/records.h"
 
 namespace mantissa {
@@ -16,27 +17,32 @@ struct ColumnSumArgs {
   static auto operands(auto& a) { return std::array{&a.x, &a.out}; }
 };
 
-// Adds x (float, any shape) to the TensorStats that `record` holds; element i of x has index index_offset + i.
+// Adds x (float, any shape) to the TensorStats that `record` holds; element i of x has index index_offset + i. With c
+// records, record u is of the u-th of c equal parts of x, with the bits of a call for that part alone.
 struct TensorStatsArgs {
   static constexpr std::string_view kName = "tensor_stats";
   Tensor x{};
-  Tensor record{};  // Backend::make_stats()
+  Tensor record{};  // u8 of c TensorStats, c >= 1: Backend::make_stats()
   int64_t index_offset = 0;
 
   static auto operands(auto& a) { return std::array{&a.x, &a.record}; }
 };
 
-// out (n) = scale * (c[0] + c[1] + ...), in rank order: c[r] is row r of contributions (N, n) float. Rows are
-// row_stride elements apart (0: n, one row after the other).
-//   rounded_to   If a 16-bit dtype: the rows are fp32, and c[r] is the result of cast() with scale_before on row r.
-//   accumulate   fp32: the sum is kept in fp32 and rounded once to out's dtype. The dtype of c: rounded to it after
-//                every addition, as a native 16-bit reduction does. fp64 contributions are summed in fp64.
-//   record       If defined: adds the TensorStats of out, as stored, with the same bits. A CPU examines each block
-//                right after its sum, while the caches hold it.
+// out = scale * the sum of contributions over lanes, in the order of the tree of lane_tree.h. Contributions (S * N, n)
+// float are the nodes of N members; row s * N + j is node s of member j. Rows of a slot s are row_stride elements apart
+// (0: n), slots slot_stride (0: N row strides). Rows of nodes that a member does not have are not read.
+//   group        The members' lanes: N and S follow from them; by default each row is a lane. out: (n) if they have
+//                all lanes, else (O, n) with the O nodes of their union, in order.
+//   rounded_to   If a 16-bit dtype: the rows are fp32, and the addends are the results of cast() with scale_before.
+//   accumulate   fp32: the sum is kept in fp32 and rounded once to out's dtype. The dtype of the addends: rounded to it
+//                after every addition, as a native 16-bit reduction does. fp64 contributions are summed in fp64.
+//   record       If defined, for out (n): adds the TensorStats of out, as stored, with the bits of TensorStatsArgs. A
+//                CPU examines each block right after its sum, while the caches hold it.
 struct SumContributionsArgs {
   static constexpr std::string_view kName = "sum_contributions";
   Tensor contributions{}, out{};
-  int64_t row_stride = 0;
+  int64_t row_stride = 0, slot_stride = 0;
+  LaneGroup group{};
   DType rounded_to = DType::kF32;  // fp32: no rounding
   float scale_before = 1.0f;
   DType accumulate = DType::kF32;
@@ -44,27 +50,39 @@ struct SumContributionsArgs {
   Tensor record{};           // as in TensorStatsArgs
   int64_t index_offset = 0;  // as in TensorStatsArgs
 
-  int64_t ranks() const { return contributions.dim(0); }
-  int64_t stride() const { return row_stride == 0 ? contributions.dim(1) : row_stride; }
+  int64_t members() const { return group.members_of(contributions.dim(0)); }
+  int64_t columns() const { return contributions.dim(1); }
+  LaneWalk walk() const { return LaneWalk::over(group, members()); }
+  int64_t stride() const { return row_stride == 0 ? columns() : row_stride; }
+  int64_t stride_of_slots() const { return slot_stride == 0 ? members() * stride() : slot_stride; }
   // The dtype of the addends.
   DType added() const { return rounded_to == DType::kF32 ? contributions.dtype() : rounded_to; }
 
   static auto operands(auto& a) { return std::array{&a.contributions, &a.out, &a.record}; }
 };
 
-// Writes record, u8 of one VerdictRecord:
-//   the sum of losses (M) fp32 or fp64 of this rank's micro-batches, in double and in order
-//   the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets
+// Writes record, u8 of one VerdictRecord, of rank `rank`:
+//   the sum of losses (M) fp32 or fp64 of its micro-batches
+//   the sum of stats (N * sizeof(TensorStats)) u8 for the units of its shards
 //   the stop request of plan, u8 of one UpdatePlan
-//   state_faults (1) i32, AdamWArgs::faults of this rank's updates, or undefined
+//   state_faults (1) i32, AdamWArgs::faults of its updates, or undefined
 struct RecordVerdictArgs {
   static constexpr std::string_view kName = "record_verdict";
   Tensor losses{}, stats{}, plan{}, record{}, state_faults{};
+  int32_t rank = 0;
 
   static auto operands(auto& a) { return std::array{&a.losses, &a.stats, &a.plan, &a.record, &a.state_faults}; }
 };
 
-// records (N * sizeof(VerdictRecord)) u8 of all ranks in rank order; plan, control, decision: u8, a record each; hold
+// record, u8 of one VerdictRecord: the sum of records (N * sizeof(VerdictRecord)) u8.
+struct FoldVerdictsArgs {
+  static constexpr std::string_view kName = "fold_verdicts";
+  Tensor records{}, record{};
+
+  static auto operands(auto& a) { return std::array{&a.records, &a.record}; }
+};
+
+// records (N * sizeof(VerdictRecord)) u8, all ranks together; plan, control, decision: u8, a record each; hold
 // (1) i32: not 0 after a step that was not applied, until the host clears it.
 struct DecideUpdateArgs {
   static constexpr std::string_view kName = "decide_update";
@@ -84,9 +102,10 @@ struct DigestArgs {
 
 MANTISSA_DECLARE_KERNEL(ColumnSumArgs, Rows)  // x
 MANTISSA_DECLARE_KERNEL(TensorStatsArgs, void)
-MANTISSA_DECLARE_KERNEL(SumContributionsArgs, Rows)  // contributions: (N, n)
-MANTISSA_DECLARE_KERNEL(RecordVerdictArgs, int64_t)  // buckets
-MANTISSA_DECLARE_KERNEL(DecideUpdateArgs, int64_t)   // ranks
+MANTISSA_DECLARE_KERNEL(SumContributionsArgs, int64_t)  // members
+MANTISSA_DECLARE_KERNEL(RecordVerdictArgs, int64_t)     // stats
+MANTISSA_DECLARE_KERNEL(FoldVerdictsArgs, int64_t)      // records
+MANTISSA_DECLARE_KERNEL(DecideUpdateArgs, int64_t)      // records
 MANTISSA_DECLARE_KERNEL(DigestArgs, void)
 
 KernelWork work_of(const ColumnSumArgs& args);

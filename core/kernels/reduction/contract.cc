@@ -13,22 +13,55 @@ Rows check_args(const ColumnSumArgs& args) {
   return rows;
 }
 
-void check_args(const TensorStatsArgs& args) {
-  check_float("tensor_stats", "x", args.x);
-  check_record<TensorStats>("tensor_stats", "record", args.record);
+namespace {
+
+// c records for c equal parts of `of`.
+void check_part_records(const char* op, const Tensor& records, const char* what, const Tensor& of) {
+  const int64_t parts = check_records<TensorStats>(op, "record", records);
+  MANTISSA_CHECK(of.numel() % parts == 0, "[{}] record has {} records, which must divide the {} elements of {}", op,
+                 parts, of.numel(), what);
 }
 
-Rows check_args(const SumContributionsArgs& args) {
+void check_group(const SumContributionsArgs& args) {
+  constexpr const char* kOp = "sum_contributions";
+  const LaneGroup& group = args.group;
+  const int64_t rows = args.contributions.dim(0);
+  MANTISSA_CHECK(group.lanes >= 0 && group.lanes <= kMaxLanes && (group.lanes > 0 || rows <= kMaxLanes),
+                 "[{}] lanes must be at most {}, got {}", kOp, kMaxLanes, group.lanes > 0 ? group.lanes : rows);
+  if (group.lanes == 0) return;
+  MANTISSA_CHECK(group.ranks >= 1 && group.ranks <= kMaxLanes && group.first >= 0 && group.span >= 1,
+                 "[{}] group must have 1 to {} ranks, first >= 0 and span >= 1, got ranks={}, first={}, span={}", kOp,
+                 kMaxLanes, group.ranks, group.first, group.span);
+  MANTISSA_CHECK(args.members() > 0,
+                 "[{}] contributions must have a row for each member and slot of the group: no number of members from "
+                 "rank {} on, {} ranks each, of {} ranks with {} lanes has {} rows",
+                 kOp, group.first, group.span, group.ranks, group.lanes, rows);
+}
+
+}  // namespace
+
+void check_args(const TensorStatsArgs& args) {
+  check_float("tensor_stats", "x", args.x);
+  check_part_records("tensor_stats", args.record, "x", args.x);
+}
+
+int64_t check_args(const SumContributionsArgs& args) {
   constexpr const char* kOp = "sum_contributions";
   check_float(kOp, "contributions", args.contributions);
   check_float(kOp, "out", args.out);
-  MANTISSA_CHECK(args.contributions.shape().rank() == 2 && args.contributions.dim(0) > 0 &&
-                     args.contributions.dim(1) == args.out.numel(),
-                 "[sum_contributions] contributions must have shape (ranks, n)=(>= 1, {}), got {}", args.out.numel(),
+  MANTISSA_CHECK(args.contributions.shape().rank() == 2 && args.contributions.dim(0) > 0,
+                 "[sum_contributions] contributions must have shape (rows, n), rows >= 1, got {}",
                  args.contributions.shape());
-  const int64_t stride = args.stride();
-  MANTISSA_CHECK(stride >= args.out.numel() || args.ranks() == 1,
-                 "[sum_contributions] row_stride must be 0 or at least n={}, got {}", args.out.numel(), stride);
+  check_group(args);
+  const int64_t members = args.members(), nodes = args.group.nodes(members), n = args.columns();
+  MANTISSA_CHECK(args.out.numel() == nodes * n,
+                 "[sum_contributions] contributions must have shape (rows, n) with out of (nodes, n)=({}, n), got {} "
+                 "and out {}",
+                 nodes, args.contributions.shape(), args.out.shape());
+  MANTISSA_CHECK(args.stride() >= n || members == 1,
+                 "[sum_contributions] row_stride must be 0 or at least n={}, got {}", n, args.stride());
+  MANTISSA_CHECK(args.stride_of_slots() >= n, "[sum_contributions] slot_stride must be 0 or at least n={}, got {}", n,
+                 args.slot_stride);
   MANTISSA_CHECK(
       args.rounded_to == DType::kF32 || (is_floating(args.rounded_to) && args.contributions.dtype() == DType::kF32),
       "[sum_contributions] contributions of fp32 can be rounded to bf16 or fp16, got {} to {}",
@@ -38,8 +71,11 @@ Rows check_args(const SumContributionsArgs& args) {
   MANTISSA_CHECK(args.accumulate == DType::kF32 || args.accumulate == args.added(),
                  "[sum_contributions] accumulate must be fp32 or the contributions' dtype {}, got {}", args.added(),
                  args.accumulate);
-  if (args.record.defined()) check_record<TensorStats>(kOp, "record", args.record);
-  return {args.ranks(), args.contributions.dim(1)};
+  if (args.record.defined()) {
+    MANTISSA_CHECK(nodes == 1, "[sum_contributions] a record goes with a single sum, got {} nodes", nodes);
+    check_part_records(kOp, args.record, "out", args.out);
+  }
+  return members;
 }
 
 int64_t check_args(const RecordVerdictArgs& args) {
@@ -49,6 +85,11 @@ int64_t check_args(const RecordVerdictArgs& args) {
   check_record<VerdictRecord>("record_verdict", "record", args.record);
   if (args.state_faults.defined()) check_tensor("record_verdict", "state_faults", args.state_faults, DType::kI32, 1);
   return check_records<TensorStats>("record_verdict", "stats", args.stats);
+}
+
+int64_t check_args(const FoldVerdictsArgs& args) {
+  check_record<VerdictRecord>("fold_verdicts", "record", args.record);
+  return check_records<VerdictRecord>("fold_verdicts", "records", args.records);
 }
 
 int64_t check_args(const DecideUpdateArgs& args) {
@@ -69,7 +110,11 @@ KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) 
 KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
 
 KernelWork work_of(const SumContributionsArgs& args) {
-  return traffic(bytes_of(args.contributions, args.out) + 2.0 * bytes_of(args.record));
+  int64_t read = 0;
+  LaneWalk walk = args.walk();
+  for (LaneStep step; walk.next(step);) ++read;
+  const double part = static_cast<double>(read) / static_cast<double>(args.contributions.dim(0));
+  return traffic(part * bytes_of(args.contributions) + bytes_of(args.out) + 2.0 * bytes_of(args.record));
 }
 
 }  // namespace mantissa

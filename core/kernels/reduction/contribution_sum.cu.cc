@@ -1,7 +1,8 @@
-// The sum over ranks: out = scale (contributions[0] + contributions[1] + ...), in rank order. With an fp32 sum, one
-// rounding to out's dtype. With a sum in the contributions' dtype, a rounding to that after every addition too, as in
-// native 16-bit reductions. Bound by memory: every contribution is read once, out written once. A record takes another
-// pass over out: only the chunks of tensor_stats give its bits.
+// The sum over lanes: out = scale * the sum of the contributions in the order of the tree of lane_tree.h. With an fp32
+// sum, one rounding to out's dtype. With a sum in the addends' dtype, a rounding to that after every addition too, as
+// in native 16-bit reductions. Bound by memory: every contribution is read once, out written once. Partial sums, at
+// most one for each level of the tree, stay in registers. A record takes another pass over out: only the chunks of
+// tensor_stats give its bits.
 #include "core/cuda/device/elementwise.h"
 #include "core/kernels/reduction/args.h"
 
@@ -11,64 +12,170 @@ namespace {
 enum class Rounding : uint8_t { kOnce, kEveryAddition };
 
 // T: type of the rows. Added: type of the addends, to which the rows are rounded if it differs.
-template <typename T, typename Added, typename Out, Rounding kRounding>
-struct SumContributions {
-  const T* contributions;
-  Out* out;
-  int64_t ranks, stride;
+template <typename T, typename Added, Rounding kRounding>
+struct Contributions {
+  const T* rows;
+  AnyFloats out;
+  int64_t stride, slot_stride, columns;
   float scale_before, scale;
 
   template <int Width>
-  __device__ void apply(int64_t i) const {
-    float sum[Width];
-    load_term<Width>(contributions + i, sum);
-#pragma unroll 4
-    for (int64_t rank = 1; rank < ranks; ++rank) {
-      float term[Width];
-      load_term<Width>(contributions + rank * stride + i, term);
-#pragma unroll
-      for (int k = 0; k < Width; ++k) {
-        sum[k] += term[k];
-        if constexpr (kRounding == Rounding::kEveryAddition) sum[k] = widen(narrow<Added>(sum[k]));
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < Width; ++k) sum[k] *= scale;
-    store<Width>(out + i, sum);
-  }
-
- private:
-  template <int Width>
-  __device__ void load_term(const T* from, float (&term)[Width]) const {
-    load<Width>(from, term);
+  __device__ __forceinline__ void load_term(const LaneStep& step, int64_t i, float (&term)[Width]) const {
+    load<Width>(rows + step.slot * slot_stride + step.member * stride + i, term);
     if constexpr (!std::is_same_v<Added, T>) {
 #pragma unroll
       for (int k = 0; k < Width; ++k) term[k] = widen(narrow<Added>(term[k] * scale_before));
     }
   }
+
+  template <int Width>
+  __device__ __forceinline__ void add(const float (&left)[Width], const float (&right)[Width],
+                                      float (&sum)[Width]) const {
+#pragma unroll
+    for (int k = 0; k < Width; ++k) {
+      sum[k] = left[k] + right[k];
+      if constexpr (kRounding == Rounding::kEveryAddition) sum[k] = widen(narrow<Added>(sum[k]));
+    }
+  }
+
+  template <int Width>
+  __device__ __forceinline__ void store_sum(int64_t i, float (&sum)[Width]) const {
+#pragma unroll
+    for (int k = 0; k < Width; ++k) sum[k] *= scale;
+    store<Width>(out + i, sum);
+  }
 };
 
-template <Rounding kRounding, typename T, typename Added, typename Out>
+// Up to three lanes: their tree is a chain.
+template <typename T, typename Added, Rounding kRounding>
+struct SumChain {
+  Contributions<T, Added, kRounding> contributions;
+  int64_t members;
+
+  template <int Width>
+  __device__ void apply(int64_t i) const {
+    float sum[Width];
+    contributions.template load_term<Width>({.member = 0, .slot = 0}, i, sum);
+#pragma unroll 2
+    for (int64_t member = 1; member < members; ++member) {
+      float term[Width];
+      contributions.template load_term<Width>({.member = member, .slot = 0}, i, term);
+      contributions.template add<Width>(sum, term, sum);
+    }
+    contributions.template store_sum<Width>(i, sum);
+  }
+};
+
+// A tree that keeps sums at kLevels levels from `lowest` on. All threads take the same steps, so that branches are
+// uniform. Four rows that are a node of the tree are loaded at once and added first. A sum is kept by a choice at each
+// level: behind a branch, the compiler addresses kept sums by their level, which puts them into memory.
+template <typename T, typename Added, Rounding kRounding, int kLevels>
+struct SumTree {
+  Contributions<T, Added, kRounding> contributions;
+  LaneWalk walk;
+  int lowest;
+
+  template <int Width>
+  __device__ void apply(int64_t i) const {
+    LaneWalk rest = walk;
+    float kept[kLevels][Width] = {};
+    int64_t to = i;
+    for (LaneStep step; rest.next(step);) {
+      float sum[Width];
+      contributions.template load_term<Width>(step, i, sum);
+      LaneWalk ahead = rest;
+      LaneStep others[3];
+      if (is_node(step, ahead, others)) {
+        float second[Width], third[Width], fourth[Width];
+        contributions.template load_term<Width>(others[0], i, second);
+        contributions.template load_term<Width>(others[1], i, third);
+        contributions.template load_term<Width>(others[2], i, fourth);
+        contributions.template add<Width>(sum, second, sum);
+        contributions.template add<Width>(third, fourth, third);
+        contributions.template add<Width>(sum, third, sum);
+        others[2].merged -= 3u << step.level;
+        step = others[2];
+        rest = ahead;
+      }
+      const uint32_t merged = step.merged >> lowest;
+#pragma unroll
+      for (int level = 0; level < kLevels; ++level) {
+        if ((merged >> level & 1) != 0) contributions.template add<Width>(kept[level], sum, sum);
+      }
+      if (step.kept == LaneStep::kResult) {
+        contributions.template store_sum<Width>(to, sum);
+        to += contributions.columns;
+      }
+#pragma unroll
+      for (int level = 0; level < kLevels; ++level) {
+        const bool is_kept = step.kept == lowest + level;
+#pragma unroll
+        for (int k = 0; k < Width; ++k) kept[level][k] = is_kept ? sum[k] : kept[level][k];
+      }
+    }
+  }
+
+ private:
+  // Whether the next three steps of `walk` complete a node of four with `step`.
+  static __device__ __forceinline__ bool is_node(const LaneStep& step, LaneWalk& walk, LaneStep (&others)[3]) {
+    bool alike = step.merged == 0;
+#pragma unroll
+    for (int k = 0; k < 3; ++k) alike = alike && walk.next(others[k]) && others[k].level == step.level;
+    return alike && (others[2].merged >> step.level & 3) == 3;
+  }
+};
+
+// The levels at which a sum keeps partial sums.
+struct KeptLevels {
+  int lowest = kMaxLaneLevels, end = 0;
+
+  explicit KeptLevels(LaneWalk walk) {
+    for (LaneStep step; walk.next(step);) {
+      if (step.kept == LaneStep::kResult) continue;
+      lowest = std::min(lowest, step.kept);
+      end = std::max(end, step.kept + 1);
+    }
+    lowest = std::min(lowest, end);
+  }
+};
+
+template <Rounding kRounding, typename T, typename Added>
 void sum_as(const SumContributionsArgs& args, CudaStream& stream) {
-  constexpr int kWidth = kVectorWidth<T, Out>;
-  const int64_t stride = args.stride();
-  const SumContributions<T, Added, Out, kRounding> operation{
-      args.contributions.data<T>(), args.out.data<Out>(), args.ranks(), stride, args.scale_before, args.scale};
-  const bool every_rank_alike = args.ranks() == 1 || stride % kWidth == 0;  // else only some ranks are aligned
-  const Alignment alignment =
-      every_rank_alike ? alignment_of(operation.contributions, operation.out) : Alignment::kSingle;
-  run_elementwise<kWidth>(operation, args.out.numel(), alignment, stream);
+  constexpr int kWidth = kVectorWidth<T>;
+  const Contributions<T, Added, kRounding> contributions{args.contributions.data<T>(),
+                                                         any_floats(args.out),
+                                                         args.stride(),
+                                                         args.stride_of_slots(),
+                                                         args.columns(),
+                                                         args.scale_before,
+                                                         args.scale};
+  const LaneWalk walk = args.walk();
+  // Else only some rows, or some rows of out, are aligned.
+  const auto all_alike = [&](int64_t elements) { return elements % kWidth == 0; };
+  const bool is_single = args.contributions.dim(0) == 1, is_sum = args.out.numel() == args.columns();
+  const Alignment alignment = (is_single || (all_alike(args.stride()) && all_alike(args.stride_of_slots()))) &&
+                                      (is_sum || all_alike(args.columns()))
+                                  ? alignment_of(contributions.rows, args.out.raw())
+                                  : Alignment::kSingle;
+  const auto run = [&](const auto& operation) {
+    run_elementwise<kWidth>(operation, args.columns(), alignment, stream);
+  };
+  if (args.group.lanes == 0 && walk.members <= 3) {
+    return run(SumChain<T, Added, kRounding>{contributions, walk.members});
+  }
+  const KeptLevels levels(walk);
+  const int count = levels.end - levels.lowest;
+  if constexpr (kRounding == Rounding::kOnce) {
+    if (count <= 4) return run(SumTree<T, Added, kRounding, 4>{contributions, walk, levels.lowest});
+    if (count <= 8) return run(SumTree<T, Added, kRounding, 8>{contributions, walk, levels.lowest});
+  }
+  run(SumTree<T, Added, kRounding, kMaxLaneLevels>{contributions, walk, levels.lowest});
 }
 
-template <typename Added, typename T>
+template <typename T, typename Added>
 void sum_rows(const SumContributionsArgs& args, CudaStream& stream) {
-  dispatch(args.out.dtype(), [&]<typename Out>() {
-    if (args.accumulate == DType::kF32) {
-      sum_as<Rounding::kOnce, T, Added, Out>(args, stream);
-    } else {
-      sum_as<Rounding::kEveryAddition, T, Added, Out>(args, stream);
-    }
-  });
+  if (args.accumulate == DType::kF32) return sum_as<Rounding::kOnce, T, Added>(args, stream);
+  if constexpr (!std::is_same_v<Added, float>) sum_as<Rounding::kEveryAddition, T, Added>(args, stream);
 }
 
 }  // namespace
@@ -77,7 +184,7 @@ void run(const SumContributionsArgs& args, CudaStream& stream) {
   check_args(args);
   dispatch(args.contributions.dtype(), [&]<typename T>() {
     if constexpr (std::is_same_v<T, float>) {
-      dispatch(args.rounded_to, [&]<typename Added>() { sum_rows<Added, float>(args, stream); });
+      dispatch(args.rounded_to, [&]<typename Added>() { sum_rows<float, Added>(args, stream); });
     } else {
       sum_rows<T, T>(args, stream);
     }

@@ -1,7 +1,14 @@
-// The sum over ranks: out = scale (contributions[0] + contributions[1] + ...), in rank order. With an fp32 sum, one
-// rounding to out's dtype. With a sum in the contributions' dtype, a rounding to that after every addition too, as in
+// The sum over lanes: out = scale * the sum of the contributions in the order of the tree of lane_tree.h. With an fp32
+// sum, a single rounding to out's dtype. With a sum in the addends' dtype, a rounding after every addition too, as in
 // native 16-bit reductions. fp32 contributions to a 16-bit sum are rounded on the fly, without another pass over
 // memory.
+//
+// Bound by memory: a tile is summed over all rows before the next one, and its partial sums, at most one for each level
+// of the tree, stay in the L1 cache. Neighbours in the tree are added in registers, up to four at a time. A loop over
+// all rows for each vector was tried: from 16 rows on it takes 1.5 to 7 times as long, since so many streams of memory
+// outrun the prefetchers and, at strides of a power of two, compete for the same lines of the cache.
+#include <bit>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -16,10 +23,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
+constexpr int64_t kTile = 1024;  // elements: a partial sum of 4 KiB
+constexpr size_t kLargestGroup = 4;
+
 // The value that T would store.
 template <typename T>
 HWY_INLINE FloatVec round_to(FloatVec v) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
+  if constexpr (std::is_same_v<T, float>) {
+    return v;
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
     const WordTag du;
     return hn::BitCast(FloatTag(), hn::And(bf16_in_upper_half(v), hn::Set(du, 0xffff0000u)));
   } else {
@@ -29,47 +41,129 @@ HWY_INLINE FloatVec round_to(FloatVec v) {
   }
 }
 
-// T: dtype of the rows. Added: dtype of the addends, to which rows of another dtype are rounded. Sum: dtype of the
-// running sum, fp32 or Added.
-template <typename Sum, typename Added, typename T, typename Out>
-void sum_block(const SumContributionsArgs& args, int64_t begin, int64_t n, Out* out) {
-  const T* const rows = args.contributions.data<T>() + begin;
-  const int64_t ranks = args.ranks(), stride = args.stride();
-  const auto before = hn::Set(FloatTag(), args.scale_before), after = hn::Set(FloatTag(), args.scale);
+// Rows of a tile to be added first, and partial sums to add to their sum.
+template <typename T>
+struct Group {
+  const T* rows[kLargestGroup];
+  int merges;
+  const float* merged[kMaxLaneLevels];
+  float* to;
+  float scale_before, scale;
+};
+
+// The sum of rows [kFirst, kFirst + kRows) in the order of the tree.
+template <typename Sum, typename Added, int kFirst, int kRows, typename T>
+HWY_INLINE FloatVec sum_of(const T* const* rows, int64_t i, int64_t count, FloatVec before) {
+  if constexpr (kRows == 1) {
+    const auto value = load(rows[kFirst] + i, count);
+    if constexpr (std::is_same_v<Added, T>) return value;
+    return round_to<Added>(hn::Mul(value, before));
+  } else {
+    constexpr int kLeft = kRows > 2 ? 2 : 1, kRight = kRows - kLeft;
+    const auto left = sum_of<Sum, Added, kFirst, kLeft>(rows, i, count, before);
+    const auto right = sum_of<Sum, Added, kFirst + kLeft, kRight>(rows, i, count, before);
+    return round_to<Sum>(hn::Add(left, right));
+  }
+}
+
+template <int kRows, typename Sum, typename Added, typename T>
+void add_group(const Group<T>& group, int64_t n) {
+  // Copies, since a store might change the originals.
+  const T* rows[kRows];
+  for (int row = 0; row < kRows; ++row) rows[row] = group.rows[row];
+  const int merges = group.merges;
+  float* const to = group.to;
+  const auto before = hn::Set(FloatTag(), group.scale_before), after = hn::Set(FloatTag(), group.scale);
   for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-    auto sum = hn::Zero(FloatTag());
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      auto term = load(rows + rank * stride + i, count);
-      if constexpr (!std::is_same_v<Added, T>) term = round_to<Added>(hn::Mul(term, before));
-      sum = rank == 0 ? term : hn::Add(sum, term);
-      if constexpr (!std::is_same_v<Sum, float>) sum = round_to<Sum>(sum);
-    }
-    store(hn::Mul(sum, after), out + i, count);
+    auto sum = sum_of<Sum, Added, 0, kRows>(rows, i, count, before);
+    for (int k = 0; k < merges; ++k) sum = round_to<Sum>(hn::Add(load(group.merged[k] + i, count), sum));
+    store(hn::Mul(sum, after), to + i, count);
   });
+}
+
+// The number of steps in the group that begins the span, at most `most`: their nodes are alike, and the last step
+// merges the sum of the others. Three are the end of a tree.
+inline size_t group_at(std::span<const LaneStep> steps, size_t most) {
+  const int level = steps[0].level;
+  size_t count = 1;
+  while (count < std::min(most, steps.size()) && steps[count].level == level) ++count;
+  for (; count > 1; --count) {
+    const auto others = static_cast<uint32_t>(count - 1), bits = std::bit_ceil(others + 1) - 1;
+    if ((steps[count - 1].merged >> level & bits) == others) break;
+  }
+  return count;
+}
+
+template <typename T>
+void store_tile(const float* sums, T* out, int64_t n) {
+  for_each_vector(
+      n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { store(load(sums + i, count), out + i, count); });
+}
+
+// T: dtype of the rows. Added: dtype of the addends, to which rows of another dtype are rounded. Sum: dtype of the
+// running sum, fp32 or Added. Sums elements [begin, begin + n), n <= kTile. Strides are not 0 here.
+template <typename Sum, typename Added, typename T>
+void sum_tile(const SumContributionsArgs& args, std::span<const LaneStep> steps, int64_t begin, int64_t n) {
+  constexpr size_t kMost = std::is_same_v<Sum, float> ? kLargestGroup : 2;  // fewer take less time to compile
+  HWY_ALIGN float kept[kMaxLaneLevels][kTile];
+  HWY_ALIGN float result[kTile];
+  Group<T> group;
+  group.scale_before = args.scale_before;
+  for (int64_t node = begin; !steps.empty();) {
+    const size_t count = group_at(steps, kMost);
+    for (size_t row = 0; row < count; ++row) {
+      const int64_t offset = steps[row].slot * args.slot_stride + steps[row].member * args.row_stride;
+      group.rows[row] = args.contributions.data<T>() + offset + begin;
+    }
+    const LaneStep& last = steps[count - 1];
+    group.merges = 0;
+    uint32_t levels = last.merged & ~(static_cast<uint32_t>(count - 1) << last.level);
+    for (; levels != 0; levels &= levels - 1) group.merged[group.merges++] = kept[std::countr_zero(levels)];
+    const bool is_result = last.kept == LaneStep::kResult, is_wide = args.out.dtype() == DType::kF32;
+    group.to = !is_result ? kept[last.kept] : is_wide ? args.out.data<float>() + node : result;
+    group.scale = is_result ? args.scale : 1.0f;
+    if constexpr (kMost > 2) {
+      if (count == 4) add_group<4, Sum, Added>(group, n);
+      if (count == 3) add_group<3, Sum, Added>(group, n);
+    }
+    if (count == 2) add_group<2, Sum, Added>(group, n);
+    if (count == 1) add_group<1, Sum, Added>(group, n);
+    if (is_result) {
+      if (!is_wide) {
+        dispatch(args.out.dtype(), [&]<typename Out>() { store_tile(result, args.out.data<Out>() + node, n); });
+      }
+      node += args.columns();
+    }
+    steps = steps.subspan(count);
+  }
 }
 
 // blocks: null for no statistics.
-template <typename Added, typename T>
-void sum_rows(const SumContributionsArgs& args, TensorStats* blocks) {
-  dispatch(args.out.dtype(), [&]<typename Out>() {
-    Out* const out = args.out.data<Out>();
-    parallel_blocks(args.out.numel(), [&](int64_t begin, int64_t count) {
-      if (args.accumulate == DType::kF32) {
-        sum_block<float, Added, T>(args, begin, count, out + begin);
-      } else {
-        sum_block<Added, Added, T>(args, begin, count, out + begin);
-      }
-      if (blocks != nullptr) blocks[begin / kBlockElements] = block_stats(out, begin, count);
-    });
+template <typename Sum, typename Added, typename T>
+void sum_rows(const SumContributionsArgs& args, std::span<const LaneStep> steps, TensorStats* blocks) {
+  const int64_t parts = blocks == nullptr ? 1 : count_stats(args.record);
+  parallel_blocks_of_parts(args.columns(), parts, [&](int64_t begin, int64_t count, int64_t block) {
+    for (int64_t tile = begin; tile < begin + count; tile += kTile) {
+      sum_tile<Sum, Added, T>(args, steps, tile, std::min(kTile, begin + count - tile));
+    }
+    if (blocks == nullptr) return;
+    dispatch(args.out.dtype(),
+             [&]<typename Out>() { blocks[block] = block_stats(args.out.data<Out>(), begin, count); });
   });
 }
 
-void sum_contributions_kernel(const SumContributionsArgs& args, TensorStats* blocks) {
+template <typename Added, typename T>
+void sum_as(const SumContributionsArgs& args, std::span<const LaneStep> steps, TensorStats* blocks) {
+  if (args.accumulate == DType::kF32) return sum_rows<float, Added, T>(args, steps, blocks);
+  if constexpr (!std::is_same_v<Added, float>) sum_rows<Added, Added, T>(args, steps, blocks);
+}
+
+void sum_contributions_kernel(const SumContributionsArgs& args, std::span<const LaneStep> steps, TensorStats* blocks) {
   dispatch(args.contributions.dtype(), [&]<typename T>() {
     if constexpr (std::is_same_v<T, float>) {
-      dispatch(args.rounded_to, [&]<typename Added>() { sum_rows<Added, float>(args, blocks); });
+      dispatch(args.rounded_to, [&]<typename Added>() { sum_as<Added, float>(args, steps, blocks); });
     } else {
-      sum_rows<T, T>(args, blocks);
+      sum_as<T, T>(args, steps, blocks);
     }
   });
 }
@@ -82,12 +176,28 @@ namespace mantissa::cpu {
 
 HWY_EXPORT(sum_contributions_kernel);
 
+namespace {
+
+// Valid until the thread's next call.
+std::span<const LaneStep> steps_of(LaneWalk walk) {
+  thread_local std::vector<LaneStep> steps;
+  steps.clear();
+  for (LaneStep step; walk.next(step);) steps.push_back(step);
+  return steps;
+}
+
+}  // namespace
+
 void run(const SumContributionsArgs& args) {
   check_args(args);
-  if (!args.record.defined()) return HWY_DYNAMIC_DISPATCH(sum_contributions_kernel)(args, nullptr);
-  std::vector<TensorStats>& blocks = empty_block_stats(args.out.numel());
-  HWY_DYNAMIC_DISPATCH(sum_contributions_kernel)(args, blocks.data());
-  add_to_record(blocks, args.record, args.index_offset);
+  const std::span<const LaneStep> steps = steps_of(args.walk());
+  SumContributionsArgs with_strides = args;
+  with_strides.row_stride = args.stride();
+  with_strides.slot_stride = args.stride_of_slots();
+  if (!args.record.defined()) return HWY_DYNAMIC_DISPATCH(sum_contributions_kernel)(with_strides, steps, nullptr);
+  std::vector<TensorStats>& blocks = empty_block_stats(args.columns(), count_stats(args.record));
+  HWY_DYNAMIC_DISPATCH(sum_contributions_kernel)(with_strides, steps, blocks.data());
+  add_to_records(blocks, args.record, args.index_offset);
 }
 
 }  // namespace mantissa::cpu

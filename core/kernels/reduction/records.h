@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/kernels/reduction/exact_sum.h"
+
 namespace mantissa {
 
 // Findings of one pass over gradients. A plain record on the tensor's device.
@@ -23,12 +25,41 @@ struct TensorStats {
   }
 };
 
-// The findings of one rank.
+// The findings of one rank, or of several together: += depends neither on order nor on grouping.
 struct VerdictRecord {
-  TensorStats stats;      // of its shards of the summed gradients, by flat index
-  double loss_sum = 0.0;  // over its non-ignored tokens, in nats
+  ExactSum loss;     // over non-ignored tokens, in nats
+  ExactSum squares;  // of the summed gradients
+  // TensorStats of these gradients, by flat index.
+  int64_t first_bad = TensorStats::kNone, nan_count = 0, inf_count = 0;
+  int32_t loss_rank = -1;  // the first rank whose loss is not finite
+  int32_t stop_rank = -1;  // the first rank that asks to stop, and its request
   int32_t stop_request = 0;
-  int32_t state_fault = 0;  // not 0: an update has made its weights or moments non-finite
+  int32_t state_fault = 0;  // not 0: an update has made weights or moments of a rank non-finite
+
+  constexpr void add(const TensorStats& stats) {
+    squares.add(stats.sum_squares);
+    add_counts(stats.first_bad, stats.nan_count, stats.inf_count);
+  }
+  constexpr VerdictRecord& operator+=(const VerdictRecord& other) {
+    loss += other.loss;
+    squares += other.squares;
+    return add_all_but_sums(other);
+  }
+  constexpr VerdictRecord& add_all_but_sums(const VerdictRecord& other) {
+    add_counts(other.first_bad, other.nan_count, other.inf_count);
+    if (other.loss_rank >= 0 && (loss_rank < 0 || other.loss_rank < loss_rank)) loss_rank = other.loss_rank;
+    if (other.stop_rank >= 0 && (stop_rank < 0 || other.stop_rank < stop_rank)) {
+      stop_rank = other.stop_rank;
+      stop_request = other.stop_request;
+    }
+    if (other.state_fault != 0) state_fault = 1;
+    return *this;
+  }
+  constexpr void add_counts(int64_t first, int64_t nans, int64_t infinities) {
+    if (first < first_bad) first_bad = first;
+    nan_count += nans;
+    inf_count += infinities;
+  }
 };
 
 // The combined findings of all ranks, before any weight is updated: the same on every rank.

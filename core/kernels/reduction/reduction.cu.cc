@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kMaxWarps* kLanes)
 //
 // A block sums one chunk of elements, each thread its groups of eight in order, then the threads in a fixed order; one
 // more block adds the chunks. Chunks depend on the number of elements alone, groups not on alignment: every device and
-// every view gives the same bits.
+// every view gives the same bits. With several records, each part of the tensor has chunks and a last block of its own.
 
 constexpr int kThreads = 256;
 constexpr size_t kScratchBytes = kThreads / kLanes * sizeof(double);
@@ -146,11 +146,12 @@ struct Chunk {
   }
 };
 
+// grid (parts, chunks): numel elements in each part.
 template <int Width, typename T>
 __global__ void __launch_bounds__(kThreads)
     chunk_stats_kernel(const T* x, int64_t numel, int64_t chunk_elements, int64_t index_offset, TensorStats* chunks) {
-  const int64_t begin = blockIdx.x * chunk_elements;
-  const Chunk<T> chunk{x, begin, std::min(begin + chunk_elements, numel)};
+  const int64_t begin = blockIdx.y * chunk_elements, part = blockIdx.x * numel;
+  const Chunk<T> chunk{x + part, begin, std::min(begin + chunk_elements, numel)};
   double sum = 0.0;
   chunk.template for_each<Width>([&](int64_t, float value) { sum += static_cast<double>(value) * value; });
 
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
   if (!(sum <= DBL_MAX)) {
     chunk.template for_each<Width>([&](int64_t i, float value) {
       if (fabsf(value) <= FLT_MAX) return;
-      stats.first_bad = Min()(stats.first_bad, index_offset + i);
+      stats.first_bad = Min()(stats.first_bad, index_offset + part + i);
       ++(value != value ? stats.nan_count : stats.inf_count);
     });
   }
@@ -169,20 +170,20 @@ __global__ void __launch_bounds__(kThreads)
     stats.nan_count = block_reduce(stats.nan_count, Sum(), scratch);
     stats.inf_count = block_reduce(stats.inf_count, Sum(), scratch);
   }
-  if (threadIdx.x == 0) chunks[blockIdx.x] = stats;
+  if (threadIdx.x == 0) chunks[blockIdx.x * gridDim.y + blockIdx.y] = stats;
 }
 
-// One block: record += chunks.
+// A block for each part: its record += its chunks.
 __global__ void __launch_bounds__(kThreads)
-    merge_stats_kernel(const TensorStats* chunks, int64_t count, TensorStats* record) {
+    merge_stats_kernel(const TensorStats* chunks, int64_t count, TensorStats* records) {
   TensorStats stats;
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) stats += chunks[i];
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) stats += chunks[blockIdx.x * count + i];
   int64_t* const scratch = shared_memory<int64_t>();
   stats.first_bad = block_reduce(stats.first_bad, Min(), scratch);
   stats.nan_count = block_reduce(stats.nan_count, Sum(), scratch);
   stats.inf_count = block_reduce(stats.inf_count, Sum(), scratch);
   stats.sum_squares = block_reduce(stats.sum_squares, Sum(), shared_memory<double>());
-  if (threadIdx.x == 0) *record += stats;
+  if (threadIdx.x == 0) records[blockIdx.x] += stats;
 }
 
 // ---- digest: sums of integers do not depend on their order: blocks add theirs by atomics.
@@ -211,26 +212,69 @@ void digest_as(const DigestArgs& args, CudaStream& stream) {
          record_in<Digest>("digest", args.record));
 }
 
-// ---- record_verdict and decide_update: one thread decides for the whole device, without the host. It does a few
-// operations for each bucket and rank, in their order. They take no longer than their launches except for the largest
-// models.
+// ---- record_verdict, fold_verdicts and decide_update: one block decides for the whole device, without the host. Exact
+// sums do not depend on their order, so threads add to shared limbs as they come; one thread does the rest.
 
-__global__ void record_verdict_kernel(const float* losses, int64_t micro_batches, const TensorStats* stats,
-                                      int64_t buckets, const UpdatePlan* plan, const int32_t* state_faults,
-                                      VerdictRecord* record) {
-  *record = {.stats = fold_stats(stats, buckets),
-             .loss_sum = fold_losses(losses, micro_batches),
-             .stop_request = plan->stop_request,
-             .state_fault = state_faults != nullptr ? *state_faults : 0};
+constexpr int kVerdictThreads = 128;
+static_assert(kVerdictThreads >= 2 * ExactSum::kLimbs);
+
+__device__ void add_atomically(ExactSum& sum, double x) {
+  ExactSum::split(x, [&sum](int limb, int64_t value) { atomic_add(&sum.limbs[limb], value); });
 }
 
-__global__ void decide_update_kernel(const VerdictRecord* records, int64_t ranks, const UpdatePlan* plan, int32_t* hold,
-                                     UpdateControl* control, UpdateDecision* decision) {
-  const UpdateDecision decided = mantissa::decide_update(records, ranks, *plan, *hold != 0);
+__global__ void __launch_bounds__(kVerdictThreads)
+    record_verdict_kernel(const float* losses, int64_t micro_batches, const TensorStats* stats, int64_t count,
+                          const UpdatePlan* plan, const int32_t* state_faults, int32_t rank, VerdictRecord* record) {
+  VerdictRecord& sums = *shared_memory<VerdictRecord>();
+  if (threadIdx.x == 0) sums = VerdictRecord();
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < micro_batches; i += kVerdictThreads) {
+    add_atomically(sums.loss, static_cast<double>(losses[i]));
+  }
+  for (int64_t i = threadIdx.x; i < count; i += kVerdictThreads) add_atomically(sums.squares, stats[i].sum_squares);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int64_t i = 0; i < count; ++i) sums.add_counts(stats[i].first_bad, stats[i].nan_count, stats[i].inf_count);
+  complete_record(sums, rank, plan->stop_request, state_faults != nullptr ? *state_faults : 0);
+  *record = sums;
+}
+
+// The sum of the records, in the first thread.
+__device__ const VerdictRecord& sum_of_records(const VerdictRecord* records, int64_t count) {
+  VerdictRecord& all = *shared_memory<VerdictRecord>();
+  if (threadIdx.x == 0) all = VerdictRecord();
+  __syncthreads();
+  const int sum = threadIdx.x / ExactSum::kLimbs, limb = threadIdx.x % ExactSum::kLimbs;
+  if (sum < 2) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; ++i) total += (sum == 0 ? records[i].loss : records[i].squares).limbs[limb];
+    (sum == 0 ? all.loss : all.squares).limbs[limb] = total;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int64_t i = 0; i < count; ++i) all.add_all_but_sums(records[i]);
+  }
+  return all;
+}
+
+__global__ void __launch_bounds__(kVerdictThreads)
+    fold_verdicts_kernel(const VerdictRecord* records, int64_t count, VerdictRecord* record) {
+  const VerdictRecord& all = sum_of_records(records, count);
+  if (threadIdx.x == 0) *record = all;
+}
+
+__global__ void __launch_bounds__(kVerdictThreads)
+    decide_update_kernel(const VerdictRecord* records, int64_t count, const UpdatePlan* plan, int32_t* hold,
+                         UpdateControl* control, UpdateDecision* decision) {
+  const VerdictRecord& all = sum_of_records(records, count);
+  if (threadIdx.x != 0) return;
+  const UpdateDecision decided = mantissa::decide_update(all, *plan, *hold != 0);
   *decision = decided;
   *control = control_of(decided, *plan);
   if (!decided.applied()) *hold = 1;
 }
+
+const LaunchShape kVerdictShape{.grid = 1, .block = kVerdictThreads, .shared_bytes = sizeof(VerdictRecord)};
 
 }  // namespace
 
@@ -260,20 +304,23 @@ void run(const ColumnSumArgs& args, CudaStream& stream) {
 
 void run(const TensorStatsArgs& args, CudaStream& stream) {
   check_args(args);
-  const int64_t numel = args.x.numel();
-  if (numel == 0) return;
+  if (args.x.numel() == 0) return;
+  const auto parts = static_cast<unsigned>(args.record.numel() / static_cast<int64_t>(sizeof(TensorStats)));
+  const int64_t numel = args.x.numel() / parts;  // of a part
   const int64_t chunk_elements = kGranule * divide_up(divide_up(numel, kGranule), kMaxChunks);
   const int64_t count = divide_up(numel, chunk_elements);
   auto* const chunks =
-      reinterpret_cast<TensorStats*>(stream.workspace(static_cast<size_t>(count) * sizeof(TensorStats)));
-  const LaunchShape shape{.grid = static_cast<unsigned>(count), .block = kThreads, .shared_bytes = kScratchBytes};
+      reinterpret_cast<TensorStats*>(stream.workspace(static_cast<size_t>(count) * parts * sizeof(TensorStats)));
+  const LaunchShape shape{
+      .grid = dim3(parts, static_cast<unsigned>(count)), .block = kThreads, .shared_bytes = kScratchBytes};
   dispatch(args.x.dtype(), [&]<typename T>() {
     const T* const x = args.x.data<T>();
-    const auto kernel = all_aligned(x) ? chunk_stats_kernel<kVectorWidth<T>, T> : chunk_stats_kernel<1, T>;
+    const bool all_alike = parts == 1 || numel % kVectorWidth<T> == 0;
+    const auto kernel = all_alike && all_aligned(x) ? chunk_stats_kernel<kVectorWidth<T>, T> : chunk_stats_kernel<1, T>;
     launch(kernel, shape, stream.handle(), x, numel, chunk_elements, args.index_offset, chunks);
   });
-  const LaunchShape one{.grid = 1, .block = kThreads, .shared_bytes = kScratchBytes};
-  launch(merge_stats_kernel, one, stream.handle(), chunks, count, reinterpret_cast<TensorStats*>(args.record.raw()));
+  const LaunchShape last{.grid = parts, .block = kThreads, .shared_bytes = kScratchBytes};
+  launch(merge_stats_kernel, last, stream.handle(), chunks, count, reinterpret_cast<TensorStats*>(args.record.raw()));
 }
 
 void run(const DigestArgs& args, CudaStream& stream) {
@@ -284,18 +331,23 @@ void run(const DigestArgs& args, CudaStream& stream) {
 }
 
 void run(const RecordVerdictArgs& args, CudaStream& stream) {
-  const int64_t buckets = check_args(args);
-  launch(record_verdict_kernel, {.grid = 1, .block = 1}, stream.handle(), args.losses.data<float>(),
-         args.losses.numel(), record_in<TensorStats>("record_verdict", args.stats), buckets,
-         record_in<UpdatePlan>("record_verdict", args.plan), data_or_null<int32_t>(args.state_faults),
+  const int64_t count = check_args(args);
+  launch(record_verdict_kernel, kVerdictShape, stream.handle(), args.losses.data<float>(), args.losses.numel(),
+         record_in<TensorStats>("record_verdict", args.stats), count,
+         record_in<UpdatePlan>("record_verdict", args.plan), data_or_null<int32_t>(args.state_faults), args.rank,
          record_in<VerdictRecord>("record_verdict", args.record));
 }
 
+void run(const FoldVerdictsArgs& args, CudaStream& stream) {
+  const int64_t count = check_args(args);
+  launch(fold_verdicts_kernel, kVerdictShape, stream.handle(), record_in<VerdictRecord>("fold_verdicts", args.records),
+         count, record_in<VerdictRecord>("fold_verdicts", args.record));
+}
+
 void run(const DecideUpdateArgs& args, CudaStream& stream) {
-  const int64_t ranks = check_args(args);
-  launch(decide_update_kernel, {.grid = 1, .block = 1}, stream.handle(),
-         record_in<VerdictRecord>("decide_update", args.records), ranks,
-         record_in<UpdatePlan>("decide_update", args.plan), args.hold.data<int32_t>(),
+  const int64_t count = check_args(args);
+  launch(decide_update_kernel, kVerdictShape, stream.handle(), record_in<VerdictRecord>("decide_update", args.records),
+         count, record_in<UpdatePlan>("decide_update", args.plan), args.hold.data<int32_t>(),
          record_in<UpdateControl>("decide_update", args.control),
          record_in<UpdateDecision>("decide_update", args.decision));
 }

@@ -58,13 +58,13 @@ void column_sum_kernel(const ColumnSumArgs& args, float* partials) {
   add_partial_sums(partials, blocks.count, columns, columns, args.out.data<float>(), args.mode);
 }
 
-// blocks: statistics of each block of parallel_blocks().
+// blocks: statistics of each block of the records' parts.
 void tensor_stats_kernel(const TensorStatsArgs& args, TensorStats* blocks) {
   dispatch(args.x.dtype(), [&]<typename T>() {
     const T* x = args.x.data<T>();
-    parallel_blocks(args.x.numel(), [&](int64_t begin, int64_t count) {
-      blocks[begin / kBlockElements] = block_stats(x, begin, count);
-    });
+    parallel_blocks_of_parts(
+        args.x.numel(), count_stats(args.record),
+        [&](int64_t begin, int64_t count, int64_t block) { blocks[block] = block_stats(x, begin, count); });
   });
 }
 
@@ -86,19 +86,25 @@ HWY_EXPORT(column_sum_kernel);
 HWY_EXPORT(tensor_stats_kernel);
 HWY_EXPORT(digest_kernel);
 
-std::vector<TensorStats>& empty_block_stats(int64_t n) {
+std::vector<TensorStats>& empty_block_stats(int64_t n, int64_t parts) {
   thread_local std::vector<TensorStats> blocks;
-  blocks.assign(static_cast<size_t>(divide_up(n, kBlockElements)), TensorStats{});
+  blocks.assign(static_cast<size_t>(parts * divide_up(n / parts, kBlockElements)), TensorStats{});
   return blocks;
 }
 
-void add_to_record(std::vector<TensorStats>& blocks, const Tensor& record, int64_t index_offset) {
-  auto total = read_record<TensorStats>(record);
-  for (TensorStats& block : blocks) {
-    if (block.first_bad != TensorStats::kNone) block.first_bad += index_offset;
-    total += block;
+void add_to_records(std::vector<TensorStats>& blocks, const Tensor& records, int64_t index_offset) {
+  const int64_t parts = count_stats(records), per_part = static_cast<int64_t>(blocks.size()) / parts;
+  for (int64_t part = 0; part < parts; ++part) {
+    constexpr int64_t kBytes = sizeof(TensorStats);
+    const Tensor record = records.slice(part * kBytes, kBytes);
+    auto total = read_record<TensorStats>(record);
+    for (int64_t block = part * per_part; block < (part + 1) * per_part; ++block) {
+      TensorStats& stats = blocks[static_cast<size_t>(block)];
+      if (stats.first_bad != TensorStats::kNone) stats.first_bad += index_offset;
+      total += stats;
+    }
+    write_record(total, record);
   }
-  write_record(total, record);
 }
 
 namespace {
@@ -121,9 +127,9 @@ void run(const ColumnSumArgs& args) {
 
 void run(const TensorStatsArgs& args) {
   check_args(args);
-  std::vector<TensorStats>& blocks = empty_block_stats(args.x.numel());
+  std::vector<TensorStats>& blocks = empty_block_stats(args.x.numel(), count_stats(args.record));
   HWY_DYNAMIC_DISPATCH(tensor_stats_kernel)(args, blocks.data());
-  add_to_record(blocks, args.record, args.index_offset);
+  add_to_records(blocks, args.record, args.index_offset);
 }
 
 void run(const DigestArgs& args) {
@@ -134,24 +140,30 @@ void run(const DigestArgs& args) {
 }
 
 void run(const RecordVerdictArgs& args) {
-  const int64_t buckets = check_args(args);
-  const auto stats = read_records<TensorStats>(args.stats, buckets);
-  const int64_t losses = args.losses.numel();
-  const double loss_sum = args.losses.dtype() == DType::kF64 ? fold_losses(args.losses.data<double>(), losses)
-                                                             : fold_losses(args.losses.data<float>(), losses);
-  write_record(VerdictRecord{.stats = fold_stats(stats.data(), buckets),
-                             .loss_sum = loss_sum,
-                             .stop_request = read_record<UpdatePlan>(args.plan).stop_request,
-                             .state_fault = args.state_faults.defined() ? *args.state_faults.data<int32_t>() : 0},
-               args.record);
+  const int64_t count = check_args(args);
+  VerdictRecord record;
+  for (const TensorStats& stats : read_records<TensorStats>(args.stats, count)) record.add(stats);
+  for (int64_t index = 0; index < args.losses.numel(); ++index) {
+    const bool is_wide = args.losses.dtype() == DType::kF64;
+    record.loss.add(is_wide ? args.losses.data<double>()[index]
+                            : static_cast<double>(args.losses.data<float>()[index]));
+  }
+  complete_record(record, args.rank, read_record<UpdatePlan>(args.plan).stop_request,
+                  args.state_faults.defined() ? *args.state_faults.data<int32_t>() : 0);
+  write_record(record, args.record);
+}
+
+void run(const FoldVerdictsArgs& args) {
+  const int64_t count = check_args(args);
+  write_record(fold_records(read_records<VerdictRecord>(args.records, count).data(), count), args.record);
 }
 
 void run(const DecideUpdateArgs& args) {
-  const int64_t ranks = check_args(args);
-  const auto records = read_records<VerdictRecord>(args.records, ranks);
+  const int64_t count = check_args(args);
+  const auto records = read_records<VerdictRecord>(args.records, count);
   const auto plan = read_record<UpdatePlan>(args.plan);
   int32_t& hold = *args.hold.data<int32_t>();
-  const UpdateDecision decision = mantissa::decide_update(records.data(), ranks, plan, hold != 0);
+  const UpdateDecision decision = mantissa::decide_update(fold_records(records.data(), count), plan, hold != 0);
   write_record(decision, args.decision);
   write_record(control_of(decision, plan), args.control);
   if (!decision.applied()) hold = 1;

@@ -25,39 +25,32 @@ constexpr double clip_factor(double norm, double threshold) {
   return factor < 1.0 ? factor : 1.0;
 }
 
-constexpr TensorStats fold_stats(const TensorStats* stats, int64_t count) {
-  TensorStats total;
-  for (int64_t index = 0; index < count; ++index) total += stats[index];
-  return total;
+// Adds the rest to a rank's sums.
+constexpr void complete_record(VerdictRecord& record, int32_t rank, int32_t stop_request, int32_t state_fault) {
+  if (!is_finite(record.loss.value())) record.loss_rank = rank;
+  record.stop_request = stop_request;
+  if (stop_request != 0) record.stop_rank = rank;
+  record.state_fault = state_fault;
 }
 
-template <typename Loss>
-constexpr double fold_losses(const Loss* losses, int64_t micro_batches) {
-  double sum = 0.0;
-  for (int64_t index = 0; index < micro_batches; ++index) sum += static_cast<double>(losses[index]);
-  return sum;
+constexpr VerdictRecord fold_records(const VerdictRecord* records, int64_t count) {
+  VerdictRecord all;
+  for (int64_t index = 0; index < count; ++index) all += records[index];
+  return all;
 }
 
-constexpr Verdict fold_verdict(const VerdictRecord* records, int64_t ranks) {
+constexpr Verdict to_verdict(const VerdictRecord& all) {
   Verdict verdict;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    const VerdictRecord& record = records[rank];
-    const TensorStats& stats = record.stats;
-    verdict.loss_sum += record.loss_sum;
-    if (!is_finite(record.loss_sum) && verdict.loss_finite) {
-      verdict.loss_finite = false;
-      verdict.loss_rank = static_cast<int32_t>(rank);
-    }
-    if (stats.nan_count != 0 || stats.inf_count != 0) verdict.gradients_finite = false;
-    if (stats.nan_count != 0) verdict.found_nan = true;
-    if (stats.first_bad < verdict.first_bad) verdict.first_bad = stats.first_bad;
-    verdict.sum_squares += stats.sum_squares;
-    if (record.state_fault != 0) verdict.state_finite = false;
-    if (record.stop_request != 0 && verdict.stop_request == 0) {
-      verdict.stop_request = record.stop_request;
-      verdict.stop_rank = static_cast<int32_t>(rank);
-    }
-  }
+  verdict.loss_sum = all.loss.value();
+  verdict.loss_finite = all.loss_rank < 0;
+  verdict.loss_rank = all.loss_rank;
+  verdict.state_finite = all.state_fault == 0;
+  verdict.gradients_finite = all.nan_count == 0 && all.inf_count == 0;
+  verdict.found_nan = all.nan_count != 0;
+  verdict.first_bad = all.first_bad;
+  verdict.sum_squares = all.squares.value();
+  verdict.stop_request = all.stop_request;
+  verdict.stop_rank = all.stop_rank;
   return verdict;
 }
 
@@ -66,10 +59,11 @@ constexpr bool is_spike(double loss_sum, double grad_norm, const UpdatePlan& pla
   return !(loss_sum <= plan.loss_limit) || !(grad_norm <= plan.norm_limit);
 }
 
-constexpr UpdateDecision decide_update(const VerdictRecord* records, int64_t ranks, const UpdatePlan& plan, bool hold) {
+// `all`: the records of all ranks together.
+constexpr UpdateDecision decide_update(const VerdictRecord& all, const UpdatePlan& plan, bool hold) {
   UpdateDecision decision;
   decision.step = plan.step;
-  decision.verdict = fold_verdict(records, ranks);
+  decision.verdict = to_verdict(all);
   decision.grad_norm = std::sqrt(decision.verdict.sum_squares) * plan.unscale;
   // A scale without a floor can become so small that its inverse, and with it the unscaled gradient, is not finite.
   const bool usable = decision.verdict.gradients_finite && is_finite(decision.grad_norm);

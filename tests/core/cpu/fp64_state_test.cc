@@ -143,7 +143,7 @@ TEST(Fp64State, SumsOfRanksAndTheirStatistics) {
                                   .plan = make_record(UpdatePlan()),
                                   .record = make_record(VerdictRecord())};
   run(verdict);
-  EXPECT_EQ(fetch_record<VerdictRecord>(verdict.record).loss_sum, 0.1 + 0.2) << "not of 0.1f and 0.2f";
+  EXPECT_EQ(fetch_record<VerdictRecord>(verdict.record).loss.value(), 0.1 + 0.2) << "not of 0.1f and 0.2f";
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ bool is_state(FaultTarget target) {
 // The rank that saves the state of an element.
 int holder_of(const BucketLayout& layout, int parameter, int64_t element) {
   const BucketLayout::Bucket& bucket = layout.bucket(layout.bucket_of(parameter));
-  return static_cast<int>((layout.flat_index(parameter, element) - bucket.flat_begin) / bucket.shard_numel);
+  return layout.rank_of_shard((layout.flat_index(parameter, element) - bucket.flat_begin) / bucket.shard_numel);
 }
 
 // The format of a target; nothing if there is no such tensor.

@@ -93,16 +93,17 @@ ScalerMode scaler_mode(const std::string& word) {
   throw DamagedEntry("'scaler.mode' is damaged: expected none, static or dynamic, got '{}'", word);
 }
 
-// The gradient prescale of the ranks and micro-batches that saved.
+// The gradient prescale of the lanes and micro-batches that saved.
 int saved_prescale_log2(const nlohmann::json& manifest) {
   const TrainConfig saved = parse_config(manifest.at("config").get<std::string>(), "the checkpoint's config").train;
-  const int64_t ranks = manifest.at("ranks"), sequences = saved.micro_batch * ranks;
+  const bool has_lanes = manifest.contains("lanes");  // not before they were introduced: ranks were lanes
+  const int64_t lanes = manifest.at(has_lanes ? "lanes" : "ranks"), sequences = saved.micro_batch * lanes;
   if (saved.global_batch % sequences != 0) {
     throw DamagedEntry(
-        "'ranks' is damaged: expected a number by which {} micro-batches of train.global_batch can be divided, got {}",
-        saved.global_batch / saved.micro_batch, ranks);
+        "'{}' is damaged: expected a number by which {} micro-batches of train.global_batch can be divided, got {}",
+        has_lanes ? "lanes" : "ranks", saved.global_batch / saved.micro_batch, lanes);
   }
-  return gradient_prescale_log2(ranks, saved.global_batch / sequences);
+  return gradient_prescale_log2(lanes, saved.global_batch / sequences);
 }
 
 // No run can have saved other numbers. They would be defects later on: indices below 0, sums that overflow.
@@ -114,7 +115,7 @@ void require_possible_numbers(const nlohmann::json& manifest) {
       {{"next_step", "skipped_batches", "format_version", "rollback_point.step", "spike_window.*.step"}},
       {{"applied_steps"}, 0.0, static_cast<double>(manifest.at("next_step").get<int64_t>())},
       {{"proven_step"}, -1.0},
-      {{"ranks"}, 1.0, 1e6},
+      {{"ranks", "lanes"}, 1.0, 1e6},
       {{"scaler.scale"}, kLeastScale, kMostScale, false},
       {{"scaler.clean_steps"}, -1e15},
       {{"scaler.hysteresis_left"}, 1.0, kMostInt},

@@ -70,7 +70,8 @@ Config without_surroundings(Config config) {
 }
 
 Config with_micro_batches(Config config, int ranks, int64_t most) {
-  config.train.global_batch = std::min(config.train.global_batch, most * config.train.micro_batch * ranks);
+  const int lanes = config.train.lanes_of(ranks);
+  config.train.global_batch = std::min(config.train.global_batch, most * config.train.micro_batch * lanes);
   return config;
 }
 

@@ -19,20 +19,27 @@ std::optional<size_t> first_difference(const std::vector<Value>& by_rank) {
 }
 
 ReducerConfig reducer_config(const Config& config, int ranks) {
+  const int lanes = config.train.lanes_of(ranks);
   ReducerConfig reducer = config.comm.reducer;
   reducer.wire = config.wire();
   if (config.integrity.wire) reducer.wire_digests = Digests::kOn;
-  reducer.prescale_log2 = gradient_prescale_log2(ranks, config.train.global_batch / (config.train.micro_batch * ranks));
+  reducer.prescale_log2 = gradient_prescale_log2(lanes, config.train.global_batch / (config.train.micro_batch * lanes));
   return reducer;
 }
 
 // The buckets in shared memory: buckets that ranks of a node read in place, and gradients sent as they are.
-SentBuckets sent_buckets(const Config& config, Communicator& communicator) {
-  const ReducerConfig reducer = reducer_config(config, communicator.size());
-  const bool in_place = expected_path(config, communicator) == ContributionPath::kInPlace;
-  return {.communicator = &communicator,
-          .gradients = in_place || !reducer.rounds(),
-          .weights = in_place && reducer.sharding == Sharding::kSharded};
+SentBuckets sent_buckets(const Config& config, const ExchangeGroups& groups) {
+  const int ranks = groups.all().size();
+  const ReducerConfig reducer = reducer_config(config, ranks);
+  const bool in_place = expected_path(config, groups.all()) == ContributionPath::kInPlace;
+  return {.communicator = groups.stages()[0].group,
+          .gradients = (in_place || !reducer.rounds()) && config.train.lanes_of(ranks) == ranks,
+          .weights = in_place && groups.stages().size() == 1 && reducer.sharding == Sharding::kSharded};
+}
+
+ExchangeGroups make_groups(const Config& config, Communicator& communicator) {
+  if (communicator.size() == 1) return communicator;
+  return {communicator, exchange_stages(config.comm.exchange, communicator.size(), find_node_ranks(communicator))};
 }
 
 const Config& checked(const Config& config, Communicator& communicator) {
@@ -122,9 +129,10 @@ std::shared_ptr<const Batches> open_common_batches(const Config& config, Communi
 }
 
 ContributionPath expected_path(const Config& config, const Communicator& communicator) {
-  const bool one_node = communicator.size() > 1 && communicator.local_size() == communicator.size();
-  const bool in_place =
-      one_node && communicator.shares_node_memory() && computes_on_host(config.device, communicator.local_rank());
+  const int ranks = communicator.size(), on_node = communicator.local_size();
+  const std::vector<int> stages = exchange_stages(config.comm.exchange, ranks, ranks % on_node == 0 ? on_node : 0);
+  const bool in_place = ranks > 1 && on_node % stages[0] == 0 && communicator.shares_node_memory() &&
+                        computes_on_host(config.device, communicator.local_rank());
   return in_place ? ContributionPath::kInPlace : ContributionPath::kExchanged;
 }
 
@@ -132,8 +140,9 @@ CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters
   return config.comm.gather == WeightGather::kF8 ? coded_weights(parameters, policy) : CodedWeights();
 }
 
-BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks) {
-  return BucketLayout(parameters, ranks, config.comm.bucket_bytes(), state_alignment(config.optimizer.adamw));
+BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks, const std::vector<int>& stages) {
+  return BucketLayout(parameters, {ranks, config.train.lanes_of(ranks), stages}, config.comm.bucket_bytes(),
+                      state_alignment(config.optimizer.adamw));
 }
 
 Session::Session(const Config& given, Communicator& given_communicator, SessionParts parts)
@@ -147,17 +156,18 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
       staged_(make_staged(given_communicator, *runtime.backend)),
       profiled_(make_profiled(outermost(given_communicator, staged_.get(), nullptr), profiler.get())),
       communicator(faults.wrap(outermost(given_communicator, staged_.get(), profiled_.get()))),
+      groups(make_groups(config, communicator)),
       batches(parts.batches(config, runtime.model->objective())),
       amaxes(keep_delayed_scales(runtime, config), communicator, *runtime.backend, *runtime.stream),
       sharded(runtime.parameters,
-              {.layout = lay_out(config, runtime.parameters, ranks()),
-               .sent = sent_buckets(config, communicator),
+              {.layout = lay_out(config, runtime.parameters, ranks(), groups.sizes()),
+               .sent = sent_buckets(config, groups),
                .reduction = reducer_config(config, ranks()),
                .adamw = config.optimizer.adamw,
                .coded = {.weights = gathered_codes(config, runtime.parameters, runtime.policy),
                          .scales = runtime.delayed_scales.get()},
                .digests = config.integrity.interval > 0 ? Digests::kOn : Digests::kOff},
-              communicator, *runtime.backend, *runtime.stream),
+              groups, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip),
       spikes(config.stop_rules) {

@@ -44,7 +44,9 @@ struct Session {
   bool captures_steps() const {
     return config.cuda.graph && !config.profile && runtime.backend->device().kind == Device::Kind::kCuda;
   }
-  int64_t micro_batches() const { return config.train.global_batch / (config.train.micro_batch * ranks()); }
+  int lanes() const { return config.train.lanes_of(ranks()); }
+  // In a step, of each lane.
+  int64_t micro_batches() const { return config.train.global_batch / (config.train.micro_batch * lanes()); }
 
   const Config& config;
   const DeviceChoice device;                     // empty where the backend was given
@@ -58,6 +60,7 @@ struct Session {
 
  public:
   Communicator& communicator;  // the given communicator or its wrapper
+  const ExchangeGroups groups;
   const std::shared_ptr<const Batches> batches;
   AmaxExchange amaxes;
   ShardedState sharded;
@@ -82,7 +85,8 @@ ContributionPath expected_path(const Config& config, const Communicator& communi
 // The weights that travel as codes (comm.gather); empty with `working`. Working dtypes are assigned.
 CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters, const PrecisionPolicy& policy);
 
-// The buckets of the configuration's parameters for this many ranks.
-BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks);
+// The buckets of the configuration's parameters for this many ranks, or these stages of an exchange.
+BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks,
+                     const std::vector<int>& stages = {});
 
 }  // namespace mantissa

@@ -36,7 +36,7 @@ std::vector<float> values_of(const StatePiece& piece, Backend& backend, Stream& 
 }  // namespace
 
 double gradient_prescale(const Session& session) {
-  return std::ldexp(1.0, gradient_prescale_log2(session.ranks(), session.micro_batches()));
+  return std::ldexp(1.0, gradient_prescale_log2(session.lanes(), session.micro_batches()));
 }
 
 RunProbe make_probe(const Config& config, ShardedState& state, DType reference) {
@@ -71,11 +71,11 @@ void CurvatureExaminer::before(int64_t /*step*/) {
   }
 }
 
-double CurvatureExaminer::gradient_dot_update() {
+ExactSum CurvatureExaminer::gradient_dot_update() {
   Backend& backend = state_.backend;
   Stream& stream = state_.stream;
   const std::vector<StatePiece> pieces = state_.optimizer.pieces();
-  double dot = 0.0;
+  ExactSum dot;
   for (int bucket = 0; bucket < state_.buckets.size(); ++bucket) {
     const Tensor gradients = state_.reducer.result_shard(bucket);
     for (const Segment& segment : state_.buckets.layout().shard_segments(bucket, state_.communicator.rank())) {
@@ -89,7 +89,8 @@ double CurvatureExaminer::gradient_dot_update() {
       const std::vector<float> after = values_of(*piece, backend, stream);
       const std::vector<float> gradient = values_of(gradients.slice(segment.offset, segment.count), backend, stream);
       for (size_t i = 0; i < after.size(); ++i) {
-        dot += static_cast<double>(gradient[i]) * (static_cast<double>(after[i]) - static_cast<double>(before[i]));
+        const double update = static_cast<double>(after[i]) - static_cast<double>(before[i]);
+        dot.add(static_cast<double>(gradient[i]) * update);
       }
     }
   }
@@ -99,7 +100,7 @@ double CurvatureExaminer::gradient_dot_update() {
 void CurvatureExaminer::after(StepReport& step) {
   if (!step.applied || step.learning_rate == 0.0) return;
   struct Sums {
-    double dot = 0.0, loss = 0.0;
+    ExactSum dot, loss;
   };
   const Sums mine{.dot = gradient_dot_update(), .loss = work_.loss_again()};
   Sums all;
@@ -107,9 +108,9 @@ void CurvatureExaminer::after(StepReport& step) {
     all.dot += sums.dot;
     all.loss += sums.loss;
   }
-  const double dot = all.dot / (static_cast<double>(step.scale) * prescale_);
+  const double dot = all.dot.value() / (static_cast<double>(step.scale) * prescale_);
   if (dot >= 0.0) return;
-  step.curvature = curvature_of(step.loss, all.loss / static_cast<double>(step.tokens), dot);
+  step.curvature = curvature_of(step.loss, all.loss.value() / static_cast<double>(step.tokens), dot);
 }
 
 bool NoiseExaminer::due(int64_t step) const {
@@ -128,7 +129,7 @@ void NoiseExaminer::before(int64_t step) {
 void NoiseExaminer::after(StepReport& report) {
   if (!report.applied) return;
   report.gradient_noise = gradient_noise_of(sum_of_squares_, report.grad_norm * report.grad_norm,
-                                            session_.ranks() * session_.micro_batches());
+                                            session_.lanes() * session_.micro_batches());
 }
 
 void IntegrityExaminer::after_passes(int64_t step) {

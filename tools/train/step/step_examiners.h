@@ -71,7 +71,7 @@ class CurvatureExaminer final : public StepExaminer {
   void after(StepReport& report) override;
 
  private:
-  double gradient_dot_update();  // over this rank's shard
+  ExactSum gradient_dot_update();  // over this rank's shard
 
   const AdaptiveOptions& options_;
   const ShardedState& state_;

@@ -35,13 +35,17 @@ StepWork::StepWork(Session& session)
       batches_(*session.batches),
       skipped_batches_(session.skipped_batches),
       reducer_(session.sharded.reducer),
-      faults_(session.faults) {
+      faults_(session.faults),
+      micro_batches_(session.micro_batches()) {
   const int64_t count = config_.train.micro_batch * config_.model.context;
-  const int64_t micro_batches = session.micro_batches();
-  for (int64_t index = 0; index < micro_batches; ++index) {
-    const int64_t batch = index * communicator_.size() + communicator_.rank();
-    first_samples_.push_back(static_cast<uint32_t>(batch * config_.train.micro_batch));
+  const OwnLanes lanes = reducer_.lanes();
+  for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) {
+    for (int64_t index = 0; index < micro_batches_; ++index) {
+      const int64_t batch = index * session.lanes() + lane;
+      first_samples_.push_back(static_cast<uint32_t>(batch * config_.train.micro_batch));
+    }
   }
+  const auto micro_batches = std::ssize(first_samples_);
   Backend& backend = *runtime_.backend;
   tokens_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "input tokens");
   targets_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "target tokens");
@@ -117,10 +121,14 @@ void StepWork::run(const PassOptions& passes) {
     TapeOptions options = tape_options(index);
     options.observer = index == 0 ? passes.observer : nullptr;
     if (passes.after_op) options.after_op = passes.after_op;
-    if (index + 1 == first_samples_.size()) {  // gradients are complete after the last one: reduce as they land
-      reducer_.begin();
-      options.gradient_ready = [this](Parameter& parameter) {
-        faults_.on_gradient(step_, parameter);
+    const auto lane_end =
+        static_cast<int64_t>(index + 1);  // the lane's last micro-batch: reduce gradients as they land
+    const bool is_last = index + 1 == first_samples_.size();
+    if (lane_end == micro_batches_) reducer_.begin();
+    if (lane_end > micro_batches_ && lane_end % micro_batches_ == 1 % micro_batches_) reducer_.next_lane();
+    if (lane_end % micro_batches_ == 0) {
+      options.gradient_ready = [this, is_last](Parameter& parameter) {
+        if (is_last) faults_.on_gradient(step_, parameter);
         reducer_.ready(parameter);
       };
       options.between_nodes = [this] { reducer_.progress(); };
@@ -158,11 +166,11 @@ TapeOptions StepWork::tape_options(size_t micro_batch) const {
           .after_backward = faults_.on_op(step_, Pass::kBackward)};
 }
 
-double StepWork::loss_again(const PrecisionPolicy* policy) {
-  double sum = 0.0;
+ExactSum StepWork::loss_again(const PrecisionPolicy* policy) {
+  ExactSum sum;
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     Tape tape = runtime_.make_tape(tape_options(index), policy);
-    sum += runtime_.backend->read_number(forward(tape, index).sum.value, *runtime_.stream);
+    sum.add(runtime_.backend->read_number(forward(tape, index).sum.value, *runtime_.stream));
   }
   runtime_.delayed_scales->forget_records();
   return sum;
@@ -171,8 +179,9 @@ double StepWork::loss_again(const PrecisionPolicy* policy) {
 double StepWork::sum_of_squared_norms() {
   Backend& backend = *runtime_.backend;
   Stream& stream = *runtime_.stream;
-  const Tensor record = backend.make_stats(stream);
+  ExactSum mine;
   for (size_t index = 0; index < first_samples_.size(); ++index) {
+    const Tensor record = backend.make_stats(stream);
     runtime_.parameters.forget_gradients();
     {
       Tape tape = runtime_.make_tape(tape_options(index));
@@ -183,12 +192,12 @@ double StepWork::sum_of_squared_norms() {
       const Parameter& parameter = runtime_.parameters[i];
       if (parameter.gradient_written) backend.run(TensorStatsArgs{.x = parameter.gradient, .record = record}, stream);
     }
+    mine.add(backend.read_stats(record, stream).sum_squares);
   }
-  const double mine = backend.read_stats(record, stream).sum_squares;
   runtime_.delayed_scales->forget_records();
-  double all = 0.0;
-  for (const double sum : all_gather_records(communicator_, mine)) all += sum;
-  return all;
+  ExactSum all;
+  for (const ExactSum& sum : all_gather_records(communicator_, mine)) all += sum;
+  return all.value();
 }
 
 std::optional<FoundOp> StepWork::find_culprit(Pass pass) {

@@ -50,7 +50,7 @@ class StepWork {
 
   // The loss of the loaded samples, summed over this rank's tokens, nats: forward passes with the present weights and
   // the step's dropout. Leaves no record of amaxes. `policy`: see PassOptions. Blocks.
-  double loss_again(const PrecisionPolicy* policy = nullptr);
+  ExactSum loss_again(const PrecisionPolicy* policy = nullptr);
 
   // Passes of each micro-batch by itself, with the present weights and the step's dropout: the squared norms of their
   // gradients, summed over the micro-batches of all ranks, in double. They carry the factor of set_loss_gradient() and
@@ -90,7 +90,8 @@ class StepWork {
   int64_t step_ = 0;
   // By step: the steps ahead, the present step, and the previous step, which may run again.
   std::array<Samples, kAhead + 2> samples_;
-  std::vector<uint32_t> first_samples_;  // of each micro-batch, in the step's global batch
+  int64_t micro_batches_;                // of a lane
+  std::vector<uint32_t> first_samples_;  // of each micro-batch of this rank's lanes, in the step's global batch
   // (micro-batches, micro_batch * context) i32, on the device; starts: if the data packs documents.
   Tensor tokens_, targets_, starts_;
   Tensor step_number_, loss_gradient_;  // (1) i32 and (1) of the losses, on the device

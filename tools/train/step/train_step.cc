@@ -22,7 +22,7 @@ TrainStep::TrainStep(Session& session, const std::vector<StepExaminer*>& examine
     : session_(session),
       stop_(stop),
       work_(session),
-      verdicts_(session.communicator, *session.runtime.backend, *session.runtime.stream),
+      verdicts_(session.groups, *session.runtime.backend, *session.runtime.stream),
       integrity_(session.config.integrity, session.sharded),
       integrity_examiner_(integrity_, *session.runtime.delayed_scales, work_),
       curvature_(session, work_),

@@ -129,7 +129,7 @@ TEST(TensorStats, RefusesARecordOfAnotherSize) {
       [] {
         run(TensorStatsArgs{.x = make_tensor(DType::kF32, {1}, {1.0}), .record = make_unwritten(DType::kU8, {3})});
       },
-      "[tensor_stats] record must have 32 elements, got shape (3)");
+      "[tensor_stats] record must hold whole records of 32 bytes, at least one, got 3 bytes");
 }
 
 }  // namespace

@@ -1,7 +1,11 @@
 // The findings of a step, and the decision about its update.
 #include <gtest/gtest.h>
 
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/kernels/reduction/update_decision.h"
@@ -23,7 +27,7 @@ void expect_same(double actual, double expected, const char* what) {
 
 // ---- record_verdict.
 
-constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double: small terms count only if they come first
+constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double, but small terms count wherever they come
 
 // Overwrites earlier contents of the record.
 VerdictRecord record_of(const std::vector<float>& losses, const std::vector<TensorStats>& buckets,
@@ -31,42 +35,56 @@ VerdictRecord record_of(const std::vector<float>& losses, const std::vector<Tens
   const size_t bytes = buckets.size() * sizeof(TensorStats);
   const Tensor stats(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
   write_bytes(stats, buckets.data());
-  const VerdictRecord before{.stats = {.first_bad = 0, .nan_count = 2, .inf_count = 3, .sum_squares = 5.5},
-                             .loss_sum = 9.0,
-                             .stop_request = 4,
-                             .state_fault = 9};
+  VerdictRecord before;
+  before.first_bad = 0;
+  before.nan_count = 2;
+  before.inf_count = 3;
+  before.loss_rank = before.stop_rank = 7;
+  before.loss.add(9.0);
+  before.squares.add(5.5);
+  before.stop_request = 4;
+  before.state_fault = 9;
   const Tensor record = make_record(before);
   const Tensor plan = make_record(UpdatePlan{.stop_request = stop_request});
-  run(RecordVerdictArgs{
-      .losses = make_elements(losses), .stats = stats, .plan = plan, .record = record, .state_faults = state_faults});
+  run(RecordVerdictArgs{.losses = make_elements(losses),
+                        .stats = stats,
+                        .plan = plan,
+                        .record = record,
+                        .state_faults = state_faults,
+                        .rank = 3});
   return fetch_record<VerdictRecord>(record);
 }
 
-VerdictRecord record_of(const std::vector<float>& losses) {
+double loss_of(const std::vector<float>& losses) {
   const TensorStats stats{.first_bad = 17, .nan_count = 4, .inf_count = 1, .sum_squares = 2.25};
   const VerdictRecord record = record_of(losses, {stats});
-  EXPECT_EQ(record.stats, stats);
-  return record;
+  EXPECT_EQ(record.squares.value(), 2.25);
+  EXPECT_EQ(record.first_bad, 17);
+  EXPECT_EQ(record.nan_count, 4);
+  EXPECT_EQ(record.inf_count, 1);
+  EXPECT_EQ(record.loss_rank, std::isfinite(record.loss.value()) ? -1 : 3);
+  return record.loss.value();
 }
 
-TEST(RecordVerdict, AddsLossesInDoubleAndInOrder) {
+TEST(RecordVerdict, AddsLossesExactly) {
   device_under_test().on_each_variant([] {
-    EXPECT_EQ(record_of({0.25f}).loss_sum, 0.25);
-    EXPECT_EQ(record_of({1e8f, 1.0f, -0.5f}).loss_sum, 100000000.5);
-    EXPECT_EQ(record_of({1.0f, 1.0f, 1.0f, 1.0f, kLarge}).loss_sum, 0x1p54 + 4.0);
-    EXPECT_EQ(record_of({kLarge, 1.0f, 1.0f, 1.0f, 1.0f}).loss_sum, 0x1p54);
+    EXPECT_EQ(loss_of({0.25f}), 0.25);
+    EXPECT_EQ(loss_of({1e8f, 1.0f, -0.5f}), 100000000.5);
+    EXPECT_EQ(loss_of({1.0f, 1.0f, 1.0f, 1.0f, kLarge}), 0x1p54 + 4.0);
+    EXPECT_EQ(loss_of({kLarge, 1.0f, 1.0f, 1.0f, 1.0f}), 0x1p54 + 4.0);
+    EXPECT_EQ(loss_of({kLarge, 0x1p-100f, -kLarge}), 0x1p-100);
     std::vector<float> many(1001, 0.125f);
     many.back() = 3.0f;
-    EXPECT_EQ(record_of(many).loss_sum, 128.0);
+    EXPECT_EQ(loss_of(many), 128.0);
   });
 }
 
-TEST(RecordVerdict, AddsTheStatisticsOfBucketsInTheirOrder) {
+TEST(RecordVerdict, AddsTheStatisticsOfUnitsExactly) {
   device_under_test().on_each_variant([] {
     const TensorStats one{.sum_squares = 1.0}, large{.sum_squares = kLarge};
-    EXPECT_EQ(record_of({1.0f}, {one}).stats, one);
-    EXPECT_EQ(record_of({1.0f}, {one, one, one, one, large}).stats, (TensorStats{.sum_squares = 0x1p54 + 4.0}));
-    EXPECT_EQ(record_of({1.0f}, {large, one, one, one, one}).stats, large);
+    EXPECT_EQ(record_of({1.0f}, {one}).squares.value(), 1.0);
+    EXPECT_EQ(record_of({1.0f}, {one, one, one, one, large}).squares.value(), 0x1p54 + 4.0);
+    EXPECT_EQ(record_of({1.0f}, {large, one, one, one, one}).squares.value(), 0x1p54 + 4.0);
     for (const size_t first : {0u, 1u, 300u}) {
       std::vector<TensorStats> buckets(301, {.sum_squares = 0.25});
       buckets[0] = {.first_bad = 900, .nan_count = 1, .sum_squares = HUGE_VAL};
@@ -75,11 +93,11 @@ TEST(RecordVerdict, AddsTheStatisticsOfBucketsInTheirOrder) {
       buckets[first].nan_count = 5;
       buckets[first].inf_count = 7;
       const VerdictRecord record = record_of({1.5f}, buckets);
-      EXPECT_EQ(record.stats.first_bad, 20);
-      EXPECT_EQ(record.stats.nan_count, first == 0 ? 5 : 6);
-      EXPECT_EQ(record.stats.inf_count, first == 300 ? 7 : 9);
-      EXPECT_EQ(record.stats.sum_squares, HUGE_VAL);
-      EXPECT_EQ(record.loss_sum, 1.5);
+      EXPECT_EQ(record.first_bad, 20);
+      EXPECT_EQ(record.nan_count, first == 0 ? 5 : 6);
+      EXPECT_EQ(record.inf_count, first == 300 ? 7 : 9);
+      EXPECT_EQ(record.squares.value(), HUGE_VAL);
+      EXPECT_EQ(record.loss.value(), 1.5);
     }
   });
 }
@@ -87,7 +105,9 @@ TEST(RecordVerdict, AddsTheStatisticsOfBucketsInTheirOrder) {
 TEST(RecordVerdict, TakesTheStopRequestOfThePlan) {
   device_under_test().on_each_variant([] {
     EXPECT_EQ(record_of({1.0f}, {TensorStats()}).stop_request, 0);
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}).stop_rank, -1);
     EXPECT_EQ(record_of({1.0f}, {TensorStats()}, 1001).stop_request, 1001);
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}, 1001).stop_rank, 3);
   });
 }
 
@@ -101,10 +121,11 @@ TEST(RecordVerdict, TakesTheFaultsOfTheState) {
 
 TEST(RecordVerdict, KeepsWhatIsNotFiniteAndDoesNotOverflow) {
   device_under_test().on_each_variant([] {
-    EXPECT_EQ(record_of({1.0f, kInf, 2.0f}).loss_sum, HUGE_VAL);
-    EXPECT_TRUE(std::isnan(record_of({1.0f, NAN}).loss_sum));
-    EXPECT_TRUE(std::isnan(record_of({kInf, -kInf}).loss_sum));
-    EXPECT_EQ(record_of({3e38f, 3e38f}).loss_sum, 2.0 * 3e38f);
+    EXPECT_EQ(loss_of({1.0f, kInf, 2.0f}), HUGE_VAL);
+    EXPECT_EQ(loss_of({1.0f, -kInf, 2.0f}), -HUGE_VAL);
+    EXPECT_TRUE(std::isnan(loss_of({1.0f, NAN})));
+    EXPECT_TRUE(std::isnan(loss_of({kInf, -kInf})));
+    EXPECT_EQ(loss_of({3e38f, 3e38f}), 2.0 * 3e38f);
   });
 }
 
@@ -128,16 +149,19 @@ struct Case {
   int64_t first_bad = TensorStats::kNone;
 };
 
-VerdictRecord clean(double sum_squares, double loss) {
-  return {.stats = {.sum_squares = sum_squares}, .loss_sum = loss};
+VerdictRecord record_with(const TensorStats& stats, double loss) {
+  VerdictRecord record;
+  record.add(stats);
+  record.loss.add(loss);
+  return record;
 }
 
+VerdictRecord clean(double sum_squares, double loss) { return record_with({.sum_squares = sum_squares}, loss); }
+
 VerdictRecord bad(int64_t first, int64_t nans, int64_t infinities, double loss = 1.0) {
-  return {.stats = {.first_bad = first,
-                    .nan_count = nans,
-                    .inf_count = infinities,
-                    .sum_squares = nans > 0 ? kNan : HUGE_VAL},
-          .loss_sum = loss};
+  return record_with(
+      {.first_bad = first, .nan_count = nans, .inf_count = infinities, .sum_squares = nans > 0 ? kNan : HUGE_VAL},
+      loss);
 }
 
 VerdictRecord faulty_state() {
@@ -217,7 +241,19 @@ const Case kCases[] = {
      .outcome = kStateFault,
      .loss_rank = 0,
      .first_bad = 2},
-    {.name = "losses whose sum is not finite", .records = {clean(1.0, 1.5e308), clean(1.0, 1.5e308)}}};
+    {.name = "a loss beyond the range of exact sums",
+     .records = {clean(1.0, 1.0), clean(1.0, 1.5e308)},
+     .outcome = kLossFault,
+     .loss_rank = 1}};
+
+// The records of a case, by rank.
+std::vector<VerdictRecord> records_of(const Case& c) {
+  std::vector<VerdictRecord> records = c.records;
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    complete_record(records[rank], static_cast<int32_t>(rank), 0, records[rank].state_fault);
+  }
+  return records;
+}
 
 // A GPU's compiler may fuse the two roundings of norm + 1e-6. This moves the sum by at most one step of double, 2^-52
 // of it. The quotient is rounded once more.
@@ -245,9 +281,11 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
   device_under_test().on_each_variant([] {
     for (const Case& c : kCases) {
       SCOPED_TRACE(c.name);
-      const size_t bytes = c.records.size() * sizeof(VerdictRecord);
+      const std::vector<VerdictRecord> by_rank = records_of(c);
+      const auto ranks = std::ssize(by_rank);
+      const size_t bytes = by_rank.size() * sizeof(VerdictRecord);
       const Tensor records(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
-      write_bytes(records, c.records.data());
+      write_bytes(records, by_rank.data());
       const Tensor plan = make_record(c.plan), hold = make_indices({c.hold});
       const Tensor control = make_record(UpdateControl{.apply = 77}), decision = make_record(UpdateDecision());
       const std::vector<std::byte> records_before = bytes_of(records), plan_before = bytes_of(plan);
@@ -258,8 +296,7 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
       EXPECT_EQ(decided.verdict.loss_rank, c.loss_rank);
       EXPECT_EQ(decided.verdict.first_bad, c.first_bad);
       EXPECT_EQ(decided.held, c.hold != 0);
-      const UpdateDecision expected =
-          mantissa::decide_update(c.records.data(), static_cast<int64_t>(c.records.size()), c.plan, c.hold != 0);
+      const UpdateDecision expected = mantissa::decide_update(fold_records(by_rank.data(), ranks), c.plan, c.hold != 0);
       expect_same_decision(decided, expected);
 
       const bool applied = c.outcome == StepOutcome::kClean && c.hold == 0;
@@ -276,6 +313,44 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
       EXPECT_EQ(controlled.update, c.plan.update);
       EXPECT_EQ(elements_of<int32_t>(hold)[0], applied ? 0 : 1);
       EXPECT_TRUE(bytes_of(records) == records_before && bytes_of(plan) == plan_before) << "an input was written";
+    }
+  });
+}
+
+// Any grouping of the ranks' records folds to the same bits.
+TEST(FoldVerdicts, DependsNeitherOnOrderNorOnGroups) {
+  device_under_test().on_each_variant([] {
+    std::vector<VerdictRecord> records;
+    for (int rank = 0; rank < 13; ++rank) {
+      VerdictRecord record = clean(std::ldexp(1.0 + rank / 3.0, 17 * rank - 90), std::ldexp(1.7, 3 * rank));
+      if (rank == 5) record.add({.first_bad = 9, .nan_count = 2, .sum_squares = 1.0});
+      if (rank == 8) record.add({.first_bad = 4, .inf_count = 1, .sum_squares = 1.0});
+      complete_record(record, rank, rank > 6 ? 100 + rank : 0, rank == 11 ? 1 : 0);
+      records.push_back(record);
+    }
+    const auto fold = [](const std::vector<VerdictRecord>& some) {
+      const size_t bytes = some.size() * sizeof(VerdictRecord);
+      const Tensor all(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
+      write_bytes(all, some.data());
+      const Tensor record = make_record(clean(3.0, 3.0));
+      run(FoldVerdictsArgs{.records = all, .record = record});
+      return fetch_record<VerdictRecord>(record);
+    };
+    const VerdictRecord whole = fold(records);
+    EXPECT_EQ(whole.stop_rank, 7);
+    EXPECT_EQ(whole.stop_request, 107);
+    EXPECT_EQ(whole.first_bad, 4);
+    EXPECT_EQ(whole.state_fault, 1);
+    for (const size_t group : {1u, 2u, 4u, 5u, 13u}) {
+      std::vector<VerdictRecord> sums;
+      for (size_t begin = 0; begin < records.size(); begin += group) {
+        const size_t end = std::min(records.size(), begin + group);
+        sums.push_back(
+            fold({records.begin() + static_cast<int64_t>(begin), records.begin() + static_cast<int64_t>(end)}));
+      }
+      std::ranges::reverse(sums);
+      const VerdictRecord again = fold(sums);
+      EXPECT_EQ(std::memcmp(&again, &whole, sizeof(whole)), 0) << "in groups of " << group;
     }
   });
 }
@@ -304,7 +379,9 @@ TEST(DecideUpdate, NamesWhatIsWrong) {
     };
   };
   expect_contract_error(call(make_unwritten(DType::kU8, {47}), make_indices({0})),
-                        "[decide_update] records must hold whole records of 48 bytes, at least one, got 47 bytes");
+                        fmt::format("[decide_update] records must hold whole records of {} bytes, at least one, got 47 "
+                                    "bytes",
+                                    sizeof(VerdictRecord)));
   expect_contract_error(call(make_record(VerdictRecord()), make_indices({0, 0})), "[decide_update] hold");
   const auto record = [](const Tensor& losses, const Tensor& stats) {
     return [=] {

@@ -43,7 +43,7 @@ std::vector<double> train_windows(const Config& config, const HeldState& point, 
       work.load(after + i);
       const auto targets = static_cast<double>(work.count_global_targets());
       if (targets == 0.0) continue;
-      sum += sum_over_ranks({work.loss_again()}, communicator)[0] / targets;
+      sum += sum_over_ranks({work.loss_again().value()}, communicator)[0] / targets;
       ++evaluated;
     }
     losses.push_back(sum / evaluated);

@@ -91,7 +91,7 @@ class LoweredPasses {
   // times `loss_scale`. Needs make_room() for the policy. Returns the global batch's mean loss, nats. Collective.
   double run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer = nullptr);
   // The loss alone. Collective.
-  double loss(const PrecisionPolicy* policy) { return mean_over_tokens(work_.loss_again(policy)); }
+  double loss(const PrecisionPolicy* policy) { return mean_over_tokens(work_.loss_again(policy).value()); }
   // Updates masters, moments and weights with the gradients of run(), as the training would at this point. Returns
   // whether they were finite; if not, nothing is updated. Collective.
   bool update(float loss_scale);

@@ -1,0 +1,221 @@
+// Sums in stages: the groups, their shards, and the bits of a sum over all ranks at once.
+#include "comm/exchange_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <map>
+#include <mutex>
+#include <numeric>
+
+#include "tests/comm/node_ranks.h"
+#include "tests/comm/training_rank.h"
+#include "tests/comm/watched_rank.h"
+#include "tests/testing/error_of.h"
+
+namespace mantissa {
+namespace {
+
+using testing::OptimizedRank;
+using testing::toy_gradient;
+using testing::TrainingRank;
+
+TEST(ExchangeStages, FollowTheExchange) {
+  using Sizes = std::vector<int>;
+  EXPECT_EQ(exchange_stages(Exchange::kDirect, 8, 4), Sizes({8}));
+  EXPECT_EQ(exchange_stages(Exchange::kHierarchical, 8, 4), Sizes({4, 2}));
+  EXPECT_EQ(exchange_stages(Exchange::kHierarchical, 8, 8), Sizes({8}));  // one node
+  EXPECT_EQ(exchange_stages(Exchange::kHierarchical, 8, 1), Sizes({8}));  // a rank on each
+  EXPECT_EQ(exchange_stages(Exchange::kHalving, 8, 8), Sizes({2, 2, 2}));
+  EXPECT_EQ(exchange_stages(Exchange::kHalving, 12, 1), Sizes({2, 2, 3}));
+  EXPECT_EQ(exchange_stages(Exchange::kHalving, 7, 1), Sizes({7}));
+  EXPECT_EQ(exchange_stages(Exchange::kHalving, 1, 1), Sizes({1}));
+  EXPECT_EQ(exchange_stages(Exchange::kAuto, 16, 8), Sizes({8, 2}));
+  EXPECT_EQ(exchange_stages(Exchange::kAuto, 16, 16), Sizes({16}));
+  EXPECT_EQ(exchange_stages(Exchange::kAuto, 7, 0), Sizes({7}));  // nodes of different sizes
+}
+
+TEST(ExchangeStages, AHierarchyNeedsNodesOfOneSize) {
+  EXPECT_THROW(exchange_stages(Exchange::kHierarchical, 7, 0), ConfigError);
+}
+
+TEST(ExchangeStages, EveryShardHasOneRank) {
+  for (const std::vector<int>& stages : {std::vector{6}, {2, 3}, {3, 2}, {2, 2, 2}, {4, 2, 3}}) {
+    const int ranks = std::accumulate(stages.begin(), stages.end(), 1, std::multiplies<>());
+    std::set<int> shards;
+    for (int rank = 0; rank < ranks; ++rank) shards.insert(shard_after_stages(rank, stages));
+    EXPECT_EQ(static_cast<int>(shards.size()), ranks);
+    EXPECT_EQ(*shards.rbegin(), ranks - 1);
+  }
+  EXPECT_EQ(shard_after_stages(5, {4, 2}), 3);  // rank 1 of node 1: the second half of the second quarter
+}
+
+TEST(ExchangeGroups, ASplitCommunicatorConnectsItsMembersOnly) {
+  run_ranks(6, [](Communicator& all) {
+    for (int round = 0; round < 2; ++round) {
+      const auto group = all.split(all.rank() % 2, 3);
+      EXPECT_EQ(group->size(), 3);
+      EXPECT_EQ(group->rank(), all.rank() / 2);
+      EXPECT_EQ(all_gather_records(*group, all.rank()),
+                (std::vector{all.rank() % 2, all.rank() % 2 + 2, all.rank() % 2 + 4}));
+      const auto pair = group->split(group->rank() == 2 ? 1 : 0, group->rank() == 2 ? 1 : 2);  // groups of groups
+      EXPECT_EQ(pair->size(), group->rank() == 2 ? 1 : 2);
+    }
+  });
+}
+
+TEST(ExchangeGroups, AGroupFailsWithTheJob) {
+  EXPECT_THROW(run_ranks(4,
+                         [](Communicator& all) {
+                           const auto group = all.split(all.rank() / 2, 2);
+                           if (all.rank() == 3) throw CommError("rank 3 is gone");
+                           for (;;) group->barrier();
+                         }),
+               CommError);
+}
+
+// Lanes on any number of ranks: the sums, their statistics, what is sent, and memory as planned.
+class LaneCounts : public testing::ReducerTest {};
+
+TEST_P(LaneCounts, DoNotDependOnTheRanks) {
+  for (const int lanes : {2, 3, 4, 6, 7, 8, 13}) {
+    if (lanes <= ranks()) continue;
+    std::mutex mutex;
+    std::map<std::pair<int, int64_t>, int> holders;
+    run([&](Communicator& communicator) {
+      TrainingRank rank(communicator, config(), DType::kBF16, testing::kToyCapacityBytes, {}, lanes);
+      for (int round = 0; round < 2; ++round) rank.reduce();
+      std::map<std::pair<int, int64_t>, int> mine;
+      int64_t wrong = 0;
+      rank.for_each_result([&](int parameter, int64_t element, float value) {
+        ++mine[{parameter, element}];
+        const float expected = testing::expected_sum(config(), lanes, parameter, element);
+        wrong += std::bit_cast<uint32_t>(value) != std::bit_cast<uint32_t>(expected);
+      });
+      EXPECT_EQ(wrong, 0) << lanes << " lanes, on rank " << communicator.rank();
+      const WirePlan& plan = rank.reducer->plan();
+      EXPECT_EQ(rank.reducer->buffer_bytes(), plan.window_bytes + plan.result_bytes + plan.lane_bytes);
+      const std::lock_guard lock(mutex);
+      for (const auto& [key, count] : mine) holders[key] += count;
+    });
+    const int copies = config().sharding == Sharding::kSharded ? 1 : ranks();
+    EXPECT_EQ(holders.size(), 19'261u);
+    for (const auto& [key, count] : holders) ASSERT_EQ(count, copies);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Wires, LaneCounts, testing::reducer_cases());
+
+// Reductions and updates in stages give the bits of a single stage, for as many lanes as ranks and for more.
+struct StagesCase {
+  std::vector<int> stages;
+  int lanes;
+};
+
+class Stages : public ::testing::TestWithParam<std::tuple<StagesCase, DType, Accumulation, bool>> {};
+
+using Elements = std::map<std::pair<int, int64_t>, uint32_t>;
+
+struct Reduced {
+  Elements sums, weights;
+  int holders = 0;
+};
+
+Reduced reduce(const std::vector<int>& stages, int lanes, const ReducerConfig& config, bool shares_memory) {
+  const int ranks = std::accumulate(stages.begin(), stages.end(), 1, std::multiplies<>());
+  Reduced reduced;
+  std::mutex mutex;
+  run_ranks(ranks, [&](Communicator& local) {
+    std::optional<testing::NodeCommunicator> node;
+    if (shares_memory) node.emplace(local);
+    const ExchangeGroups groups(node ? *node : local, stages);
+    OptimizedRank rank(groups, config, testing::kOptions, DType::kBF16, testing::kToyCapacityBytes, lanes);
+    rank.optimizer.initialize(testing::kSeed);
+    for (int step = 0; step < 2; ++step) {
+      rank.step([step](int lane, int p, int64_t i) { return toy_gradient(lane + 100 * step, p, i); });
+    }
+    EXPECT_EQ(rank.reducer->buffer_bytes(),
+              rank.reducer->plan().window_bytes + rank.reducer->plan().result_bytes + rank.reducer->plan().lane_bytes);
+    const std::lock_guard lock(mutex);
+    rank.for_each_result([&](int p, int64_t i, float value) {
+      ++reduced.holders;
+      reduced.sums[{p, i}] = std::bit_cast<uint32_t>(value);
+    });
+    for (int p = 0; p < rank.parameters.size(); ++p) {
+      const Tensor& weight = rank.parameters[p].weight;
+      dispatch(weight.dtype(), [&]<typename T>() {
+        for (int64_t i = 0; i < weight.numel(); ++i) {
+          const auto bits = std::bit_cast<uint32_t>(to_float(weight.data<T>()[i]));
+          const auto [place, is_new] = reduced.weights.emplace(std::pair(p, i), bits);
+          EXPECT_TRUE(is_new || place->second == bits) << "ranks have different weights";
+        }
+      });
+    }
+  });
+  return reduced;
+}
+
+TEST_P(Stages, GiveTheBitsOfOneStage) {
+  const auto& [given, wire, accumulation, shares_memory] = GetParam();
+  const int ranks = std::accumulate(given.stages.begin(), given.stages.end(), 1, std::multiplies<>());
+  for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+    const ReducerConfig config{
+        .wire = wire, .accumulation = accumulation, .sharding = sharding, .wire_digests = Digests::kOn};
+    const Reduced expected = reduce({1}, given.lanes, config, false);
+    const Reduced found = reduce(given.stages, given.lanes, config, shares_memory);
+    EXPECT_EQ(expected.holders, 19'261);
+    EXPECT_EQ(found.holders, sharding == Sharding::kSharded ? 19'261 : 19'261 * ranks);
+    EXPECT_TRUE(found.sums == expected.sums);
+    EXPECT_TRUE(found.weights == expected.weights);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Exchanges, Stages,
+                         ::testing::Combine(::testing::ValuesIn(std::vector<StagesCase>{{{4}, 4},
+                                                                                        {{2, 2}, 4},
+                                                                                        {{2, 2, 2}, 8},
+                                                                                        {{4, 2}, 8},
+                                                                                        {{3, 2}, 6},
+                                                                                        {{2, 3}, 6},
+                                                                                        {{2, 2}, 8},
+                                                                                        {{2, 2}, 7},
+                                                                                        {{3, 2}, 13},
+                                                                                        {{2, 3}, 9}}),
+                                            ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                                            ::testing::Values(Accumulation::kFp32, Accumulation::kWire),
+                                            ::testing::Bool()));
+
+// Corrupts messages in the groups of a stage.
+class CorruptedStage final : public ForwardingCommunicator {
+ public:
+  CorruptedStage(Communicator& inner, int stage) : ForwardingCommunicator(inner), stage_(stage) {}
+  std::unique_ptr<Communicator> split(int color, int members) override {
+    auto group = std::make_unique<testing::CorruptedWire>(ForwardingCommunicator::split(color, members));
+    if (stage_-- == 0) group->on_all_to_all = [](const Tensor& received) { testing::flip_bit(received, 0, 3); };
+    return group;
+  }
+
+ private:
+  int stage_;
+};
+
+TEST(ExchangeGroups, DigestsFindWhatChangesInEveryStage) {
+  for (int stage = 0; stage < 2; ++stage) {
+    run_ranks(4, [&](Communicator& all) {
+      CorruptedStage wire(all, all.rank() == 2 ? stage : -1);
+      const ExchangeGroups groups(wire, {2, 2});
+      TrainingRank rank(groups, {.wire_digests = Digests::kOn});
+      rank.reduce();
+      const std::vector<Corruption> found = rank.reducer->compare_digests();
+      ASSERT_EQ(found.size(), 1u) << "stage " << stage;
+      EXPECT_EQ(found[0].receiver, 2);
+      EXPECT_EQ(found[0].rank, stage == 0 ? 2 : 0);  // member 0 of its group
+      EXPECT_EQ(found[0].bit, 3);
+      rank.reduce();
+      EXPECT_TRUE(rank.reducer->compare_digests().empty());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace mantissa

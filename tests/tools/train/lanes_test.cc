@@ -1,0 +1,202 @@
+// The same bits on any number of ranks: a training of W lanes on 1 to W ranks, on the CPU.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <map>
+#include <mutex>
+
+#include "comm/local/local_communicator.h"
+#include "tests/comm/node_ranks.h"
+#include "tests/program/program.h"
+#include "tests/testing/weight_hash.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/session_observers.h"
+#include "tools/train/step/train_step.h"
+
+namespace mantissa::testing {
+namespace {
+
+// Results on which the ranks agree.
+struct TrainedLanes {
+  std::vector<uint64_t> weights;                           // hash after each step
+  std::vector<uint64_t> losses, norms, noise, curvatures;  // bits, since NaN is not equal to itself
+  std::vector<float> scales;
+  std::vector<bool> applied;
+  double validation = 0.0;
+  bool operator==(const TrainedLanes&) const = default;
+};
+
+struct RanksOf {
+  int ranks = 1;
+  bool shares_memory = false;
+  Sharding sharding = Sharding::kSharded;
+};
+
+TrainedLanes train_lanes(const SmallRun& run, const RanksOf& layout, int steps,
+                         const std::vector<std::string>& settings, const std::function<void(Session&)>& at_end = {},
+                         const std::function<void(Config&)>& change = {}) {
+  Config config = load_config(run.config_path(), settings);
+  if (change) change(config);
+  config.comm.reducer.sharding = layout.sharding;
+  validate_for_ranks(config, layout.ranks);
+  std::vector<TrainedLanes> all(static_cast<size_t>(layout.ranks));
+  mantissa::run_ranks(layout.ranks, [&](Communicator& local) {
+    std::optional<NodeCommunicator> node;
+    if (layout.shares_memory && layout.ranks > 1) node.emplace(local);
+    Communicator& communicator = node ? *node : local;
+    TrainedLanes& mine = all[static_cast<size_t>(local.rank())];
+    Session session(config, communicator);
+    TrainStep step(session);
+    while (session.next_step < steps) {
+      for (const StepReport& report : step.run()) {
+        mine.losses.push_back(std::bit_cast<uint64_t>(report.loss));
+        mine.norms.push_back(std::bit_cast<uint64_t>(report.grad_norm));
+        mine.applied.push_back(report.applied);
+        if (report.gradient_noise) mine.noise.push_back(std::bit_cast<uint64_t>(*report.gradient_noise));
+        if (report.curvature) mine.curvatures.push_back(std::bit_cast<uint64_t>(*report.curvature));
+      }
+      mine.scales.push_back(session.scaler.current_scale());
+      session.sharded.optimizer.restore_weights();  // as checkpoints have them, if they travel as codes
+      mine.weights.push_back(
+          hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream));
+    }
+    mine.validation = Evaluation(session.config, session.runtime, *session.batches, communicator).run();
+    if (at_end) at_end(session);
+  });
+  for (const TrainedLanes& trained : all) EXPECT_EQ(trained, all[0]) << "ranks disagree";
+  return all[0];
+}
+
+void expect_same_bits(const TrainedLanes& a, const TrainedLanes& b, const std::string& what) {
+  EXPECT_EQ(a.losses, b.losses) << what;
+  EXPECT_EQ(a.norms, b.norms) << what;
+  EXPECT_EQ(a.scales, b.scales) << what;
+  EXPECT_EQ(a.applied, b.applied) << what;
+  EXPECT_EQ(a.weights, b.weights) << what;
+  EXPECT_EQ(a.validation, b.validation) << what;
+  EXPECT_EQ(a.noise, b.noise) << what;
+  EXPECT_EQ(a.curvatures, b.curvatures) << what;
+}
+
+struct LanesCase {
+  const char* name;
+  int lanes = 4, accumulation = 1;
+  std::vector<std::string> settings;
+};
+
+// Settings whose effect might depend on where a gradient is made or summed.
+const std::vector<LanesCase> kLanesCases = {
+    {"bf16", 8, 1, {"precision.compute=bf16"}},
+    {"bf16_accumulated", 4, 3, {"precision.compute=bf16", "model.dropout=0.1"}},
+    {"fp32", 4, 1, {"precision.compute=fp32", "comm.wire_dtype=fp32"}},
+    {"fp16_overflow",
+     4,
+     1,
+     {"precision.compute=fp16", "comm.wire_dtype=fp16", "scaler.init_scale=16777216", "scaler.backoff_factor=0.0625"}},
+    {"sum_in_wire_dtype", 6, 1, {"precision.compute=bf16", "comm.accumulate=wire"}},
+    {"clipped", 4, 1, {"precision.compute=bf16", "optimizer.clip.max_norm=0.05", "optimizer.lr=0.1"}},
+    {"delayed_fp8", 4, 1, {"precision.compute=bf16", "precision.recipe=delayed", "comm.gather=fp8"}},
+    {"state_in_8_bits",
+     4,
+     1,
+     {"precision.compute=bf16", "optimizer.first_moment=8bit", "optimizer.second_moment=8bit",
+      "optimizer.weight_rounding=stochastic"}},
+    {"lora", 4, 1, {"precision.compute=bf16", "model.lora.rank=4"}},
+    {"fp64", 4, 1, {"precision.compute=fp64"}},
+    {"llama",
+     4,
+     1,
+     {"precision.compute=bf16", "model.norm=rms_norm", "model.activation=swiglu", "model.position=rope",
+      "model.kv_heads=2"}},
+    {"packed", 4, 1, {"precision.compute=bf16", "data.packing=documents", "data.end_of_text=10"}},
+};
+
+class Lanes : public ::testing::TestWithParam<LanesCase> {};
+
+TEST_P(Lanes, AnyNumberOfRanksTrainsTheSameBits) {
+  const auto& [name, lanes, accumulation, given] = GetParam();
+  const SmallRun run(fmt::format("lanes_{}", name));
+  std::vector<std::string> settings = given;
+  settings.insert(settings.end(), {fmt::format("train.lanes={}", lanes), "comm.bucket_mib=0.02",
+                                   fmt::format("train.global_batch={}", 2 * lanes * accumulation),
+                                   "train.eval_interval=1000", "train.eval_batches=2"});
+  constexpr int kSteps = 5;
+  const TrainedLanes one = train_lanes(run, {}, kSteps, settings);
+  EXPECT_NE(one.weights.front(), one.weights.back());
+  for (const int ranks : {2, 3, 4, lanes}) {
+    for (const RanksOf& layout : {RanksOf{ranks, false, Sharding::kSharded}, RanksOf{ranks, true, Sharding::kSharded},
+                                  RanksOf{ranks, false, Sharding::kReplicated}}) {
+      expect_same_bits(train_lanes(run, layout, kSteps, settings), one,
+                       fmt::format("{} ranks, {}, {}", ranks, layout.shares_memory ? "shared memory" : "messages",
+                                   layout.sharding == Sharding::kSharded ? "sharded" : "replicated"));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, Lanes, ::testing::ValuesIn(kLanesCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// The gradient noise scale and the curvature are measured, and drive precisions: they must not depend on ranks either.
+TEST(LanesOfMeasurements, NoiseScaleAndCurvatureAreTheSameOnAnyNumberOfRanks) {
+  const SmallRun run("lanes_noise");
+  const std::vector<std::string> settings = {"train.lanes=4", "train.global_batch=16", "precision.compute=bf16",
+                                             "train.eval_interval=1000"};
+  const auto measures = [](Config& config) {
+    config.precision_adaptive.options = {.curvature = 1.0, .gradient_noise = 1.0};
+    config.precision_adaptive.options.noise_interval = config.precision_adaptive.options.curvature_interval = 1;
+  };
+  const TrainedLanes one = train_lanes(run, {}, 3, settings, {}, measures);
+  EXPECT_EQ(one.noise.size(), 2u);  // after the first step
+  EXPECT_FALSE(one.curvatures.empty());
+  for (const int ranks : {2, 3, 4}) {
+    expect_same_bits(train_lanes(run, {ranks}, 3, settings, {}, measures), one, fmt::format("{} ranks", ranks));
+  }
+}
+
+// N -> M -> K ranks through checkpoints: the weights of a run that was never stopped.
+TEST(LanesOfCheckpoints, ARunMayGoOnWithFewerOrMoreRanks) {
+  const SmallRun run("lanes_elastic");
+  const std::vector<std::string> settings = {"train.global_batch=8", "precision.compute=fp16", "model.dropout=0.1",
+                                             "train.eval_interval=1000"};
+  const TrainedLanes whole = train_lanes(run, {4}, 9, settings);
+  const auto saves = [](Session& session) {
+    RunState state(session.config);
+    EXPECT_TRUE(TrainingCheckpoints(session, session.config).save(state));
+  };
+  train_lanes(run, {4}, 3, settings, saves);  // auto: the ranks of the first start
+  TrainedLanes last;
+  for (const auto& [ranks, steps] : {std::pair{3, 6}, std::pair{1, 7}, std::pair{2, 8}, std::pair{4, 9}}) {
+    const Config config = load_config(run.config_path(), settings);
+    TrainedLanes trained;
+    mantissa::run_ranks(ranks, [&, ranks = ranks, steps = steps](Communicator& communicator) {
+      Config own = config;
+      own.train.kept_lanes = find_kept_lanes(own, communicator);
+      EXPECT_EQ(own.train.kept_lanes, 4);
+      validate_for_ranks(own, ranks);
+      const ResumePoint point = find_resume_point(own, communicator).value();
+      Session session(own, communicator);
+      resume(session, own, point);
+      TrainStep step(session);
+      while (session.next_step < steps) {
+        const auto reports = step.run();
+        EXPECT_FALSE(reports.empty());
+      }
+      const uint64_t hash = hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream);
+      if (communicator.rank() == 0) trained.weights.push_back(hash);
+      saves(session);
+    });
+    EXPECT_EQ(trained.weights.back(), whole.weights[static_cast<size_t>(steps - 1)]) << ranks << " ranks";
+  }
+}
+
+TEST(LanesOfCheckpoints, MoreRanksThanLanesTakeAsManyLanes) {
+  TrainConfig train;
+  train.kept_lanes = 2;
+  EXPECT_EQ(train.lanes_of(1), 2);
+  EXPECT_EQ(train.lanes_of(4), 4);
+  train.lanes = 8;
+  EXPECT_EQ(train.lanes_of(4), 8);
+}
+
+}  // namespace
+}  // namespace mantissa::testing
