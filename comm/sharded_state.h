@@ -47,4 +47,21 @@ bool has_state_faults(const ShardedState& state);
 // is Inf at element 7, on rank 1". Empty if there is none. Slow; the same on all ranks. Collective.
 std::string describe_state_faults(const ShardedState& state);
 
+// --- A hash of the training state, by which runs on different ranks are compared.
+//
+// The sum modulo 2^64 over all elements of mixed(key + i g ^ b m): a mixer of 64 bits, of the element's bits b, its
+// index i in the parameter, and a key of the parameter's name and the tensor (constants: sharded_state.cc). Sums do not
+// depend on the order of elements, so shards add up to the same hash, whatever their number and layout. A change of one
+// element always changes the hash; others, also exchanged elements or parameters, escape with a chance of about 2^-64.
+// It is no protection against changes made on purpose.
+struct StateHash {
+  uint64_t weights = 0;  // masters, or weights that are their own state, of all trainable parameters
+  uint64_t state = 0;    // these, and compensations and moments
+  bool operator==(const StateHash&) const = default;
+};
+
+// The hash of all ranks together: each element counts once. Reads the state once, on the host; waits for the queued
+// updates. The same on all ranks. Collective.
+StateHash hash_state(const ShardedState& state);
+
 }  // namespace mantissa
