@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 
 #include "tests/program/threaded_run.h"
@@ -127,6 +129,38 @@ TEST(RankParity, ReplicatedOptimizerEqualsShardedBitForBitOnAnFp32Wire) {
   const auto sharded = losses_of("sharded", 2, {"comm.wire_dtype=fp32", "optimizer.sharding=sharded"});
   const auto replicated = losses_of("replicated", 2, {"comm.wire_dtype=fp32", "optimizer.sharding=replicated"});
   EXPECT_EQ(sharded, replicated);
+}
+
+// The record of the hash, which the log has, too.
+nlohmann::json hash_of(const SmallRun& run, const Outcome& outcome) {
+  const auto records = run.records("hash");
+  if (records.empty()) return nullptr;
+  EXPECT_EQ(records.back().at("step"), run.losses().rbegin()->first);
+  for (const char* const kind : {"weights", "state"}) {
+    const auto hash = records.back().at(kind).get<std::string>();
+    EXPECT_EQ(hash.size(), 16u);
+    EXPECT_NE(outcome.output.find(hash), std::string::npos) << outcome.output;
+  }
+  return {records.back().at("weights"), records.back().at("state")};
+}
+
+TEST(RankParity, TheHashAtTheEndIsThatOfTheBits) {
+  const auto hash = [](const std::string& name, const std::vector<std::string>& settings) {
+    const ThreadedRun run("hash_" + name);
+    const Outcome outcome = run.train(2, with({"train.steps=6", "comm.wire_dtype=fp32"}, settings));
+    return hash_of(run, outcome);
+  };
+  const auto sharded = hash("sharded", {});
+  EXPECT_EQ(hash("replicated", {"optimizer.sharding=replicated"}), sharded);
+  EXPECT_EQ(hash("small_buckets", {"comm.bucket_mib=0.01"}), sharded);
+  const auto other = hash("seed", {"train.seed=2"});
+  EXPECT_NE(other[0], sharded[0]);
+  EXPECT_NE(other[1], sharded[1]);
+  const ThreadedRun resumed("hash_resumed");
+  const Outcome first = resumed.train(2, {"train.steps=6", "comm.wire_dtype=fp32", "train.stop_at_step=3"});
+  EXPECT_NE(hash_of(resumed, first), sharded);
+  const Outcome second = resumed.train(2, {"train.steps=6", "comm.wire_dtype=fp32"});
+  EXPECT_EQ(hash_of(resumed, second), sharded);
 }
 
 TEST(RankParity, DropoutDoesNotDependOnTheNumberOfRanks) {

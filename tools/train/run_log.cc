@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "comm/sharded_state.h"
 #include "core/base/log.h"
 #include "core/base/wrapped_text.h"
 #include "core/profile/range.h"
@@ -171,7 +172,10 @@ void RunLog::evaluated(const Session& session, const std::string& name, const st
 }
 
 void RunLog::at_end(Trainer& trainer, Ending ending) {
-  if (ending == Ending::kDone) sample(trainer.session());
+  if (ending == Ending::kDone) {
+    hash(trainer.session());
+    sample(trainer.session());
+  }
   if (ending == Ending::kStopped && trainer.is_leader()) {
     const Verdict& verdict = *trainer.stopped_by();
     const std::string cause = StopRequest::describe(verdict.stop_request);
@@ -239,6 +243,16 @@ void RunLog::sample(Session& session) try {
                    {"text", legible(text)}});
 } catch (const FaultError& error) {  // other ranks go on, and the training has limits of its own for faults
   log_warn("step {} | no sample: {}", session.next_step, error.what());
+}
+
+void RunLog::hash(const Session& session) {
+  const Range range(RangeKind::kPhase, "hash");
+  const StateHash hash = hash_state(session.sharded);
+  if (!records_) return;
+  const auto weights = fmt::format("{:016x}", hash.weights), state = fmt::format("{:016x}", hash.state);
+  log_info("step {} | weights {}, with moments {}: hashes of their bits, alike on any ranks", session.next_step,
+           weights, state);
+  records_->write({{"event", "hash"}, {"step", session.next_step}, {"weights", weights}, {"state", state}});
 }
 
 void RunLog::summarise(Trainer& trainer) {

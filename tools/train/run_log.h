@@ -47,6 +47,8 @@ class RunLog final : public TrainObserver {
   void log_switch(const Session& session, const PrecisionSwitch& by_switch);
   void log_rollback(const Session& session, const Rollback& rollback);
   void sample(Session& session);
+  // Tells the hash of the trained weights. Collective.
+  void hash(const Session& session);
   void summarise(Trainer& trainer);
   std::string record_memory(const Session& session);
   // Records the time by phase since the last such record.
