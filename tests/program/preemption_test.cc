@@ -117,6 +117,21 @@ TEST(RestartedJob, DoesNotBeginAnewOnceMore) {
   expect(" at step 8 ", "MANTISSA_RESTARTED=yes ", back, 9);
 }
 
+// checkpoint.interval=-1 leaves out the checkpoint of a run that is done, and no other.
+TEST(Preemption, OnlyAStoppedRunSavesIfNoIntervalAsksForIt) {
+  const ThreadedRun done("never_saved");
+  const Outcome outcome = done.train(1, {"checkpoint.interval=-1", "train.steps=3", "optimizer.warmup_steps=0"});
+  EXPECT_FALSE(std::filesystem::exists(done.run_dir() + "/checkpoints")) << outcome.output;
+  EXPECT_NE(outcome.output.find("the last state is not saved: checkpoint.interval is -1"), std::string::npos)
+      << outcome.output;
+  EXPECT_EQ(outcome.output.find("checkpoints in "), std::string::npos) << outcome.output;
+  const SmallRun stopped("saved_when_stopped");
+  const Outcome early = interrupt(stopped, "", "kill -USR1 $job",
+                                  {"train.steps=1000000", "train.log_interval=100000", "checkpoint.interval=-1"});
+  EXPECT_EQ(early.exit_code, kPreempted) << early.output;
+  EXPECT_TRUE(std::filesystem::exists(stopped.run_dir() + "/checkpoints")) << early.output;
+}
+
 // Without its lock, a second job could begin in the folder.
 TEST(Preemption, ALockThatIsRemovedIsMadeAgain) {
   const std::vector<std::string> settings = {"train.steps=1000000", "train.max_minutes=0.1",

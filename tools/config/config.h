@@ -157,7 +157,7 @@ struct CommConfig {
 };
 
 struct CheckpointConfig {
-  int64_t interval = 500;       // 0: at the end only
+  int64_t interval = 500;       // 0: at the end only; -1: only if a run is stopped or fails
   int keep_last = 2;            // checkpoints saved last; 0: all
   std::string resume = "auto";  // "auto": the newest valid in run_dir, if any; "none"; a checkpoint or run folder
   bool allow_changes = false;   // resume although settings that shape the training differ

@@ -217,7 +217,7 @@ void bind_comm(ConfigVisitor& v, CommConfig& c) {
 }
 
 void bind_checkpoint(ConfigVisitor& v, CheckpointConfig& c) {
-  v.scalar("interval", integer_field<int64_t>(c.interval, 0));
+  v.scalar("interval", integer_field<int64_t>(c.interval, -1));
   v.scalar("keep_last", integer_field(c.keep_last, 0));
   v.scalar("resume", text_field(c.resume));
   v.scalar("allow_changes", bool_field(c.allow_changes));

@@ -46,6 +46,10 @@ class Saver final : public TrainObserver {
   void at_end(Trainer& trainer, Ending ending) override {
     const int64_t step = trainer.session().next_step;
     if (ending == Ending::kCorrupt) return log_restart();
+    if (ending == Ending::kDone && interval_ < 0) {
+      log_info("the last state is not saved: checkpoint.interval is -1");
+      return log_->unsaved();
+    }
     if (saved_step_ != step && !save(trainer)) {
       unsaved_step_ = step;
       log_->unsaved();

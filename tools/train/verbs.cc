@@ -168,7 +168,7 @@ class TrainingJob {
       watched_->barrier();  // while it is watched: a transport's own end waits for all ranks, too
     }
     const bool is_stopped = ending == Ending::kStopped;
-    if (!is_stopped)  // after all lines of observers
+    if (!is_stopped && (has_checkpoint || run_.checkpoint.interval >= 0))  // after all lines of observers
       log_info("{}", has_checkpoint ? next_commands(run_, communicator_.size())
                                     : "nothing was saved, since no step was left: give a larger train.steps to go on");
     if (heartbeat_) heartbeat_->end(is_stopped ? RunProgress::kStopped : RunProgress::kDone);

@@ -22,10 +22,10 @@ constexpr double kUnderflowThreshold = 0.5;
 // to 2.9 times the norm's quantile.
 constexpr double kLeastRise = 1.0, kLeastFactor = 4.0;
 
-// Shortens an interval, or turns it on, for kLooks in a run. In a long run, an interval of 0 becomes `usual`.
+// Shortens an interval, or turns it on, for kLooks in a run. In a long run, none (0 or -1) becomes `usual`.
 void look_often(int64_t& interval, int64_t steps, int64_t usual) {
   const int64_t longest = std::max<int64_t>(steps / kLooks, 1);
-  if (interval == 0 || interval > longest) interval = std::min(longest, usual);
+  if (interval <= 0 || interval > longest) interval = std::min(longest, usual);
 }
 
 double rounded_up_to_two_digits(double value) {
