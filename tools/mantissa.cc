@@ -325,7 +325,7 @@ struct Program {
     app.footer(
         "Exit codes: 0 done, 1 defect of the program, 2 configuration or command line, 3 data, 4 checkpoint,\n"
         "5 numerical faults, 6 communication, 7 watchdog, 8 memory, 9 a plan of advise misses its budget,\n"
-        "75 stopped early (the same command continues)");
+        "13 runs of prove have different bits, 75 stopped early (the same command continues)");
     app.set_version_flag("--version", version_text,
                          "Print version, commit, compilers, libraries and devices, and exit");
     add("Train", add_train_verbs);

@@ -52,6 +52,19 @@ bool has_entry(const std::string& environment, const std::string& entry) {
 const std::string& program_name() { return name_of_program(); }
 void name_program(std::string name) { name_of_program() = std::move(name); }
 
+std::string program_file() {
+  const auto here = reinterpret_cast<uintptr_t>(&program_file);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    char* end = nullptr;
+    const uintptr_t begin = std::strtoull(line.c_str(), &end, 16);
+    if (here < begin || *end != '-' || here >= std::strtoull(end + 1, nullptr, 16)) continue;
+    const size_t path = line.find('/');
+    return path == std::string::npos ? "" : line.substr(path);
+  }
+  return "";
+}
+
 std::string host_name() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";

@@ -10,6 +10,9 @@ namespace mantissa {
 const std::string& program_name();    // "mantissa 0.1.0 (commit 1234567)", as main() named it; "mantissa" until then
 void name_program(std::string name);  // before there are threads
 
+// The file with this program's code. /proc/self/exe would name the loader where a bundle starts the program by its own.
+std::string program_file();  // empty if it is not known
+
 std::string host_name();  // "unknown" if the system gives none. Two machines may have the same name.
 std::string slurm_job();  // the number of the Slurm job (SLURM_JOB_ID); empty outside Slurm
 std::string environment_variable(const char* name);  // empty if it is not set

@@ -33,6 +33,7 @@ const std::vector<std::vector<std::string>> kVerbs = {
     {"postmortem"},
     {"advise"},
     {"compare"},
+    {"prove"},
     {"completion"},
 };
 

@@ -8,6 +8,7 @@
 #include "tools/lab/analyze/analyze_verbs.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 #include "tools/lab/compare/precision_comparison.h"
+#include "tools/lab/prove/proof.h"
 
 namespace mantissa {
 namespace {
@@ -149,6 +150,28 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
                    [request] { return compare_verb(*request); }});
 }
 
+void add_prove(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* prove = app.add_subcommand(
+      "prove", "Train the first steps on several numbers of ranks and threads, and show that all have the same bits");
+  const auto request = std::make_shared<ProveRequest>();
+  VerbOptions options(*prove);
+  prove->add_option("config", request->config, "YAML file")->required();
+  prove->add_option("overrides", request->overrides, "settings that replace the file's: model.layers=4");
+  options.list("--ranks", request->ranks, "numbers of ranks, on this machine; several need mpirun")
+      ->check(CLI::Range(1, 1 << 16));
+  options.list("--threads", request->threads, "numbers of threads of a rank")->check(CLI::Range(1, 1 << 16));
+  options.list("--exchange", request->exchange, "values of comm.exchange: direct, hierarchical, halving")
+      ->check(CLI::IsMember({"auto", "direct", "hierarchical", "halving"}));
+  options.count("--steps", request->steps, 1, kStepLimit, "steps of each run, at most train.steps");
+  options.json(request->json);
+  prove->footer(
+      fmt::format("Exit codes: 0 all runs have the same bits, {} they differ, otherwise that of a run that "
+                  "failed. `mantissa --help` has\nthe others.",
+                  kDifferentBits));
+  verbs.push_back({prove, "prove configs/quickstart.yaml train.micro_batch=2 --ranks 1,2,4 --threads 1,2 --steps 10",
+                   [request] { return prove_verb(*request); }});
+}
+
 }  // namespace
 
 void add_lab_verbs(CLI::App& app, std::vector<Verb>& verbs) {
@@ -163,6 +186,7 @@ void add_lab_verbs(CLI::App& app, std::vector<Verb>& verbs) {
       app.add_subcommand("advise", "Predict training speed by precision, or plan precision under a budget");
   verbs.push_back({advise, "advise configs/gpt_small_bf16.yaml --hardware h100", add_advise_options(*advise)});
   add_compare(app, verbs);
+  add_prove(app, verbs);
 }
 
 }  // namespace mantissa

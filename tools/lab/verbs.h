@@ -1,4 +1,4 @@
-// Verbs of the laboratory: analyze formats, probes, model, sensitivity, evidence; advise; compare.
+// Verbs of the laboratory: analyze formats, probes, model, sensitivity, evidence; advise; compare; prove.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -19,6 +19,7 @@
 #include <list>
 #include <memory>
 
+#include "core/base/process.h"
 #include "core/io/files.h"
 #include "tools/run/guard/watchdog.h"
 
@@ -48,23 +49,9 @@ struct Function {
   std::string name{};
 };
 
-// The file that holds this function. /proc/self/exe would name the loader where a bundle starts the program by its own.
-std::string file_of_program() {
-  const auto here = reinterpret_cast<uintptr_t>(&file_of_program);
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    char* end = nullptr;
-    const uintptr_t begin = std::strtoull(line.c_str(), &end, 16);
-    if (here < begin || *end != '-' || here >= std::strtoull(end + 1, nullptr, 16)) continue;
-    const size_t path = line.find('/');
-    return path == std::string::npos ? "" : line.substr(path);
-  }
-  return "";
-}
-
 // The functions in the symbol table of the program; none if it was stripped.
 std::vector<Function> functions_of_program() {
-  const std::string image = text_of_file(file_of_program()).value_or("");
+  const std::string image = text_of_file(program_file()).value_or("");
   std::vector<Function> functions;
   const auto read = [&image](auto& target, size_t offset) {
     if (offset + sizeof(target) > image.size()) return false;
