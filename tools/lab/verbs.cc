@@ -185,6 +185,7 @@ void add_lab_verbs(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* advise =
       app.add_subcommand("advise", "Predict training speed by precision, or plan precision under a budget");
   verbs.push_back({advise, "advise configs/gpt_small_bf16.yaml --hardware h100", add_advise_options(*advise)});
+  add_plan(app, verbs);
   add_compare(app, verbs);
   add_prove(app, verbs);
 }

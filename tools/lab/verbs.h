@@ -1,4 +1,4 @@
-// Verbs of the laboratory: analyze formats, probes, model, sensitivity, evidence; advise; compare; prove.
+// Verbs of the laboratory: analyze formats, probes, model, sensitivity, evidence; advise; plan; compare; prove.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,6 +13,9 @@ namespace mantissa {
 // Adds the options of `mantissa advise` to its command. The result runs the verb: prints the advice to standard output,
 // writes the files, and returns the exit code.
 std::function<int()> add_advise_options(CLI::App& advise);
+
+// Adds `mantissa plan`.
+void add_plan(CLI::App& app, std::vector<Verb>& verbs);
 
 void add_lab_verbs(CLI::App& app, std::vector<Verb>& verbs);
 

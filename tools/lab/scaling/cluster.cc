@@ -177,26 +177,69 @@ double slowest_of(int gpus, double spread) {
   return 1.0 + spread * std::max(0.0, normal_quantile((gpus - 0.375) / (gpus + 0.25)));
 }
 
-// Products: the largest rate of bf16 products on random numbers, "Maximum Achievable Matmul FLOPS" of Bekman's
-// ml-engineering (H100 792.1, A100 267.9, B200 1745 TFLOP/s), and for the H200 docs/results/gpu_step.md (798; e4m3
-// 1,493). H100 e4m3: as the H200. Memory: 0.9 of the data sheet. Attention: read off the charts of Dao,
-// "FlashAttention-2" (arXiv 2307.08691) for A100 and of "FlashAttention-3" for H100, as rates on long sequences; Triton's
-// kernel of 2022 has no instructions of the H100, so it gains there what clock and multiprocessors give. B200 attention:
-// 2.2 of an H100's, an estimate by the ratio of products.
+// Products: H100 and H200 as measured in the shapes of a language model, bf16 and fp8 (Nishball, Patel et al., "MI300X
+// vs H100 vs H200 Benchmark", SemiAnalysis 2024). The H200 of docs/results/gpu_step.md had 767 to 798 TFLOP/s in short
+// runs: H100 and H200 slow down under long load, at the limit of their power. A100 and B200: the largest rate of any
+// shape ("Maximum Achievable Matmul FLOPS", Bekman, ml-engineering), an upper bound. Memory: 0.9 of the data sheet.
+// Attention: rates on long sequences, read off the charts of Dao, "FlashAttention-2" (arXiv 2307.08691) for A100, and
+// of "FlashAttention-3" for H100. Triton's kernel of 2022 has no instructions of the H100, so it gains there what clock
+// and multiprocessors give. B200: 2.2 times an H100, as its products.
 const Card& find_card(std::string_view name) {
   static const Card kCards[] = {
-      {"a100", 267.9 * kTera, 0.0, 19.5 * kTera, 0.9 * 2039 * kGiga, 80 * kGiga, 108,
-       {135 * kTera, 215 * kTera, 215 * kTera}, "ml-engineering, MAMF: A100 SXM"},
-      {"a100-40", 267.9 * kTera, 0.0, 19.5 * kTera, 0.9 * 1555 * kGiga, 40 * kGiga, 108,
-       {135 * kTera, 215 * kTera, 215 * kTera}, "ml-engineering, MAMF: A100 SXM"},
-      {"h100", 720 * kTera, 1280 * kTera, 60 * kTera, 0.9 * 3352 * kGiga, 80 * kGiga, 132,
-       {195 * kTera, 340 * kTera, 450 * kTera}, "ml-engineering, MAMF: H100 SXM"},
-      {"h100-500w", 550 * kTera, 978 * kTera, 60 * kTera, 0.9 * 2400 * kGiga, 96 * kGiga, 132,
-       {148 * kTera, 258 * kTera, 341 * kTera}, "fitted to the compiled bf16 step on 8 GPUs of torchtitan's table"},
-      {"h200", 720 * kTera, 1280 * kTera, 60 * kTera, 3970 * kGiga, 141 * kGiga, 132,
-       {195 * kTera, 340 * kTera, 450 * kTera}, "docs/results/gpu_step.md"},
-      {"b200", 1745 * kTera, 3490 * kTera, 80 * kTera, 0.9 * 8000 * kGiga, 180 * kGiga, 148,
-       {195 * kTera, 340 * kTera, 990 * kTera}, "ml-engineering, MAMF: B200 SXM"},
+      {"a100",
+       267.9 * kTera,
+       0.0,
+       19.5 * kTera,
+       0.9 * 2039 * kGiga,
+       80 * kGiga,
+       108,
+       {135 * kTera, 215 * kTera, 215 * kTera},
+       "the largest of any shape, ml-engineering"},
+      {"a100-40",
+       267.9 * kTera,
+       0.0,
+       19.5 * kTera,
+       0.9 * 1555 * kGiga,
+       40 * kGiga,
+       108,
+       {135 * kTera, 215 * kTera, 215 * kTera},
+       "the largest of any shape, ml-engineering"},
+      {"h100",
+       720 * kTera,
+       1280 * kTera,
+       60 * kTera,
+       0.9 * 3352 * kGiga,
+       80 * kGiga,
+       132,
+       {195 * kTera, 340 * kTera, 450 * kTera},
+       "SemiAnalysis 2024, shapes of a language model"},
+      {"h100-500w",
+       550 * kTera,
+       978 * kTera,
+       60 * kTera,
+       0.9 * 2400 * kGiga,
+       96 * kGiga,
+       132,
+       {149 * kTera, 260 * kTera, 344 * kTera},
+       "fitted to one step: torchtitan, compiled, 8 GPUs"},
+      {"h200",
+       720 * kTera,
+       1280 * kTera,
+       60 * kTera,
+       3970 * kGiga,
+       141 * kGiga,
+       132,
+       {195 * kTera, 340 * kTera, 450 * kTera},
+       "SemiAnalysis 2024, shapes of a language model"},
+      {"b200",
+       1745 * kTera,
+       3490 * kTera,
+       80 * kTera,
+       0.9 * 8000 * kGiga,
+       180 * kGiga,
+       148,
+       {195 * kTera, 340 * kTera, 990 * kTera},
+       "the largest of any shape, ml-engineering"},
   };
   const auto* const found = std::ranges::find(kCards, name, &Card::name);
   require<ConfigError>(found != std::end(kCards),

@@ -1,7 +1,7 @@
-// What a simulated step runs on and what it runs: GPUs, links, software, and the work of a model's layers.
+// The machine and the work of a simulated step: GPUs, links, software, and the layers of a model.
 //
-// Every number is a data sheet's, a measurement with its source, or a count of bytes. The rate of matrix products is
-// the one measured number of a GPU that decides; it was not fitted to trainings, but where the table says so.
+// Each number is from a data sheet, from a measurement with its source, or a count of bytes. A GPU has a single number
+// that decides, the measured rate of matrix products. The table says where it was fitted to a training instead.
 #pragma once
 
 #include <cstdint>
@@ -73,9 +73,9 @@ struct Software {
   double stream_forward = 0, stream_backward = 0;
   // Bytes a token and channel of the MLP's width: the activation function, with or without a gate.
   double mlp_forward = 0, mlp_backward = 0, gated_forward = 0, gated_backward = 0;
-  double loss = 0;    // a logit, both passes
-  double update = 0;  // a parameter
-  double codes = 0;   // an element that is quantized to 8 bits
+  double loss = 0;          // a logit, both passes
+  double update = 0;        // a parameter
+  double codes = 0;         // an element that is quantized to 8 bits
   int multiprocessors = 0;  // that collectives take
   std::string_view source;
 };

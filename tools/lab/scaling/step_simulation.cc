@@ -36,8 +36,8 @@ void add_exchange(const Network& network, const Group& group, double elements, d
   const double total = elements * sent_bytes, ranks = group.ranks;
   const double near = total * (group.local - 1) / ranks, far = total * (group.ranks - group.local) / ranks;
   const double hop_us = far > 0.0 || group.local == 1 ? network.network_hop_us : network.node_hop_us;
-  stages.push_back(transfer(network, network.node_exchange_gb_s, near, far,
-                            hop_us + (ranks - 2.0) * network.message_us));
+  stages.push_back(
+      transfer(network, network.node_exchange_gb_s, near, far, hop_us + (ranks - 2.0) * network.message_us));
   stages.push_back({.delay = (total + elements / ranks * kSumBytes) / memory_bandwidth});
 }
 
@@ -175,7 +175,8 @@ std::vector<Stage> gather_stages(const Network& network, const Group& group, Exc
   if (exchange == Exchange::kDirect) {
     stages.push_back(gather_stage(network, group, bytes));
   } else if (exchange == Exchange::kHierarchical) {
-    if (group.nodes() > 1) stages.push_back(gather_stage(network, {.ranks = group.nodes(), .local = 1}, bytes / group.local));
+    if (group.nodes() > 1)
+      stages.push_back(gather_stage(network, {.ranks = group.nodes(), .local = 1}, bytes / group.local));
     if (group.local > 1) stages.push_back(gather_stage(network, {.ranks = group.local, .local = group.local}, bytes));
   } else {
     for (int span = group.ranks / 2; span >= 1; span /= 2) {
@@ -287,17 +288,17 @@ class StepBuilder {
       last_update_ = last_pass();
       if (setup_.gpus == 1) continue;
       gathered_[static_cast<size_t>(bucket.first_unit)].push_back(communicate(
-          Stream::kGather,
-          gather_stages(network_, group_, setup_.exchange, bucket.elements * setup_.weight_bytes), {last_update_}));
+          Stream::kGather, gather_stages(network_, group_, setup_.exchange, bucket.elements * setup_.weight_bytes),
+          {last_update_}));
     }
   }
 
   void reduce(const Bucket& bucket) {
     if (setup_.gpus == 1) return;
-    communicate(Stream::kReduction,
-                exchange_stages(network_, group_, setup_.exchange, bucket.elements, setup_.wire_bytes,
-                                card_.memory_bandwidth),
-                {last_pass()});
+    communicate(
+        Stream::kReduction,
+        exchange_stages(network_, group_, setup_.exchange, bucket.elements, setup_.wire_bytes, card_.memory_bandwidth),
+        {last_pass()});
   }
 
   // All collectives share a stream, as those of an NCCL communicator do. Embedding and head are one group.
@@ -317,7 +318,8 @@ class StepBuilder {
       }
       forward(head, {});
       const bool is_ahead = setup_.backward_gather == BackwardGather::kAhead;
-      int ahead = is_ahead ? gather(parameters(head - 1), {done[static_cast<size_t>(std::max(1, head - kBlocksAhead))]}) : -1;
+      int ahead =
+          is_ahead ? gather(parameters(head - 1), {done[static_cast<size_t>(std::max(1, head - kBlocksAhead))]}) : -1;
       backward(head);
       for (int unit = head - 1; unit >= 1; --unit) {
         const int gathered = is_ahead ? ahead : gather(parameters(unit), {last_pass()});
@@ -345,12 +347,12 @@ class StepBuilder {
                 {last_pass()});
   }
 
-  // Time between tasks of the compute stream is waiting for what the later one waits for.
+  // Time between two tasks of the compute stream belongs to the later task: it waits.
   StepTimes read() const {
-    StepTimes times{.sent_bytes = sent_, .peers = setup_.exchange == Exchange::kDirect ? setup_.gpus - 1.0
-                                                  : setup_.exchange == Exchange::kHierarchical
-                                                      ? group_.local + group_.nodes() - 2.0
-                                                      : log2_of(setup_.gpus)};
+    StepTimes times{.sent_bytes = sent_,
+                    .peers = setup_.exchange == Exchange::kDirect         ? setup_.gpus - 1.0
+                             : setup_.exchange == Exchange::kHierarchical ? group_.local + group_.nodes() - 2.0
+                                                                          : log2_of(setup_.gpus)};
     double now = timeline_.task(previous_end_).end;
     const double begin = now;
     for (const Pass& pass : passes_) {
@@ -360,10 +362,10 @@ class StepBuilder {
       } else if (task.begin > now) {
         const double decided = timeline_.task(verdict_).end - timeline_.task(verdict_).begin;
         times.verdict += decided;
-        times.exposed_reduction += task.begin - now - decided;
+        times.exposed_reduction += std::max(0.0, task.begin - now - decided);
       }
       times.*pass.phase += task.end - task.begin;
-      times.slowed += task.end - task.begin - pass.work;
+      times.slowed += std::max(0.0, task.end - task.begin - pass.work);
       now = task.end;
     }
     times.step = now - begin;

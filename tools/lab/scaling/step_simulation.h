@@ -1,8 +1,8 @@
 // A training step of many GPUs as a discrete simulation: tasks on streams, links that tasks share, waits that follow.
 //
 // One rank stands for all: in data-parallel training every rank does the same work at the same time. It has a compute
-// stream and streams for communication. A stream runs its tasks in order; a task begins when the stream is free and
-// the tasks that it waits for are done. Phases of the step are read off the times at which tasks begin and end.
+// stream and streams for communication. A stream runs its tasks in order. A task begins when the stream is free and its
+// predecessors are done. Phases of the step are read off the times at which tasks begin and end.
 #pragma once
 
 #include <array>
@@ -23,10 +23,10 @@ inline constexpr size_t kStreams = 3;
 
 // A part of a task. First `delay` passes, then work and bytes go at once.
 struct Stage {
-  double delay = 0.0;                     // seconds that nothing changes: launch, latency, sums of contributions
-  double work = 0.0;                      // seconds on all multiprocessors; compute stream only
-  std::array<double, kLinks> seconds{};   // by Link: for the bytes, if no other task uses the link
-  std::array<double, kLinks> bytes{};     // by Link: that this rank sends
+  double delay = 0.0;                    // seconds at any speed: launch, latency, sums of contributions
+  double work = 0.0;                     // seconds on all multiprocessors; compute stream only
+  std::array<double, kLinks> seconds{};  // by Link: for the bytes, if no other task uses the link
+  std::array<double, kLinks> bytes{};    // by Link: that this rank sends
 };
 
 class Timeline {
