@@ -11,7 +11,6 @@
 namespace mantissa::scaling {
 namespace {
 
-constexpr double kTera = 1e12, kGiga = 1e9;
 // Steps of k that a tile's begin and end take. The H200 of docs/results/gpu_step.md: products of width 768 at 0.83 of
 // the rate of 4096^3.
 constexpr double kTileOverhead = 128.0;
@@ -110,7 +109,7 @@ class BlockTimes {
     const auto keys = static_cast<double>(shape_.context);
     const double seen = shape_.causal ? 0.5 * keys : keys;
     const double flops = 4.0 * options_.tokens * seen * static_cast<double>(shape_.heads * shape_.head_dim);
-    const double rate = card_.attention.*software_.attention * keys / (keys + kAttentionHalf);
+    const double rate = card_.*software_.attention * keys / (keys + kAttentionHalf);
     // The rate is that of both passes together.
     return {flops / rate + kKernelGap, kAttentionBackward * flops / rate + kKernelGap};
   }
@@ -185,64 +184,31 @@ double slowest_of(int gpus, double spread) {
 // of "FlashAttention-3" for H100. Triton's kernel of 2022 has no instructions of the H100, so it gains there what clock
 // and multiprocessors give. B200: 2.2 times an H100, as its products.
 const Card& find_card(std::string_view name) {
-  static const Card kCards[] = {
-      {"a100",
-       267.9 * kTera,
-       0.0,
-       19.5 * kTera,
-       0.9 * 2039 * kGiga,
-       80 * kGiga,
-       108,
-       {135 * kTera, 215 * kTera, 215 * kTera},
-       "the largest of any shape, ml-engineering"},
-      {"a100-40",
-       267.9 * kTera,
-       0.0,
-       19.5 * kTera,
-       0.9 * 1555 * kGiga,
-       40 * kGiga,
-       108,
-       {135 * kTera, 215 * kTera, 215 * kTera},
-       "the largest of any shape, ml-engineering"},
-      {"h100",
-       720 * kTera,
-       1280 * kTera,
-       60 * kTera,
-       0.9 * 3352 * kGiga,
-       80 * kGiga,
-       132,
-       {195 * kTera, 340 * kTera, 450 * kTera},
-       "SemiAnalysis 2024, shapes of a language model"},
-      {"h100-500w",
-       550 * kTera,
-       978 * kTera,
-       60 * kTera,
-       0.9 * 2400 * kGiga,
-       96 * kGiga,
-       132,
-       {149 * kTera, 260 * kTera, 344 * kTera},
-       "fitted to one step: torchtitan, compiled, 8 GPUs"},
-      {"h200",
-       720 * kTera,
-       1280 * kTera,
-       60 * kTera,
-       3970 * kGiga,
-       141 * kGiga,
-       132,
-       {195 * kTera, 340 * kTera, 450 * kTera},
-       "SemiAnalysis 2024, shapes of a language model"},
-      {"b200",
-       1745 * kTera,
-       3490 * kTera,
-       80 * kTera,
-       0.9 * 8000 * kGiga,
-       180 * kGiga,
-       148,
-       {195 * kTera, 340 * kTera, 990 * kTera},
-       "the largest of any shape, ml-engineering"},
-  };
-  const auto* const found = std::ranges::find(kCards, name, &Card::name);
-  require<ConfigError>(found != std::end(kCards),
+  constexpr std::string_view kLargest = "the largest of any shape, ml-engineering";
+  constexpr std::string_view kShapes = "SemiAnalysis 2024, shapes of a language model";
+  constexpr std::string_view kFitted = "fitted to one step: torchtitan, compiled, 8 GPUs";
+  static const std::vector<Card> kCards = [&] {
+    // TFLOP/s of products in bf16, fp8, fp32; GB/s and GB of memory; multiprocessors; TFLOP/s of attention.
+    std::vector<Card> cards = {
+        {"a100", 267.9, 0, 19.5, 0.9 * 2039, 80, 108, 135, 215, 215, kLargest},
+        {"a100-40", 267.9, 0, 19.5, 0.9 * 1555, 40, 108, 135, 215, 215, kLargest},
+        {"h100", 720, 1280, 60, 0.9 * 3352, 80, 132, 195, 340, 450, kShapes},
+        {"h100-500w", 550, 978, 60, 0.9 * 2400, 96, 132, 149, 260, 344, kFitted},
+        {"h200", 720, 1280, 60, 3970, 141, 132, 195, 340, 450, kShapes},
+        {"b200", 1745, 3490, 80, 0.9 * 8000, 180, 148, 195, 340, 990, kLargest},
+    };
+    for (Card& card : cards) {
+      for (double Card::*const rate : {&Card::half_products, &Card::code_products, &Card::fp32_products,
+                                       &Card::triton_attention, &Card::flash2_attention, &Card::library_attention}) {
+        card.*rate *= 1e12;
+      }
+      card.memory_bandwidth *= 1e9;
+      card.memory_bytes *= 1e9;
+    }
+    return cards;
+  }();
+  const auto found = std::ranges::find(kCards, name, &Card::name);
+  require<ConfigError>(found != kCards.end(),
                        "--hardware: expected a GPU with a measured rate of products: h100, h200, b200, a100; got '{}'",
                        name);
   return *found;
@@ -253,13 +219,13 @@ const Card& find_card(std::string_view name) {
 // layer norms in bf16, separate additions and GELU, Triton's attention. torchtitan eager: RMS norms and rotations in
 // fp32 by single operations. Compiled: chains of them in one kernel each. llmq: the same, in C++.
 const Software& find_software(std::string_view name) {
-  using Attention = Card::Attention;
+  // In the order of the fields.
   static const Software kSoftware[] = {
-      {"mantissa", &Attention::library, 24, 62, 0, 0, 6, 10, 6, 30, 5, 16, "kernels of this program"},
-      {"llm-foundry", &Attention::triton, 20, 50, 4, 6, 10, 16, 30, 60, 5, 24, "PyTorch 2.0, operations one by one"},
-      {"torchtitan eager", &Attention::flash2, 102, 224, 4, 6, 10, 16, 30, 36, 5, 24, "PyTorch, one by one"},
-      {"torchtitan compiled", &Attention::flash2, 21, 45, 0, 0, 6, 10, 12, 36, 5, 24, "PyTorch, compiled"},
-      {"llmq", &Attention::library, 21, 45, 0, 0, 6, 10, 6, 20, 5, 0, "copy engines move the data"},
+      {"mantissa", &Card::library_attention, 24, 62, 0, 0, 6, 10, 6, 30, 5, 16},
+      {"llm-foundry", &Card::triton_attention, 20, 50, 4, 6, 10, 16, 30, 60, 5, 24},
+      {"torchtitan eager", &Card::flash2_attention, 102, 224, 4, 6, 10, 16, 30, 36, 5, 24},
+      {"torchtitan compiled", &Card::flash2_attention, 21, 45, 4, 6, 6, 10, 12, 36, 5, 24},
+      {"llmq", &Card::library_attention, 21, 45, 4, 6, 6, 10, 6, 20, 5, 0},
   };
   const auto* const found = std::ranges::find(kSoftware, name, &Software::name);
   require<ConfigError>(found != std::end(kSoftware), "there is no software '{}'", name);
@@ -305,7 +271,7 @@ double product_seconds(const Card& card, double rate, double m, double n, double
   for (const Tile& tile : kTiles) {
     const double tiles = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
     for (double splits = 1.0; splits <= 32.0 && splits * 4.0 * kTileOverhead <= std::max(k, 4.0 * kTileOverhead);
-         splits *= 2.0) {
+         splits += 1.0) {
       const double waves = std::ceil(tiles * splits / units);
       const double flops = waves * units * 2.0 * tile.rows * tile.columns * (k / splits + kTileOverhead);
       const double partial_bytes = splits > 1.0 ? 8.0 * splits * m * n : 0.0;  // fp32, written and read

@@ -57,9 +57,7 @@ struct Card {
   double memory_bytes = 0.0;
   int multiprocessors = 0;
   // FLOP/s of attention kernels on long sequences, forward and backward pass together, counting the unmasked half.
-  struct Attention {
-    double triton = 0.0, flash2 = 0.0, library = 0.0;
-  } attention;
+  double triton_attention = 0.0, flash2_attention = 0.0, library_attention = 0.0;
   std::string_view source;
 };
 // "h100", "h200", "b200", "a100", and for published tables "a100-40", "h100-500w". ConfigError with the known names.
@@ -68,7 +66,7 @@ const Card& find_card(std::string_view name);
 // ---- Software: how many bytes its kernels move beside the products, and which attention they have.
 struct Software {
   std::string_view name;
-  double Card::Attention::*attention = nullptr;
+  double Card::*attention = nullptr;
   // Bytes a token and channel of a block: norms, residual connections, rotations, bias gradients.
   double stream_forward = 0, stream_backward = 0;
   // Bytes a token and channel of the MLP's width: the activation function, with or without a gate.
@@ -77,7 +75,6 @@ struct Software {
   double update = 0;        // a parameter
   double codes = 0;         // an element that is quantized to 8 bits
   int multiprocessors = 0;  // that collectives take
-  std::string_view source;
 };
 // "mantissa", and for published tables "llm-foundry", "torchtitan eager", "torchtitan compiled", "llmq".
 const Software& find_software(std::string_view name);

@@ -109,7 +109,7 @@ constexpr Part kParts[] = {
        s.card.code_products *= kUnlimited;
        s.card.fp32_products *= kUnlimited;
      }},
-    {"attention", false, [](Scenario& s) { s.card.attention.library *= kUnlimited; }},
+    {"attention", false, [](Scenario& s) { s.card.library_attention *= kUnlimited; }},
     {"GPU memory bandwidth", false, [](Scenario& s) { s.card.memory_bandwidth *= kUnlimited; }},
     {"uneven GPUs", true, [](Scenario& s) { s.network.gpu_spread = 0.0; }},
     {"multiprocessors of collectives", true, [](Scenario& s) { s.software.multiprocessors = 0; }},

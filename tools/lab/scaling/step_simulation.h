@@ -1,4 +1,4 @@
-// A training step of many GPUs as a discrete simulation: tasks on streams, links that tasks share, waits that follow.
+// A training step of many GPUs as a discrete simulation: tasks on streams, shared links, and the waits that follow.
 //
 // One rank stands for all: in data-parallel training every rank does the same work at the same time. It has a compute
 // stream and streams for communication. A stream runs its tasks in order. A task begins when the stream is free and its

@@ -1,4 +1,4 @@
-// Plans of configurations: the simulated model against the real one, and what a plan says.
+// Plans of configurations: the simulated model against the real model, and the content of a plan.
 #include "tools/lab/scaling/plan.h"
 
 #include <gtest/gtest.h>

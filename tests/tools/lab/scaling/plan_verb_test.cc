@@ -44,7 +44,7 @@ TEST(PlanVerb, NamesWhatIsWrong) {
     EXPECT_NE(outcome.output.find(text), std::string::npos) << outcome.output;
   };
   fails({}, "expected a configuration, or --score with run folders, or --published");
-  fails({config_path(folder), "--network", network}, "network.gbs");
+  fails({config_path(folder), "--network", network}, "unknown key 'gbs' in section 'network'");
   fails({config_path(folder), "--hardware", "tpu-v3"}, "h100, h200, b200, a100");
   fails({"--score", folder}, "metrics.jsonl");
 }

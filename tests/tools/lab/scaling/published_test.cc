@@ -42,7 +42,7 @@ TEST(Published, ThePageMarksWhatMisses) {
   EXPECT_NE(page.find(" ! |"), std::string::npos);
 }
 
-// The share of one node's speed that a GPU has on so many GPUs.
+// The speed of a GPU among so many, against its speed in a node.
 double efficiency(const ModelShape& shape, double sequences, int micro_batches, int gpus) {
   const Card& card = find_card("h100");
   const Software& software = find_software("mantissa");

@@ -1,4 +1,4 @@
-// The simulation against small cases by hand, formulas for bytes, and what must hold for every cluster.
+// The simulation against small cases by hand, formulas for bytes, and laws of every cluster.
 #include "tools/lab/scaling/step_simulation.h"
 
 #include <gtest/gtest.h>
@@ -242,14 +242,17 @@ TEST(Products, ReachTheRateWhereTheyAreLargeAndNeverExceedIt) {
   for (const double size : {64.0, 768.0, 1600.0, 4096.0, 8192.0}) {
     const double reached = 2 * size * size * size / product_seconds(card, rate, size, size, size);
     EXPECT_LE(reached, rate);
-    if (size >= 4096) EXPECT_GE(reached, 0.9 * rate) << size;
-    if (size <= 64) EXPECT_LE(reached, 0.01 * rate);
+    if (size >= 4096) {
+      EXPECT_GE(reached, 0.9 * rate) << size;
+    }
+    if (size <= 64) {
+      EXPECT_LE(reached, 0.01 * rate);
+    }
   }
   EXPECT_GE(2 * 768.0 * 768 * 65536 / product_seconds(card, rate, 768, 768, 65536), 0.7 * rate)
       << "weight gradients split k";
 }
 
-// A GPU's units: by hand for a model of one layer, with rates that make seconds of FLOP.
 TEST(Units, HaveTheWorkOfTheirLayers) {
   const ModelShape shape{.layers = 2,
                          .width = 2048,
@@ -270,7 +273,7 @@ TEST(Units, HaveTheWorkOfTheirLayers) {
   EXPECT_EQ(units[1].parameters(), shape.block_parameters());
   EXPECT_EQ(units[3].parameters(), 0.0) << "tied";
   const double products = 6 * 32768 * shape.block_parameters() / card.half_products;
-  const double scores = 14.0 * 32768 * 1024 * 2048 / (card.attention.library * 2048 / 3072);
+  const double scores = 14.0 * 32768 * 1024 * 2048 / (card.library_attention * 2048 / 3072);
   const double bytes = 32768 * 2048 * (software.stream_forward + software.stream_backward) / card.memory_bandwidth;
   const double block = units[1].forward + units[1].backward;
   EXPECT_GE(block, products + scores + bytes);
