@@ -32,6 +32,7 @@ const std::vector<std::vector<std::string>> kVerbs = {
     {"analyze", "evidence"},
     {"postmortem"},
     {"advise"},
+    {"plan"},
     {"compare"},
     {"prove"},
     {"completion"},

@@ -34,6 +34,12 @@ TEST(PlanVerb, PrintsAVerdictAndWritesFigures) {
   EXPECT_LT(seconds(Json::parse(read_file(json)).at("rows")[0]), seconds(slow.at("rows")[2]));
 }
 
+TEST(PlanVerb, ThePublishedPageIsUpToDate) {
+  const Outcome outcome = run_program(0, {"plan", "--published"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.output, read_file("docs/results/scaling_published.md")) << "mantissa plan --published writes it";
+}
+
 TEST(PlanVerb, NamesWhatIsWrong) {
   const std::string folder = fresh_folder("plan_wrong"), network = folder + "/network.yaml";
   write_file(network, "network: {gbs: 10}\n");
