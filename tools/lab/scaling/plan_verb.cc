@@ -12,14 +12,13 @@
 #include "tools/run/metrics/step_report.h"
 
 namespace mantissa {
+namespace scaling {
 namespace {
-
-using scaling::PlanOptions;
 
 // Steps at a start that allocate memory and choose kernels.
 constexpr int64_t kWarmUpSteps = 10;
 
-struct PlanRequest {
+struct PlanVerbRequest {
   std::string config;
   std::vector<std::string> overrides;
   std::string hardware = "h100", network, exchange = "auto", json;
@@ -29,10 +28,10 @@ struct PlanRequest {
   bool published = false;
 };
 
-PlanOptions options_of(const PlanRequest& request) {
+PlanOptions options_of(const PlanVerbRequest& request) {
   PlanOptions options{.hardware = request.hardware, .sequences = request.sequences};
-  if (!request.network.empty()) options.network = scaling::read_network(request.network);
-  for (const auto& [name, exchange] : scaling::kExchangeNames) {
+  if (!request.network.empty()) options.network = read_network(request.network);
+  for (const auto& [name, exchange] : kExchangeNames) {
     if (name == request.exchange) options.exchange = exchange;
   }
   return options;
@@ -48,7 +47,7 @@ Config planned_config(const std::string& path, const std::vector<std::string>& o
 }
 
 // Predicted and measured milliseconds of a step of a run. ConfigError for a folder without enough steps.
-Json score_of(const std::string& run, const PlanRequest& request) {
+Json score_of(const std::string& run, const PlanVerbRequest& request) {
   RunMetrics metrics(run);
   metrics.refresh();
   const std::vector<const Json*> starts = metrics.events("start");
@@ -67,7 +66,7 @@ Json score_of(const std::string& run, const PlanRequest& request) {
                        kWarmUpSteps, first);
   const int ranks = starts.back()->value("ranks", 1);
   const Config config = planned_config(configuration_file(run), {});
-  const double predicted_ms = 1e3 * scaling::predicted_step_seconds(config, options_of(request), ranks);
+  const double predicted_ms = 1e3 * predicted_step_seconds(config, options_of(request), ranks);
   const double measured_ms = quantile(measured, 0.5);
   return {{"run", run},
           {"ranks", ranks},
@@ -77,7 +76,7 @@ Json score_of(const std::string& run, const PlanRequest& request) {
           {"error", predicted_ms / measured_ms - 1.0}};
 }
 
-Json score(const PlanRequest& request) {
+Json score(const PlanVerbRequest& request) {
   Json runs = Json::array();
   std::vector<double> errors;
   for (const std::string& run : request.score) {
@@ -102,32 +101,33 @@ Json score(const PlanRequest& request) {
   return figures;
 }
 
-void plan(const PlanRequest& request) {
+void run_plan(const PlanVerbRequest& request) {
   require<ConfigError>(
       (request.config.empty() ? 0 : 1) + (request.score.empty() ? 0 : 1) + (request.published ? 1 : 0) == 1,
       "plan: expected a configuration, or --score with run folders, or --published");
   OutputFile json("--json", request.json);
   if (request.published) {
-    const Json figures = scaling::compare_published();
-    print(scaling::to_markdown(figures));
+    const Json figures = compare_published();
+    print(to_markdown(figures));
     json.write(figures);
   } else if (!request.score.empty()) {
     json.write(score(request));
   } else {
     const Config config = planned_config(request.config, request.overrides);
     require_known_names(config);
-    const Json figures = scaling::plan_figures(request.config, config, options_of(request), request.gpus);
-    print(scaling::to_text(figures).text());
+    const Json figures = plan_figures(request.config, config, options_of(request), request.gpus);
+    print(to_text(figures).text());
     json.write(figures);
   }
 }
 
 }  // namespace
+}  // namespace scaling
 
 void add_plan(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* plan_command =
       app.add_subcommand("plan", "Predict the speed of a training on many GPUs, and what bounds it");
-  const auto request = std::make_shared<PlanRequest>();
+  const auto request = std::make_shared<scaling::PlanVerbRequest>();
   VerbOptions options(*plan_command);
   plan_command->add_option("config", request->config, "YAML file");
   plan_command->add_option("overrides", request->overrides, "settings that replace the file's: comm.bucket_mib=64");
@@ -144,7 +144,7 @@ void add_plan(CLI::App& app, std::vector<Verb>& verbs) {
                          "compare the simulation with published tables, as a page of Markdown");
   options.json(request->json);
   verbs.push_back({plan_command, "plan configs/gpt2_xl_bf16.yaml --hardware h100 --gpus 8,64,1024 --sequences 16",
-                   [request] { return run_reported([&] { plan(*request); }); }});
+                   [request] { return run_reported([&] { scaling::run_plan(*request); }); }});
 }
 
 }  // namespace mantissa

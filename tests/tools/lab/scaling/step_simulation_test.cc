@@ -196,6 +196,15 @@ TEST(Step, SendsTheBytesOfItsBuckets) {
       << "each micro-batch gathers blocks twice, the embedding once, and scatters all";
 }
 
+TEST(Step, ReducesOnceForAllItsMicroBatchesAndWaitsForTheSlowestGpu) {
+  const StepTimes one = simulate({.gpus = 64}, {}), three = simulate({.gpus = 64, .micro_batches = 3}, {});
+  EXPECT_EQ(one.sent_bytes, three.sent_bytes);
+  Software copies = find_software("mantissa");  // whose collectives take no multiprocessors
+  copies.multiprocessors = 0;
+  const StepTimes beside = simulate_step({.gpus = 64}, kUnits, find_card("h100"), copies, Network{});
+  EXPECT_NEAR(beside.forward + beside.backward, 37e-3 * slowest_of(64, Network().gpu_spread), 1e-12);
+}
+
 TEST(Step, GathersAfterTheScatterAreExposed) {
   const auto step = [](BackwardGather gather) {
     return simulate(
