@@ -102,6 +102,8 @@ Json score(const PlanVerbRequest& request) {
 }
 
 void run_plan(const PlanVerbRequest& request) {
+  require<ConfigError>(launcher_size() <= 1,
+                       "plan: expected to be started alone, got a job of several processes: --gpus says how many");
   require<ConfigError>(
       (request.config.empty() ? 0 : 1) + (request.score.empty() ? 0 : 1) + (request.published ? 1 : 0) == 1,
       "plan: expected a configuration, or --score with run folders, or --published");
