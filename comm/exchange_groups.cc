@@ -69,6 +69,11 @@ std::vector<int> ExchangeGroups::sizes() const {
   return sizes;
 }
 
+void ExchangeGroups::watch_captured(Stream& stream) const {
+  all_->watch_captured(stream);
+  for (const auto& group : owned_) group->watch_captured(stream);
+}
+
 std::unique_ptr<StagedWork> ExchangeGroups::all_gather(const Tensor& whole, Stream& stream) const {
   const int64_t shard = whole.numel() / all_->size();
   std::vector<StagedWork::Start> starts;

@@ -50,7 +50,8 @@ class ExchangeGroups {
   // Queues a gather on `stream`: whole (N * n), in which this rank's shard, of n elements, lies at its place. The work
   // must be advanced by every rank in the same order.
   std::unique_ptr<class StagedWork> all_gather(const Tensor& whole, Stream& stream) const;
-  int shard() const { return shard_; }  // this rank's
+  // Communicator::watch_captured() of all ranks and of the groups.
+  void watch_captured(Stream& stream) const;
 
  private:
   Communicator* all_;

@@ -25,6 +25,9 @@ ContributionPath choose_path(const FlatBuckets& buckets, const ExchangeGroups& g
     const Tensor& sent = lane_sums != nullptr ? lane_sums->nodes(bucket) : buckets.gradient(bucket);
     shared = first.rows_of_all(sent).rows.defined();
   }
+  // The order of collectives depends on it, so all ranks take the same path.
+  const auto all = all_gather_records(groups.all(), int32_t{shared});
+  shared = std::ranges::count(all, 0) == 0;
   return shared ? ContributionPath::kInPlace : ContributionPath::kExchanged;
 }
 
@@ -173,7 +176,9 @@ ReductionBuffers::Stage ReductionBuffers::make_stage(size_t index, const Tensor&
   };
   const int64_t n = send.dim(1), part = n / group.members;
   Stage stage{.send = send, .slot_stride = n};
-  stage.lanes = {.lanes = layout.lanes(), .ranks = layout.ranks(), .first = group.first, .span = group.span};
+  if (groups_.stages().size() > 1 || layout.lanes() != layout.ranks()) {
+    stage.lanes = {.lanes = layout.lanes(), .ranks = layout.ranks(), .first = group.first, .span = group.span};
+  }
   const Shape rows{stage.lanes.slots(group.members) * group.members, part};
   if (index > 0 || !in_place()) {
     stage.receive = take(send.dtype(), send.shape());

@@ -78,7 +78,7 @@ class ReductionBuffers {
     // (slots * N, n / N): the members' contributions to this rank's part, the first slot's first.
     SharedRows contributions{};
     int64_t slot_stride = 0;  // from a slot's row to the next slot's, in elements
-    LaneGroup lanes{};        // of the members
+    LaneGroup lanes{};        // of the members; empty if each is a lane, and there are no others
     Tensor out{};             // (nodes, n / N), or this rank's shard of the result
     Tensor next{};            // (slots of the next stage, n / N), of which `out` is a part; undefined in the last stage
   };
@@ -98,9 +98,11 @@ class ReductionBuffers {
   const WirePlan& plan() const { return plan_; }
   bool in_place() const { return path_ == ContributionPath::kInPlace; }
   ContributionPath path() const { return path_; }
-  // Temporary values in the wire dtype: in the window, if there is one.
+  // Temporary values in the wire dtype: in the window, if it is large enough.
   Tensor scratch(const Shape& shape) const {
-    return window_ ? Tensor(window_, config_.wire, shape) : backend_.make_tensor(config_.wire, shape, "wire values");
+    const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(config_.wire));
+    const bool fits = window_ != nullptr && window_->bytes() >= bytes;
+    return fits ? Tensor(window_, config_.wire, shape) : backend_.make_tensor(config_.wire, shape, "wire values");
   }
   size_t bytes() const;  // wire buffers and summed gradients
 

@@ -44,13 +44,15 @@ class LocalBoard {
 
   // CommError for all ranks if they disagree on what collective `number` is.
   std::shared_ptr<Collective> post(uint64_t number, int rank, const Description& mine, Post post) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     throw_if_failed(rank, mine);
     std::shared_ptr<Collective>& open = open_[number];
     if (open == nullptr) open = std::make_shared<Collective>(mine, std::vector<Post>(static_cast<size_t>(ranks_)));
     if (!(open->description == mine)) {
-      fail_locked(
-          fmt::format("ranks disagree on collective {}: {} and {}", number, to_text(open->description), to_text(mine)));
+      const std::string others = to_text(open->description);
+      lock.unlock();
+      fail(fmt::format("ranks disagree on collective {}: {} and {}", number, others, to_text(mine)));
+      lock.lock();
       throw_if_failed(rank, mine);
     }
     open->posts[static_cast<size_t>(rank)] = std::move(post);
@@ -94,7 +96,11 @@ class LocalBoard {
   std::shared_ptr<LocalBoard> group(std::pair<const LocalBoard*, uint64_t> split, int color, int ranks) {
     const std::lock_guard lock(job_->groups_mutex_);
     std::shared_ptr<LocalBoard>& group = job_->groups_[{split, color}];
-    if (group == nullptr) group = std::make_shared<LocalBoard>(ranks, job_);
+    if (group == nullptr) {
+      group = std::make_shared<LocalBoard>(ranks, job_);
+      const std::lock_guard job_lock(job_->mutex_);
+      group->failure_ = job_->failure_;
+    }
     return group;
   }
 

@@ -76,8 +76,16 @@ bool on_host(const Tensor& receive) { return !receive.defined() || receive.devic
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> host, const NcclOptions& options)
-      : Communicator(host->place()), api_(api), host_(std::move(host)), options_(options) {}
+  // The connections of a job and of its groups.
+  using Connections = std::vector<std::weak_ptr<NcclConnection>>;
+
+  NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> host, const NcclOptions& options,
+                   std::shared_ptr<Connections> connections = std::make_shared<Connections>())
+      : Communicator(host->place()),
+        api_(api),
+        host_(std::move(host)),
+        options_(options),
+        connections_(std::move(connections)) {}
 
   std::string name() const override { return "nccl"; }
 
@@ -145,17 +153,23 @@ class NcclCommunicator final : public Communicator {
   // With a connection of its own, by its first collective of GPU tensors.
   std::unique_ptr<Communicator> split(int color, int members) override {
     throw_if_failed();
-    return std::make_unique<NcclCommunicator>(api_, host_->split(color, members), options_);
+    return std::make_unique<NcclCommunicator>(api_, host_->split(color, members), options_, connections_);
   }
   void abort(int exit_code) override {
-    if (connection_) connection_->stop_watching();
+    for_each_connection([](NcclConnection& connection) { connection.stop_watching(); });
     host_->abort(exit_code);
   }
 
  private:
   // Decisions from data of a failed collective must not reach the other ranks.
   void throw_if_failed() {
-    if (connection_) connection_->throw_if_failed();
+    for_each_connection([](NcclConnection& connection) { connection.throw_if_failed(); });
+  }
+  template <typename F>
+  void for_each_connection(F f) {
+    for (const auto& connection : *connections_) {
+      if (const auto alive = connection.lock()) f(*alive);
+    }
   }
 
   template <typename Call>
@@ -238,12 +252,14 @@ class NcclCommunicator final : public Communicator {
                                                              .device = device.index,
                                                              .node = claims[static_cast<size_t>(rank())].node.name},
                                                    options_);
+    connections_->push_back(connection_);
     device_ = device;
   }
 
   const NcclApi api_;
   const std::unique_ptr<Communicator> host_;
   const NcclOptions options_;
+  const std::shared_ptr<Connections> connections_;
   std::shared_ptr<NcclConnection> connection_;  // null until the first collective of GPU tensors
   Device device_;
 };

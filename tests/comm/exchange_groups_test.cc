@@ -185,6 +185,31 @@ INSTANTIATE_TEST_SUITE_P(Exchanges, Stages,
                                             ::testing::Values(Accumulation::kFp32, Accumulation::kWire),
                                             ::testing::Bool()));
 
+// The search for a non-finite gradient, whatever the window has room for.
+TEST(ExchangeGroups, ANonFiniteGradientIsFoundInStages) {
+  for (const bool shares_memory : {false, true}) {
+    for (const int lanes : {10, 20}) {
+      run_ranks(10, [&](Communicator& local) {
+        std::optional<testing::NodeCommunicator> node;
+        if (shares_memory) node.emplace(local);
+        const ExchangeGroups groups(node ? *node : local, {5, 2});
+        TrainingRank rank(groups, {}, DType::kBF16, testing::kToyCapacityBytes, {}, lanes);
+        VerdictReduction verdicts(groups, *rank.backend, *rank.stream);
+        rank.reduce([&](int lane, int p, int64_t i) {
+          return p == 0 && i == 6400 && lane == lanes - 1 ? std::numeric_limits<float>::infinity() : 1.0f;
+        });
+        EXPECT_EQ(rank.reducer->path(), shares_memory ? ContributionPath::kInPlace : ContributionPath::kExchanged);
+        const Verdict verdict = rank.verdict_of(verdicts, 0.0f);
+        EXPECT_FALSE(verdict.gradients_finite);
+        const Offender offender = verdicts.find_offender(verdict, *rank.reducer, *rank.buckets);
+        EXPECT_EQ(offender.parameter, 0);
+        EXPECT_EQ(offender.element, 6400);
+        EXPECT_EQ(offender.rank, 9);
+      });
+    }
+  }
+}
+
 // Corrupts messages in the groups of a stage.
 class CorruptedStage final : public ForwardingCommunicator {
  public:

@@ -18,11 +18,13 @@ namespace mantissa::testing {
 class NodeCommunicator : public ForwardingCommunicator {
  public:
   // Collective. The ranks of `inner` form the node.
-  explicit NodeCommunicator(Communicator& inner)
-      : ForwardingCommunicator(inner),
-        exchanges_(NodeRanks{.rank = inner.rank(), .size = inner.size(), .gather = [&inner](auto mine) {
-                               return inner.all_gather_bytes(mine);
-                             }}) {}
+  explicit NodeCommunicator(Communicator& inner) : ForwardingCommunicator(inner), exchanges_(ranks()) {}
+  explicit NodeCommunicator(std::unique_ptr<Communicator> inner)
+      : ForwardingCommunicator(std::move(inner)), exchanges_(ranks()) {}
+
+  std::unique_ptr<Communicator> split(int color, int members) override {
+    return std::make_unique<NodeCommunicator>(ForwardingCommunicator::split(color, members));
+  }
 
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char*) override { return exchanges_.allocate(bytes); }
   SharedRows rows_of_all(const Tensor& mine) const override { return exchanges_.rows_of_all(mine); }
@@ -31,6 +33,10 @@ class NodeCommunicator : public ForwardingCommunicator {
   }
 
  private:
+  NodeRanks ranks() {
+    return {.rank = rank(), .size = size(), .gather = [this](auto mine) { return all_gather_bytes(mine); }};
+  }
+
   class BarrierWork final : public Work {
    public:
     BarrierWork(NodeExchanges& exchanges, uint64_t number) : exchanges_(exchanges), number_(number) {}

@@ -28,7 +28,7 @@ TEST(EmulatedGpu, TheNumberOfRanksChangesNoBit) {
   std::map<std::string, std::string> one;
   for (const auto& [ranks, exchange] : {std::pair{1, "direct"}, {2, "direct"}, {2, "halving"}, {3, "direct"}}) {
     const SmallRun run(fmt::format("lanes_{}_{}", ranks, exchange));
-    run.train(ranks, gpu_settings({"train.steps=3", "optimizer.warmup_steps=1", "model.dropout=0.1", "train.lanes=3",
+    run.train(ranks, gpu_settings({"train.steps=3", "optimizer.warmup_steps=1", "model.dropout=0.1", "train.lanes=4",
                                    fmt::format("comm.exchange={}", exchange)}));
     if (one.empty()) one = run.hashes(3);
     EXPECT_EQ(run.hashes(3).at("model.safetensors"), one.at("model.safetensors")) << ranks << " ranks, " << exchange;

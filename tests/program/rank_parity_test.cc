@@ -76,7 +76,7 @@ TEST(RankParity, AccumulationInTheWireDtypeStaysClose) {
   EXPECT_LE(largest_difference(exact, wire), 8 * std::ldexp(1.0, -9));  // rounded again after each addition
 }
 
-// 4 -> 3 -> 1 -> 2 processes: the weights of the run that was never stopped, and of one process with as many lanes.
+// 4 -> 3 -> 1 -> 2 processes: the weights of an uninterrupted run, and of a single process with four lanes.
 TEST(RankParity, ARunGoesOnWithOtherRanksToTheSameBits) {
   const std::vector<std::string> settings = {"precision.compute=bf16", "train.global_batch=8", "model.dropout=0.1",
                                              "train.eval_interval=4"};
@@ -99,10 +99,10 @@ TEST(RankParity, ARunGoesOnWithOtherRanksToTheSameBits) {
 
 TEST(RankParity, MoreRanksThanLanesAreToldThatTheirBitsAreOthers) {
   const SmallRun run("lanes_more");
-  run.train(1, {"train.steps=4", "train.stop_at_step=2"});
-  const Outcome outcome = run.train(2, {"train.steps=4"});
+  run.train(1, {"train.steps=8", "train.stop_at_step=2"});
+  const Outcome outcome = run.train(2, {"train.steps=8"});
   EXPECT_NE(outcome.output.find("the run had 1 lane and has 2 from here on"), std::string::npos) << outcome.output;
-  const Outcome refused = run.try_train(2, {"train.steps=4", "train.lanes=1", "checkpoint.resume=none"});
+  const Outcome refused = run.try_train(2, {"train.steps=8", "train.lanes=1", "checkpoint.resume=none"});
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_NE(refused.output.find("train.lanes = 1"), std::string::npos) << refused.output;
 }

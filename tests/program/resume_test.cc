@@ -378,7 +378,8 @@ TEST_P(UnusableCheckpoint, WithForgedNumbersIsAnError) {
                {{3, 1e300}},
                "'run.statistics.newest_scales.0.1' is damaged: expected a number from 0 to"},
         Forged{"/ranks", 0, "'ranks' is damaged: expected a whole number from 1 to"},
-        Forged{"/ranks", 5, "'ranks' is damaged: expected a number by which 6 micro-batches of"},
+        Forged{"/lanes", 5, "'lanes' is damaged: expected a number by which 6 micro-batches of"},
+        Forged{"/lanes", 70000, "'lanes' is damaged: expected a whole number from 1 to"},
         Forged{"/run/adaptive/level", -1, "'run.adaptive.level' is damaged: expected a whole number from 0 to"}}) {
     // Several ranks differ in how they agree, and in their number.
     if (ranks_ > 1 && !every_case() && !std::string_view(forged.entry).starts_with("/r")) continue;

@@ -152,7 +152,7 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
 
 void add_prove(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* prove = app.add_subcommand(
-      "prove", "Train the first steps on several numbers of ranks and threads, and show that all have the same bits");
+      "prove", "Train a few steps on several ranks and threads, and show that their bits are the same");
   const auto request = std::make_shared<ProveRequest>();
   VerbOptions options(*prove);
   prove->add_option("config", request->config, "YAML file")->required();

@@ -218,12 +218,14 @@ int find_kept_lanes(const Config& config, Communicator& communicator) {
   if (communicator.rank() == 0) {
     try {
       const CheckpointStore store(checkpoint_root(config.train.run_dir), {});
-      const std::string choice = choose_beginning(config, store);
+      const std::string choice = choose_beginning(config, store, /*tells=*/false);
       std::optional<Checkpoint> chosen;
       if (choice == "auto") chosen = store.last_saved([](const CheckpointError&) {});
       if (choice != "auto" && choice != "none") chosen = open_checkpoint(find_checkpoint_folder(choice));
       if (chosen) lanes = lanes_of(*chosen);
-    } catch (const std::exception&) {  // find_resume_point() will say it
+      const int64_t micro_batches = config.train.global_batch / config.train.micro_batch;
+      if (lanes < 1 || micro_batches % lanes != 0) lanes = 0;  // another batch, or the manifest is damaged
+    } catch (const std::exception&) {                          // find_resume_point() will say it
       lanes = 0;
     }
   }

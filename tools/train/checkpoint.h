@@ -48,8 +48,8 @@ class DamagedCheckpoint final : public CheckpointError {
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
                                              const std::vector<std::string>& passed_over = {});
 
-// The lanes of the checkpoint with which the run would go on; 0 without a readable checkpoint. Rank 0 decides for all.
-// Collective.
+// The lanes of the checkpoint with which the run would go on; 0 without a readable checkpoint, or if they do not divide
+// the batch. Rank 0 decides for all. Collective.
 int find_kept_lanes(const Config& config, Communicator& communicator);
 
 // Whether the run has done its last step and ended well, and these settings would not be refused: the point is its own

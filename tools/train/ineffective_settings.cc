@@ -207,6 +207,7 @@ std::vector<Unused> other_dependents(const Config& config, int ranks) {
   const char* const no_samples =
       is_sampled ? "train.sample_tokens = 0"
                  : "samples need a causal model, such as gpt, and data.format = bytes or data.tokenizer";
+  const bool has_one_lane = config.train.lanes_of(ranks) == 1;
   const bool is_alone = ranks == 1, is_fp64 = config.precision.is_fp64();
   const char* const one_rank = "there is one rank";
   const char* const fp64_wire = "precision.compute = fp64: gradients travel as they are, in fp64";
@@ -228,10 +229,11 @@ std::vector<Unused> other_dependents(const Config& config, int ranks) {
            "it belongs to stop_rules.action = rollback and stop"},
           {"straggler.", is_alone, one_rank},
           // Without peers fp16 still selects a loss scale.
-          {"comm.wire_dtype", is_alone && config.comm.reducer.wire != DType::kF16, one_rank},
+          {"comm.exchange", is_alone, one_rank},
+          {"comm.wire_dtype", has_one_lane && config.comm.reducer.wire != DType::kF16, one_rank},
           {"comm.wire_dtype", is_fp64, fp64_wire},
           {"comm.accumulate", is_fp64, fp64_wire},
-          {"comm.accumulate", is_alone, one_rank},
+          {"comm.accumulate", has_one_lane, one_rank},
           {"integrity.wire", is_alone, one_rank},
           {"integrity.action", config.integrity.interval == 0 && (!config.integrity.wire || is_alone),
            "integrity.interval = 0, and gradients between ranks are not checked either"},

@@ -250,8 +250,8 @@ void RunLog::hash(const Session& session) {
   const StateHash hash = hash_state(session.sharded);
   if (!records_) return;
   const auto weights = fmt::format("{:016x}", hash.weights), state = fmt::format("{:016x}", hash.state);
-  log_info("step {} | weights {}, with moments {}: hashes of their bits, alike on any ranks", session.next_step,
-           weights, state);
+  log_info("step {} | weights {}, with moments {}: the same on any ranks with train.lanes={}", session.next_step,
+           weights, state, session.lanes());
   records_->write({{"event", "hash"}, {"step", session.next_step}, {"weights", weights}, {"state", state}});
 }
 
@@ -274,7 +274,7 @@ std::string RunLog::record_memory(const Session& session) {
   if (steps_ == 0) return "";
   const MemoryTable predicted =
       predict_memory_table(config_, session.ranks(), expected_path(config_, session.communicator),
-                           session.runtime.backend->fp8_gemm_support());
+                           session.runtime.backend->fp8_gemm_support(), session.communicator.local_size());
   const MemoryTable measured = measure_memory_table(session);
   records_->write({{"event", "memory"}, {"step", session.next_step}, {"predicted", predicted}, {"measured", measured}});
   const auto in_mib = [](size_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); };

@@ -184,11 +184,11 @@ class TrainingJob {
     validate_for_ranks(run_, communicator_.size(), origins_);
     threads_ = set_up_threads(run_, communicator_);
     const ContributionPath path = expected_path(run_, communicator_);
-    predicted_ = predict_memory_tables(run_, {.ranks = communicator_.size(), .path = path});
+    const int ranks = communicator_.size(), on_node = communicator_.local_size();
+    predicted_ = predict_memory_tables(run_, {.ranks = ranks, .ranks_per_node = on_node, .path = path});
     require_memory(run_, predicted_, communicator_);
     if (communicator_.rank() != 0) return;
-    for (const auto& found : ineffective_settings(run_, origins_, communicator_.size(), path))
-      warn_in_lines(found.text);
+    for (const auto& found : ineffective_settings(run_, origins_, ranks, path)) warn_in_lines(found.text);
     for (const std::string& line : doubtful_settings(run_)) warn_in_lines(line);
   }
 

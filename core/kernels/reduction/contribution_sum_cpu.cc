@@ -3,8 +3,8 @@
 // native 16-bit reductions. fp32 contributions to a 16-bit sum are rounded on the fly, without another pass over
 // memory.
 //
-// Bound by memory: a tile is summed over all rows before the next one, and its partial sums, at most one for each level
-// of the tree, stay in the L1 cache. Neighbours in the tree are added in registers, up to four at a time. A loop over
+// Bound by memory: tile after tile is summed over all rows, and its partial sums, at most one for each level of the
+// tree, stay in the L1 cache. Neighbours in the tree are added in registers, up to four at a time. A loop over
 // all rows for each vector was tried: from 16 rows on it takes 1.5 to 7 times as long, since so many streams of memory
 // outrun the prefetchers and, at strides of a power of two, compete for the same lines of the cache.
 #include <bit>

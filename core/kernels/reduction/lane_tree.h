@@ -25,7 +25,7 @@ struct LaneNode {
   int level;
 };
 
-// The level of the first of the largest nodes that tile lanes [begin, end), at least one lane.
+// The level of the first of the largest nodes in lanes [begin, end), which are not empty.
 constexpr int level_at(int64_t begin, int64_t end) {
   int level = 0;
   while ((begin >> level & 1) == 0 && begin + (int64_t{2} << level) <= end) ++level;

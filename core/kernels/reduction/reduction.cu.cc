@@ -231,10 +231,16 @@ __global__ void __launch_bounds__(kVerdictThreads)
   for (int64_t i = threadIdx.x; i < micro_batches; i += kVerdictThreads) {
     add_atomically(sums.loss, static_cast<double>(losses[i]));
   }
-  for (int64_t i = threadIdx.x; i < count; i += kVerdictThreads) add_atomically(sums.squares, stats[i].sum_squares);
+  for (int64_t i = threadIdx.x; i < count; i += kVerdictThreads) {
+    add_atomically(sums.squares, stats[i].sum_squares);
+    if (stats[i].nan_count != 0) atomic_add(&sums.nan_count, static_cast<uint64_t>(stats[i].nan_count));
+    if (stats[i].inf_count != 0) atomic_add(&sums.inf_count, static_cast<uint64_t>(stats[i].inf_count));
+  }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  for (int64_t i = 0; i < count; ++i) sums.add_counts(stats[i].first_bad, stats[i].nan_count, stats[i].inf_count);
+  if (sums.nan_count != 0 || sums.inf_count != 0) {
+    for (int64_t i = 0; i < count; ++i) sums.add_counts(stats[i].first_bad, 0, 0);
+  }
   complete_record(sums, rank, plan->stop_request, state_faults != nullptr ? *state_faults : 0);
   *record = sums;
 }

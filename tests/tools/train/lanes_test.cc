@@ -123,6 +123,11 @@ TEST_P(Lanes, AnyNumberOfRanksTrainsTheSameBits) {
   constexpr int kSteps = 5;
   const TrainedLanes one = train_lanes(run, {}, kSteps, settings);
   EXPECT_NE(one.weights.front(), one.weights.back());
+  std::vector<std::string> halving = settings;
+  halving.emplace_back("comm.exchange=halving");
+  for (const bool shares_memory : {false, true}) {
+    expect_same_bits(train_lanes(run, {4, shares_memory}, kSteps, halving), one, "halving");
+  }
   for (const int ranks : {2, 3, 4, lanes}) {
     for (const RanksOf& layout : {RanksOf{ranks, false, Sharding::kSharded}, RanksOf{ranks, true, Sharding::kSharded},
                                   RanksOf{ranks, false, Sharding::kReplicated}}) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 
@@ -44,17 +43,6 @@ struct Setting {
   int64_t lanes = 0, steps = 0;
 };
 
-// train.lanes of the configuration; 0 if it leaves them to the number of ranks.
-int64_t configured_lanes(const Config& config) {
-  const auto settings = flatten(config);
-  const auto found = settings.find("train.lanes");
-  int64_t lanes = 0;
-  if (found != settings.end()) {
-    std::from_chars(found->second.data(), found->second.data() + found->second.size(), lanes);
-  }
-  return lanes;
-}
-
 Setting setting_of(const ProveRequest& request) {
   for (const char* const key : {"train.threads", "comm.exchange", "train.run_dir", "train.stop_at_step"}) {
     const auto sets_key = [key](const std::string& setting) { return setting.starts_with(std::string(key) + "="); };
@@ -64,7 +52,7 @@ Setting setting_of(const ProveRequest& request) {
   Setting setting{.config = load_config(request.config, request.overrides)};
   const TrainConfig& train = setting.config.train;
   const int most = std::ranges::max(request.ranks);
-  const int64_t configured = configured_lanes(setting.config);
+  const int64_t configured = train.lanes;
   setting.lanes = configured > 0 ? configured : most;
   setting.steps = std::min(request.steps, train.steps);
   require<ConfigError>(most <= setting.lanes,

@@ -227,10 +227,11 @@ bool is_own_checkpoint(const std::string& folder, const Config& run) {
   return fs::equivalent(path.parent_path(), checkpoint_root(run.train.run_dir), error);
 }
 
-std::string choose_beginning(const Config& run, const CheckpointStore& store) {
+std::string choose_beginning(const Config& run, const CheckpointStore& store, bool tells) {
   const std::string& choice = run.checkpoint.resume;
   if (choice == "auto" || store.steps().empty()) return choice;
   if (!goes_back(run)) {
+    if (!tells) return "auto";
     log_info("{}",
              wrapped(fmt::format("checkpoint.resume = {} is not used: the run has checkpoints of its own, and goes "
                                  "on from the newest. To begin there, give another train.run_dir",
@@ -241,7 +242,7 @@ std::string choose_beginning(const Config& run, const CheckpointStore& store) {
   // The first start of the job may have ended before it saved anything: then it is still to begin.
   if (newest && is_restarted_job() && newest->state.value(kResumeEntry, "") == choice) return "auto";
   std::error_code error;  // then it is another one
-  if (!newest || !fs::equivalent(newest->folder, choice, error)) warn_of_going_back(run, store);
+  if (tells && (!newest || !fs::equivalent(newest->folder, choice, error))) warn_of_going_back(run, store);
   return choice;
 }
 

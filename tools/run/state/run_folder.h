@@ -58,8 +58,9 @@ bool is_own_checkpoint(const std::string& folder, const Config& run);
 
 // How this start begins: `auto`, `none` or a folder. It is checkpoint.resume, but `auto` if the run has checkpoints of
 // its own from the same command line. The folder of another run is only the beginning, and a restarted job does not
-// begin anew, or go back, once more. `store`: the checkpoints of the run. Rank 0 only.
-std::string choose_beginning(const Config& run, const CheckpointStore& store);
+// begin anew, or go back, once more. `store`: the checkpoints of the run. `tells` in the log what is not as given. Rank
+// 0 only.
+std::string choose_beginning(const Config& run, const CheckpointStore& store, bool tells = true);
 
 // A log_common_warning() in lines that fit a console.
 void warn_in_lines(const std::string& text);

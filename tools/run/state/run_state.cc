@@ -115,7 +115,7 @@ void require_possible_numbers(const nlohmann::json& manifest) {
       {{"next_step", "skipped_batches", "format_version", "rollback_point.step", "spike_window.*.step"}},
       {{"applied_steps"}, 0.0, static_cast<double>(manifest.at("next_step").get<int64_t>())},
       {{"proven_step"}, -1.0},
-      {{"ranks", "lanes"}, 1.0, 1e6},
+      {{"ranks", "lanes"}, 1.0, kMostLanes},
       {{"scaler.scale"}, kLeastScale, kMostScale, false},
       {{"scaler.clean_steps"}, -1e15},
       {{"scaler.hysteresis_left"}, 1.0, kMostInt},

@@ -11,7 +11,8 @@ namespace {
 // Rank 0 of ranks that do not exist. Collectives move nothing.
 class DryRanks final : public Communicator {
  public:
-  DryRanks(int ranks, ContributionPath path) : Communicator({.size = ranks, .local_size = ranks}), path_(path) {}
+  DryRanks(int ranks, ContributionPath path, int node_ranks = 0)
+      : Communicator({.size = ranks, .local_size = node_ranks == 0 ? ranks : node_ranks}), path_(path) {}
 
   std::string name() const override { return "dry run"; }
   bool shares_node_memory() const override { return path_ == ContributionPath::kInPlace; }
@@ -39,11 +40,16 @@ class DryRanks final : public Communicator {
     return all;
   }
   void barrier() override {}
-  std::unique_ptr<Communicator> split(int, int members) override { return std::make_unique<DryRanks>(members, path_); }
+  // The groups of the first stage come first.
+  std::unique_ptr<Communicator> split(int, int members) override {
+    const bool is_first = !std::exchange(is_split_, true);
+    return std::make_unique<DryRanks>(members, is_first ? path_ : ContributionPath::kExchanged);
+  }
   void abort(int) override { throw Error(ExitCode::kInternal, "a dry run has no ranks to end"); }
 
  private:
   const ContributionPath path_;
+  bool is_split_ = false;
   DryRunBackend backend_;
 };
 
@@ -113,7 +119,7 @@ LayerExtents extents_of(const ParameterSet& parameters, std::string_view layer, 
 DryRun::DryRun(const Config& config, const DryRunOptions& options)
     : muted_(std::in_place),
       config_(without_surroundings(with_micro_batches(config, options.ranks, 2))),  // further ones keep no more
-      communicator_(std::make_unique<DryRanks>(options.ranks, options.path)),
+      communicator_(std::make_unique<DryRanks>(options.ranks, options.path, options.node_ranks)),
       session_(config_, *communicator_,
                dry_parts(std::make_unique<DryRunBackend>(options.packing, options.support), nullptr)) {}
 
@@ -154,7 +160,9 @@ size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {
 }
 
 std::vector<PlacedOp> ops_of(const Config& config) {
-  DryRun dry(with_micro_batches(config, 1, 1));
+  Config single = config;
+  single.train.lanes = 1;
+  DryRun dry(with_micro_batches(single, 1, 1));
   const ModelRuntime& runtime = dry.session().runtime;
   std::vector<PlacedOp> ops;
   StepWork work(dry.session());

@@ -16,8 +16,8 @@
 namespace mantissa {
 
 struct DryRunOptions {
-  int ranks = 1;
-  ContributionPath path = ContributionPath::kExchanged;
+  int ranks = 1, node_ranks = 0;                         // of each node; 0: all are on one
+  ContributionPath path = ContributionPath::kExchanged;  // in the first stage
   // Products of 8-bit operands that the device multiplies itself. Without them emulation is assumed, which keeps more.
   Fp8GemmSupport support = Fp8GemmSupport::kNone;
   Backend* packing = nullptr;  // weights are packed as this device would; nullptr: not at all

@@ -88,9 +88,11 @@ MemoryTable measure_memory_table(const Session& session) {
           .packed = weights.size_bytes(DerivedKind::kPacked)};
 }
 
-MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path, Fp8GemmSupport support) {
+MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path, Fp8GemmSupport support,
+                                 int node_ranks) {
   const std::unique_ptr<Backend> packing = packing_device(config, ranks);
-  return predict_memory_table(config, {.ranks = ranks, .path = path, .support = support, .packing = packing.get()});
+  return predict_memory_table(
+      config, {.ranks = ranks, .node_ranks = node_ranks, .path = path, .support = support, .packing = packing.get()});
 }
 
 MemoryTable predict_memory_table(const Config& config, const DryRunOptions& options) {
@@ -115,9 +117,11 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, const Memor
   for (int phase = 0; phase < phase_count(config); ++phase) {
     try {
       const Config own = in_phase(config, phase);
-      tables.push_back(absent == nullptr
-                           ? predict_memory_table(own, request.ranks, request.path)
-                           : predict_memory_table(own, {.ranks = request.ranks, .support = absent->fp8_gemm_support}));
+      tables.push_back(absent == nullptr ? predict_memory_table(own, request.ranks, request.path, Fp8GemmSupport::kNone,
+                                                                request.ranks_per_node)
+                                         : predict_memory_table(own, {.ranks = request.ranks,
+                                                                      .node_ranks = request.ranks_per_node,
+                                                                      .support = absent->fp8_gemm_support}));
     } catch (const ConfigError& error) {
       if (phase == 0 && !adapts(config)) throw;
       throw ConfigError("{}: {}", phase_path(config, phase), error.what());

@@ -27,7 +27,7 @@ MemoryTable measure_memory_table(const Session& session);
 // The table that a training of this configuration will measure, but for evaluation and samples. ConfigError as DryRun.
 // Weights are packed as config.device does, or as the options say.
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged,
-                                 Fp8GemmSupport support = Fp8GemmSupport::kNone);
+                                 Fp8GemmSupport support = Fp8GemmSupport::kNone, int node_ranks = 0);
 MemoryTable predict_memory_table(const Config& config, const DryRunOptions& options);
 struct MemoryRequest {
   int ranks = 1, ranks_per_node = 0;  // 0: all on one node

@@ -31,12 +31,15 @@ ReducerConfig reducer_config(const Config& config, int ranks) {
 SentBuckets sent_buckets(const Config& config, const ExchangeGroups& groups) {
   const int ranks = groups.all().size();
   const ReducerConfig reducer = reducer_config(config, ranks);
-  const bool in_place = expected_path(config, groups.all()) == ContributionPath::kInPlace;
-  return {.communicator = groups.stages()[0].group,
+  Communicator& first = *groups.stages()[0].group;
+  const bool in_place = first.size() > 1 && first.local_size() == first.size() && first.shares_node_memory() &&
+                        computes_on_host(config.device, groups.all().local_rank());
+  return {.communicator = &first,
           .gradients = (in_place || !reducer.rounds()) && config.train.lanes_of(ranks) == ranks,
           .weights = in_place && groups.stages().size() == 1 && reducer.sharding == Sharding::kSharded};
 }
 
+// ConfigError on all ranks if the exchange needs other nodes.
 ExchangeGroups make_groups(const Config& config, Communicator& communicator) {
   if (communicator.size() == 1) return communicator;
   return {communicator, exchange_stages(config.comm.exchange, communicator.size(), find_node_ranks(communicator))};

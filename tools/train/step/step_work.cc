@@ -121,12 +121,12 @@ void StepWork::run(const PassOptions& passes) {
     TapeOptions options = tape_options(index);
     options.observer = index == 0 ? passes.observer : nullptr;
     if (passes.after_op) options.after_op = passes.after_op;
-    const auto lane_end =
-        static_cast<int64_t>(index + 1);  // the lane's last micro-batch: reduce gradients as they land
+    const int64_t of_lane = static_cast<int64_t>(index) % micro_batches_;
+    const bool is_first_lane = static_cast<int64_t>(index) < micro_batches_;
     const bool is_last = index + 1 == first_samples_.size();
-    if (lane_end == micro_batches_) reducer_.begin();
-    if (lane_end > micro_batches_ && lane_end % micro_batches_ == 1 % micro_batches_) reducer_.next_lane();
-    if (lane_end % micro_batches_ == 0) {
+    if (of_lane == 0 && !is_first_lane) reducer_.next_lane();
+    if (of_lane + 1 == micro_batches_) {  // the gradients of the lane are complete: reduce them as they land
+      if (is_first_lane) reducer_.begin();
       options.gradient_ready = [this, is_last](Parameter& parameter) {
         if (is_last) faults_.on_gradient(step_, parameter);
         reducer_.ready(parameter);
@@ -223,8 +223,8 @@ std::optional<FoundOp> StepWork::find_own_culprit(Pass pass) {
     if (const auto& bad = tape.first_non_finite()) return found_op(*bad, index);
   }
   if (pass == Pass::kForward) return std::nullopt;
-  runtime_.parameters.forget_gradients();
   for (size_t index = 0; index < first_samples_.size(); ++index) {
+    if (static_cast<int64_t>(index) % micro_batches_ == 0) runtime_.parameters.forget_gradients();
     TapeOptions options = tape_options(index);
     options.check_gradients = true;
     if (index + 1 == first_samples_.size()) {

@@ -99,7 +99,7 @@ TrainStep::Pending TrainStep::start(int64_t step, const Examiners& examiners) {
     }
     const Range replay(RangeKind::kPhase, "replay");
     captured_->launch();
-    s.communicator.watch_captured(*s.runtime.stream);
+    s.groups.watch_captured(*s.runtime.stream);
     s.sharded.buckets.bump_versions();
   }
   backend.copy(verdicts_.decision(), decision_slot(step), *s.runtime.stream);
