@@ -109,6 +109,7 @@ class Communicator {
 class ForwardingCommunicator : public Communicator {
  public:
   explicit ForwardingCommunicator(Communicator& inner) : Communicator(inner.place()), inner_(inner) {}
+  // Owns the other communicator.
   explicit ForwardingCommunicator(std::unique_ptr<Communicator> inner)
       : Communicator(inner->place()), owned_(std::move(inner)), inner_(*owned_) {}
 
