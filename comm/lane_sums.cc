@@ -24,9 +24,9 @@ OwnLanes::OwnLanes(int rank, int ranks, int lanes)
     const int64_t last = lane_begin(other + 1, ranks, lanes);
     int nodes = 0;
     for (int64_t at = lane_begin(other, ranks, lanes); at < last; ++nodes) {
-      const int level = level_at(at, last);
-      most_level = std::max(most_level, level);
-      at += int64_t{1} << level;
+      const LaneNode node{at, level_at(at, last)};
+      most_level = std::max(most_level, node.level);
+      at = node.end();
     }
     slots = std::max(slots, nodes);
   }
@@ -82,18 +82,15 @@ void LaneSums::add(int bucket, int64_t lane, Stream& stream) {
   MANTISSA_CHECK(lane >= lanes_.begin && lane < lanes_.end, "[lane_sums.add] lane {} is not in [{}, {})", lane,
                  lanes_.begin, lanes_.end);
   int slot = 0;
-  int64_t begin = lanes_.begin;  // of the slot's node
-  while (begin + (int64_t{1} << level_at(begin, lanes_.end)) <= lane) {
-    begin += int64_t{1} << level_at(begin, lanes_.end);
-    ++slot;
-  }
+  LaneNode node{lanes_.begin, level_at(lanes_.begin, lanes_.end)};  // of the slot
+  for (; node.end() <= lane; ++slot) node = {node.end(), level_at(node.end(), lanes_.end)};
   Tensor value = buckets_.gradient(bucket);
   if (rounded_) {
     const Tensor rounded(rounded_, config_.wire, value.shape());
     backend_.run(CastArgs{.src = value, .dst = rounded, .scale = scale_}, stream);
     value = rounded;
   }
-  int64_t inside = lane - begin;
+  int64_t inside = lane - node.begin;
   if (inside % 2 == 0) {
     backend_.run(CastArgs{.src = value, .dst = place(bucket, slot, inside)}, stream);
     return;

@@ -247,7 +247,7 @@ TEST(Verdict, FoldAddsTheRecordsOfRanks) {
   records[1].add({.first_bad = 40, .nan_count = 2, .sum_squares = 2.0});
   records[2].add({.sum_squares = 4.0});
   for (int rank = 0; rank < 3; ++rank) records[rank].loss.add(1 << rank);
-  const Verdict verdict = to_verdict(fold_records(records, 3));
+  const Verdict verdict = verdict_of(fold_verdicts(records, 3));
   EXPECT_EQ(verdict.loss_sum, 7.0);
   EXPECT_EQ(verdict.first_bad, 40);
   EXPECT_EQ(verdict.sum_squares, 7.0);
@@ -259,12 +259,12 @@ TEST(Verdict, FoldAddsTheRecordsOfRanks) {
 TEST(Verdict, TheFirstRankThatAsksToStopIsHeard) {
   VerdictRecord records[3];
   for (const auto& [rank, request] : {std::pair{0, 0}, {1, 12}, {2, 15}}) {
-    complete_record(records[rank], rank, request, 0);
+    records[rank].set_rank(rank, request, 0);
   }
-  const Verdict verdict = to_verdict(fold_records(records, 3));
+  const Verdict verdict = verdict_of(fold_verdicts(records, 3));
   EXPECT_EQ(verdict.stop_request, 12);
   EXPECT_EQ(verdict.stop_rank, 1);
-  EXPECT_EQ(to_verdict(fold_records(records, 1)).stop_request, 0);
+  EXPECT_EQ(verdict_of(fold_verdicts(records, 1)).stop_request, 0);
 }
 
 TEST(Verdict, AFiniteVerdictHasNoOffender) {

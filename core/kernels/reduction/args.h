@@ -31,8 +31,8 @@ struct TensorStatsArgs {
 // out = scale * the sum of contributions over lanes, in the order of the tree of lane_tree.h. Contributions (S * N, n)
 // float are the nodes of N members; row s * N + j is node s of member j. Rows of a slot s are row_stride elements apart
 // (0: n), slots slot_stride (0: N row strides). Rows of nodes that a member does not have are not read.
-//   group        The members' lanes: N and S follow from them; by default each row is a lane. out: (n) if they have
-//                all lanes, else (O, n) with the O nodes of their union, in order.
+//   group        The lanes of the members; N and S follow from it. By default each row is a lane. out: (n) if they
+//                have all lanes, else (O, n) with the O nodes of their union, in order.
 //   rounded_to   If a 16-bit dtype: the rows are fp32, and the addends are the results of cast() with scale_before.
 //   accumulate   fp32: the sum is kept in fp32 and rounded once to out's dtype. The dtype of the addends: rounded to it
 //                after every addition, as a native 16-bit reduction does. fp64 contributions are summed in fp64.
@@ -61,9 +61,9 @@ struct SumContributionsArgs {
   static auto operands(auto& a) { return std::array{&a.contributions, &a.out, &a.record}; }
 };
 
-// Writes record, u8 of one VerdictRecord, of rank `rank`:
-//   the sum of losses (M) fp32 or fp64 of its micro-batches
-//   the sum of stats (N * sizeof(TensorStats)) u8 for the units of its shards
+// Writes record, u8 of one VerdictRecord, the findings of `rank`:
+//   the exact sum of losses (M) fp32 or fp64 of its micro-batches
+//   the exact sum of stats (N * sizeof(TensorStats)) u8 for its parts of the gradients, N >= 1
 //   the stop request of plan, u8 of one UpdatePlan
 //   state_faults (1) i32, AdamWArgs::faults of its updates, or undefined
 struct RecordVerdictArgs {
@@ -74,7 +74,8 @@ struct RecordVerdictArgs {
   static auto operands(auto& a) { return std::array{&a.losses, &a.stats, &a.plan, &a.record, &a.state_faults}; }
 };
 
-// record, u8 of one VerdictRecord: the sum of records (N * sizeof(VerdictRecord)) u8.
+// record, u8 of one VerdictRecord = the sum of records (N * sizeof(VerdictRecord)) u8, N >= 1. The sum has the same
+// bits in any order. For the stages of an exchange.
 struct FoldVerdictsArgs {
   static constexpr std::string_view kName = "fold_verdicts";
   Tensor records{}, record{};
@@ -82,8 +83,8 @@ struct FoldVerdictsArgs {
   static auto operands(auto& a) { return std::array{&a.records, &a.record}; }
 };
 
-// records (N * sizeof(VerdictRecord)) u8, all ranks together; plan, control, decision: u8, a record each; hold
-// (1) i32: not 0 after a step that was not applied, until the host clears it.
+// Decides by the sum of records (N * sizeof(VerdictRecord)) u8, N >= 1, of all ranks in any order; plan, control,
+// decision: u8, a record each; hold (1) i32: not 0 after a step that was not applied, until the host clears it.
 struct DecideUpdateArgs {
   static constexpr std::string_view kName = "decide_update";
   Tensor records{}, plan{}, hold{}, control{}, decision{};
@@ -103,7 +104,7 @@ struct DigestArgs {
 MANTISSA_DECLARE_KERNEL(ColumnSumArgs, Rows)  // x
 MANTISSA_DECLARE_KERNEL(TensorStatsArgs, void)
 MANTISSA_DECLARE_KERNEL(SumContributionsArgs, int64_t)  // members
-MANTISSA_DECLARE_KERNEL(RecordVerdictArgs, int64_t)     // stats
+MANTISSA_DECLARE_KERNEL(RecordVerdictArgs, int64_t)     // statistics
 MANTISSA_DECLARE_KERNEL(FoldVerdictsArgs, int64_t)      // records
 MANTISSA_DECLARE_KERNEL(DecideUpdateArgs, int64_t)      // records
 MANTISSA_DECLARE_KERNEL(DigestArgs, void)

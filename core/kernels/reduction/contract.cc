@@ -22,20 +22,23 @@ void check_part_records(const char* op, const Tensor& records, const char* what,
                  parts, of.numel(), what);
 }
 
-void check_group(const SumContributionsArgs& args) {
+// The number of members.
+int64_t check_group(const SumContributionsArgs& args) {
   constexpr const char* kOp = "sum_contributions";
   const LaneGroup& group = args.group;
   const int64_t rows = args.contributions.dim(0);
   MANTISSA_CHECK(group.lanes >= 0 && group.lanes <= kMaxLanes && (group.lanes > 0 || rows <= kMaxLanes),
                  "[{}] lanes must be at most {}, got {}", kOp, kMaxLanes, group.lanes > 0 ? group.lanes : rows);
-  if (group.lanes == 0) return;
+  if (group.lanes == 0) return rows;
   MANTISSA_CHECK(group.ranks >= 1 && group.ranks <= kMaxLanes && group.first >= 0 && group.span >= 1,
                  "[{}] group must have 1 to {} ranks, first >= 0 and span >= 1, got ranks={}, first={}, span={}", kOp,
                  kMaxLanes, group.ranks, group.first, group.span);
-  MANTISSA_CHECK(args.members() > 0,
+  const int64_t members = args.members();
+  MANTISSA_CHECK(members > 0,
                  "[{}] contributions must have a row for each member and slot of the group: no number of members from "
                  "rank {} on, {} ranks each, of {} ranks with {} lanes has {} rows",
                  kOp, group.first, group.span, group.ranks, group.lanes, rows);
+  return members;
 }
 
 }  // namespace
@@ -52,8 +55,7 @@ int64_t check_args(const SumContributionsArgs& args) {
   MANTISSA_CHECK(args.contributions.shape().rank() == 2 && args.contributions.dim(0) > 0,
                  "[sum_contributions] contributions must have shape (rows, n), rows >= 1, got {}",
                  args.contributions.shape());
-  check_group(args);
-  const int64_t members = args.members(), nodes = args.group.nodes(members), n = args.columns();
+  const int64_t members = check_group(args), nodes = args.group.nodes(members), n = args.columns();
   MANTISSA_CHECK(args.out.numel() == nodes * n,
                  "[sum_contributions] contributions must have shape (rows, n) with out of (nodes, n)=({}, n), got {} "
                  "and out {}",
@@ -84,6 +86,7 @@ int64_t check_args(const RecordVerdictArgs& args) {
   check_record<UpdatePlan>("record_verdict", "plan", args.plan);
   check_record<VerdictRecord>("record_verdict", "record", args.record);
   if (args.state_faults.defined()) check_tensor("record_verdict", "state_faults", args.state_faults, DType::kI32, 1);
+  MANTISSA_CHECK(args.rank >= 0, "[record_verdict] rank must be at least 0, got {}", args.rank);
   return check_records<TensorStats>("record_verdict", "stats", args.stats);
 }
 
@@ -93,12 +96,12 @@ int64_t check_args(const FoldVerdictsArgs& args) {
 }
 
 int64_t check_args(const DecideUpdateArgs& args) {
-  const int64_t ranks = check_records<VerdictRecord>("decide_update", "records", args.records);
+  const int64_t count = check_records<VerdictRecord>("decide_update", "records", args.records);
   check_record<UpdatePlan>("decide_update", "plan", args.plan);
   check_record<UpdateControl>("decide_update", "control", args.control);
   check_record<UpdateDecision>("decide_update", "decision", args.decision);
   check_tensor("decide_update", "hold", args.hold, DType::kI32, 1);
-  return ranks;
+  return count;
 }
 
 void check_args(const DigestArgs& args) {

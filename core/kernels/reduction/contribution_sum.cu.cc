@@ -16,12 +16,12 @@ template <typename T, typename Added, Rounding kRounding>
 struct Contributions {
   const T* rows;
   AnyFloats out;
-  int64_t stride, slot_stride, columns;
+  int64_t stride;
   float scale_before, scale;
 
   template <int Width>
-  __device__ __forceinline__ void load_term(const LaneStep& step, int64_t i, float (&term)[Width]) const {
-    load<Width>(rows + step.slot * slot_stride + step.member * stride + i, term);
+  __device__ __forceinline__ void load_term(int64_t member, int64_t i, float (&term)[Width]) const {
+    load<Width>(rows + member * stride + i, term);
     if constexpr (!std::is_same_v<Added, T>) {
 #pragma unroll
       for (int k = 0; k < Width; ++k) term[k] = widen(narrow<Added>(term[k] * scale_before));
@@ -46,7 +46,7 @@ struct Contributions {
   }
 };
 
-// Up to three lanes: their tree is a chain.
+// Row after row.
 template <typename T, typename Added, Rounding kRounding>
 struct SumChain {
   Contributions<T, Added, kRounding> contributions;
@@ -55,11 +55,11 @@ struct SumChain {
   template <int Width>
   __device__ void apply(int64_t i) const {
     float sum[Width];
-    contributions.template load_term<Width>({.member = 0, .slot = 0}, i, sum);
+    contributions.template load_term<Width>(0, i, sum);
 #pragma unroll 2
     for (int64_t member = 1; member < members; ++member) {
       float term[Width];
-      contributions.template load_term<Width>({.member = member, .slot = 0}, i, term);
+      contributions.template load_term<Width>(member, i, term);
       contributions.template add<Width>(sum, term, sum);
     }
     contributions.template store_sum<Width>(i, sum);
@@ -72,6 +72,7 @@ struct SumChain {
 template <typename T, typename Added, Rounding kRounding, int kLevels>
 struct SumTree {
   Contributions<T, Added, kRounding> contributions;
+  int64_t slot_stride, columns;
   LaneWalk walk;
   int lowest;
 
@@ -82,18 +83,18 @@ struct SumTree {
     int64_t to = i;
     for (LaneStep step; rest.next(step);) {
       float sum[Width];
-      contributions.template load_term<Width>(step, i, sum);
+      load_node<Width>(step, i, sum);
       LaneWalk ahead = rest;
       LaneStep others[3];
       if (is_node(step, ahead, others)) {
         float second[Width], third[Width], fourth[Width];
-        contributions.template load_term<Width>(others[0], i, second);
-        contributions.template load_term<Width>(others[1], i, third);
-        contributions.template load_term<Width>(others[2], i, fourth);
+        load_node<Width>(others[0], i, second);
+        load_node<Width>(others[1], i, third);
+        load_node<Width>(others[2], i, fourth);
         contributions.template add<Width>(sum, second, sum);
         contributions.template add<Width>(third, fourth, third);
         contributions.template add<Width>(sum, third, sum);
-        others[2].merged -= 3u << step.level;
+        others[2].merged -= 3u << step.node.level;
         step = others[2];
         rest = ahead;
       }
@@ -104,7 +105,7 @@ struct SumTree {
       }
       if (step.kept == LaneStep::kResult) {
         contributions.template store_sum<Width>(to, sum);
-        to += contributions.columns;
+        to += columns;
       }
 #pragma unroll
       for (int level = 0; level < kLevels; ++level) {
@@ -116,25 +117,36 @@ struct SumTree {
   }
 
  private:
+  template <int Width>
+  __device__ __forceinline__ void load_node(const LaneStep& step, int64_t i, float (&term)[Width]) const {
+    contributions.template load_term<Width>(step.member, step.slot * slot_stride + i, term);
+  }
+
   // Whether the next three steps of `walk` complete a node of four with `step`.
   static __device__ __forceinline__ bool is_node(const LaneStep& step, LaneWalk& walk, LaneStep (&others)[3]) {
     bool alike = step.merged == 0;
 #pragma unroll
-    for (int k = 0; k < 3; ++k) alike = alike && walk.next(others[k]) && others[k].level == step.level;
-    return alike && (others[2].merged >> step.level & 3) == 3;
+    for (int k = 0; k < 3; ++k) alike = alike && walk.next(others[k]) && others[k].node.level == step.node.level;
+    return alike && (others[2].merged >> step.node.level & 3) == 3;
   }
 };
 
-// The levels at which a sum keeps partial sums.
-struct KeptLevels {
+// The levels at which a sum keeps partial sums, and whether it adds row after row: two or three members with a node
+// each.
+struct TreeShape {
   int lowest = kMaxLaneLevels, end = 0;
+  bool is_chain = true;
 
-  explicit KeptLevels(LaneWalk walk) {
-    for (LaneStep step; walk.next(step);) {
+  explicit TreeShape(LaneWalk walk) {
+    int64_t row = 0;
+    for (LaneStep step; walk.next(step); ++row) {
+      const bool adds_one = step.merged != 0 && (step.merged & (step.merged - 1)) == 0;
+      is_chain = is_chain && step.slot == 0 && step.member == row && (row == 0 || adds_one);
       if (step.kept == LaneStep::kResult) continue;
       lowest = std::min(lowest, step.kept);
       end = std::max(end, step.kept + 1);
     }
+    is_chain = is_chain && row == walk.members;
     lowest = std::min(lowest, end);
   }
 };
@@ -142,34 +154,29 @@ struct KeptLevels {
 template <Rounding kRounding, typename T, typename Added>
 void sum_as(const SumContributionsArgs& args, CudaStream& stream) {
   constexpr int kWidth = kVectorWidth<T>;
-  const Contributions<T, Added, kRounding> contributions{args.contributions.data<T>(),
-                                                         any_floats(args.out),
-                                                         args.stride(),
-                                                         args.stride_of_slots(),
-                                                         args.columns(),
-                                                         args.scale_before,
-                                                         args.scale};
-  const LaneWalk walk = args.walk();
+  const Contributions<T, Added, kRounding> contributions{args.contributions.data<T>(), any_floats(args.out),
+                                                         args.stride(), args.scale_before, args.scale};
+  const int64_t slot_stride = args.stride_of_slots(), columns = args.columns();
   // Else only some rows, or some rows of out, are aligned.
   const auto all_alike = [&](int64_t elements) { return elements % kWidth == 0; };
-  const bool is_single = args.contributions.dim(0) == 1, is_sum = args.out.numel() == args.columns();
-  const Alignment alignment = (is_single || (all_alike(args.stride()) && all_alike(args.stride_of_slots()))) &&
-                                      (is_sum || all_alike(args.columns()))
-                                  ? alignment_of(contributions.rows, args.out.raw())
-                                  : Alignment::kSingle;
-  const auto run = [&](const auto& operation) {
-    run_elementwise<kWidth>(operation, args.columns(), alignment, stream);
+  const bool is_single = args.contributions.dim(0) == 1, is_sum = args.out.numel() == columns;
+  const Alignment alignment =
+      (is_single || (all_alike(args.stride()) && all_alike(slot_stride))) && (is_sum || all_alike(columns))
+          ? alignment_of(contributions.rows, args.out.raw())
+          : Alignment::kSingle;
+  const auto run = [&](const auto& operation) { run_elementwise<kWidth>(operation, columns, alignment, stream); };
+  const LaneWalk walk = args.walk();
+  const TreeShape tree(walk);
+  if (tree.is_chain) return run(SumChain<T, Added, kRounding>{contributions, walk.members});
+  const auto run_tree = [&]<int kLevels>(std::integral_constant<int, kLevels>) {
+    run(SumTree<T, Added, kRounding, kLevels>{contributions, slot_stride, columns, walk, tree.lowest});
   };
-  if (args.group.lanes == 0 && walk.members <= 3) {
-    return run(SumChain<T, Added, kRounding>{contributions, walk.members});
-  }
-  const KeptLevels levels(walk);
-  const int count = levels.end - levels.lowest;
+  const int levels = tree.end - tree.lowest;
   if constexpr (kRounding == Rounding::kOnce) {
-    if (count <= 4) return run(SumTree<T, Added, kRounding, 4>{contributions, walk, levels.lowest});
-    if (count <= 8) return run(SumTree<T, Added, kRounding, 8>{contributions, walk, levels.lowest});
+    if (levels <= 4) return run_tree(std::integral_constant<int, 4>());
+    if (levels <= 8) return run_tree(std::integral_constant<int, 8>());
   }
-  run(SumTree<T, Added, kRounding, kMaxLaneLevels>{contributions, walk, levels.lowest});
+  run_tree(std::integral_constant<int, kMaxLaneLevels>());
 }
 
 template <typename T, typename Added>

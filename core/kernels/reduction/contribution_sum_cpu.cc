@@ -1,12 +1,12 @@
 // The sum over lanes: out = scale * the sum of the contributions in the order of the tree of lane_tree.h. With an fp32
-// sum, a single rounding to out's dtype. With a sum in the addends' dtype, a rounding after every addition too, as in
-// native 16-bit reductions. fp32 contributions to a 16-bit sum are rounded on the fly, without another pass over
+// sum, one rounding to out's dtype. With a sum in the addends' dtype, a rounding to that after every addition too, as
+// in native 16-bit reductions. fp32 contributions to a 16-bit sum are rounded on the fly, without another pass over
 // memory.
 //
-// Bound by memory: tile after tile is summed over all rows, and its partial sums, at most one for each level of the
-// tree, stay in the L1 cache. Neighbours in the tree are added in registers, up to four at a time. A loop over
-// all rows for each vector was tried: from 16 rows on it takes 1.5 to 7 times as long, since so many streams of memory
-// outrun the prefetchers and, at strides of a power of two, compete for the same lines of the cache.
+// Bound by memory. Tiles are summed over all rows, tile by tile: partial sums, at most one a level of the tree, stay in
+// the L1 cache. Neighbours in the tree are added in registers, up to four at a time. A loop over all rows for each
+// vector was tried: from 16 rows on it takes 1.3 to 7 times as long, since so many streams of memory outrun the
+// prefetchers and, at strides of a power of two, compete for the same lines of the cache.
 #include <bit>
 #include <span>
 #include <type_traits>
@@ -41,7 +41,7 @@ HWY_INLINE FloatVec round_to(FloatVec v) {
   }
 }
 
-// Rows of a tile to be added first, and partial sums to add to their sum.
+// Rows of a tile, and partial sums to which their sum is added.
 template <typename T>
 struct Group {
   const T* rows[kLargestGroup];
@@ -81,12 +81,12 @@ void add_group(const Group<T>& group, int64_t n) {
   });
 }
 
-// The number of steps in the group that begins the span, at most `most`: their nodes are alike, and the last step
-// merges the sum of the others. Three are the end of a tree.
+// The size of the group of steps at the front, at most `most`: their nodes are alike, and the last step merges the sum
+// of the others. Three steps are the end of a tree.
 inline size_t group_at(std::span<const LaneStep> steps, size_t most) {
-  const int level = steps[0].level;
+  const int level = steps[0].node.level;
   size_t count = 1;
-  while (count < std::min(most, steps.size()) && steps[count].level == level) ++count;
+  while (count < std::min(most, steps.size()) && steps[count].node.level == level) ++count;
   for (; count > 1; --count) {
     const auto others = static_cast<uint32_t>(count - 1), bits = std::bit_ceil(others + 1) - 1;
     if ((steps[count - 1].merged >> level & bits) == others) break;
@@ -100,8 +100,8 @@ void store_tile(const float* sums, T* out, int64_t n) {
       n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { store(load(sums + i, count), out + i, count); });
 }
 
-// T: dtype of the rows. Added: dtype of the addends, to which rows of another dtype are rounded. Sum: dtype of the
-// running sum, fp32 or Added. Sums elements [begin, begin + n), n <= kTile. Strides are not 0 here.
+// T: dtype of the rows. Added: dtype of the addends: rows of another dtype are rounded to it. Sum: dtype of the running
+// sum, fp32 or Added. Sums elements [begin, begin + n), n <= kTile. Strides are not 0 here.
 template <typename Sum, typename Added, typename T>
 void sum_tile(const SumContributionsArgs& args, std::span<const LaneStep> steps, int64_t begin, int64_t n) {
   constexpr size_t kMost = std::is_same_v<Sum, float> ? kLargestGroup : 2;  // fewer take less time to compile
@@ -117,7 +117,7 @@ void sum_tile(const SumContributionsArgs& args, std::span<const LaneStep> steps,
     }
     const LaneStep& last = steps[count - 1];
     group.merges = 0;
-    uint32_t levels = last.merged & ~(static_cast<uint32_t>(count - 1) << last.level);
+    uint32_t levels = last.merged & ~(static_cast<uint32_t>(count - 1) << last.node.level);
     for (; levels != 0; levels &= levels - 1) group.merged[group.merges++] = kept[std::countr_zero(levels)];
     const bool is_result = last.kept == LaneStep::kResult, is_wide = args.out.dtype() == DType::kF32;
     group.to = !is_result ? kept[last.kept] : is_wide ? args.out.data<float>() + node : result;

@@ -1,6 +1,16 @@
-// ExactSum: the exact sum of doubles, on any device (constexpr: nvcc compiles it for both sides). It depends neither on
-// the order of the addends nor on how they were grouped, so every number of ranks gives the same bits: a fixed-point
-// number as in Kulisch's accumulator, with carries that are resolved at the end.
+// An exact sum of doubles, in which order and grouping of the addends change no bit. Runs on the device (constexpr:
+// nvcc compiles it for both sides).
+//
+//   sum = 2^kLowest (digit 0 + digit 1 * 2^32 + ... + digit 19 * 2^(32 * 19))
+//
+// After Kulisch's long accumulator, with deferred carries (Collange, Defour, Graillat, Iakymchuk 2015, "Numerical
+// reproducibility for the parallel reduction on multi- and many-core architectures"): an addend changes at most three
+// digits, each by less than 2^32. Digits are 64-bit integers; their carries wait until value(). So sums are added digit
+// by digit, as integers, and a sum can hold 2^30 addends, the addends of its parts included.
+//
+// Range: multiples of 2^-320 below 2^320. Squares of fp32 numbers are multiples of 2^-298 below 2^256: their sums fit,
+// and so do losses in fp32. Smaller bits of an addend are rounded to the grid, ties to even, before the addition.
+// Larger addends count as infinite.
 #pragma once
 
 #include <bit>
@@ -9,104 +19,106 @@
 
 namespace mantissa {
 
-class ExactSum {
- public:
-  // Digit k counts multiples of 2^(32 k + kLowestExponent). Addends are less than 2^kHighestExponent; others count as
-  // infinite. Squares of fp32 numbers lie between 2^-298 and 2^256.
-  static constexpr int kDigits = 21, kLowestExponent = -320, kHighestExponent = 320;
-  // Then the numbers of addends that are NaN, +Inf and -Inf.
-  static constexpr int kNaN = kDigits, kInf = kDigits + 1, kNegativeInf = kDigits + 2, kLimbs = kDigits + 3;
+struct ExactSum {
+  static constexpr int kLowest = -320, kDigits = 20, kDigitBits = 32;
+  // Beside the digits: the numbers of NaN, of +Inf and of -Inf among the addends.
+  static constexpr int kNan = kDigits, kPositive = kDigits + 1, kNegative = kDigits + 2, kWords = kDigits + 3;
 
-  // Calls add(limb, value) for what x adds to the limbs. Parts of x below the last digit are rounded to nearest, ties
-  // to even, each addend by itself. A digit has room for 2^30 addends.
-  template <typename Add>
-  static constexpr void split(double x, const Add& add) {
-    const auto bits = std::bit_cast<uint64_t>(x);
-    const bool is_negative = bits >> 63 != 0;
-    const auto exponent = static_cast<int>(bits >> 52 & 0x7ff);
-    uint64_t significand = bits & ((uint64_t{1} << 52) - 1);
-    if (exponent == 0x7ff && significand != 0) return add(kNaN, int64_t{1});
-    if (exponent - 1023 >= kHighestExponent) return add(is_negative ? kNegativeInf : kInf, int64_t{1});
-    if (exponent > 0) significand |= uint64_t{1} << 52;
-    int place = (exponent > 0 ? exponent : 1) - 1075 - kLowestExponent;  // of the lowest bit, from that of digit 0 on
-    if (place < 0) {
-      significand = place < -54 ? 0 : rounded_shift(significand, -place);
-      place = 0;
-    }
-    const int digit = place / 32, shift = place % 32;
-    const uint64_t low = (significand & kDigitMask) << shift, high = (significand >> 32) << shift;
-    const int64_t sign = is_negative ? -1 : 1;
-    add(digit, sign * static_cast<int64_t>(low & kDigitMask));
-    add(digit + 1, sign * static_cast<int64_t>((low >> 32) + (high & kDigitMask)));
-    add(digit + 2, sign * static_cast<int64_t>(high >> 32));
-  }
-
-  constexpr void add(double x) {
-    split(x, [this](int limb, int64_t value) { limbs[limb] += value; });
-  }
-  constexpr ExactSum& operator+=(const ExactSum& other) {
-    for (int limb = 0; limb < kLimbs; ++limb) limbs[limb] += other.limbs[limb];
-    return *this;
-  }
-
-  // The sum, rounded once to nearest, ties to even. NaN or Inf as in IEEE arithmetic if there are such addends.
-  constexpr double value() const {
-    if (limbs[kNaN] != 0 || (limbs[kInf] != 0 && limbs[kNegativeInf] != 0)) {
-      return std::numeric_limits<double>::quiet_NaN();
-    }
-    if (limbs[kInf] != 0) return std::numeric_limits<double>::infinity();
-    if (limbs[kNegativeInf] != 0) return -std::numeric_limits<double>::infinity();
-    uint32_t digits[kDigits + 2] = {};
-    const bool is_negative = carried(digits, 1) < 0;
-    if (is_negative) carried(digits, -1);
-    const double magnitude = rounded(digits);
-    return is_negative ? -magnitude : magnitude;
-  }
+  int64_t words[kWords] = {};
 
   bool operator==(const ExactSum&) const = default;
 
-  int64_t limbs[kLimbs] = {};  // public: threads add to different limbs
+  // Calls put(word, amount) for each word that adding x changes.
+  template <typename Put>
+  static constexpr void split(double x, Put put) {
+    constexpr uint64_t kFraction = (uint64_t{1} << 52) - 1;
+    const auto bits = std::bit_cast<uint64_t>(x);
+    const bool is_negative = bits >> 63 != 0;
+    const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
+    if (exponent - 1023 >= -kLowest) {
+      const bool is_nan = exponent == 0x7ff && (bits & kFraction) != 0;
+      return put(is_nan ? kNan : is_negative ? kNegative : kPositive, int64_t{1});
+    }
+    if (exponent == 0) return;  // subnormal: below half of the grid
+    uint64_t significand = (bits & kFraction) | (kFraction + 1);
+    int shift = exponent - 1023 - 52 - kLowest;  // of the significand, from the grid
+    if (shift < 0) {
+      significand = round_shift(significand, -shift);
+      shift = 0;
+    }
+    const int offset = shift % kDigitBits;
+    const uint64_t changes[] = {significand << offset & kMask, significand >> (kDigitBits - offset) & kMask,
+                                offset == 0 ? 0 : significand >> (2 * kDigitBits - offset)};
+    for (int k = 0; k < 3; ++k) {
+      const auto digit = static_cast<int64_t>(changes[k]);
+      if (digit != 0) put(shift / kDigitBits + k, is_negative ? -digit : digit);
+    }
+  }
+
+  constexpr void add(double x) {
+    split(x, [this](int word, int64_t amount) { words[word] += amount; });
+  }
+
+  constexpr ExactSum& operator+=(const ExactSum& other) {
+    for (int word = 0; word < kWords; ++word) words[word] += other.words[word];
+    return *this;
+  }
+
+  constexpr bool is_finite() const { return words[kNan] == 0 && words[kPositive] == 0 && words[kNegative] == 0; }
+
+  // The sum, rounded once, to the nearest double, ties to even. A sum of 0 is +0.
+  constexpr double value() const {
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    if (words[kNan] != 0 || (words[kPositive] != 0 && words[kNegative] != 0)) {
+      return std::numeric_limits<double>::quiet_NaN();
+    }
+    if (words[kPositive] != 0) return kInf;
+    if (words[kNegative] != 0) return -kInf;
+    uint32_t digits[kDigits + 1] = {};
+    return carry(1, digits) >= 0 ? magnitude(digits) : (carry(-1, digits), -magnitude(digits));
+  }
 
  private:
-  static constexpr uint64_t kDigitMask = 0xffffffffu;
+  static constexpr uint64_t kMask = (uint64_t{1} << kDigitBits) - 1;
 
-  // x / 2^shift for 1 <= shift <= 54, rounded to nearest, ties to even.
-  static constexpr uint64_t rounded_shift(uint64_t x, int shift) {
-    const uint64_t whole = x >> shift, rest = x & ((uint64_t{1} << shift) - 1), half = uint64_t{1} << (shift - 1);
-    return whole + (rest > half || (rest == half && (whole & 1) != 0) ? 1 : 0);
+  // x / 2^by, rounded to nearest, ties to even.
+  static constexpr uint64_t round_shift(uint64_t x, int by) {
+    if (by > 53) return 0;  // below a half
+    const uint64_t half = uint64_t{1} << (by - 1), rest = x & (2 * half - 1), quotient = x >> by;
+    return quotient + (rest > half || (rest == half && (quotient & 1) != 0) ? 1 : 0);
   }
 
-  // Writes the digits of sign * sum; returns the carry out of the last digit: negative if sign * sum is.
-  constexpr int64_t carried(uint32_t (&digits)[kDigits + 2], int sign) const {
-    int64_t carry = 0;
-    for (int digit = 0; digit < kDigits + 2; ++digit) {
-      carry += digit < kDigits ? sign * limbs[digit] : 0;
-      digits[digit] = static_cast<uint32_t>(static_cast<uint64_t>(carry) & kDigitMask);
-      carry >>= 32;  // rounds down
+  // Makes the digits of sign * sum, from 0 to 2^32 - 1. Returns the rest above digit 19, which has the sign.
+  constexpr int64_t carry(int64_t sign, uint32_t (&digits)[kDigits + 1]) const {
+    int64_t carried = 0;
+    for (int digit = 0; digit < kDigits; ++digit) {
+      carried += sign * words[digit];
+      digits[digit] = static_cast<uint32_t>(carried);
+      carried >>= kDigitBits;
     }
-    return carry;
+    digits[kDigits] = static_cast<uint32_t>(carried);
+    return carried;
   }
 
-  static constexpr double rounded(const uint32_t (&digits)[kDigits + 2]) {
-    int top = kDigits + 1;
-    while (top >= 0 && digits[top] == 0) --top;
-    if (top < 0) return 0.0;
-    int width = 0;  // bits of the highest digit
-    while (width < 32 && digits[top] >> width != 0) ++width;
-    const uint64_t next = top > 0 ? digits[top - 1] : 0, after = top > 1 ? digits[top - 2] : 0;
-    uint64_t head = (uint64_t{digits[top]} << 32 | next) << (32 - width) | after >> width;  // its highest bit is set
-    uint64_t sticky = after & ((uint64_t{1} << width) - 1);
-    for (int digit = top - 3; digit >= 0; --digit) sticky |= digits[digit];
-    if (sticky != 0) head |= 1;  // far below the last bit that stays
-    uint64_t significand = rounded_shift(head, 11);
-    int exponent = 32 * top + width - 1 + kLowestExponent;
-    if (significand >> 53 != 0) {
-      significand >>= 1;
-      ++exponent;
+  static constexpr double magnitude(const uint32_t (&digits)[kDigits + 1]) {
+    int top = kDigits;
+    while (top > 0 && digits[top] == 0) --top;
+    const auto digit = [&](int index) { return index < 0 ? uint64_t{0} : uint64_t{digits[index]}; };
+    uint64_t upper = digit(top) << kDigitBits | digit(top - 1), lower = digit(top - 2) << kDigitBits;
+    if (upper == 0) return 0.0;
+    bool is_rest = false;
+    for (int index = 0; index < top - 2; ++index) is_rest = is_rest || digits[index] != 0;
+    int exponent = kLowest + kDigitBits * (top - 1);  // of the last bit of `upper`
+    for (; upper >> 63 == 0; --exponent) {
+      upper = upper << 1 | lower >> 63;
+      lower <<= 1;
     }
-    if (exponent > 1023) return std::numeric_limits<double>::infinity();
-    return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52 |
-                                 (significand & ((uint64_t{1} << 52) - 1)));
+    if (lower != 0 || is_rest) upper |= 1;  // below the bits that decide, but for a tie
+    return static_cast<double>(round_shift(upper, 11)) * power_of_two(exponent + 11);
+  }
+
+  static constexpr double power_of_two(int exponent) {
+    return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
   }
 };
 

@@ -1,11 +1,11 @@
-// The tree over lanes, for sums of their gradients, as functions for the device (constexpr: nvcc compiles them for both
-// sides). A lane is a virtual worker: its number, and so the order of additions, does not depend on the ranks.
+// The order in which the gradients of lanes are added: a binary tree. Its functions run on the device, too (constexpr:
+// nvcc compiles them for both sides). A lane is a virtual worker. Neither lanes nor their tree depend on the ranks.
 //
 //   node [a, b) = node [a, m) + node [m, b),   m = a + the largest power of two below b - a
 //
 // Every aligned block of 2^k lanes is a node, whatever the number of lanes. A rank adds its lanes up into the largest
-// such blocks that tile them, and so does a group of ranks with theirs: whichever way ranks are grouped, the additions
-// are those of the tree. Recursive halving adds in this order, too, and so do carries of a binary counter.
+// nodes within them. A group of ranks does the same with the nodes of its ranks, and so on: the additions are the same
+// for every grouping. Recursive halving adds in this order, too, and so do the carries of a binary counter.
 #pragma once
 
 #include <algorithm>
@@ -21,21 +21,24 @@ constexpr int64_t lane_begin(int64_t rank, int64_t ranks, int64_t lanes) { retur
 
 // Lanes [begin, begin + 2^level); begin is a multiple of 2^level.
 struct LaneNode {
-  int64_t begin;
-  int level;
+  int64_t begin = 0;
+  int level = 0;
+
+  constexpr int64_t end() const { return begin + (int64_t{1} << level); }
 };
 
-// The level of the first of the largest nodes in lanes [begin, end), which are not empty.
+// The level of the largest node at the begin of lanes [begin, end), begin < end. Nodes at the begin of the rest, one
+// after the other, tile the lanes.
 constexpr int level_at(int64_t begin, int64_t end) {
   int level = 0;
   while ((begin >> level & 1) == 0 && begin + (int64_t{2} << level) <= end) ++level;
   return level;
 }
 
-// The number of the largest nodes that tile lanes [begin, end).
+// The number of nodes in this tiling.
 constexpr int64_t count_nodes(int64_t begin, int64_t end) {
   int64_t count = 0;
-  for (; begin < end; begin += int64_t{1} << level_at(begin, end)) ++count;
+  for (; begin < end; begin = LaneNode{begin, level_at(begin, end)}.end()) ++count;
   return count;
 }
 
@@ -57,7 +60,7 @@ struct LaneGroup {
     }
     return most;
   }
-  // The nodes of all members' lanes together, as their sum leaves them. All lanes become a single node.
+  // The nodes that the sum leaves: the tiling of all members' lanes together, or the root of the tree.
   constexpr int64_t nodes(int64_t members) const {
     return whole(members) ? 1 : count_nodes(begin_of(0), begin_of(members));
   }
@@ -72,19 +75,19 @@ struct LaneGroup {
   }
 };
 
-// A step of a sum, about a node of a member. First, kept nodes are added to it, from the lowest level of `merged` on:
+// A step of a sum takes a node of a member. First, kept sums are added to it, from the lowest level of `merged` on:
 // sum = kept + sum. Then the sum is kept, or is a node of the result.
 struct LaneStep {
-  int64_t member = 0, slot = 0;  // of the node
-  int level = 0;                 // of the node
-  uint32_t merged = 0;           // bit l: adds the kept node of level l
-  int kept = 0;                  // the level at which the sum is kept; kResult: it is the next node of the result
+  int64_t member = 0, slot = 0;
+  LaneNode node{};
+  uint32_t merged = 0;  // bit l: adds the sum that is kept at level l
+  int kept = 0;         // the level at which the sum is kept; kResult: it is the next node of the result
 
   static constexpr int kResult = -1;
 };
 
-// The steps of a sum, in order of lanes. At most one node a level is kept at any time. A plain record; next() moves it
-// on. over() divides, on the host: the device need not.
+// The steps of a sum, in order of lanes. A level keeps at most one sum at any time. A plain record, moved on by next();
+// over() does the divisions, on the host.
 struct LaneWalk {
   int64_t members;
   int64_t begin, end;                  // lanes of all members
@@ -118,14 +121,13 @@ struct LaneWalk {
       slot = 0;
       end_member();
     }
-    step = {.member = member, .slot = slot++, .level = level_at(lane, member_end), .merged = 0, .kept = 0};
-    const int64_t node = lane;
-    lane += int64_t{1} << step.level;
+    step = {.member = member, .slot = slot++, .node = {.begin = lane, .level = level_at(lane, member_end)}};
+    lane = step.node.end();
     if (whole && lane >= end) {  // the last node: all kept ones are on the right spine of the tree
-      step.merged = static_cast<uint32_t>(node);
+      step.merged = static_cast<uint32_t>(step.node.begin);
       step.kept = LaneStep::kResult;
     } else {
-      carry(node, step);
+      carry(step);
     }
     return true;
   }
@@ -140,8 +142,8 @@ struct LaneWalk {
   }
 
   // As in a binary counter: a right node completes its parent, if the group has the left one.
-  constexpr void carry(int64_t node, LaneStep& step) const {
-    int level = step.level;
+  constexpr void carry(LaneStep& step) const {
+    auto [node, level] = step.node;
     for (; (node >> level & 1) != 0; ++level) {
       const int64_t left = node - (int64_t{1} << level);
       step.kept = LaneStep::kResult;

@@ -25,36 +25,51 @@ struct TensorStats {
   }
 };
 
-// The findings of one rank, or of several together: += depends neither on order nor on grouping.
+// The findings of ranks. Sums of records are the same in any order and grouping: exact sums, minima and counts.
 struct VerdictRecord {
-  ExactSum loss;     // over non-ignored tokens, in nats
-  ExactSum squares;  // of the summed gradients
-  // TensorStats of these gradients, by flat index.
-  int64_t first_bad = TensorStats::kNone, nan_count = 0, inf_count = 0;
-  int32_t loss_rank = -1;  // the first rank whose loss is not finite
-  int32_t stop_rank = -1;  // the first rank that asks to stop, and its request
-  int32_t stop_request = 0;
-  int32_t state_fault = 0;  // not 0: an update has made weights or moments of a rank non-finite
+  ExactSum loss{};                         // over the ranks' non-ignored tokens, in nats
+  ExactSum squares{};                      // of the summed gradients in their shards, by which the statistics are
+  int64_t first_bad = TensorStats::kNone;  // as in TensorStats, by flat index
+  int64_t nan_count = 0, inf_count = 0;
+  int32_t loss_rank = -1;    // first rank whose loss is not finite
+  int32_t stop_request = 0;  // of the first rank that asks to stop
+  int32_t stop_rank = -1;    // that rank
+  int32_t state_fault = 0;   // not 0: an update has made weights or moments of a rank non-finite
+  bool operator==(const VerdictRecord&) const = default;
 
   constexpr void add(const TensorStats& stats) {
     squares.add(stats.sum_squares);
     add_counts(stats.first_bad, stats.nan_count, stats.inf_count);
   }
-  constexpr VerdictRecord& operator+=(const VerdictRecord& other) {
-    loss += other.loss;
-    squares += other.squares;
-    return add_all_but_sums(other);
+
+  // After the additions of a rank: what is known of it alone.
+  constexpr void set_rank(int32_t rank, int32_t its_stop_request, int32_t its_state_fault) {
+    loss_rank = loss.is_finite() ? -1 : rank;
+    stop_request = its_stop_request;
+    stop_rank = its_stop_request != 0 ? rank : -1;
+    state_fault = its_state_fault != 0 ? 1 : 0;
   }
-  constexpr VerdictRecord& add_all_but_sums(const VerdictRecord& other) {
+
+  // Everything but the two sums.
+  constexpr void add_findings(const VerdictRecord& other) {
     add_counts(other.first_bad, other.nan_count, other.inf_count);
-    if (other.loss_rank >= 0 && (loss_rank < 0 || other.loss_rank < loss_rank)) loss_rank = other.loss_rank;
-    if (other.stop_rank >= 0 && (stop_rank < 0 || other.stop_rank < stop_rank)) {
+    if (is_earlier(other.loss_rank, loss_rank)) loss_rank = other.loss_rank;
+    if (is_earlier(other.stop_rank, stop_rank)) {
       stop_rank = other.stop_rank;
       stop_request = other.stop_request;
     }
     if (other.state_fault != 0) state_fault = 1;
+  }
+
+  constexpr VerdictRecord& operator+=(const VerdictRecord& other) {
+    loss += other.loss;
+    squares += other.squares;
+    add_findings(other);
     return *this;
   }
+
+ private:
+  static constexpr bool is_earlier(int32_t rank, int32_t than) { return rank >= 0 && (than < 0 || rank < than); }
   constexpr void add_counts(int64_t first, int64_t nans, int64_t infinities) {
     if (first < first_bad) first_bad = first;
     nan_count += nans;
@@ -64,7 +79,7 @@ struct VerdictRecord {
 
 // The combined findings of all ranks, before any weight is updated: the same on every rank.
 struct Verdict {
-  double loss_sum = 0.0;  // of the global batch
+  double loss_sum = 0.0;  // of the global batch, rounded once
   bool loss_finite = true;
   int32_t loss_rank = -1;  // first rank whose loss was not finite
   // The masters and moments that earlier updates have made. If they are not finite, neither loss nor gradients count.
@@ -74,7 +89,7 @@ struct Verdict {
   bool gradients_finite = true;
   bool found_nan = false;         // else non-finite elements are Inf
   int64_t first_bad = INT64_MAX;  // smallest flat index of a non-finite element, see FlatBuckets
-  double sum_squares = 0.0;
+  double sum_squares = 0.0;       // the sum of the statistics' squares, rounded once
 
   int32_t stop_request = 0;  // of the first rank that asks to stop after this step; 0: no rank does
   int32_t stop_rank = -1;

@@ -212,75 +212,86 @@ void digest_as(const DigestArgs& args, CudaStream& stream) {
          record_in<Digest>("digest", args.record));
 }
 
-// ---- record_verdict, fold_verdicts and decide_update: one block decides for the whole device, without the host. Exact
-// sums do not depend on their order, so threads add to shared limbs as they come; one thread does the rest.
+// ---- record_verdict, fold_verdicts and decide_update: one block, without the host. Their sums are sums of integers:
+// neither the division of the work nor the order of atomics changes a bit. A few thousand statistics and records take
+// no longer than their launches.
 
-constexpr int kVerdictThreads = 128;
-static_assert(kVerdictThreads >= 2 * ExactSum::kLimbs);
-
-__device__ void add_atomically(ExactSum& sum, double x) {
-  ExactSum::split(x, [&sum](int limb, int64_t value) { atomic_add(&sum.limbs[limb], value); });
+__device__ __forceinline__ void add_exactly(ExactSum* sum, double x) {
+  ExactSum::split(x, [sum](int word, int64_t amount) { atomic_add(&sum->words[word], static_cast<uint64_t>(amount)); });
 }
 
-__global__ void __launch_bounds__(kVerdictThreads)
+constexpr size_t kRecordBytes = sizeof(VerdictRecord) + kScratchBytes;
+
+__global__ void __launch_bounds__(kThreads)
     record_verdict_kernel(const float* losses, int64_t micro_batches, const TensorStats* stats, int64_t count,
                           const UpdatePlan* plan, const int32_t* state_faults, int32_t rank, VerdictRecord* record) {
-  VerdictRecord& sums = *shared_memory<VerdictRecord>();
-  if (threadIdx.x == 0) sums = VerdictRecord();
+  auto* const total = shared_memory<VerdictRecord>();
+  auto* const scratch = reinterpret_cast<int64_t*>(total + 1);
+  if (threadIdx.x == 0) *total = {};
   __syncthreads();
-  for (int64_t i = threadIdx.x; i < micro_batches; i += kVerdictThreads) {
-    add_atomically(sums.loss, static_cast<double>(losses[i]));
+  for (int64_t i = threadIdx.x; i < micro_batches; i += kThreads) add_exactly(&total->loss, losses[i]);
+  TensorStats own;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+    own += stats[i];
+    add_exactly(&total->squares, stats[i].sum_squares);
   }
-  for (int64_t i = threadIdx.x; i < count; i += kVerdictThreads) {
-    add_atomically(sums.squares, stats[i].sum_squares);
-    if (stats[i].nan_count != 0) atomic_add(&sums.nan_count, static_cast<uint64_t>(stats[i].nan_count));
-    if (stats[i].inf_count != 0) atomic_add(&sums.inf_count, static_cast<uint64_t>(stats[i].inf_count));
-  }
-  __syncthreads();
+  const int64_t first_bad = block_reduce(own.first_bad, Min(), scratch);
+  const int64_t nan_count = block_reduce(own.nan_count, Sum(), scratch);
+  const int64_t inf_count = block_reduce(own.inf_count, Sum(), scratch);
   if (threadIdx.x != 0) return;
-  if (sums.nan_count != 0 || sums.inf_count != 0) {
-    for (int64_t i = 0; i < count; ++i) sums.add_counts(stats[i].first_bad, 0, 0);
-  }
-  complete_record(sums, rank, plan->stop_request, state_faults != nullptr ? *state_faults : 0);
-  *record = sums;
+  total->first_bad = first_bad;
+  total->nan_count = nan_count;
+  total->inf_count = inf_count;
+  total->set_rank(rank, plan->stop_request, state_faults != nullptr ? *state_faults : 0);
+  *record = *total;
 }
 
-// The sum of the records, in the first thread.
-__device__ const VerdictRecord& sum_of_records(const VerdictRecord* records, int64_t count) {
-  VerdictRecord& all = *shared_memory<VerdictRecord>();
-  if (threadIdx.x == 0) all = VerdictRecord();
-  __syncthreads();
-  const int sum = threadIdx.x / ExactSum::kLimbs, limb = threadIdx.x % ExactSum::kLimbs;
-  if (sum < 2) {
-    int64_t total = 0;
-    for (int64_t i = 0; i < count; ++i) total += (sum == 0 ? records[i].loss : records[i].squares).limbs[limb];
-    (sum == 0 ? all.loss : all.squares).limbs[limb] = total;
+constexpr int kFoldWarps = 8;
+constexpr size_t kFoldBytes = kFoldWarps * sizeof(VerdictRecord);
+static_assert(ExactSum::kWords < kLanes, "a lane of a warp for each word, and one for the other findings");
+
+// *total += records[first], records[first + step], ... of `count`, by all lanes of a warp.
+__device__ __forceinline__ void fold_by_warp(VerdictRecord* total, const VerdictRecord* records, int64_t first,
+                                             int64_t step, int64_t count) {
+  const unsigned word = threadIdx.x;
+  for (int64_t index = first; index < count; index += step) {
+    if (word < ExactSum::kWords) {
+      total->loss.words[word] += records[index].loss.words[word];
+      total->squares.words[word] += records[index].squares.words[word];
+    } else if (word == ExactSum::kWords) {
+      total->add_findings(records[index]);
+    }
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int64_t i = 0; i < count; ++i) all.add_all_but_sums(records[i]);
-  }
-  return all;
 }
 
-__global__ void __launch_bounds__(kVerdictThreads)
+// The sum of the records, in shared memory: kFoldWarps records. block (32, kFoldWarps); for its first thread.
+__device__ const VerdictRecord& fold_by_block(const VerdictRecord* records, int64_t count) {
+  auto* const totals = shared_memory<VerdictRecord>();
+  if (threadIdx.x == 0) totals[threadIdx.y] = {};
+  __syncwarp();
+  fold_by_warp(&totals[threadIdx.y], records, threadIdx.y, kFoldWarps, count);
+  __syncthreads();
+  if (threadIdx.y == 0) fold_by_warp(&totals[0], totals, 1, 1, kFoldWarps);
+  __syncwarp();
+  return totals[0];
+}
+
+__global__ void __launch_bounds__(kLanes* kFoldWarps)
     fold_verdicts_kernel(const VerdictRecord* records, int64_t count, VerdictRecord* record) {
-  const VerdictRecord& all = sum_of_records(records, count);
-  if (threadIdx.x == 0) *record = all;
+  const VerdictRecord& total = fold_by_block(records, count);
+  if (threadIdx.x == 0 && threadIdx.y == 0) *record = total;
 }
 
-__global__ void __launch_bounds__(kVerdictThreads)
+__global__ void __launch_bounds__(kLanes* kFoldWarps)
     decide_update_kernel(const VerdictRecord* records, int64_t count, const UpdatePlan* plan, int32_t* hold,
                          UpdateControl* control, UpdateDecision* decision) {
-  const VerdictRecord& all = sum_of_records(records, count);
-  if (threadIdx.x != 0) return;
-  const UpdateDecision decided = mantissa::decide_update(all, *plan, *hold != 0);
+  const VerdictRecord& total = fold_by_block(records, count);
+  if (threadIdx.x != 0 || threadIdx.y != 0) return;
+  const UpdateDecision decided = mantissa::decide_update(total, *plan, *hold != 0);
   *decision = decided;
   *control = control_of(decided, *plan);
   if (!decided.applied()) *hold = 1;
 }
-
-const LaunchShape kVerdictShape{.grid = 1, .block = kVerdictThreads, .shared_bytes = sizeof(VerdictRecord)};
 
 }  // namespace
 
@@ -338,7 +349,8 @@ void run(const DigestArgs& args, CudaStream& stream) {
 
 void run(const RecordVerdictArgs& args, CudaStream& stream) {
   const int64_t count = check_args(args);
-  launch(record_verdict_kernel, kVerdictShape, stream.handle(), args.losses.data<float>(), args.losses.numel(),
+  const LaunchShape shape{.grid = 1, .block = kThreads, .shared_bytes = kRecordBytes};
+  launch(record_verdict_kernel, shape, stream.handle(), args.losses.data<float>(), args.losses.numel(),
          record_in<TensorStats>("record_verdict", args.stats), count,
          record_in<UpdatePlan>("record_verdict", args.plan), data_or_null<int32_t>(args.state_faults), args.rank,
          record_in<VerdictRecord>("record_verdict", args.record));
@@ -346,14 +358,16 @@ void run(const RecordVerdictArgs& args, CudaStream& stream) {
 
 void run(const FoldVerdictsArgs& args, CudaStream& stream) {
   const int64_t count = check_args(args);
-  launch(fold_verdicts_kernel, kVerdictShape, stream.handle(), record_in<VerdictRecord>("fold_verdicts", args.records),
-         count, record_in<VerdictRecord>("fold_verdicts", args.record));
+  launch(fold_verdicts_kernel, {.grid = 1, .block = dim3(kLanes, kFoldWarps), .shared_bytes = kFoldBytes},
+         stream.handle(), record_in<VerdictRecord>("fold_verdicts", args.records), count,
+         record_in<VerdictRecord>("fold_verdicts", args.record));
 }
 
 void run(const DecideUpdateArgs& args, CudaStream& stream) {
   const int64_t count = check_args(args);
-  launch(decide_update_kernel, kVerdictShape, stream.handle(), record_in<VerdictRecord>("decide_update", args.records),
-         count, record_in<UpdatePlan>("decide_update", args.plan), args.hold.data<int32_t>(),
+  launch(decide_update_kernel, {.grid = 1, .block = dim3(kLanes, kFoldWarps), .shared_bytes = kFoldBytes},
+         stream.handle(), record_in<VerdictRecord>("decide_update", args.records), count,
+         record_in<UpdatePlan>("decide_update", args.plan), args.hold.data<int32_t>(),
          record_in<UpdateControl>("decide_update", args.control),
          record_in<UpdateDecision>("decide_update", args.decision));
 }

@@ -140,30 +140,28 @@ void run(const DigestArgs& args) {
 }
 
 void run(const RecordVerdictArgs& args) {
-  const int64_t count = check_args(args);
   VerdictRecord record;
-  for (const TensorStats& stats : read_records<TensorStats>(args.stats, count)) record.add(stats);
-  for (int64_t index = 0; index < args.losses.numel(); ++index) {
-    const bool is_wide = args.losses.dtype() == DType::kF64;
-    record.loss.add(is_wide ? args.losses.data<double>()[index]
-                            : static_cast<double>(args.losses.data<float>()[index]));
-  }
-  complete_record(record, args.rank, read_record<UpdatePlan>(args.plan).stop_request,
-                  args.state_faults.defined() ? *args.state_faults.data<int32_t>() : 0);
+  for (const TensorStats& stats : read_records<TensorStats>(args.stats, check_args(args))) record.add(stats);
+  const auto add_losses = [&](const auto* losses) {
+    for (int64_t index = 0; index < args.losses.numel(); ++index) record.loss.add(static_cast<double>(losses[index]));
+  };
+  args.losses.dtype() == DType::kF64 ? add_losses(args.losses.data<double>()) : add_losses(args.losses.data<float>());
+  const int32_t fault = args.state_faults.defined() ? *args.state_faults.data<int32_t>() : 0;
+  record.set_rank(args.rank, read_record<UpdatePlan>(args.plan).stop_request, fault);
   write_record(record, args.record);
 }
 
 void run(const FoldVerdictsArgs& args) {
   const int64_t count = check_args(args);
-  write_record(fold_records(read_records<VerdictRecord>(args.records, count).data(), count), args.record);
+  write_record(fold_verdicts(read_records<VerdictRecord>(args.records, count).data(), count), args.record);
 }
 
 void run(const DecideUpdateArgs& args) {
   const int64_t count = check_args(args);
-  const auto records = read_records<VerdictRecord>(args.records, count);
+  const VerdictRecord total = fold_verdicts(read_records<VerdictRecord>(args.records, count).data(), count);
   const auto plan = read_record<UpdatePlan>(args.plan);
   int32_t& hold = *args.hold.data<int32_t>();
-  const UpdateDecision decision = mantissa::decide_update(fold_records(records.data(), count), plan, hold != 0);
+  const UpdateDecision decision = mantissa::decide_update(total, plan, hold != 0);
   write_record(decision, args.decision);
   write_record(control_of(decision, plan), args.control);
   if (!decision.applied()) hold = 1;

@@ -25,33 +25,23 @@ constexpr double clip_factor(double norm, double threshold) {
   return factor < 1.0 ? factor : 1.0;
 }
 
-// Adds the rest to a rank's sums.
-constexpr void complete_record(VerdictRecord& record, int32_t rank, int32_t stop_request, int32_t state_fault) {
-  if (!is_finite(record.loss.value())) record.loss_rank = rank;
-  record.stop_request = stop_request;
-  if (stop_request != 0) record.stop_rank = rank;
-  record.state_fault = state_fault;
+constexpr VerdictRecord fold_verdicts(const VerdictRecord* records, int64_t count) {
+  VerdictRecord total;
+  for (int64_t index = 0; index < count; ++index) total += records[index];
+  return total;
 }
 
-constexpr VerdictRecord fold_records(const VerdictRecord* records, int64_t count) {
-  VerdictRecord all;
-  for (int64_t index = 0; index < count; ++index) all += records[index];
-  return all;
-}
-
-constexpr Verdict to_verdict(const VerdictRecord& all) {
-  Verdict verdict;
-  verdict.loss_sum = all.loss.value();
-  verdict.loss_finite = all.loss_rank < 0;
-  verdict.loss_rank = all.loss_rank;
-  verdict.state_finite = all.state_fault == 0;
-  verdict.gradients_finite = all.nan_count == 0 && all.inf_count == 0;
-  verdict.found_nan = all.nan_count != 0;
-  verdict.first_bad = all.first_bad;
-  verdict.sum_squares = all.squares.value();
-  verdict.stop_request = all.stop_request;
-  verdict.stop_rank = all.stop_rank;
-  return verdict;
+constexpr Verdict verdict_of(const VerdictRecord& total) {
+  return {.loss_sum = total.loss.value(),
+          .loss_finite = total.loss.is_finite(),
+          .loss_rank = total.loss_rank,
+          .state_finite = total.state_fault == 0,
+          .gradients_finite = total.nan_count == 0 && total.inf_count == 0,
+          .found_nan = total.nan_count != 0,
+          .first_bad = total.first_bad,
+          .sum_squares = total.squares.value(),
+          .stop_request = total.stop_request,
+          .stop_rank = total.stop_rank};
 }
 
 // The comparisons are false for NaN, which is therefore a spike.
@@ -59,11 +49,10 @@ constexpr bool is_spike(double loss_sum, double grad_norm, const UpdatePlan& pla
   return !(loss_sum <= plan.loss_limit) || !(grad_norm <= plan.norm_limit);
 }
 
-// `all`: the records of all ranks together.
-constexpr UpdateDecision decide_update(const VerdictRecord& all, const UpdatePlan& plan, bool hold) {
+constexpr UpdateDecision decide_update(const VerdictRecord& total, const UpdatePlan& plan, bool hold) {
   UpdateDecision decision;
   decision.step = plan.step;
-  decision.verdict = to_verdict(all);
+  decision.verdict = verdict_of(total);
   decision.grad_norm = std::sqrt(decision.verdict.sum_squares) * plan.unscale;
   // A scale without a floor can become so small that its inverse, and with it the unscaled gradient, is not finite.
   const bool usable = decision.verdict.gradients_finite && is_finite(decision.grad_norm);

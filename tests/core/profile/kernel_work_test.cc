@@ -105,6 +105,11 @@ TEST(KernelWork, ElementwiseOperationsReadAndWriteTheirOperandsOnce) {
   EXPECT_EQ(work_of(ColumnSumArgs{.x = x, .out = f32({6}), .mode = GradientMode::kAccumulate}).bytes,
             24.0 * 2 + 2 * 24);
   EXPECT_EQ(work_of(SumContributionsArgs{.contributions = x, .out = f32({6})}).bytes, 24.0 * 2 + 24);
+  // Four ranks have 1, 2, 2 and 2 lanes, each a node: a row of the eight is not read.
+  EXPECT_EQ(
+      work_of(SumContributionsArgs{.contributions = f32({8, 6}), .out = f32({6}), .group = {.lanes = 7, .ranks = 4}})
+          .bytes,
+      7 * 24.0 + 24);
   EXPECT_EQ(work_of(AddArgs{.a = x, .b = x, .y = x}).flops, 0.0);
   // Rotated in place: the last of three heads is not touched.
   EXPECT_EQ(work_of(RopeArgs{.x = x, .y = x, .row_heads = 3, .rotated_heads = 2, .head_dim = 2}).bytes,

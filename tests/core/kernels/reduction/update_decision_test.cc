@@ -1,17 +1,15 @@
 // The findings of a step, and the decision about its update.
 #include <gtest/gtest.h>
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "core/kernels/reduction/update_decision.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/core/kernels/test_tensor.h"
+#include "tests/reference/random_values.h"
 
 namespace mantissa::kernel_test {
 namespace {
@@ -27,44 +25,39 @@ void expect_same(double actual, double expected, const char* what) {
 
 // ---- record_verdict.
 
-constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double, but small terms count wherever they come
+constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double
+constexpr int32_t kRank = 5;
+
+Tensor make_stats(const std::vector<TensorStats>& stats) {
+  const size_t bytes = stats.size() * sizeof(TensorStats);
+  const Tensor tensor(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
+  write_bytes(tensor, stats.data());
+  return tensor;
+}
 
 // Overwrites earlier contents of the record.
-VerdictRecord record_of(const std::vector<float>& losses, const std::vector<TensorStats>& buckets,
+VerdictRecord record_of(const std::vector<float>& losses, const std::vector<TensorStats>& stats,
                         int32_t stop_request = 0, const Tensor& state_faults = {}) {
-  const size_t bytes = buckets.size() * sizeof(TensorStats);
-  const Tensor stats(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
-  write_bytes(stats, buckets.data());
-  VerdictRecord before;
-  before.first_bad = 0;
-  before.nan_count = 2;
-  before.inf_count = 3;
-  before.loss_rank = before.stop_rank = 7;
+  VerdictRecord before{.first_bad = 0,
+                       .nan_count = 2,
+                       .inf_count = 3,
+                       .loss_rank = 1,
+                       .stop_request = 4,
+                       .stop_rank = 1,
+                       .state_fault = 9};
   before.loss.add(9.0);
-  before.squares.add(5.5);
-  before.stop_request = 4;
-  before.state_fault = 9;
-  const Tensor record = make_record(before);
-  const Tensor plan = make_record(UpdatePlan{.stop_request = stop_request});
+  before.squares.add(NAN);
+  const Tensor record = make_record(before), plan = make_record(UpdatePlan{.stop_request = stop_request});
   run(RecordVerdictArgs{.losses = make_elements(losses),
-                        .stats = stats,
+                        .stats = make_stats(stats),
                         .plan = plan,
                         .record = record,
                         .state_faults = state_faults,
-                        .rank = 3});
+                        .rank = kRank});
   return fetch_record<VerdictRecord>(record);
 }
 
-double loss_of(const std::vector<float>& losses) {
-  const TensorStats stats{.first_bad = 17, .nan_count = 4, .inf_count = 1, .sum_squares = 2.25};
-  const VerdictRecord record = record_of(losses, {stats});
-  EXPECT_EQ(record.squares.value(), 2.25);
-  EXPECT_EQ(record.first_bad, 17);
-  EXPECT_EQ(record.nan_count, 4);
-  EXPECT_EQ(record.inf_count, 1);
-  EXPECT_EQ(record.loss_rank, std::isfinite(record.loss.value()) ? -1 : 3);
-  return record.loss.value();
-}
+double loss_of(const std::vector<float>& losses) { return record_of(losses, {TensorStats()}).loss.value(); }
 
 TEST(RecordVerdict, AddsLossesExactly) {
   device_under_test().on_each_variant([] {
@@ -72,32 +65,30 @@ TEST(RecordVerdict, AddsLossesExactly) {
     EXPECT_EQ(loss_of({1e8f, 1.0f, -0.5f}), 100000000.5);
     EXPECT_EQ(loss_of({1.0f, 1.0f, 1.0f, 1.0f, kLarge}), 0x1p54 + 4.0);
     EXPECT_EQ(loss_of({kLarge, 1.0f, 1.0f, 1.0f, 1.0f}), 0x1p54 + 4.0);
-    EXPECT_EQ(loss_of({kLarge, 0x1p-100f, -kLarge}), 0x1p-100);
+    EXPECT_EQ(loss_of({3e38f, 0x1p-149f, -3e38f}), 0x1p-149);
     std::vector<float> many(1001, 0.125f);
     many.back() = 3.0f;
     EXPECT_EQ(loss_of(many), 128.0);
   });
 }
 
-TEST(RecordVerdict, AddsTheStatisticsOfUnitsExactly) {
+// All of the record, for more addends than a block has threads, with magnitudes of all squares of fp32 numbers.
+TEST(RecordVerdict, AgreesWithTheHost) {
   device_under_test().on_each_variant([] {
-    const TensorStats one{.sum_squares = 1.0}, large{.sum_squares = kLarge};
-    EXPECT_EQ(record_of({1.0f}, {one}).squares.value(), 1.0);
-    EXPECT_EQ(record_of({1.0f}, {one, one, one, one, large}).squares.value(), 0x1p54 + 4.0);
-    EXPECT_EQ(record_of({1.0f}, {large, one, one, one, one}).squares.value(), 0x1p54 + 4.0);
-    for (const size_t first : {0u, 1u, 300u}) {
-      std::vector<TensorStats> buckets(301, {.sum_squares = 0.25});
-      buckets[0] = {.first_bad = 900, .nan_count = 1, .sum_squares = HUGE_VAL};
-      buckets[300] = {.first_bad = 901, .inf_count = 2, .sum_squares = HUGE_VAL};
-      buckets[first].first_bad = 20;
-      buckets[first].nan_count = 5;
-      buckets[first].inf_count = 7;
-      const VerdictRecord record = record_of({1.5f}, buckets);
-      EXPECT_EQ(record.first_bad, 20);
-      EXPECT_EQ(record.nan_count, first == 0 ? 5 : 6);
-      EXPECT_EQ(record.inf_count, first == 300 ? 7 : 9);
-      EXPECT_EQ(record.squares.value(), HUGE_VAL);
-      EXPECT_EQ(record.loss.value(), 1.5);
+    for (const size_t count : {1u, 2u, 255u, 256u, 257u, 700u}) {
+      const std::vector<double> values = reference::random_values(static_cast<int64_t>(count), count, 0.5, 1.0),
+                                exponents = reference::random_values(static_cast<int64_t>(count), 9, -290.0, 250.0);
+      std::vector<TensorStats> stats(count);
+      std::vector<float> losses(count);
+      VerdictRecord expected{.nan_count = 0, .loss_rank = -1, .stop_request = 17, .stop_rank = kRank};
+      for (size_t i = 0; i < count; ++i) {
+        stats[i].sum_squares = std::ldexp(values[i], static_cast<int>(exponents[i]));
+        losses[i] = static_cast<float>(std::ldexp(values[i] - 0.75, static_cast<int>(exponents[i] * 0.4)));
+        if (i % 255 == 254) stats[i] = {.first_bad = 9000 - static_cast<int64_t>(i), .nan_count = 2, .inf_count = 1};
+        expected.add(stats[i]);
+        expected.loss.add(static_cast<double>(losses[i]));
+      }
+      EXPECT_TRUE(record_of(losses, stats, 17) == expected) << count;
     }
   });
 }
@@ -107,7 +98,7 @@ TEST(RecordVerdict, TakesTheStopRequestOfThePlan) {
     EXPECT_EQ(record_of({1.0f}, {TensorStats()}).stop_request, 0);
     EXPECT_EQ(record_of({1.0f}, {TensorStats()}).stop_rank, -1);
     EXPECT_EQ(record_of({1.0f}, {TensorStats()}, 1001).stop_request, 1001);
-    EXPECT_EQ(record_of({1.0f}, {TensorStats()}, 1001).stop_rank, 3);
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}, 1001).stop_rank, kRank);
   });
 }
 
@@ -126,6 +117,8 @@ TEST(RecordVerdict, KeepsWhatIsNotFiniteAndDoesNotOverflow) {
     EXPECT_TRUE(std::isnan(loss_of({1.0f, NAN})));
     EXPECT_TRUE(std::isnan(loss_of({kInf, -kInf})));
     EXPECT_EQ(loss_of({3e38f, 3e38f}), 2.0 * 3e38f);
+    EXPECT_EQ(record_of({1.0f, NAN}, {TensorStats()}).loss_rank, kRank);
+    EXPECT_EQ(record_of({3e38f, 3e38f}, {TensorStats()}).loss_rank, -1);
   });
 }
 
@@ -149,25 +142,32 @@ struct Case {
   int64_t first_bad = TensorStats::kNone;
 };
 
-VerdictRecord record_with(const TensorStats& stats, double loss) {
+VerdictRecord clean(double sum_squares, double loss) {
   VerdictRecord record;
-  record.add(stats);
+  record.squares.add(sum_squares);
   record.loss.add(loss);
   return record;
 }
 
-VerdictRecord clean(double sum_squares, double loss) { return record_with({.sum_squares = sum_squares}, loss); }
-
 VerdictRecord bad(int64_t first, int64_t nans, int64_t infinities, double loss = 1.0) {
-  return record_with(
-      {.first_bad = first, .nan_count = nans, .inf_count = infinities, .sum_squares = nans > 0 ? kNan : HUGE_VAL},
-      loss);
+  VerdictRecord record = clean(nans > 0 ? kNan : HUGE_VAL, loss);
+  record.first_bad = first;
+  record.nan_count = nans;
+  record.inf_count = infinities;
+  return record;
 }
 
 VerdictRecord faulty_state() {
   VerdictRecord record = clean(1.0, 1.0);
   record.state_fault = 1;
   return record;
+}
+
+Tensor make_records(const std::vector<VerdictRecord>& records) {
+  const size_t bytes = records.size() * sizeof(VerdictRecord);
+  const Tensor tensor(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
+  write_bytes(tensor, records.data());
+  return tensor;
 }
 
 UpdatePlan plan_with(double unscale, double clip_threshold) {
@@ -204,7 +204,7 @@ const Case kCases[] = {
      .first_bad = 12},
     {.name = "overflow while held", .records = {bad(5, 1, 0)}, .hold = 1, .outcome = kGradientOverflow, .first_bad = 5},
     {.name = "the unscaled norm overflows",
-     .records = {clean(1e300, 1.0), clean(1e300, 1.0)},
+     .records = {clean(1e90, 1.0), clean(1e90, 1.0)},
      .plan = plan_with(1e300, 1.0),
      .outcome = kGradientOverflow},
     {.name = "the sum of squares overflows",
@@ -241,19 +241,10 @@ const Case kCases[] = {
      .outcome = kStateFault,
      .loss_rank = 0,
      .first_bad = 2},
-    {.name = "a loss beyond the range of exact sums",
+    {.name = "a loss beyond the range of exact sums, which counts as infinite",
      .records = {clean(1.0, 1.0), clean(1.0, 1.5e308)},
      .outcome = kLossFault,
      .loss_rank = 1}};
-
-// The records of a case, by rank.
-std::vector<VerdictRecord> records_of(const Case& c) {
-  std::vector<VerdictRecord> records = c.records;
-  for (size_t rank = 0; rank < records.size(); ++rank) {
-    complete_record(records[rank], static_cast<int32_t>(rank), 0, records[rank].state_fault);
-  }
-  return records;
-}
 
 // A GPU's compiler may fuse the two roundings of norm + 1e-6. This moves the sum by at most one step of double, 2^-52
 // of it. The quotient is rounded once more.
@@ -281,11 +272,12 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
   device_under_test().on_each_variant([] {
     for (const Case& c : kCases) {
       SCOPED_TRACE(c.name);
-      const std::vector<VerdictRecord> by_rank = records_of(c);
-      const auto ranks = std::ssize(by_rank);
-      const size_t bytes = by_rank.size() * sizeof(VerdictRecord);
-      const Tensor records(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
-      write_bytes(records, by_rank.data());
+      std::vector<VerdictRecord> of_ranks = c.records;
+      for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+        of_ranks[rank].set_rank(static_cast<int32_t>(rank), 0, of_ranks[rank].state_fault);
+      }
+      std::reverse(of_ranks.begin(), of_ranks.end());
+      const Tensor records = make_records(of_ranks);
       const Tensor plan = make_record(c.plan), hold = make_indices({c.hold});
       const Tensor control = make_record(UpdateControl{.apply = 77}), decision = make_record(UpdateDecision());
       const std::vector<std::byte> records_before = bytes_of(records), plan_before = bytes_of(plan);
@@ -296,7 +288,8 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
       EXPECT_EQ(decided.verdict.loss_rank, c.loss_rank);
       EXPECT_EQ(decided.verdict.first_bad, c.first_bad);
       EXPECT_EQ(decided.held, c.hold != 0);
-      const UpdateDecision expected = mantissa::decide_update(fold_records(by_rank.data(), ranks), c.plan, c.hold != 0);
+      const UpdateDecision expected = mantissa::decide_update(
+          fold_verdicts(of_ranks.data(), static_cast<int64_t>(of_ranks.size())), c.plan, c.hold != 0);
       expect_same_decision(decided, expected);
 
       const bool applied = c.outcome == StepOutcome::kClean && c.hold == 0;
@@ -317,44 +310,6 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
   });
 }
 
-// Any grouping of the ranks' records folds to the same bits.
-TEST(FoldVerdicts, DependsNeitherOnOrderNorOnGroups) {
-  device_under_test().on_each_variant([] {
-    std::vector<VerdictRecord> records;
-    for (int rank = 0; rank < 13; ++rank) {
-      VerdictRecord record = clean(std::ldexp(1.0 + rank / 3.0, 17 * rank - 90), std::ldexp(1.7, 3 * rank));
-      if (rank == 5) record.add({.first_bad = 9, .nan_count = 2, .sum_squares = 1.0});
-      if (rank == 8) record.add({.first_bad = 4, .inf_count = 1, .sum_squares = 1.0});
-      complete_record(record, rank, rank > 6 ? 100 + rank : 0, rank == 11 ? 1 : 0);
-      records.push_back(record);
-    }
-    const auto fold = [](const std::vector<VerdictRecord>& some) {
-      const size_t bytes = some.size() * sizeof(VerdictRecord);
-      const Tensor all(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
-      write_bytes(all, some.data());
-      const Tensor record = make_record(clean(3.0, 3.0));
-      run(FoldVerdictsArgs{.records = all, .record = record});
-      return fetch_record<VerdictRecord>(record);
-    };
-    const VerdictRecord whole = fold(records);
-    EXPECT_EQ(whole.stop_rank, 7);
-    EXPECT_EQ(whole.stop_request, 107);
-    EXPECT_EQ(whole.first_bad, 4);
-    EXPECT_EQ(whole.state_fault, 1);
-    for (const size_t group : {1u, 2u, 4u, 5u, 13u}) {
-      std::vector<VerdictRecord> sums;
-      for (size_t begin = 0; begin < records.size(); begin += group) {
-        const size_t end = std::min(records.size(), begin + group);
-        sums.push_back(
-            fold({records.begin() + static_cast<int64_t>(begin), records.begin() + static_cast<int64_t>(end)}));
-      }
-      std::ranges::reverse(sums);
-      const VerdictRecord again = fold(sums);
-      EXPECT_EQ(std::memcmp(&again, &whole, sizeof(whole)), 0) << "in groups of " << group;
-    }
-  });
-}
-
 TEST(DecideUpdate, ClipsToTheThreshold) {
   // |g| = sqrt(400) * 0.25 = 5, threshold 1: 1 / (5 + 1e-6).
   const Tensor decision = make_record(UpdateDecision()), control = make_record(UpdateControl());
@@ -368,6 +323,39 @@ TEST(DecideUpdate, ClipsToTheThreshold) {
   EXPECT_NEAR(fetch_record<UpdateControl>(control).gradient_multiplier, 0.25 / 5.000001, 1e-8);
 }
 
+// The fold of folds is that of all records, in any order; of more records than warps.
+TEST(FoldVerdicts, AgreesWithTheHostInEveryOrder) {
+  device_under_test().on_each_variant([] {
+    for (const int count : {1, 2, 7, 8, 9, 40}) {
+      std::vector<VerdictRecord> records;
+      for (int rank = 0; rank < count; ++rank) {
+        const double loss = std::ldexp(1.0 + rank, rank % 3 == 0 ? 60 : -60);
+        VerdictRecord record =
+            rank % 5 == 3 ? bad(70 - rank, rank, 2, rank == 8 ? kNan : loss) : clean(0.1 * rank, loss);
+        record.set_rank(rank, rank % 4 == 2 ? 100 + rank : 0, rank == 13);
+        records.push_back(record);
+      }
+      const auto fold = [](const std::vector<VerdictRecord>& parts) {
+        const Tensor total = make_record(bad(3, 4, 5));
+        run(FoldVerdictsArgs{.records = make_records(parts), .record = total});
+        return fetch_record<VerdictRecord>(total);
+      };
+      const VerdictRecord expected = fold_verdicts(records.data(), count);
+      EXPECT_TRUE(fold(records) == expected) << count;
+      std::reverse(records.begin(), records.end());
+      EXPECT_TRUE(fold(records) == expected) << count << " from the last one on";
+      const auto middle = records.begin() + (count + 1) / 2;
+      std::vector<VerdictRecord> halves{fold({records.begin(), middle})};
+      if (middle != records.end()) halves.push_back(fold({middle, records.end()}));
+      EXPECT_TRUE(fold(halves) == expected) << count << " in two parts";
+      EXPECT_EQ(expected.stop_rank, count > 2 ? 2 : -1);
+      EXPECT_EQ(expected.stop_request, count > 2 ? 102 : 0);
+      EXPECT_EQ(expected.loss_rank, count > 8 ? 8 : -1);
+      EXPECT_EQ(expected.state_fault, count > 13 ? 1 : 0);
+    }
+  });
+}
+
 TEST(DecideUpdate, NamesWhatIsWrong) {
   const auto call = [](const Tensor& records, const Tensor& hold) {
     return [=] {
@@ -379,9 +367,7 @@ TEST(DecideUpdate, NamesWhatIsWrong) {
     };
   };
   expect_contract_error(call(make_unwritten(DType::kU8, {47}), make_indices({0})),
-                        fmt::format("[decide_update] records must hold whole records of {} bytes, at least one, got 47 "
-                                    "bytes",
-                                    sizeof(VerdictRecord)));
+                        "[decide_update] records must hold whole records of 408 bytes, at least one, got 47 bytes");
   expect_contract_error(call(make_record(VerdictRecord()), make_indices({0, 0})), "[decide_update] hold");
   const auto record = [](const Tensor& losses, const Tensor& stats) {
     return [=] {
@@ -391,6 +377,18 @@ TEST(DecideUpdate, NamesWhatIsWrong) {
   };
   const Tensor losses = make_elements(std::vector<float>{1.0f});
   expect_contract_error(record(make_indices({1}), make_record(TensorStats())), "[record_verdict] losses");
+  expect_contract_error(
+      [] { run(FoldVerdictsArgs{.records = make_unwritten(DType::kU8, {7}), .record = make_record(VerdictRecord())}); },
+      "[fold_verdicts] records must hold whole records of 408 bytes, at least one, got 7 bytes");
+  expect_contract_error(
+      [&] {
+        run(RecordVerdictArgs{.losses = losses,
+                              .stats = make_record(TensorStats()),
+                              .plan = make_record(UpdatePlan()),
+                              .record = make_record(VerdictRecord()),
+                              .rank = -1});
+      },
+      "[record_verdict] rank must be at least 0, got -1");
   expect_contract_error(record(losses, make_unwritten(DType::kU8, {33})),
                         "[record_verdict] stats must hold whole records of 32 bytes, at least one, got 33 bytes");
 }
