@@ -20,8 +20,8 @@ namespace {
 // A folder for the runs, short enough for the names of OpenMPI's sockets.
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "mantissa-prove.XXXXXX") {
-    require<ConfigError>(::mkdtemp(path_.data()) != nullptr,
+  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / ("mantissa-prove." + std::string(6, 'X'))) {
+    require<ConfigError>(::mkdtemp(path_.data()) != nullptr,  // it replaces the six X
                          "no folder for the runs can be made in {}: give another by the variable TMPDIR",
                          std::filesystem::path(path_).parent_path().string());
   }
@@ -51,21 +51,8 @@ Setting setting_of(const ProveRequest& request) {
   }
   Setting setting{.config = load_config(request.config, request.overrides)};
   const TrainConfig& train = setting.config.train;
-  const int most = std::ranges::max(request.ranks);
-  const int64_t configured = train.lanes;
-  setting.lanes = configured > 0 ? configured : most;
+  setting.lanes = train.lanes_of(std::ranges::max(request.ranks));
   setting.steps = std::min(request.steps, train.steps);
-  require<ConfigError>(most <= setting.lanes,
-                       "--ranks: {0} ranks need a lane each, and train.lanes is {1}: give train.lanes={0}, or at most "
-                       "{1} ranks",
-                       most, setting.lanes);
-  const int64_t round = setting.lanes * train.micro_batch;
-  require<ConfigError>(train.global_batch % round == 0,
-                       "train.global_batch = {} is not a multiple of lanes x train.micro_batch = {} x {} = {}{}: give "
-                       "train.global_batch={}, a smaller train.micro_batch, or other --ranks",
-                       train.global_batch, setting.lanes, train.micro_batch, round,
-                       configured > 0 ? "" : "; there are as many lanes as the most ranks",
-                       (train.global_batch + round - 1) / round * round);
   return setting;
 }
 

@@ -14,7 +14,7 @@ struct ProveRequest {
   std::string config{};
   std::vector<std::string> overrides{};
   std::vector<int> ranks = {1, 2, 3, 4}, threads = {1, 2};
-  std::vector<std::string> exchange = {"direct", "hierarchical"};
+  std::vector<std::string> exchange = {"direct", "halving"};
   int64_t steps = 20;  // of each run; fewer if train.steps is less
   std::string json{};  // a file; empty: none
 };

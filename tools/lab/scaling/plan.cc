@@ -69,7 +69,7 @@ Scenario scenario_of(const Config& config, const PlanOptions& options, int gpus)
   Scenario scenario{.shape = shape_of(config.model),
                     .work = {.repeated = repeated_by(config.train.recompute)},
                     .setup = {.gpus = gpus,
-                              .exchange = options.exchange.value_or(Exchange::kHierarchical),
+                              .exchange = config.comm.exchange,
                               .bucket_bytes = static_cast<double>(config.comm.bucket_bytes())},
                     .card = find_card(options.hardware),
                     .software = find_software("mantissa"),
@@ -164,9 +164,7 @@ std::vector<Change> changes_of(const Scenario& scenario) {
   };
   if (scenario.setup.gpus > 1) {
     for (const auto& [name, exchange] : kExchangeNames) {
-      const bool is_possible =
-          exchange != Exchange::kHalving || std::has_single_bit(static_cast<unsigned>(scenario.setup.gpus));
-      if (is_possible && exchange != scenario.setup.exchange) {
+      if (exchange != scenario.setup.exchange) {
         add("comm.exchange", std::string(name)).setup.exchange = exchange;
       }
     }
@@ -281,13 +279,13 @@ Json plan_figures(const std::string& title, const Config& config, const PlanOpti
   const Card& card = find_card(options.hardware);
   Json rows = Json::array();
   for (const int count : gpus) rows.push_back(row_of(config, options, count));
-  const auto* const exchange = std::ranges::find(kExchangeNames, options.exchange.value_or(Exchange::kHierarchical),
-                                                 &std::pair<std::string_view, Exchange>::second);
+  const auto* const exchange =
+      std::ranges::find(kExchangeNames, config.comm.exchange, &std::pair<std::string_view, Exchange>::second);
   return {{"model", title},
           {"hardware", card.name},
           {"source", card.source},
           {"parameters", shape_of(config.model).parameters()},
-          {"exchange", exchange->first},
+          {"exchange", exchange == std::end(kExchangeNames) ? "auto" : exchange->first},
           {"verdict", verdict_of(rows, options.network.gpus_per_node)},
           {"rows", rows}};
 }

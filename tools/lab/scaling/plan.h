@@ -1,7 +1,6 @@
 // Plans of trainings on many GPUs, and published tables to hold the simulation against.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +16,6 @@ namespace mantissa::scaling {
 struct PlanOptions {
   std::string hardware{};
   Network network{};
-  std::optional<Exchange> exchange{};  // nothing: hierarchical
   // A GPU's sequences in a step, so that the global batch grows with the GPUs. 0: train.global_batch for all of them.
   int64_t sequences = 0;
 };

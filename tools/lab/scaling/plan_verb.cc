@@ -21,7 +21,7 @@ constexpr int64_t kWarmUpSteps = 10;
 struct PlanVerbRequest {
   std::string config;
   std::vector<std::string> overrides;
-  std::string hardware = "h100", network, exchange = "auto", json;
+  std::string hardware = "h100", network, json;
   std::vector<int> gpus = {1, 8, 64, 512, 1024};
   int64_t sequences = 0;
   std::vector<std::string> score;  // run folders
@@ -31,9 +31,6 @@ struct PlanVerbRequest {
 PlanOptions options_of(const PlanVerbRequest& request) {
   PlanOptions options{.hardware = request.hardware, .sequences = request.sequences};
   if (!request.network.empty()) options.network = read_network(request.network);
-  for (const auto& [name, exchange] : kExchangeNames) {
-    if (name == request.exchange) options.exchange = exchange;
-  }
   return options;
 }
 
@@ -139,8 +136,6 @@ void add_plan(CLI::App& app, std::vector<Verb>& verbs) {
   options.count("--sequences", request->sequences, 0, int64_t{1} << 30,
                 "sequences of a GPU in a step, so that the global batch grows with the GPUs; 0: train.global_batch");
   options.add("--network", request->network, "YAML file of link parameters; default: NVLink 4 and 400 Gbit/s a GPU");
-  options.add("--exchange", request->exchange, "how gradients are summed: auto, direct, hierarchical, halving")
-      ->check(CLI::IsMember({"auto", "direct", "hierarchical", "halving"}));
   options.list("--score", request->score, "compare predicted with measured steps of these run folders");
   plan_command->add_flag("--published", request->published,
                          "compare the simulation with published tables, as a page of Markdown");

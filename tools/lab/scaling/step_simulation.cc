@@ -1,7 +1,6 @@
 #include "tools/lab/scaling/step_simulation.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -26,7 +25,21 @@ Stage transfer(const Network& network, double node_gb_s, double node_bytes, doub
           .bytes = {node_bytes, network_bytes}};
 }
 
-double log2_of(int count) { return static_cast<double>(std::bit_width(static_cast<unsigned>(count)) - 1); }
+// The group of a rank in each stage of an exchange, and the ranks whose contributions a member has when it begins.
+struct StageGroup {
+  Group group;
+  int span = 1;
+};
+
+std::vector<StageGroup> groups_of(const Group& all, Exchange exchange) {
+  std::vector<StageGroup> groups;
+  int span = 1;
+  for (const int members : mantissa::exchange_stages(exchange, all.ranks, all.local)) {
+    groups.push_back({{.ranks = members, .local = std::clamp(all.local / span, 1, members)}, span});
+    span *= members;
+  }
+  return groups;
+}
 
 // An all-to-all of `elements` between the ranks of a group, then the sum of what came. The group has `local` ranks in
 // each of its nodes.
@@ -153,18 +166,8 @@ Group group_of(const Network& network, int gpus) {
 std::vector<Stage> exchange_stages(const Network& network, const Group& group, Exchange exchange, double elements,
                                    double wire_bytes, double memory_bandwidth) {
   std::vector<Stage> stages;
-  const auto add = [&](const Group& part) {
-    const double bytes = stages.empty() ? wire_bytes : kSumBytes;
-    add_exchange(network, part, elements, bytes, memory_bandwidth, stages);
-    elements /= part.ranks;
-  };
-  if (exchange == Exchange::kDirect) {
-    add(group);
-  } else if (exchange == Exchange::kHierarchical) {
-    add({.ranks = group.local, .local = group.local});
-    add({.ranks = group.nodes(), .local = 1});
-  } else {
-    for (int span = 1; span < group.ranks; span *= 2) add({.ranks = 2, .local = span < group.local ? 2 : 1});
+  for (const auto& [part, span] : groups_of(group, exchange)) {
+    add_exchange(network, part, elements / span, span == 1 ? wire_bytes : kSumBytes, memory_bandwidth, stages);
   }
   return stages;
 }
@@ -172,19 +175,8 @@ std::vector<Stage> exchange_stages(const Network& network, const Group& group, E
 std::vector<Stage> gather_stages(const Network& network, const Group& group, Exchange exchange, double bytes) {
   std::vector<Stage> stages;
   if (group.ranks == 1) return stages;
-  if (exchange == Exchange::kDirect) {
-    stages.push_back(gather_stage(network, group, bytes));
-  } else if (exchange == Exchange::kHierarchical) {
-    if (group.nodes() > 1)
-      stages.push_back(gather_stage(network, {.ranks = group.nodes(), .local = 1}, bytes / group.local));
-    if (group.local > 1) stages.push_back(gather_stage(network, {.ranks = group.local, .local = group.local}, bytes));
-  } else {
-    for (int span = group.ranks / 2; span >= 1; span /= 2) {
-      const bool is_near = span < group.local;
-      const double sent = 0.5 * bytes / span;
-      stages.push_back(transfer(network, network.node_gather_gb_s, is_near ? sent : 0.0, is_near ? 0.0 : sent,
-                                is_near ? network.node_hop_us : network.network_hop_us));
-    }
+  for (const auto& [part, span] : groups_of(group, exchange)) {
+    stages.insert(stages.begin(), gather_stage(network, part, bytes / span));
   }
   return stages;
 }
@@ -349,10 +341,8 @@ class StepBuilder {
 
   // Time between two tasks of the compute stream belongs to the later task: it waits.
   StepTimes read() const {
-    StepTimes times{.sent_bytes = sent_,
-                    .peers = setup_.exchange == Exchange::kDirect         ? setup_.gpus - 1.0
-                             : setup_.exchange == Exchange::kHierarchical ? group_.local + group_.nodes() - 2.0
-                                                                          : log2_of(setup_.gpus)};
+    StepTimes times{.sent_bytes = sent_};
+    for (const auto& [part, span] : groups_of(group_, setup_.exchange)) times.peers += part.ranks - 1.0;
     double now = timeline_.task(previous_end_).end;
     const double begin = now;
     for (const Pass& pass : passes_) {
@@ -391,8 +381,6 @@ class StepBuilder {
 
 StepTimes simulate_step(const StepSetup& setup, const std::vector<Unit>& units, const Card& card,
                         const Software& software, const Network& network) {
-  require<ConfigError>(setup.exchange != Exchange::kHalving || std::has_single_bit(static_cast<unsigned>(setup.gpus)),
-                       "exchange halving: expected a power of two of GPUs, got {}", setup.gpus);
   return StepBuilder(setup, units, card, software, network).run();
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/exchange_groups.h"
 #include "tools/lab/scaling/cluster.h"
 
 namespace mantissa::scaling {
@@ -69,12 +70,6 @@ class Timeline {
 
 // ---- Collectives between the GPUs of a cluster.
 
-// How a bucket's gradients are summed: within groups of ranks, one stage after another. All give the same sum.
-enum class Exchange : uint8_t {
-  kDirect,        // one group of all ranks
-  kHierarchical,  // the ranks of a node, then equal local ranks of all nodes
-  kHalving,       // groups of two: log2 of the ranks stages
-};
 inline constexpr std::pair<std::string_view, Exchange> kExchangeNames[] = {
     {"direct", Exchange::kDirect}, {"hierarchical", Exchange::kHierarchical}, {"halving", Exchange::kHalving}};
 
@@ -86,8 +81,8 @@ struct Group {
 // ConfigError unless the GPUs are at most one node or whole nodes.
 Group group_of(const Network& network, int gpus);
 
-// An all-to-all and a sum in each stage, as docs/scaling.md describes. The first stage sends `wire_bytes` an element,
-// later ones fp32. `memory_bandwidth`: of the sums, bytes/s.
+// An all-to-all and a sum in each stage of the exchange (comm/exchange_groups.h), as docs/scaling.md describes. The
+// first stage sends `wire_bytes` an element, later ones fp32. `memory_bandwidth`: of the sums, bytes/s.
 std::vector<Stage> exchange_stages(const Network& network, const Group& group, Exchange exchange, double elements,
                                    double wire_bytes, double memory_bandwidth);
 // The stages in reverse, as all-gathers: rings within groups. Rings over several nodes use both links at once.
@@ -135,7 +130,6 @@ struct StepTimes {
 };
 
 // The times of a step in the middle of a training. Work of `units` is that of a micro-batch (cluster.h).
-// ConfigError for `halving` unless the GPUs are a power of two.
 StepTimes simulate_step(const StepSetup& setup, const std::vector<Unit>& units, const Card& card,
                         const Software& software, const Network& network);
 

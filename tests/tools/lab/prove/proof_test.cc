@@ -100,8 +100,8 @@ TEST_F(Proof, TriesEveryLayoutOnce) {
   std::vector<std::string> names;
   for (const Layout& layout : layouts_of({.ranks = {1, 2}})) names.push_back(describe(layout));
   EXPECT_EQ(names, std::vector<std::string>({"1 rank, 1 thread", "1 rank, 2 threads", "2 ranks, 1 thread, direct",
-                                             "2 ranks, 1 thread, hierarchical", "2 ranks, 2 threads, direct",
-                                             "2 ranks, 2 threads, hierarchical"}));
+                                             "2 ranks, 1 thread, halving", "2 ranks, 2 threads, direct",
+                                             "2 ranks, 2 threads, halving"}));
   EXPECT_EQ(layouts_of({}).size(), 14u);
   EXPECT_EQ(layouts_of({.ranks = {1, 1}, .threads = {1}}).size(), 2u) << "the same again";
 }
@@ -148,7 +148,7 @@ TEST_F(Proof, SaysThatBitsAreTheSame) {
   EXPECT_EQ(verb(runs()), 0);
   EXPECT_TRUE(output.starts_with("same bits: 14 of 14 runs: 3 steps, train.lanes=4; weights 0123456789abcdef, "))
       << output;
-  EXPECT_TRUE(has(output, " 4 2 hierarchical 0123456789abcdef 5.12500000 1.5 3.0 same")) << output;
+  EXPECT_TRUE(has(output, " 4 2 halving 0123456789abcdef 5.12500000 1.5 3.0 same")) << output;
   const Json figures = Json::parse(read_file(request.json));
   EXPECT_EQ(figures["same"], true);
   EXPECT_EQ(figures["runs"].size(), 14u);
@@ -241,12 +241,8 @@ TEST_F(Proof, RefusesWhatCannotBeCompared) {
   EXPECT_TRUE(has(refused({.ranks = {1}, .threads = {2}}), "a single run proves nothing: give several values of "));
   EXPECT_TRUE(has(refused({.threads = {}}), "a single run proves nothing"));
   EXPECT_TRUE(
-      has(refused({.overrides = {"train.micro_batch=2"}}),
-          "train.global_batch = 12 is not a multiple of lanes x train.micro_batch = 4 x 2 = 8; there are as many "
-          "lanes as the most ranks: give train.global_batch=16, "));
-  EXPECT_TRUE(has(refused({.overrides = {"train.lanes=2"}}),
-                  "--ranks: 4 ranks need a lane each, and train.lanes is 2: "
-                  "give train.lanes=4, or at most 2 ranks"));
+      has(refused({.overrides = {"train.micro_batch=2"}}), "is not a multiple of lanes × micro-batch = 4 × 2 = 8"));
+  EXPECT_TRUE(has(refused({.overrides = {"train.lanes=2"}}), "train.lanes = 2"));
   EXPECT_TRUE(has(refused({.overrides = {"train.threads=3"}}), "train.threads: the runs have values of their own"));
 }
 

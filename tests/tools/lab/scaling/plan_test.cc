@@ -100,8 +100,7 @@ TEST(Plan, TakesTheSettingsOfTheConfiguration) {
   EXPECT_GT(seconds({"train.recompute=full"}, 1), seconds({"train.recompute=selective"}, 1));
   EXPECT_GT(seconds({"train.recompute=selective"}, 1), seconds({}, 1));
   EXPECT_GT(seconds({"comm.wire_dtype=fp32"}, 64), seconds({}, 64));
-  options.exchange = Exchange::kHalving;
-  EXPECT_NE(seconds({}, 64), predicted_step_seconds(small(), {.hardware = "h100", .sequences = 64}, 64));
+  EXPECT_NE(seconds({"comm.exchange=halving"}, 64), seconds({}, 64));
 }
 
 TEST(Plan, RefusesModelsItDoesNotKnow) {

@@ -238,9 +238,9 @@ TEST(Step, IsMonotonousInEveryParameterOfTheNetwork) {
   }
 }
 
-TEST(Step, RefusesHalvingForOtherThanPowersOfTwo) {
-  EXPECT_THROW(simulate({.gpus = 24, .exchange = Exchange::kHalving}, {}), ConfigError);
-  EXPECT_GT(simulate({.gpus = 24}, {}).step, 0.0);
+TEST(Step, HasStagesForNumbersThatAreNoPowersOfTwo) {
+  EXPECT_EQ(simulate({.gpus = 24, .exchange = Exchange::kHalving}, {}).peers, 1 + 1 + 1 + 2);
+  EXPECT_EQ(simulate({.gpus = 24, .exchange = Exchange::kHierarchical}, {}).peers, 7 + 2);
 }
 
 // ---- Work
