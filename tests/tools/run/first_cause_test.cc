@@ -207,6 +207,22 @@ TEST(FirstCause, RankThatWasKilledBeforeAnErrorOfCommunication) {
   EXPECT_EQ(cause_of("later", later).line, "rank 0 failed first between phases of step 7: [mpi] peer is gone");
 }
 
+TEST(FirstCause, ErrorsThatEchoALostNode) {
+  const auto cause = [](int64_t third) {
+    return cause_of("node", {BoxFile(0, 4).waits(120, 9, 12).ends(4000, kComm, "[mpi] peer is gone"),
+                             BoxFile(1, 4).waits(120, 9, 12).ends(4100, kComm, "[mpi] peer is gone"),
+                             BoxFile(2, 4).on("b").phase(130, 9, "forward").beats(1500),
+                             BoxFile(3, 4).on("b").phase(130, 9, "forward").beats(third)});
+  };
+  EXPECT_EQ(cause(1900).ranks, (RankList{2, 3}));
+  EXPECT_EQ(cause(1900).line.find("node b (ranks 2 and 3) was killed (no end mark) in phase forward of step 9, 2.5 s "
+                                  "before rank 0 failed, by the clocks of the nodes: [mpi] peer is gone"),
+            0u)
+      << cause(1900).line;
+  EXPECT_EQ(cause(3900).ranks, RankList{2}) << "they did not die together";
+  EXPECT_EQ(cause(3900).line.find("rank 2 (node b, process 72) was killed"), 0u) << cause(3900).line;
+}
+
 TEST(FirstCause, ErrorThatIsNoEcho) {
   const FirstCause cause = cause_of("own", {BoxFile(0, 2).phase(100, 7, "data").ends(1000, kData, "no such file"),
                                             BoxFile(1, 2).phase(100, 7, "forward")});
@@ -241,8 +257,9 @@ TEST(FirstCause, SignsOfLifeTellTheRankThatWasKilledFirst) {
   EXPECT_EQ(cause.ranks, (RankList{2, 3}));
   EXPECT_EQ(
       cause.line,
-      "the job ended at step 9: ranks 2 and 3 were killed (no end mark) in phase forward of step 9, 2.5 s before the "
-      "last sign of life of the others, by the clocks of the nodes; ranks 0 and 1 waited for them in collective 12 "
+      "the job ended at step 9: node b (ranks 2 and 3) was killed (no end mark) in phase forward of step 9, 2.5 s "
+      "before "
+      "the last sign of life of the others, by the clocks of the nodes; ranks 0 and 1 waited for them in collective 12 "
       "(node_barrier)");
 }
 

@@ -43,7 +43,18 @@ std::string name_rank(const RunHistory& run, int rank) {
   return fmt::format("rank {} (node {}, process {})", rank, history.host, history.pid);
 }
 
+// Whether these, more than one, are all ranks of a node, and there are other nodes.
+bool is_node(const RunHistory& run, const Ranks& ranks) {
+  if (ranks.size() < 2 || !run.has_several_hosts()) return false;
+  const std::string& host = of(run, ranks[0]).host;
+  const auto on_it = [&](const RankHistory& rank) { return rank.host == host; };
+  return std::ranges::all_of(ranks, [&](int rank) { return on_it(of(run, rank)); }) &&
+         std::ranges::count_if(run.ranks, on_it) == std::ssize(ranks);
+}
+
+// "rank 1 (node b, process 77)", "node b (ranks 2, 3)" or "ranks 1, 2"
 std::string name_ranks(const RunHistory& run, const Ranks& ranks) {
+  if (is_node(run, ranks)) return fmt::format("node {} ({})", of(run, ranks[0]).host, list_ranks(ranks));
   return ranks.size() == 1 ? name_rank(run, ranks[0]) : list_ranks(ranks);
 }
 
@@ -169,10 +180,12 @@ FirstCause failure(const RunHistory& run, int first) {
     if (!silent.empty()) {
       const int rank = earliest(run, silent, [](const RankHistory& one) { return one.seen_ns; });
       const RankHistory& gone = of(run, rank);
-      FirstCause cause = cause_of(run, Kind::kGone, {rank}, gone.seen_ns);
+      const Ranks together =
+          filtered(run, silent, [&](const RankHistory& one) { return one.seen_ns < gone.seen_ns + kApartNs; });
+      FirstCause cause = cause_of(run, Kind::kGone, is_node(run, together) ? together : Ranks{rank}, gone.seen_ns);
       cause.line = fmt::format("{} was killed (no end mark) {}, {:.1f} s before rank {} failed{}: {}",
-                               name_rank(run, rank), where(gone), to_seconds(failed.ended_ns - gone.seen_ns), first,
-                               by_the_clocks(run), error_of(failed));
+                               name_ranks(run, cause.ranks), where(gone), to_seconds(failed.ended_ns - gone.seen_ns),
+                               first, by_the_clocks(run), error_of(failed));
       return cause;
     }
   }
@@ -265,9 +278,9 @@ FirstCause silence(const RunHistory& run) {
     const std::string lead = is_alone ? fmt::format("; its last sign of life was at {}", time_text(seen_ns))
                                       : fmt::format(", {:.1f} s before the last sign of life of the others{}",
                                                     to_seconds(last_ns - seen_ns), by_the_clocks(run));
-    cause.line =
-        fmt::format("{}{} {} killed (no end mark) {}{}{}", ended_at(run), name_ranks(run, cause.ranks),
-                    cause.ranks.size() == 1 ? "was" : "were", where(of(run, first)), lead, who_waited(run, cause));
+    cause.line = fmt::format("{}{} {} killed (no end mark) {}{}{}", ended_at(run), name_ranks(run, cause.ranks),
+                             cause.ranks.size() == 1 || is_node(run, cause.ranks) ? "was" : "were",
+                             where(of(run, first)), lead, who_waited(run, cause));
     return cause;
   }
   FirstCause cause{.kind = Kind::kUnclear, .unix_ns = last_ns};
