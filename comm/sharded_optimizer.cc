@@ -93,9 +93,21 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, const ExchangeGroups& g
                                              *coded.scales);
       for (const Tensor& rows : coded_->buffers()) sent.push_back(rows);
     }
+    for (int index = 0; index < buckets.parameters().size(); ++index) {
+      if (!buckets.parameters()[index].is_trainable) continue;
+      buckets.parameters()[index].await_weight = [this, bucket = buckets.layout().bucket_of(index)] {
+        await_bucket(bucket);
+      };
+    }
+    arrivals_.resize(static_cast<size_t>(buckets.size()));
     for (const auto& stage : groups.stages()) registrations_.push_back(stage.group->register_buffers(sent));
   }
   if (digests == Digests::kOn) make_pieces();
+}
+
+ShardedOptimizer::~ShardedOptimizer() {
+  for (int index = 0; index < buckets_.parameters().size(); ++index)
+    buckets_.parameters()[index].await_weight = nullptr;
 }
 
 Tensor ShardedOptimizer::updated_weights(int bucket) const {
@@ -152,41 +164,68 @@ void ShardedOptimizer::recompute_weights() {
   const Tensor control = backend_.make_record<UpdateControl>("update number");
   backend_.upload(&number, control, stream_);
   // Stored form: the present scales may not be those of the next pass.
-  share_weights(Form::kStored, [&](int bucket) {
+  share_weights(Form::kStored, Await::kNow, [&](int bucket) {
     if (keeps_masters()) update(bucket, control, nullptr);
   });
   stream_.synchronize();  // it reads the number
 }
 
-std::unique_ptr<StagedWork> ShardedOptimizer::gather_stored(int bucket) {
+void ShardedOptimizer::gather_stored(int bucket) {
   const Tensor mine = buckets_.weight_shard(bucket, communicator_.rank());
   if (has_codes(bucket)) backend_.copy(coded_->shard(bucket), mine, stream_);
   gather_stream_->wait(*stream_.record());
-  return groups_.all_gather(buckets_.weight(bucket), *gather_stream_);
+  auto work = groups_.all_gather(buckets_.weight(bucket), *gather_stream_);
+  Arrival& arrival = arrivals_[static_cast<size_t>(bucket)];
+  if (communicator_.can_be_captured()) {  // then all stages can be queued at once
+    work->wait();
+    arrival.event = gather_stream_->record();
+  } else {
+    arrival.work = std::move(work);
+  }
 }
 
-void ShardedOptimizer::share_weights(Form form, const std::function<void(int bucket)>& compute) {
-  std::vector<std::unique_ptr<StagedWork>> gathers;
+void ShardedOptimizer::await_bucket(int64_t bucket) {
+  for (size_t stage = 1; stage < groups_.stages().size(); ++stage) {
+    for (int64_t next = awaited_ - 1; next >= bucket; --next) {
+      if (StagedWork* const work = arrivals_[static_cast<size_t>(next)].work.get()) work->advance();
+    }
+  }
+  while (awaited_ > bucket) {
+    Arrival& arrival = arrivals_[static_cast<size_t>(--awaited_)];
+    if (arrival.work) {
+      arrival.work->wait();
+      arrival.event = gather_stream_->record();
+    }
+    if (arrival.event) stream_.wait(*arrival.event);
+    arrival = {};
+  }
+  // Messages move only while somebody asks for them.
+  if (awaited_ > 0 && arrivals_[static_cast<size_t>(awaited_ - 1)].work) {
+    arrivals_[static_cast<size_t>(awaited_ - 1)].work->test();
+  }
+}
+
+void ShardedOptimizer::share_weights(Form form, Await await, const std::function<void(int bucket)>& compute) {
+  await_weights();  // the last gathers read what is written now
   if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // nobody reads the old weights
-  for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
+  for (int bucket = buckets_.size() - 1; bucket >= 0; --bucket) {  // the last bucket has the first weights of the model
     compute(bucket);
     if (!gathers_weights()) continue;
     if (form == Form::kCodes && has_codes(bucket)) {
       coded_->send(bucket);
     } else {
-      gathers.push_back(gather_stored(bucket));
+      gather_stored(bucket);
     }
     // Keeps them moving while the next bucket is computed.
-    for (const auto& gather : gathers) gather->test();
+    for (const Arrival& arrival : arrivals_) {
+      if (arrival.work) arrival.work->test();
+    }
     if (coded_) coded_->progress();
   }
   if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // all have written the new ones
   if (coded_) coded_->finish();
-  for (size_t stage = 1; stage < groups_.stages().size(); ++stage) {
-    for (const auto& gather : gathers) gather->advance();
-  }
-  for (const auto& gather : gathers) gather->wait();
-  if (!gathers.empty()) stream_.wait(*gather_stream_->record());
+  awaited_ = std::ssize(arrivals_);
+  if (await == Await::kNow) await_weights();
   buckets_.bump_versions();
 }
 
@@ -215,10 +254,10 @@ void ShardedOptimizer::initialize(uint64_t seed) {
   if (has_digests()) accept_state();
 }
 
-void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control) {
+void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control, Await await) {
   MANTISSA_CHECK(reducer.config().sharding == sharding_,
                  "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
-  share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored,
+  share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored, await,
                 [&](int bucket) { update(bucket, control, &reducer); });
   if (has_digests() && !pieces_.empty())
     backend_.run(SettleDigestsArgs{.records = digests_, .control = control}, stream_);
@@ -356,15 +395,6 @@ size_t ShardedOptimizer::moment_bytes() const {
     for (const Tensor& tensor : {own.m, own.v, own.m_absmax, own.v_absmax}) bytes += bytes_of(tensor);
   }
   return bytes;
-}
-
-StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
-                           const ShardedOptimizer& optimizer) {
-  return {.weights = buckets.weight_bytes() + optimizer.unrounded_bytes(),
-          .gradients = buckets.gradient_bytes(),
-          .masters = optimizer.master_bytes(),
-          .moments = optimizer.moment_bytes(),
-          .buffers = reducer.buffer_bytes() + optimizer.gather_bytes()};
 }
 
 }  // namespace mantissa

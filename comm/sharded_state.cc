@@ -143,4 +143,13 @@ StateHash hash_state(const ShardedState& state) {
   return all;
 }
 
+StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
+                           const ShardedOptimizer& optimizer) {
+  return {.weights = buckets.weight_bytes() + optimizer.unrounded_bytes(),
+          .gradients = buckets.gradient_bytes(),
+          .masters = optimizer.master_bytes(),
+          .moments = optimizer.moment_bytes(),
+          .buffers = reducer.buffer_bytes() + optimizer.gather_bytes()};
+}
+
 }  // namespace mantissa

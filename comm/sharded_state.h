@@ -37,6 +37,20 @@ struct ShardedState {
   ShardedOptimizer optimizer;
 };
 
+// Bytes of the training state by category.
+struct StateMemory {
+  size_t weights = 0;    // working copies and unrounded shards; of weights in common, this rank's part
+  size_t gradients = 0;  // local
+  size_t masters = 0;    // or the compensations
+  size_t moments = 0;
+  size_t buffers = 0;  // wire buffers, summed gradients, and rows of gathered weights
+  size_t total() const { return weights + gradients + masters + moments + buffers; }
+  bool operator==(const StateMemory&) const = default;
+};
+
+StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
+                           const ShardedOptimizer& optimizer);
+
 // --- NaN and Inf in masters and moments, which no later step mends: AdamW's kernels note them (AdamWArgs::faults) and
 // the verdict about the next step carries the note to all ranks. Before a state is saved or handed on, it is asked for.
 

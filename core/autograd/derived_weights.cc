@@ -31,6 +31,7 @@ DerivedWeights::Entry& DerivedWeights::current(const DerivedKey& key, uint64_t s
 
 Tensor DerivedWeights::cast(const Parameter& parameter, DType dtype, Stream& stream) {
   MANTISSA_CHECK(parameter.weight.defined(), "[derived_weights] parameter '{}' has no weight bound", parameter.name);
+  if (parameter.await_weight) parameter.await_weight();
   if (parameter.weight.dtype() == dtype) return parameter.weight;
   const DerivedKey key{.parameter = &parameter, .kind = DerivedKind::kCast, .dtype = dtype};
   return current(key, 0,

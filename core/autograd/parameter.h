@@ -1,6 +1,7 @@
 // Parameters of a model: names, shapes, initial values, and the tensors that training binds to them.
 #pragma once
 
+#include <functional>
 #include <unordered_map>
 
 #include "core/tensor/tensor.h"
@@ -33,13 +34,15 @@ struct Parameter {
   bool is_trainable = true;           // false: frozen, without gradient and optimizer state
   DType working_dtype = DType::kF32;  // of `weight`; decided by the precision policy before the buffers are bound
 
-  // Bound by the buffers that own them; both have `shape`. Frozen parameters have no gradient.
+  // Bound by the buffers that own them; both have `shape`. Frozen parameters have no gradient. Call await_weight before
+  // work is queued that reads the weight.
   Tensor weight;    // working copy, working_dtype
   Tensor gradient;  // wide_of(working_dtype), a view into a flat bucket from birth
 
-  uint64_t version = 0;           // counts changes of `weight`
-  int pending_uses = 0;           // recorded by a forward pass, not yet consumed by its backward pass
-  bool gradient_written = false;  // whether this step has written `gradient`: decides write or accumulate
+  std::function<void()> await_weight;  // empty: the weight is never on its way from other ranks
+  uint64_t version = 0;                // counts changes of `weight`
+  int pending_uses = 0;                // recorded by a forward pass, not yet consumed by its backward pass
+  bool gradient_written = false;       // whether this step has written `gradient`: decides write or accumulate
 
   int64_t numel() const { return shape.numel(); }
   // The layer path: the name without its last component.

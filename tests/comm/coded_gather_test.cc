@@ -5,7 +5,7 @@
 #include "comm/coded_gather.h"
 #include "comm/communicator.h"
 #include "comm/local/local_communicator.h"
-#include "comm/sharded_optimizer.h"
+#include "comm/sharded_state.h"
 #include "tests/comm/predicted_memory.h"
 #include "tests/comm/training_rank.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "comm/local/local_communicator.h"
-#include "comm/sharded_optimizer.h"
+#include "comm/sharded_state.h"
 #include "core/backend/registry.h"
 #include "tests/comm/node_ranks.h"
 #include "tests/comm/predicted_memory.h"

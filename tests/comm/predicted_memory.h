@@ -1,7 +1,7 @@
 // The bytes of the training state by formula, from the layout and the settings alone.
 #pragma once
 
-#include "comm/sharded_optimizer.h"
+#include "comm/sharded_state.h"
 
 namespace mantissa::testing {
 

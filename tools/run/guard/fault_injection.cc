@@ -162,6 +162,7 @@ void FaultInjection::change_state(Own& fault) {
   const PlannedFault& plan = fault.plan;
   fault.struck->is_done = true;
   if (plan.target == FaultTarget::kWeight) {
+    state_->optimizer.await_weights();
     return change(fault, state_->parameters().find(plan.parameter)->weight.slice(plan.element, 1), state_->stream);
   }
   for (const StatePiece& piece : state_->optimizer.pieces()) {

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "comm/sharded_optimizer.h"
+#include "comm/sharded_state.h"
 #include "tools/train/step/dry_run.h"
 #include "tools/train/step/hardware.h"
 

@@ -36,13 +36,13 @@ TrainStep::TrainStep(Session& session, const std::vector<StepExaminer*>& examine
   examiners_.insert(examiners_.end(), {&curvature_, &noise_});
 }
 
-std::vector<StepReport> TrainStep::run() {
+std::vector<StepReport> TrainStep::run(Await await) {
   std::vector<StepReport> reports;
   const Examiners examiners = due(next_to_start());
   if (!examiners.empty()) reports = finish();  // findings must belong to a step that is not void
   if (!reports.empty() && !reports.back().applied) return reports;
   for (StepExaminer* const examiner : examiners) examiner->before(next_to_start());
-  Pending started = start(next_to_start(), examiners);
+  Pending started = start(next_to_start(), examiners, await);
   if (pending_) {
     reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kOverwritten));
     // A step started after a step that was not applied is void: it will be started again.
@@ -66,6 +66,7 @@ TrainStep::Examiners TrainStep::due(int64_t step) const {
 std::vector<StepReport> TrainStep::finish() {
   std::vector<StepReport> reports;
   if (pending_) reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kKept));
+  session_.sharded.optimizer.await_weights();
   return reports;
 }
 
@@ -75,27 +76,28 @@ bool TrainStep::runs_ahead() const {
          session_.config.optimizer.clip.kind != ClipOptions::Kind::kAdaptive;
 }
 
-TrainStep::Pending TrainStep::start(int64_t step, const Examiners& examiners) {
+TrainStep::Pending TrainStep::start(int64_t step, const Examiners& examiners, Await await) {
   const Range range(RangeKind::kPhase, "step");
   calibrate(step);
   Session& s = session_;
   Pending started = plan(step);
   Backend& backend = *s.runtime.backend;
-  const auto body = [&] {
+  const auto body = [&](Await when) {
     PassOptions passes;
     for (StepExaminer* const examiner : examiners) {
       if (ProductObserver* const observer = examiner->start_passes()) passes.observer = observer;
     }
     work_.run(passes);
     for (StepExaminer* const examiner : examiners) examiner->after_passes(step);
-    decide_and_update(examiners);
+    decide_and_update(examiners, when);
   };
   if (!is_captured(examiners)) {
-    body();
+    body(examiners.empty() ? await : Await::kNow);  // examiners may read weights
   } else {
     if (!captured_) {
+      s.sharded.optimizer.await_weights();
       s.sharded.buckets.bump_versions();  // so that the casts of the weights are part of it
-      captured_ = backend.capture(*s.runtime.stream, body);
+      captured_ = backend.capture(*s.runtime.stream, [&] { body(Await::kNow); });
     }
     const Range replay(RangeKind::kPhase, "replay");
     captured_->launch();
@@ -140,7 +142,7 @@ TrainStep::Pending TrainStep::plan(int64_t step) {
   return started;
 }
 
-void TrainStep::decide_and_update(const Examiners& examiners) {
+void TrainStep::decide_and_update(const Examiners& examiners, Await await) {
   Session& s = session_;
   {
     const Range range(RangeKind::kPhase, "decide");
@@ -150,7 +152,7 @@ void TrainStep::decide_and_update(const Examiners& examiners) {
   }
   const Range range(RangeKind::kPhase, "update");
   for (StepExaminer* const examiner : examiners) examiner->before_update();
-  s.sharded.optimizer.step(s.sharded.reducer, verdicts_.control());
+  s.sharded.optimizer.step(s.sharded.reducer, verdicts_.control(), await);
   for (StepExaminer* const examiner : examiners) examiner->after_update();
 }
 
@@ -240,6 +242,7 @@ bool TrainStep::is_worth_a_hunt(const StepReport& report) const {
 
 void TrainStep::explain(StepReport& report, double loss_gradient, Gradients gradients) {
   Session& s = session_;
+  s.sharded.optimizer.await_weights();  // not all ranks run the passes below
   const auto blame = [&report](std::optional<FoundOp> found) {
     if (!found) return;
     report.culprit = std::move(found->text);
