@@ -65,6 +65,7 @@ void DataParallel::step(double learning_rate, double clip) {
   const UpdateControl control = control_of(clean, plan);
   backend_.upload(&control, control_, stream_);
   state_.optimizer.step(state_.reducer, control_);
+  state_.optimizer.await_weights();  // a loop of its own may read them anywhere
   state_.optimizer.count_applied_step();
 }
 

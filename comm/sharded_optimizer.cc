@@ -106,8 +106,9 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, const ExchangeGroups& g
 }
 
 ShardedOptimizer::~ShardedOptimizer() {
-  for (int index = 0; index < buckets_.parameters().size(); ++index)
+  for (int index = 0; index < buckets_.parameters().size(); ++index) {
     buckets_.parameters()[index].await_weight = nullptr;
+  }
 }
 
 Tensor ShardedOptimizer::updated_weights(int bucket) const {
@@ -164,48 +165,30 @@ void ShardedOptimizer::recompute_weights() {
   const Tensor control = backend_.make_record<UpdateControl>("update number");
   backend_.upload(&number, control, stream_);
   // Stored form: the present scales may not be those of the next pass.
-  share_weights(Form::kStored, Await::kNow, [&](int bucket) {
+  share_weights(Form::kStored, [&](int bucket) {
     if (keeps_masters()) update(bucket, control, nullptr);
   });
+  await_weights();
   stream_.synchronize();  // it reads the number
 }
 
-void ShardedOptimizer::gather_stored(int bucket) {
+std::unique_ptr<StagedWork> ShardedOptimizer::gather_stored(int bucket) {
   const Tensor mine = buckets_.weight_shard(bucket, communicator_.rank());
   if (has_codes(bucket)) backend_.copy(coded_->shard(bucket), mine, stream_);
   gather_stream_->wait(*stream_.record());
-  auto work = groups_.all_gather(buckets_.weight(bucket), *gather_stream_);
-  Arrival& arrival = arrivals_[static_cast<size_t>(bucket)];
-  if (communicator_.can_be_captured()) {  // then all stages can be queued at once
-    work->wait();
-    arrival.event = gather_stream_->record();
-  } else {
-    arrival.work = std::move(work);
+  return groups_.all_gather(buckets_.weight(bucket), *gather_stream_);
+}
+
+void ShardedOptimizer::await_bucket(int bucket) {
+  for (; arriving_ > bucket; --arriving_) {
+    std::unique_ptr<Event>& arrival = arrivals_[static_cast<size_t>(arriving_ - 1)];
+    if (arrival) stream_.wait(*arrival);
+    arrival.reset();  // an event of a captured step is invalid in another one
   }
 }
 
-void ShardedOptimizer::await_bucket(int64_t bucket) {
-  for (size_t stage = 1; stage < groups_.stages().size(); ++stage) {
-    for (int64_t next = awaited_ - 1; next >= bucket; --next) {
-      if (StagedWork* const work = arrivals_[static_cast<size_t>(next)].work.get()) work->advance();
-    }
-  }
-  while (awaited_ > bucket) {
-    Arrival& arrival = arrivals_[static_cast<size_t>(--awaited_)];
-    if (arrival.work) {
-      arrival.work->wait();
-      arrival.event = gather_stream_->record();
-    }
-    if (arrival.event) stream_.wait(*arrival.event);
-    arrival = {};
-  }
-  // Messages move only while somebody asks for them.
-  if (awaited_ > 0 && arrivals_[static_cast<size_t>(awaited_ - 1)].work) {
-    arrivals_[static_cast<size_t>(awaited_ - 1)].work->test();
-  }
-}
-
-void ShardedOptimizer::share_weights(Form form, Await await, const std::function<void(int bucket)>& compute) {
+void ShardedOptimizer::share_weights(Form form, const std::function<void(int bucket)>& compute) {
+  std::vector<std::unique_ptr<StagedWork>> gathers;
   await_weights();  // the last gathers read what is written now
   if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // nobody reads the old weights
   for (int bucket = buckets_.size() - 1; bucket >= 0; --bucket) {  // the last bucket has the first weights of the model
@@ -214,18 +197,26 @@ void ShardedOptimizer::share_weights(Form form, Await await, const std::function
     if (form == Form::kCodes && has_codes(bucket)) {
       coded_->send(bucket);
     } else {
-      gather_stored(bucket);
+      gathers.push_back(gather_stored(bucket));
+      if (communicator_.can_be_captured()) {  // its collectives are work of streams, so wait() only ends their launch
+        gathers.back()->wait();
+        arrivals_[static_cast<size_t>(bucket)] = gather_stream_->record();
+      }
     }
     // Keeps them moving while the next bucket is computed.
-    for (const Arrival& arrival : arrivals_) {
-      if (arrival.work) arrival.work->test();
-    }
+    for (const auto& gather : gathers) gather->test();
     if (coded_) coded_->progress();
   }
   if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // all have written the new ones
   if (coded_) coded_->finish();
-  awaited_ = std::ssize(arrivals_);
-  if (await == Await::kNow) await_weights();
+  arriving_ = static_cast<int>(arrivals_.size());
+  if (!communicator_.can_be_captured()) {
+    for (size_t stage = 1; stage < groups_.stages().size(); ++stage) {
+      for (const auto& gather : gathers) gather->advance();
+    }
+    for (const auto& gather : gathers) gather->wait();
+    if (!gathers.empty()) stream_.wait(*gather_stream_->record());
+  }
   buckets_.bump_versions();
 }
 
@@ -254,10 +245,10 @@ void ShardedOptimizer::initialize(uint64_t seed) {
   if (has_digests()) accept_state();
 }
 
-void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control, Await await) {
+void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control) {
   MANTISSA_CHECK(reducer.config().sharding == sharding_,
                  "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
-  share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored, await,
+  share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored,
                 [&](int bucket) { update(bucket, control, &reducer); });
   if (has_digests() && !pieces_.empty())
     backend_.run(SettleDigestsArgs{.records = digests_, .control = control}, stream_);

@@ -1,10 +1,10 @@
 // ShardedOptimizer: AdamW with fp32 master weights (fp64 ones beside fp64 weights), or on the working weights
 // themselves (optimizer_state.h). State exists for this rank's shard of every bucket, or for everything when
 // replicated. A step updates weights and moments and writes the working weight in one pass per parameter piece. It
-// all-gathers the working weights of a bucket while it updates the next one, in the order of the forward pass. That
-// pass may begin before the last weights have arrived. If all ranks have one copy of the weights in common, each writes
-// its shard between two barriers. Weights that products round to 8 bits may travel as codes (coded_gather.h). Padding
-// is not updated or saved.
+// all-gathers the working weights of a bucket while it updates the next one, in the order of the forward pass. Over
+// NCCL, that pass may begin before the last weights have arrived. If all ranks have one copy of the weights in common,
+// each writes its shard between two barriers. Weights that products round to 8 bits may travel as codes
+// (coded_gather.h). Padding is not updated or saved.
 //
 // Stochastic rounding of 16-bit weights (AdamWOptions::weight_rounding): random words depend on seed, update, parameter
 // and element alone, so weights are a function of masters and the number of updates. Weights recomputed after loading
@@ -59,10 +59,6 @@ struct StateValues {
   size_t size() const { return doubles.empty() ? weights.size() : doubles.weights.size(); }
 };
 
-// When gathered weights are waited for: before a call returns, or when each is first used (Parameter::await_weight).
-// Codes are always waited for.
-enum class Await : uint8_t { kNow, kAtFirstUse };
-
 // Weights to gather as codes, and their scales. Without effect if ranks gather nothing.
 struct CodedGatherOptions {
   CodedWeights weights{};
@@ -87,13 +83,14 @@ class ShardedOptimizer {
   }
   // Queues one update from reducer.result(), after reducer.finish(). control: u8 of one UpdateControl, on the device
   // and the same on every rank (VerdictReduction::control()); if it says not to apply, nothing changes. Collective.
-  void step(const GradientReducer& reducer, const Tensor& control, Await await = Await::kNow);
-  // Waits for weights on their way. Call it before weights are read in other ways than by passes. Collective.
+  void step(const GradientReducer& reducer, const Tensor& control);
+  // Later work on the optimizer's stream sees all gathered weights. Passes wait for each weight when they first read it
+  // (Parameter::await_weight): call this before other reads that follow step(). Does not block the host.
   void await_weights() { await_bucket(0); }
   // If weights are gathered as codes: gathers unrounded weights, for checkpoints. Later codes are the same. Collective.
   void restore_weights() {
+    if (coded_) share_weights(Form::kStored, [](int) {});
     await_weights();
-    if (coded_) share_weights(Form::kStored, Await::kNow, [](int) {});
   }
   // Computes this rank's working weights again, as update number applied_steps() rounded them; shares them. Collective.
   void recompute_weights();
@@ -144,12 +141,6 @@ class ShardedOptimizer {
     std::vector<MomentBlocks> m_blocks{}, v_blocks{};  // of the values being loaded, by segment
   };
 
-  // Weights on their way: messages, or work on the stream of the gathers.
-  struct Arrival {
-    std::unique_ptr<StagedWork> work;
-    std::unique_ptr<Event> event;
-  };
-
   bool keeps_masters() const { return options_.master == MasterWeights::kF32; }
   BucketState& state(int bucket) { return states_[static_cast<size_t>(bucket)]; }
   // Everything that an update of the bucket changes.
@@ -166,10 +157,9 @@ class ShardedOptimizer {
     return digests_.slice(piece * static_cast<int64_t>(sizeof(StateDigests)), sizeof(StateDigests));
   }
   // Shares this rank's part of every bucket; `compute` runs before a bucket is sent.
-  void share_weights(Form form, Await await, const std::function<void(int bucket)>& compute);
-  void gather_stored(int bucket);
-  // Waits for the weights of this bucket and of those before it in the order of gathers.
-  void await_bucket(int64_t bucket);
+  void share_weights(Form form, const std::function<void(int bucket)>& compute);
+  std::unique_ptr<StagedWork> gather_stored(int bucket);
+  void await_bucket(int bucket);  // and all that are gathered before it
   // Notes faults of values that were not made by an update.
   template <typename T>
   void check_values(std::span<const T> values);
@@ -190,9 +180,9 @@ class ShardedOptimizer {
   std::vector<BucketState> states_;
   Tensor faults_;
   int64_t applied_steps_ = 0;
-  // Gathers by bucket. The last bucket is first; buckets below `awaited_` are on their way.
-  std::vector<Arrival> arrivals_;  // empty if nothing is gathered
-  int64_t awaited_ = 0;
+  // Ends of gathers on their stream, by bucket; empty if nothing is gathered. The last bucket comes first.
+  std::vector<std::unique_ptr<Event>> arrivals_;
+  int arriving_ = 0;                         // buckets below it have not been awaited
   std::unique_ptr<CodedGather> coded_;       // null unless weights are gathered as codes
   std::vector<DigestedPiece> pieces_;        // empty without digests
   Tensor digests_, present_digests_;         // u8 of StateDigests: of updates; of take_digests()

@@ -39,7 +39,7 @@ struct Parameter {
   Tensor weight;    // working copy, working_dtype
   Tensor gradient;  // wide_of(working_dtype), a view into a flat bucket from birth
 
-  std::function<void()> await_weight;  // empty: the weight is never on its way from other ranks
+  std::function<void()> await_weight;  // empty: the weight never comes from other ranks
   uint64_t version = 0;                // counts changes of `weight`
   int pending_uses = 0;                // recorded by a forward pass, not yet consumed by its backward pass
   bool gradient_written = false;       // whether this step has written `gradient`: decides write or accumulate

@@ -199,12 +199,21 @@ class Rank {
   }
   void captured_step() {
     plan();
-    if (!graph_) graph_ = backend_->capture(*stream_, [this] { queue(); });
+    if (!graph_) {
+      optimizer_.await_weights();
+      graph_ = backend_->capture(*stream_, [this] {
+        queue();
+        optimizer_.await_weights();
+      });
+    }
     graph_->launch();
     communicator_.watch_captured(*stream_);
     settle();
   }
-  uint64_t hash() { return hash_weights(parameters_, *backend_, *stream_); }
+  uint64_t hash() {
+    optimizer_.await_weights();
+    return hash_weights(parameters_, *backend_, *stream_);
+  }
 
  private:
   static BucketLayout layout(ParameterSet& parameters, int ranks) {
@@ -221,6 +230,7 @@ class Rank {
     for (int index = parameters_.size() - 1; index >= 0; --index) {
       Parameter& parameter = parameters_[index];
       const float scale = 1.0f / static_cast<float>(1 << communicator_.rank());
+      if (parameter.await_weight) parameter.await_weight();
       backend_->run(CastArgs{.src = parameter.weight, .dst = parameter.gradient, .scale = scale}, *stream_);
       parameter.gradient_written = true;
       reducer_.ready(parameter);

@@ -148,73 +148,62 @@ TEST(WeightGather, RunsBesideTheUpdates) {
   });
 }
 
-// Gathers whose data arrives when somebody waits for them.
-class LateGathers final : public ForwardingCommunicator {
+// Its gathers are work of a stream, as with NCCL.
+class StreamGathers final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
+  bool can_be_captured() const override { return true; }
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
-    class Late final : public Work {
-     public:
-      Late(LateGathers& owner, std::function<std::unique_ptr<Work>()> start)
-          : owner_(owner), start_(std::move(start)) {}
-      bool test() override { return !start_; }
-      void wait() override {
-        if (!start_) return;
-        std::exchange(start_, nullptr)()->wait();
-        ++owner_.arrived;
-      }
-
-     private:
-      LateGathers& owner_;
-      std::function<std::unique_ptr<Work>()> start_;
-    };
     started.push_back(recv.raw());
-    return std::make_unique<Late>(
-        *this, [this, send, recv, &stream] { return ForwardingCommunicator::all_gather(send, recv, stream); });
+    return ForwardingCommunicator::all_gather(send, recv, stream);
   }
   std::vector<const void*> started;
-  int arrived = 0;
 };
 
-TEST(WeightGather, AreGatheredInForwardOrderAndAwaitedAtFirstUse) {
+class CountedWaits final : public Stream {
+ public:
+  std::unique_ptr<Event> record() override { return HostStream().record(); }
+  void wait(const Event& /*event*/) override { ++waits; }
+  void synchronize() override {}
+  int waits = 0;
+};
+
+TEST(WeightGather, IsInForwardOrderAndAwaitedAtFirstUse) {
   run_ranks(2, [&](Communicator& local) {
-    OptimizedRank plain(local, {});
-    const uint64_t expected = plain.hash_after(2, [](int) { return testing::GradientFunction(toy_gradient); });
-    LateGathers communicator(local);
-    OptimizedRank rank(communicator, {});
-    rank.optimizer.initialize(kSeed);
+    StreamGathers communicator(local);
+    TrainingRank rank(communicator, {});
+    CountedWaits compute;
+    ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, compute, Sharding::kSharded, kOptions);
+    optimizer.initialize(kSeed);
     DerivedWeights weights(*rank.backend);
-    const auto use = [&](int parameter) {
-      weights.cast(rank.parameters[parameter], rank.parameters[parameter].working_dtype, *rank.stream);
+    const auto waits_of_use = [&](int parameter) {
+      const int before = compute.waits;
+      weights.cast(rank.parameters[parameter], rank.parameters[parameter].working_dtype, compute);
+      return compute.waits - before;
     };
-    for (int step = 0; step < 2; ++step) {
+    const int buckets = rank.buckets->size();
+    ASSERT_GT(buckets, 2);
+    std::vector<const void*> forward;
+    for (int bucket = buckets - 1; bucket >= 0; --bucket) forward.push_back(rank.buckets->weight(bucket).raw());
+    const int first = rank.buckets->layout().bucket(buckets - 1).segments.back().parameter;
+    const int last = rank.buckets->layout().bucket(0).segments[0].parameter;
+    const auto update = [&] {
       rank.reduce();
+      const int before = compute.waits;
       communicator.started.clear();
-      communicator.arrived = 0;
-      rank.update(rank.optimizer, rank.adamw, 1e-2 / (step + 1), 0.25, Await::kAtFirstUse);
-      const int buckets = rank.buckets->size();
-      ASSERT_GT(buckets, 2);
-      EXPECT_EQ(communicator.arrived, 0);
-      std::vector<const void*> forward;
-      for (int bucket = buckets - 1; bucket >= 0; --bucket) forward.push_back(rank.buckets->weight(bucket).raw());
+      rank.update(optimizer, kOptions, 1e-2);
       EXPECT_EQ(communicator.started, forward);
-      const int first = rank.buckets->layout().bucket(buckets - 1).segments.back().parameter;
-      use(first);
-      EXPECT_EQ(communicator.arrived, 1) << "nobody waits for what is used later";
-      use(rank.buckets->layout().bucket(0).segments[0].parameter);
-      EXPECT_EQ(communicator.arrived, buckets);
-      use(first);
-      EXPECT_EQ(communicator.arrived, buckets);
-    }
-    EXPECT_EQ(rank.hash(), expected);
-    // The next update writes weights that pending gathers read.
-    rank.reduce();
-    rank.update(rank.optimizer, rank.adamw, 1e-2, 0.25, Await::kAtFirstUse);
-    communicator.arrived = 0;
-    rank.reduce();
-    rank.update(rank.optimizer, rank.adamw, 1e-2, 0.25, Await::kAtFirstUse);
-    EXPECT_EQ(communicator.arrived, rank.buckets->size());
-    rank.optimizer.await_weights();
+      return compute.waits - before;
+    };
+    EXPECT_EQ(update(), 0);
+    EXPECT_EQ(waits_of_use(first), 1) << "nobody waits for what is used later";
+    EXPECT_EQ(waits_of_use(last), buckets - 1);
+    EXPECT_EQ(waits_of_use(first), 0);
+    EXPECT_EQ(update(), 0);
+    EXPECT_EQ(update(), buckets) << "pending gathers read what an update writes";
+    const int before = compute.waits;
+    optimizer.await_weights();
+    EXPECT_EQ(compute.waits - before, buckets);
   });
 }
 

@@ -131,14 +131,13 @@ struct TrainingRank {
   }
 
   // An update with these options, as after a finite verdict.
-  void update(ShardedOptimizer& optimizer, const AdamWOptions& options, double learning_rate, double unscale = 1.0,
-              Await await = Await::kNow) {
+  void update(ShardedOptimizer& optimizer, const AdamWOptions& options, double learning_rate, double unscale = 1.0) {
     constexpr double kNoClipping = std::numeric_limits<double>::infinity();
     const UpdateControl control = control_of(
         UpdateDecision{}, plan_update(options, optimizer.applied_steps(), unscale, kNoClipping, learning_rate));
     const Tensor record = backend->make_record<UpdateControl>("update control");
     backend->upload(&control, record, *stream);
-    optimizer.step(*reducer, record, await);
+    optimizer.step(*reducer, record);
     optimizer.count_applied_step();
     stream->synchronize();
   }

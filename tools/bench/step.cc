@@ -82,7 +82,7 @@ double run_steps(Session& session, TrainStep& step, int steps, std::vector<doubl
   session.runtime.stream->synchronize();
   session.communicator.barrier();
   const auto start = std::chrono::steady_clock::now();
-  for (int index = 0; index < steps; ++index) take(step.run(Await::kAtFirstUse));
+  for (int index = 0; index < steps; ++index) take(step.run());
   take(step.finish());
   session.runtime.stream->synchronize();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

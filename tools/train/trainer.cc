@@ -31,7 +31,7 @@ std::optional<PrecisionSwitch> Trainer::run(int64_t end) try {
   while (step_.next_to_start() < end && !switch_ && !stopped_by_) {
     for (const auto& observer : observers_) observer->before_step(*this, step_.next_to_start());
     if (switch_ || stopped_by_) break;
-    take(step_.run(Await::kAtFirstUse));
+    take(step_.run());
     if (rollback_) break;  // nothing is under way after a step that was not applied
     if (step_.next_to_start() < last) pause(step_.next_to_start());  // finish() does what is due after the last step
   }

@@ -105,7 +105,6 @@ Trained train_with(const SmallRun& run, int ranks, const std::vector<std::string
 std::function<void(Session&)> flip_weight(const std::string& name, int64_t element, int bit) {
   return [=](Session& session) {
     const Parameter& parameter = *session.runtime.parameters.find(name);
-    session.sharded.optimizer.await_weights();
     flip_bit(parameter.weight.view({parameter.numel()}), element, bit);
   };
 }

@@ -64,12 +64,17 @@ int64_t sequences_of_gpu(const Config& config, const PlanOptions& options, int g
   return config.train.global_batch / gpus;
 }
 
+// `auto` is direct in one node, as hierarchical is.
+Exchange exchange_of(const Config& config) {
+  return config.comm.exchange == Exchange::kAuto ? Exchange::kHierarchical : config.comm.exchange;
+}
+
 Scenario scenario_of(const Config& config, const PlanOptions& options, int gpus) {
   require_simulated(config);
   Scenario scenario{.shape = shape_of(config.model),
                     .work = {.repeated = repeated_by(config.train.recompute)},
                     .setup = {.gpus = gpus,
-                              .exchange = config.comm.exchange,
+                              .exchange = exchange_of(config),
                               .bucket_bytes = static_cast<double>(config.comm.bucket_bytes())},
                     .card = find_card(options.hardware),
                     .software = find_software("mantissa"),
@@ -280,12 +285,12 @@ Json plan_figures(const std::string& title, const Config& config, const PlanOpti
   Json rows = Json::array();
   for (const int count : gpus) rows.push_back(row_of(config, options, count));
   const auto* const exchange =
-      std::ranges::find(kExchangeNames, config.comm.exchange, &std::pair<std::string_view, Exchange>::second);
+      std::ranges::find(kExchangeNames, exchange_of(config), &std::pair<std::string_view, Exchange>::second);
   return {{"model", title},
           {"hardware", card.name},
           {"source", card.source},
           {"parameters", shape_of(config.model).parameters()},
-          {"exchange", exchange == std::end(kExchangeNames) ? "auto" : exchange->first},
+          {"exchange", exchange->first},
           {"verdict", verdict_of(rows, options.network.gpus_per_node)},
           {"rows", rows}};
 }

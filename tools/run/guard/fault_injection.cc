@@ -162,7 +162,7 @@ void FaultInjection::change_state(Own& fault) {
   const PlannedFault& plan = fault.plan;
   fault.struck->is_done = true;
   if (plan.target == FaultTarget::kWeight) {
-    state_->optimizer.await_weights();
+    state_->optimizer.await_weights();  // an arrival would undo the change
     return change(fault, state_->parameters().find(plan.parameter)->weight.slice(plan.element, 1), state_->stream);
   }
   for (const StatePiece& piece : state_->optimizer.pieces()) {

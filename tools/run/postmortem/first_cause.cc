@@ -43,7 +43,7 @@ std::string name_rank(const RunHistory& run, int rank) {
   return fmt::format("rank {} (node {}, process {})", rank, history.host, history.pid);
 }
 
-// Whether these, more than one, are all ranks of a node, and there are other nodes.
+// Whether these are all ranks of a node, and the job has other nodes. A single rank is named as a rank.
 bool is_node(const RunHistory& run, const Ranks& ranks) {
   if (ranks.size() < 2 || !run.has_several_hosts()) return false;
   const std::string& host = of(run, ranks[0]).host;
@@ -52,7 +52,7 @@ bool is_node(const RunHistory& run, const Ranks& ranks) {
          std::ranges::count_if(run.ranks, on_it) == std::ssize(ranks);
 }
 
-// "rank 1 (node b, process 77)", "node b (ranks 2, 3)" or "ranks 1, 2"
+// "rank 1 (node b, process 77)", "node b (ranks 2 and 3)" or "ranks 1 and 2"
 std::string name_ranks(const RunHistory& run, const Ranks& ranks) {
   if (is_node(run, ranks)) return fmt::format("node {} ({})", of(run, ranks[0]).host, list_ranks(ranks));
   return ranks.size() == 1 ? name_rank(run, ranks[0]) : list_ranks(ranks);

@@ -36,13 +36,13 @@ TrainStep::TrainStep(Session& session, const std::vector<StepExaminer*>& examine
   examiners_.insert(examiners_.end(), {&curvature_, &noise_});
 }
 
-std::vector<StepReport> TrainStep::run(Await await) {
+std::vector<StepReport> TrainStep::run() {
   std::vector<StepReport> reports;
   const Examiners examiners = due(next_to_start());
   if (!examiners.empty()) reports = finish();  // findings must belong to a step that is not void
   if (!reports.empty() && !reports.back().applied) return reports;
   for (StepExaminer* const examiner : examiners) examiner->before(next_to_start());
-  Pending started = start(next_to_start(), examiners, await);
+  Pending started = start(next_to_start(), examiners);
   if (pending_) {
     reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kOverwritten));
     // A step started after a step that was not applied is void: it will be started again.
@@ -76,28 +76,31 @@ bool TrainStep::runs_ahead() const {
          session_.config.optimizer.clip.kind != ClipOptions::Kind::kAdaptive;
 }
 
-TrainStep::Pending TrainStep::start(int64_t step, const Examiners& examiners, Await await) {
+TrainStep::Pending TrainStep::start(int64_t step, const Examiners& examiners) {
   const Range range(RangeKind::kPhase, "step");
   calibrate(step);
   Session& s = session_;
   Pending started = plan(step);
   Backend& backend = *s.runtime.backend;
-  const auto body = [&](Await when) {
+  const auto body = [&] {
     PassOptions passes;
     for (StepExaminer* const examiner : examiners) {
       if (ProductObserver* const observer = examiner->start_passes()) passes.observer = observer;
     }
     work_.run(passes);
     for (StepExaminer* const examiner : examiners) examiner->after_passes(step);
-    decide_and_update(examiners, when);
+    decide_and_update(examiners);
   };
   if (!is_captured(examiners)) {
-    body(examiners.empty() ? await : Await::kNow);  // examiners may read weights
+    body();
   } else {
     if (!captured_) {
       s.sharded.optimizer.await_weights();
       s.sharded.buckets.bump_versions();  // so that the casts of the weights are part of it
-      captured_ = backend.capture(*s.runtime.stream, [&] { body(Await::kNow); });
+      captured_ = backend.capture(*s.runtime.stream, [&] {
+        body();
+        s.sharded.optimizer.await_weights();
+      });
     }
     const Range replay(RangeKind::kPhase, "replay");
     captured_->launch();
@@ -142,7 +145,7 @@ TrainStep::Pending TrainStep::plan(int64_t step) {
   return started;
 }
 
-void TrainStep::decide_and_update(const Examiners& examiners, Await await) {
+void TrainStep::decide_and_update(const Examiners& examiners) {
   Session& s = session_;
   {
     const Range range(RangeKind::kPhase, "decide");
@@ -152,7 +155,8 @@ void TrainStep::decide_and_update(const Examiners& examiners, Await await) {
   }
   const Range range(RangeKind::kPhase, "update");
   for (StepExaminer* const examiner : examiners) examiner->before_update();
-  s.sharded.optimizer.step(s.sharded.reducer, verdicts_.control(), await);
+  s.sharded.optimizer.step(s.sharded.reducer, verdicts_.control());
+  if (!examiners.empty()) s.sharded.optimizer.await_weights();
   for (StepExaminer* const examiner : examiners) examiner->after_update();
 }
 
@@ -242,7 +246,6 @@ bool TrainStep::is_worth_a_hunt(const StepReport& report) const {
 
 void TrainStep::explain(StepReport& report, double loss_gradient, Gradients gradients) {
   Session& s = session_;
-  s.sharded.optimizer.await_weights();  // not all ranks run the passes below
   const auto blame = [&report](std::optional<FoundOp> found) {
     if (!found) return;
     report.culprit = std::move(found->text);

@@ -28,8 +28,8 @@ class TrainStep {
   void calibrate() { calibrate(next_to_start()); }
   // Starts the next step and returns the reports that are known by now, in order: of this very step where the host
   // waits, else of the step before, if there was one. session.next_step counts the reports given. CorruptionError for
-  // corrupted state. Weights are awaited now, or by the passes of the next call or finish(). Collective.
-  std::vector<StepReport> run(Await await = Await::kNow);
+  // corrupted state. Weights may be read by passes only until finish(). Collective.
+  std::vector<StepReport> run();
   // Waits for the step under way. Afterwards weights and optimizer are those of session.next_step. Collective.
   std::vector<StepReport> finish();
   // With no step under way: CorruptionError unless the state may be saved. Collective.
@@ -60,9 +60,9 @@ class TrainStep {
   // Plans the step and queues it: passes, reduction, decision, update. With cuda.graph it is captured the second time
   // after the calibration, when all sizes are known and all kernels chosen, and replayed from then on, except steps in
   // which an examiner takes part.
-  Pending start(int64_t step, const Examiners& examiners, Await await);
+  Pending start(int64_t step, const Examiners& examiners);
   Pending plan(int64_t step);
-  void decide_and_update(const Examiners& examiners, Await await);
+  void decide_and_update(const Examiners& examiners);
   // Whether this step is replayed, or captured to be replayed. Counts the steps since the calibration.
   bool is_captured(const Examiners& examiners);
   void calibrate(int64_t step);

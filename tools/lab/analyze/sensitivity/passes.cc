@@ -203,6 +203,7 @@ bool LoweredPasses::update(float loss_scale) {
   verdicts_.plan(plan);
   verdicts_.decide(work_.losses(), session_.sharded.reducer);
   session_.sharded.optimizer.step(session_.sharded.reducer, verdicts_.control());
+  session_.sharded.optimizer.await_weights();
   const bool applied = verdicts_.read_decision().applied();
   if (!applied) verdicts_.release_hold();
   return applied;
