@@ -47,7 +47,7 @@ void forbid_blocking() {
     log_warn("{}={} is taken as 0: with NCCL calls that block, the others would wait for ever for a rank that fails",
              kVariable, given);
   }
-  setenv(kVariable, "0", 1);
+  setenv(kVariable, "0", 1);  // NOLINT(concurrency-mt-unsafe): no other thread asks
 }
 
 // The first step and evaluations are not captured, on the same communicator.
@@ -135,7 +135,7 @@ class NcclCommunicator final : public Communicator {
     const auto deregister = [connection = connection_, handles = std::move(handles)](const void*) {
       connection->deregister(handles);
     };
-    const Registration registration(connection_.get(), deregister);
+    Registration registration(connection_.get(), deregister);
     for (const uint8_t is_complete : all_gather_records(*host_, static_cast<uint8_t>(complete))) {
       if (is_complete == 0) return nullptr;
     }

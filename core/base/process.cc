@@ -82,7 +82,7 @@ std::string why_not_to_write(const std::string& path) {
 std::string slurm_job() { return environment_variable("SLURM_JOB_ID"); }
 
 std::string environment_variable(const char* name) {
-  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread sets variables
+  const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 

@@ -20,7 +20,7 @@ std::string last_loader_error() {
 std::vector<std::string> likely_paths(const std::string& name, const std::vector<const char*>& variables) {
   std::vector<std::string> roots;
   for (const char* variable : variables) {
-    const char* root = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): no thread sets variables
+    const char* root = std::getenv(variable);
     if (root != nullptr && *root != '\0') roots.push_back(root);
   }
   roots.push_back("/usr/local/cuda");

@@ -43,7 +43,7 @@ std::string generated_text(size_t bytes) {
 }  // namespace
 
 std::string program_under_test() {
-  const char* given = std::getenv("MANTISSA_TEST_PROGRAM");  // NOLINT(concurrency-mt-unsafe): no thread sets variables
+  const char* given = std::getenv("MANTISSA_TEST_PROGRAM");
   return given ? given : "tools/mantissa_cpu";
 }
 

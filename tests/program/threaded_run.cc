@@ -85,8 +85,8 @@ Outcome in_child(const std::function<int()>& body) {
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     close(ends[1]);
-    setenv("OMP_NUM_THREADS", "1", 1);  // NOLINT(concurrency-mt-unsafe): the child has one thread
-    start_logging(0, 1);                // as the program does before it knows its rank
+    setenv("OMP_NUM_THREADS", "1", 1);
+    start_logging(0, 1);  // as the program does before it knows its rank
     const int code = body();
     std::fflush(nullptr);
     _exit(code);

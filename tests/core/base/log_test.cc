@@ -111,7 +111,7 @@ TEST(LogFile, HasTimeHostJobAndRank) {
   const std::string path = fresh_path("lines");
   std::ofstream(path) << "an earlier start\n";
   in_a_process([&] {
-    setenv("SLURM_JOB_ID", "1234", 1);  // NOLINT(concurrency-mt-unsafe): in a process of one thread
+    setenv("SLURM_JOB_ID", "1234", 1);
     start_logging(0, 4);
     log_warn("before the file");
     log_to_file(path, "start: program");
@@ -131,7 +131,7 @@ TEST(LogFile, HasTimeHostJobAndRank) {
 TEST(LogFile, AnotherRankWritesItsWarningsOnly) {
   const std::string path = fresh_path("rank");
   in_a_process([&] {
-    unsetenv("SLURM_JOB_ID");  // NOLINT(concurrency-mt-unsafe): in a process of one thread
+    unsetenv("SLURM_JOB_ID");
     start_logging(2, 4);
     log_to_file(path, "");
     log_info("information");

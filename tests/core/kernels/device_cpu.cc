@@ -66,8 +66,7 @@ class Cpu final : public DeviceUnderTest {
   }
 
  private:
-  const bool sample_ =
-      std::getenv("MANTISSA_TEST_SAMPLE") != nullptr;  // NOLINT(concurrency-mt-unsafe): no thread sets variables
+  const bool sample_ = std::getenv("MANTISSA_TEST_SAMPLE") != nullptr;
 };
 
 }  // namespace

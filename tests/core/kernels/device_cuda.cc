@@ -76,8 +76,7 @@ class Cuda final : public DeviceUnderTest {
     }
   }
 
-  const bool sample_ =
-      std::getenv("MANTISSA_TEST_SAMPLE") != nullptr;  // NOLINT(concurrency-mt-unsafe): no thread sets variables
+  const bool sample_ = std::getenv("MANTISSA_TEST_SAMPLE") != nullptr;
 };
 
 }  // namespace

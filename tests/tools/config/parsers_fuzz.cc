@@ -7,12 +7,12 @@
 namespace {
 
 const mantissa::testing::FuzzedParser& chosen_parser() {
-  const char* const wanted = std::getenv("MANTISSA_FUZZ");  // NOLINT(concurrency-mt-unsafe): before there are threads
+  const char* const wanted = std::getenv("MANTISSA_FUZZ");
   for (const auto& parser : mantissa::testing::kFuzzedParsers) {
     if (wanted != nullptr && parser.name == wanted) return parser;
   }
   std::fputs("MANTISSA_FUZZ must name a parser of fuzz_parsers.h\n", stderr);
-  std::exit(2);  // NOLINT(concurrency-mt-unsafe): before there are threads
+  std::exit(2);
 }
 
 }  // namespace

@@ -327,10 +327,10 @@ TEST(FirstCause, TheEndOfTheLauncherIsNoFailureOfARank) {
 }
 
 TEST(FirstCause, TimesAreThoseOfTheReadersZone) {
-  setenv("TZ", "EST5", 1);  // NOLINT(concurrency-mt-unsafe): the test has one thread
+  setenv("TZ", "EST5", 1);
   tzset();
   EXPECT_EQ(time_text(BoxFile::at(0)), "2023-11-14 17:13:20 EST");
-  unsetenv("TZ");  // NOLINT(concurrency-mt-unsafe): the test has one thread
+  unsetenv("TZ");
   tzset();
 }
 

@@ -23,9 +23,7 @@ int status_of(const std::function<int()>& body) {
   return status;
 }
 
-void set_job_end(const std::string& text) {
-  setenv("SLURM_JOB_END_TIME", text.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): in a process of one thread
-}
+void set_job_end(const std::string& text) { setenv("SLURM_JOB_END_TIME", text.c_str(), 1); }
 
 std::string seconds_from_now(int64_t seconds) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
