@@ -39,6 +39,9 @@ struct SharedRows {
   int64_t stride = 0;  // from a row to the next, in elements
 };
 
+// The collectives of nccl-tests that a training has.
+enum class Collective : uint8_t { kAllToAll, kAllGather, kReduceScatter, kAllReduce };
+
 // The place of a rank in its job and on its node.
 struct RankPlace {
   int rank = 0, size = 1;              // in the job
@@ -100,6 +103,10 @@ class Communicator {
     throw ContractError("[node_barrier] ranks of " + name() + " share no memory");
   }
 
+  // Runs a collective of the library below, as a yardstick; no training uses it. Tensors have the sizes of nccl-tests;
+  // sums are of fp32. Blocks. False, and nothing happens, if the library has none for host memory.
+  virtual bool run_library(Collective /*collective*/, const Tensor& /*send*/, const Tensor& /*recv*/) { return false; }
+
  private:
   const RankPlace place_;
 };
@@ -136,6 +143,9 @@ class ForwardingCommunicator : public Communicator {
   }
   SharedRows rows_of_all(const Tensor& mine) const override { return inner_.rows_of_all(mine); }
   std::unique_ptr<Work> node_barrier(Stream& stream) override { return inner_.node_barrier(stream); }
+  bool run_library(Collective collective, const Tensor& send, const Tensor& recv) override {
+    return inner_.run_library(collective, send, recv);
+  }
 
  private:
   const std::unique_ptr<Communicator> owned_;  // null if the caller keeps it

@@ -229,6 +229,33 @@ class MpiCommunicator : public Communicator {
     return work;
   }
 
+  bool run_library(Collective collective, const Tensor& send, const Tensor& recv) override {
+    const auto row = [&](const Tensor& whole) {
+      const size_t bytes = whole.size_bytes() / static_cast<size_t>(size());
+      MANTISSA_CHECK(bytes <= INT_MAX, "[run_library] a row must be below 2 GiB, got {} bytes", bytes);
+      return static_cast<int>(bytes);
+    };
+    const auto run = [&](const char* name, const auto& function, auto... arguments) {
+      check_mpi(function(send.raw(), arguments..., job_.communicator), name, send.size_bytes(), job_);
+      return true;
+    };
+    const auto sum = [&](const char* name, const auto& function, const Tensor& counted) {
+      MANTISSA_CHECK(send.dtype() == DType::kF32, "[run_library] sums of fp32, got {}", send.dtype());
+      return run(name, function, recv.raw(), static_cast<int>(counted.numel()), MPI_FLOAT, MPI_SUM);
+    };
+    switch (collective) {
+      case Collective::kAllToAll:
+        return run("MPI_Alltoall", MPI_Alltoall, row(send), MPI_BYTE, recv.raw(), row(recv), MPI_BYTE);
+      case Collective::kAllGather:
+        return run("MPI_Allgather", MPI_Allgather, row(recv), MPI_BYTE, recv.raw(), row(recv), MPI_BYTE);
+      case Collective::kReduceScatter:
+        return sum("MPI_Reduce_scatter_block", MPI_Reduce_scatter_block, recv);
+      case Collective::kAllReduce:
+        return sum("MPI_Allreduce", MPI_Allreduce, send);
+    }
+    return false;
+  }
+
  private:
   std::unique_ptr<MpiWork> make_work(const char* collective, const MpiContext& context, std::vector<Tensor> buffers) {
     return std::make_unique<MpiWork>(environment_, context, exchanges_, collective, std::move(buffers), piece_bytes_);

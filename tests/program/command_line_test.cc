@@ -35,6 +35,7 @@ const std::vector<std::vector<std::string>> kVerbs = {
     {"plan"},
     {"compare"},
     {"prove"},
+    {"bench", "comm"},
     {"completion"},
 };
 

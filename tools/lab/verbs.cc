@@ -188,6 +188,7 @@ void add_lab_verbs(CLI::App& app, std::vector<Verb>& verbs) {
   add_plan(app, verbs);
   add_compare(app, verbs);
   add_prove(app, verbs);
+  add_bench(app, verbs);
 }
 
 }  // namespace mantissa

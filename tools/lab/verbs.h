@@ -1,4 +1,5 @@
-// Verbs of the laboratory: analyze formats, probes, model, sensitivity, evidence; advise; plan; compare; prove.
+// Verbs of the laboratory: analyze formats, probes, model, sensitivity, evidence; advise; plan; compare; prove;
+// bench comm.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,8 +15,9 @@ namespace mantissa {
 // writes the files, and returns the exit code.
 std::function<int()> add_advise_options(CLI::App& advise);
 
-// Adds `mantissa plan`.
+// Add `mantissa plan` and `mantissa bench comm`.
 void add_plan(CLI::App& app, std::vector<Verb>& verbs);
+void add_bench(CLI::App& app, std::vector<Verb>& verbs);
 
 void add_lab_verbs(CLI::App& app, std::vector<Verb>& verbs);
 
