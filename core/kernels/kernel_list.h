@@ -40,6 +40,7 @@ using Kernels = KernelList<          //
     struct TensorScaleArgs,        //
     struct QuantizeArgs,           //
     struct FromCodesArgs,          //
+    struct RoundContributionArgs,  //
     struct HadamardArgs,           //
     struct DelayedScalesArgs,      //
     struct AdamWArgs,              // optimizer

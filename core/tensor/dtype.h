@@ -10,15 +10,17 @@
 
 namespace mantissa {
 
-// Element types that a Tensor can store. Formats that are only described (tf32, e4m3, e5m2) are in format.h. fp64 is
-// for reference trainings on the CPU, in which every floating tensor is fp64 (core/kernels/fp64).
-enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF64 };
+// Element types that a Tensor can store. Formats that are only described (tf32) are in format.h. fp64 is for reference
+// trainings on the CPU, in which every floating tensor is fp64 (core/kernels/fp64). e4m3 and e5m2 are the bytes of rows
+// of codes with block scales (core/quant/coded_rows.h), which only few kernels take; they do not count as floating.
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8, kF64, kE4M3, kE5M2 };
 
 // Facts about a dtype.
 int64_t size_bytes(DType dtype);
-std::string_view name(DType dtype);  // "fp32", "bf16", "fp16", "i32", "u8", "fp64"
+std::string_view name(DType dtype);  // "fp32", "bf16", "fp16", "i32", "u8", "fp64", "e4m3", "e5m2"
 bool is_floating(DType dtype);
-Format format_of(DType dtype);  // fp32, bf16 and fp16 only, else ContractError
+constexpr bool is_coded(DType dtype) { return dtype == DType::kE4M3 || dtype == DType::kE5M2; }
+Format format_of(DType dtype);  // ContractError for i32, u8 and fp64
 
 // Parses "fp64", "fp32", "bf16", "fp16"; nothing for any other text.
 std::optional<DType> parse_float_dtype(std::string_view text);
@@ -43,6 +45,10 @@ template <>
 struct DTypeOf<uint8_t> : std::integral_constant<DType, DType::kU8> {};
 template <>
 struct DTypeOf<double> : std::integral_constant<DType, DType::kF64> {};
+template <>
+struct DTypeOf<Float8E4M3> : std::integral_constant<DType, DType::kE4M3> {};
+template <>
+struct DTypeOf<Float8E5M2> : std::integral_constant<DType, DType::kE5M2> {};
 
 // Calls f.template operator()<T>() with the C++ type of fp32, bf16 or fp16. Kernels choose by dtype here only.
 template <typename F>

@@ -22,7 +22,9 @@ constexpr DTypeInfo kInfos[] = {{"fp32", 4, Format::kF32},
                                 {"fp16", 2, Format::kF16},
                                 {"i32", 4},
                                 {"u8", 1},
-                                {"fp64", 8}};
+                                {"fp64", 8},
+                                {"e4m3", 1, Format::kE4M3},
+                                {"e5m2", 1, Format::kE5M2}};
 
 const DTypeInfo& info_of(DType dtype) { return kInfos[static_cast<size_t>(dtype)]; }
 
@@ -48,10 +50,13 @@ class HostTimer final : public StreamTimer {
 
 int64_t size_bytes(DType dtype) { return info_of(dtype).bytes; }
 std::string_view name(DType dtype) { return info_of(dtype).name; }
-bool is_floating(DType dtype) { return info_of(dtype).format.has_value() || dtype == DType::kF64; }
+bool is_floating(DType dtype) {
+  return (info_of(dtype).format.has_value() && !is_coded(dtype)) || dtype == DType::kF64;
+}
 
 Format format_of(DType dtype) {
-  MANTISSA_CHECK(info_of(dtype).format.has_value(), "[format_of] expected fp32, bf16 or fp16, got {}", name(dtype));
+  MANTISSA_CHECK(info_of(dtype).format.has_value(), "[format_of] expected a format of at most 32 bits, got {}",
+                 name(dtype));
   return *info_of(dtype).format;
 }
 

@@ -1,7 +1,8 @@
 """Printers of gdb for Tensor, Shape and DType: (gdb) source tools/build/gdb_printers.py"""
 import gdb
 
-NAMES = {"kF32": "fp32", "kBF16": "bf16", "kF16": "fp16", "kI32": "i32", "kU8": "u8", "kF64": "fp64"}
+NAMES = {"kF32": "fp32", "kBF16": "bf16", "kF16": "fp16", "kI32": "i32", "kU8": "u8", "kF64": "fp64",
+         "kE4M3": "e4m3", "kE5M2": "e5m2"}
 
 
 def dtype(value):

@@ -153,6 +153,7 @@ void run(const RecordVerdictArgs& args) { cpu::run(args); }
 
 // These serve narrower dtypes only.
 void run(const SplitArgs& args) { refuse(args); }
+void run(const RoundContributionArgs& args) { refuse(args); }
 void run(const AmaxArgs& args) { refuse(args); }
 void run(const TensorScaleArgs& args) { refuse(args); }
 void run(const QuantizeArgs& args) { refuse(args); }

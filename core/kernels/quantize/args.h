@@ -5,6 +5,7 @@
 
 #include "core/kernels/kernel_args.h"
 #include "core/kernels/quantize/records.h"
+#include "core/quant/coded_rows.h"
 #include "core/quant/scales.h"
 #include "core/quant/tensor_format.h"
 
@@ -92,6 +93,27 @@ struct FromCodesArgs {
   static auto operands(auto& a) { return std::array{&a.codes, &a.dst, &a.scale}; }
 };
 
+// dst = round(src * scale), src (n) fp32: the gradient of a lane, or a part of it, as it is sent in the dtype `wire`.
+//   bf16, fp16   dst (n) of this dtype, rounded stochastically; cast() rounds to nearest
+//   e4m3, e5m2   dst of this dtype: rows of codes (coded_rows.h), in which src is elements `first` to first + n - 1. Or
+//                dst (n) fp32: the numbers of these codes. src and first are multiples of the block, src and dst lie
+//                at multiples of 16 bytes.
+// Element e of src is rounded to nearest, ties to even, if `step` is undefined, else stochastically by
+//   philox(key, {e / 4 mod 2^32, e / 4 / 2^32, parameter, *step})[e % 4],
+// independent of ranks, devices and threads.
+struct RoundContributionArgs {
+  static constexpr std::string_view kName = "round_contribution";
+  Tensor src{}, dst{};
+  DType wire = DType::kBF16;
+  int64_t first = 0;
+  float scale = 1.0f;
+  Tensor step{};  // (1) i32, read when the kernel runs
+  uint64_t key = 0;
+  uint32_t parameter = 0;
+
+  static auto operands(auto& a) { return std::array{&a.src, &a.dst, &a.step}; }
+};
+
 // y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows; R is a multiple of 16. For each
 // column and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4, with the Sylvester-Hadamard matrix h of +-1
 // and the signs s of core/quant/narrow_format.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with
@@ -129,6 +151,7 @@ MANTISSA_DECLARE_KERNEL(AmaxArgs, void)
 MANTISSA_DECLARE_KERNEL(TensorScaleArgs, void)
 MANTISSA_DECLARE_KERNEL(QuantizeArgs, Rows)  // src
 MANTISSA_DECLARE_KERNEL(FromCodesArgs, void)
+MANTISSA_DECLARE_KERNEL(RoundContributionArgs, void)
 MANTISSA_DECLARE_KERNEL(HadamardArgs, Rows)  // x
 MANTISSA_DECLARE_KERNEL(DelayedScalesArgs, DelayedScalesExtents)
 

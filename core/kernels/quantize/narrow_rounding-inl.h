@@ -46,6 +46,25 @@ class NarrowRounding {
     return with_sign_and_non_finite(hn::Mul(hn::Add(whole, one), distance), v);
   }
 
+  // Vector form of code_of(): stores the codes of v, which operator() or stochastic() made.
+  HWY_INLINE void store_codes(FloatVec v, uint8_t* to) const {
+    const FloatTag df;
+    const IntTag di;
+    const auto bits = magnitude_bits(v), infinity = hn::Set(di, static_cast<int32_t>(kInfinityBits));
+    const auto smallest = hn::Set(df, format_.min_normal), magnitude = hn::BitCast(df, bits);
+    const auto subnormal = hn::Lt(magnitude, smallest);
+    const auto lifted = hn::IfThenElse(subnormal, hn::Add(magnitude, smallest), magnitude);
+    const auto places =
+        hn::ShiftRightSame(hn::Sub(hn::BitCast(di, lifted), hn::BitCast(di, smallest)), 23 - format_.mantissa_bits);
+    const auto leading = hn::IfThenZeroElse(hn::RebindMask(di, subnormal), hn::Set(di, 1 << format_.mantissa_bits));
+    const auto of_infinity = hn::Set(di, format_.has_infinity ? 0x7c : 0x7f);
+    const auto non_finite = hn::IfThenElse(hn::Eq(bits, infinity), of_infinity, hn::Set(di, 0x7f));
+    const auto code = hn::IfThenElse(hn::Lt(bits, infinity), hn::Add(places, leading), non_finite);
+    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(di, v)), hn::Set(di, 0x80));
+    const hn::Rebind<uint8_t, FloatTag> du8;
+    hn::StoreU(hn::DemoteTo(du8, hn::Or(code, sign)), du8, to);
+  }
+
  private:
   HWY_INLINE FloatVec limited(FloatVec v) const {
     return hn::Min(hn::BitCast(FloatTag(), magnitude_bits(v)), hn::Set(FloatTag(), format_.max));

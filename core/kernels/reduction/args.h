@@ -5,6 +5,7 @@
 #include "core/kernels/kernel_args.h"
 #include "core/kernels/reduction/lane_tree.h"
 #include "core/kernels/reduction/records.h"
+#include "core/quant/coded_rows.h"
 
 namespace mantissa {
 
@@ -30,7 +31,9 @@ struct TensorStatsArgs {
 
 // out = scale * the sum of contributions over lanes, in the order of the tree of lane_tree.h. Contributions (S * N, n)
 // float are the nodes of N members; row s * N + j is node s of member j. Rows of a slot s are row_stride elements apart
-// (0: n), slots slot_stride (0: N row strides). Rows of nodes that a member does not have are not read.
+// (0: n), slots slot_stride (0: N row strides). Rows of nodes that a member does not have are not read. Contributions
+// of e4m3 or e5m2 (S * N, coded_row_bytes(n)) are rows of codes (coded_rows.h), n a multiple of the block; strides then
+// count bytes, and parts of the record are whole blocks.
 //   group        The lanes of the members; N and S follow from it. By default each row is a lane. out: (n) if they
 //                have all lanes, else (O, n) with the O nodes of their union, in order.
 //   rounded_to   If a 16-bit dtype: the rows are fp32, and the addends are the results of cast() with scale_before.
@@ -51,9 +54,9 @@ struct SumContributionsArgs {
   int64_t index_offset = 0;  // as in TensorStatsArgs
 
   int64_t members() const { return group.members_of(contributions.dim(0)); }
-  int64_t columns() const { return contributions.dim(1); }
+  int64_t columns() const { return row_numel(contributions.dtype(), contributions.dim(1)); }
   LaneWalk walk() const { return LaneWalk::over(group, members()); }
-  int64_t stride() const { return row_stride == 0 ? columns() : row_stride; }
+  int64_t stride() const { return row_stride == 0 ? contributions.dim(1) : row_stride; }
   int64_t stride_of_slots() const { return slot_stride == 0 ? members() * stride() : slot_stride; }
   // The dtype of the addends.
   DType added() const { return rounded_to == DType::kF32 ? contributions.dtype() : rounded_to; }
@@ -92,11 +95,13 @@ struct DecideUpdateArgs {
   static auto operands(auto& a) { return std::array{&a.records, &a.plan, &a.hold, &a.control, &a.decision}; }
 };
 
-// Adds the digest of x (any dtype and shape) to the Digest that `record` holds.
+// Adds the digest of x (any dtype and shape) to the Digest in `record`, as if `first` items, a multiple of kDigestTile,
+// came before it.
 struct DigestArgs {
   static constexpr std::string_view kName = "digest";
   Tensor x{};
   Tensor record{};  // u8 of one Digest
+  int64_t first = 0;
 
   static auto operands(auto& a) { return std::array{&a.x, &a.record}; }
 };

@@ -50,7 +50,9 @@ void check_args(const TensorStatsArgs& args) {
 
 int64_t check_args(const SumContributionsArgs& args) {
   constexpr const char* kOp = "sum_contributions";
-  check_float(kOp, "contributions", args.contributions);
+  check_defined(kOp, "contributions", args.contributions);
+  const bool has_codes = is_coded(args.contributions.dtype());
+  if (!has_codes) check_float(kOp, "contributions", args.contributions);
   check_float(kOp, "out", args.out);
   MANTISSA_CHECK(args.contributions.shape().rank() == 2 && args.contributions.dim(0) > 0,
                  "[sum_contributions] contributions must have shape (rows, n), rows >= 1, got {}",
@@ -70,7 +72,13 @@ int64_t check_args(const SumContributionsArgs& args) {
       args.contributions.dtype(), args.rounded_to);
   MANTISSA_CHECK(args.rounded_to != DType::kF32 || args.scale_before == 1.0f,
                  "[sum_contributions] scale_before={} without rounded_to, which it goes with", args.scale_before);
-  MANTISSA_CHECK(args.accumulate == DType::kF32 || args.accumulate == args.added(),
+  const int64_t parts = args.record.defined() ? args.record.numel() / static_cast<int64_t>(sizeof(TensorStats)) : 1;
+  MANTISSA_CHECK(
+      !has_codes || (n % (parts * kCodeBlock) == 0 && args.contributions.dim(1) == coded_row_bytes(n)),
+      "[sum_contributions] rows of codes must have blocks of {}, for each record, scales and padding, got {} "
+      "bytes",
+      kCodeBlock, args.contributions.dim(1));
+  MANTISSA_CHECK(args.accumulate == DType::kF32 || (args.accumulate == args.added() && !has_codes),
                  "[sum_contributions] accumulate must be fp32 or the contributions' dtype {}, got {}", args.added(),
                  args.accumulate);
   if (args.record.defined()) {
@@ -107,6 +115,8 @@ int64_t check_args(const DecideUpdateArgs& args) {
 void check_args(const DigestArgs& args) {
   check_defined("digest", "x", args.x);
   check_record<Digest>("digest", "record", args.record);
+  MANTISSA_CHECK(args.first >= 0 && args.first % kDigestTile == 0, "[digest] first must be a multiple of {}, got {}",
+                 kDigestTile, args.first);
 }
 
 KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) + result_bytes(args.out, args.mode)); }

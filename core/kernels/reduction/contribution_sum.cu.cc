@@ -4,6 +4,7 @@
 // most one for each level of the tree, stay in registers. A record takes another pass over out: only the chunks of
 // tensor_stats give its bits.
 #include "core/cuda/device/elementwise.h"
+#include "core/cuda/device/float8.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa::cuda {
@@ -11,17 +12,27 @@ namespace {
 
 enum class Rounding : uint8_t { kOnce, kEveryAddition };
 
-// T: type of the rows. Added: type of the addends, to which the rows are rounded if it differs.
+// T: type of the rows, which may be of codes with block scales behind them. Added: type of the addends, to which the
+// rows are rounded if it differs.
 template <typename T, typename Added, Rounding kRounding>
 struct Contributions {
   const T* rows;
   AnyFloats out;
-  int64_t stride;
+  int64_t stride, columns;
   float scale_before, scale;
 
+  // slot: where the rows of the slot begin.
   template <int Width>
-  __device__ __forceinline__ void load_term(int64_t member, int64_t i, float (&term)[Width]) const {
-    load<Width>(rows + member * stride + i, term);
+  __device__ __forceinline__ void load_term(int64_t member, int64_t slot, int64_t i, float (&term)[Width]) const {
+    const T* const row = rows + member * stride + slot;
+    if constexpr (is_coded(DTypeOf<T>::value)) {
+      const auto packed = *reinterpret_cast<const Vector<T, Width>*>(row + i);
+      const float block = to_float(E8M0{row[columns + i / kCodeBlock].bits});
+#pragma unroll
+      for (int k = 0; k < Width; ++k) term[k] = widen(packed.values[k]) * block;
+    } else {
+      load<Width>(row + i, term);
+    }
     if constexpr (!std::is_same_v<Added, T>) {
 #pragma unroll
       for (int k = 0; k < Width; ++k) term[k] = widen(narrow<Added>(term[k] * scale_before));
@@ -55,11 +66,11 @@ struct SumChain {
   template <int Width>
   __device__ void apply(int64_t i) const {
     float sum[Width];
-    contributions.template load_term<Width>(0, i, sum);
+    contributions.template load_term<Width>(0, 0, i, sum);
 #pragma unroll 2
     for (int64_t member = 1; member < members; ++member) {
       float term[Width];
-      contributions.template load_term<Width>(member, i, term);
+      contributions.template load_term<Width>(member, 0, i, term);
       contributions.template add<Width>(sum, term, sum);
     }
     contributions.template store_sum<Width>(i, sum);
@@ -119,7 +130,7 @@ struct SumTree {
  private:
   template <int Width>
   __device__ __forceinline__ void load_node(const LaneStep& step, int64_t i, float (&term)[Width]) const {
-    contributions.template load_term<Width>(step.member, step.slot * slot_stride + i, term);
+    contributions.template load_term<Width>(step.member, step.slot * slot_stride, i, term);
   }
 
   // Whether the next three steps of `walk` complete a node of four with `step`.
@@ -153,9 +164,9 @@ struct TreeShape {
 
 template <Rounding kRounding, typename T, typename Added>
 void sum_as(const SumContributionsArgs& args, CudaStream& stream) {
-  constexpr int kWidth = kVectorWidth<T>;
-  const Contributions<T, Added, kRounding> contributions{args.contributions.data<T>(), any_floats(args.out),
-                                                         args.stride(), args.scale_before, args.scale};
+  constexpr int kWidth = std::min(kVectorWidth<T>, kVectorWidth<BFloat16>);  // of codes, more would spill registers
+  const Contributions<T, Added, kRounding> contributions{
+      args.contributions.data<T>(), any_floats(args.out), args.stride(), args.columns(), args.scale_before, args.scale};
   const int64_t slot_stride = args.stride_of_slots(), columns = args.columns();
   // Else only some rows, or some rows of out, are aligned.
   const auto all_alike = [&](int64_t elements) { return elements % kWidth == 0; };
@@ -189,13 +200,19 @@ void sum_rows(const SumContributionsArgs& args, CudaStream& stream) {
 
 void run(const SumContributionsArgs& args, CudaStream& stream) {
   check_args(args);
-  dispatch(args.contributions.dtype(), [&]<typename T>() {
-    if constexpr (std::is_same_v<T, float>) {
-      dispatch(args.rounded_to, [&]<typename Added>() { sum_rows<float, Added>(args, stream); });
-    } else {
-      sum_rows<T, T>(args, stream);
-    }
-  });
+  if (args.contributions.dtype() == DType::kE4M3) {
+    sum_as<Rounding::kOnce, Float8E4M3, Float8E4M3>(args, stream);
+  } else if (args.contributions.dtype() == DType::kE5M2) {
+    sum_as<Rounding::kOnce, Float8E5M2, Float8E5M2>(args, stream);
+  } else {
+    dispatch(args.contributions.dtype(), [&]<typename T>() {
+      if constexpr (std::is_same_v<T, float>) {
+        dispatch(args.rounded_to, [&]<typename Added>() { sum_rows<float, Added>(args, stream); });
+      } else {
+        sum_rows<T, T>(args, stream);
+      }
+    });
+  }
   if (args.record.defined()) {
     run(TensorStatsArgs{.x = args.out, .record = args.record, .index_offset = args.index_offset}, stream);
   }

@@ -41,10 +41,59 @@ HWY_INLINE FloatVec round_to(FloatVec v) {
   }
 }
 
+// Vector form of value_of(), for as many codes of e4m3 or e5m2 as a vector has lanes. The places of a code are the
+// upper bits of a small fp32 number; a product by a power of two adjusts the exponent.
+template <Format kFormat>
+HWY_INLINE FloatVec load_codes(const uint8_t* codes) {
+  constexpr NarrowFormat kNarrow = narrow_format(kFormat);
+  constexpr int kShift = 23 - kNarrow.mantissa_bits;
+  const FloatTag df;
+  const IntTag di;
+  const auto code = hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), codes));
+  const auto magnitude = hn::And(code, hn::Set(di, 0x7f)), places = hn::ShiftLeft<kShift>(magnitude);
+  // min_normal is the number of the code 1 << mantissa_bits, which stands for 2^-126 here.
+  const auto finite = hn::Mul(hn::BitCast(df, places), hn::Set(df, kNarrow.min_normal * 0x1p126f));
+  const auto infinity = hn::Set(di, static_cast<int32_t>(kInfinityBits));
+  const auto is_finite = hn::Lt(magnitude, hn::Set(di, kNarrow.has_infinity ? 0x7c : 0x7f));
+  const auto bits = hn::IfThenElse(is_finite, hn::BitCast(di, finite), hn::Or(places, infinity));
+  return hn::BitCast(df, hn::Or(bits, hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)))));
+}
+
+// A tile of a contribution.
+template <typename T>
+struct Row {
+  const T* numbers;
+
+  HWY_INLINE FloatVec load(int64_t i, int64_t count) const { return HWY_NAMESPACE::load(numbers + i, count); }
+};
+
+// The same in codes: vectors are whole, and lie within a block.
+template <typename T>
+requires(is_coded(DTypeOf<T>::value)) struct Row<T> {
+  const T* codes;
+  const uint8_t* scales;
+
+  HWY_INLINE FloatVec load(int64_t i, int64_t) const {
+    constexpr Format kFormat = std::is_same_v<T, Float8E4M3> ? Format::kE4M3 : Format::kE5M2;
+    const auto scale = hn::Set(FloatTag(), to_float(E8M0{scales[i / kCodeBlock]}));
+    return hn::Mul(load_codes<kFormat>(&codes[i].bits), scale);
+  }
+};
+
+template <typename T>
+Row<T> row_of(const SumContributionsArgs& args, const LaneStep& step, int64_t begin) {
+  const T* const row = args.contributions.data<T>() + step.slot * args.slot_stride + step.member * args.row_stride;
+  if constexpr (is_coded(DTypeOf<T>::value)) {
+    return {row + begin, &row[args.columns() + begin / kCodeBlock].bits};
+  } else {
+    return {row + begin};
+  }
+}
+
 // Rows of a tile, and partial sums to which their sum is added.
 template <typename T>
 struct Group {
-  const T* rows[kLargestGroup];
+  Row<T> rows[kLargestGroup];
   int merges;
   const float* merged[kMaxLaneLevels];
   float* to;
@@ -53,11 +102,14 @@ struct Group {
 
 // The sum of rows [kFirst, kFirst + kRows) in the order of the tree.
 template <typename Sum, typename Added, int kFirst, int kRows, typename T>
-HWY_INLINE FloatVec sum_of(const T* const* rows, int64_t i, int64_t count, FloatVec before) {
+HWY_INLINE FloatVec sum_of(const Row<T>* rows, int64_t i, int64_t count, FloatVec before) {
   if constexpr (kRows == 1) {
-    const auto value = load(rows[kFirst] + i, count);
-    if constexpr (std::is_same_v<Added, T>) return value;
-    return round_to<Added>(hn::Mul(value, before));
+    const auto value = rows[kFirst].load(i, count);
+    if constexpr (std::is_same_v<Added, T>) {
+      return value;
+    } else {
+      return round_to<Added>(hn::Mul(value, before));
+    }
   } else {
     constexpr int kLeft = kRows > 2 ? 2 : 1, kRight = kRows - kLeft;
     const auto left = sum_of<Sum, Added, kFirst, kLeft>(rows, i, count, before);
@@ -69,7 +121,7 @@ HWY_INLINE FloatVec sum_of(const T* const* rows, int64_t i, int64_t count, Float
 template <int kRows, typename Sum, typename Added, typename T>
 void add_group(const Group<T>& group, int64_t n) {
   // Copies, since a store might change the originals.
-  const T* rows[kRows];
+  Row<T> rows[kRows];
   for (int row = 0; row < kRows; ++row) rows[row] = group.rows[row];
   const int merges = group.merges;
   float* const to = group.to;
@@ -111,10 +163,7 @@ void sum_tile(const SumContributionsArgs& args, std::span<const LaneStep> steps,
   group.scale_before = args.scale_before;
   for (int64_t node = begin; !steps.empty();) {
     const size_t count = group_at(steps, kMost);
-    for (size_t row = 0; row < count; ++row) {
-      const int64_t offset = steps[row].slot * args.slot_stride + steps[row].member * args.row_stride;
-      group.rows[row] = args.contributions.data<T>() + offset + begin;
-    }
+    for (size_t row = 0; row < count; ++row) group.rows[row] = row_of<T>(args, steps[row], begin);
     const LaneStep& last = steps[count - 1];
     group.merges = 0;
     uint32_t levels = last.merged & ~(static_cast<uint32_t>(count - 1) << last.node.level);
@@ -159,6 +208,8 @@ void sum_as(const SumContributionsArgs& args, std::span<const LaneStep> steps, T
 }
 
 void sum_contributions_kernel(const SumContributionsArgs& args, std::span<const LaneStep> steps, TensorStats* blocks) {
+  if (args.contributions.dtype() == DType::kE4M3) return sum_rows<float, Float8E4M3, Float8E4M3>(args, steps, blocks);
+  if (args.contributions.dtype() == DType::kE5M2) return sum_rows<float, Float8E5M2, Float8E5M2>(args, steps, blocks);
   dispatch(args.contributions.dtype(), [&]<typename T>() {
     if constexpr (std::is_same_v<T, float>) {
       dispatch(args.rounded_to, [&]<typename Added>() { sum_as<Added, float>(args, steps, blocks); });

@@ -189,13 +189,14 @@ __global__ void __launch_bounds__(kThreads)
 // ---- digest: sums of integers do not depend on their order: blocks add theirs by atomics.
 
 template <typename Item>
-__global__ void __launch_bounds__(kThreads) digest_kernel(const Item* x, int64_t numel, Digest* record) {
+__global__ void __launch_bounds__(kThreads) digest_kernel(const Item* x, int64_t numel, int64_t first, Digest* record) {
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   Digest digest;
   const int64_t groups = digest_groups(numel);
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < groups; i += threads) {
     digest.add(static_cast<uint64_t>(i), digest_group(x, numel, i));
   }
+  digest = digest.behind(static_cast<uint64_t>(digest_groups(first)));
   digest.sum = block_reduce(digest.sum, Sum(), shared_memory<uint64_t>());
   digest.weighted = block_reduce(digest.weighted, Sum(), shared_memory<uint64_t>());
   if (threadIdx.x != 0) return;
@@ -208,7 +209,7 @@ void digest_as(const DigestArgs& args, CudaStream& stream) {
   const int64_t numel = args.x.numel();
   const LaunchShape shape{
       .grid = blocks_for(numel, kDigestRows * kThreads, stream), .block = kThreads, .shared_bytes = kScratchBytes};
-  launch(digest_kernel<Item>, shape, stream.handle(), reinterpret_cast<const Item*>(args.x.raw()), numel,
+  launch(digest_kernel<Item>, shape, stream.handle(), reinterpret_cast<const Item*>(args.x.raw()), numel, args.first,
          record_in<Digest>("digest", args.record));
 }
 

@@ -72,7 +72,7 @@ void digest_kernel(const DigestArgs& args, Digest& total) {
   parallel_blocks(args.x.numel(), [&](int64_t begin, int64_t count) {
     RunningDigest of_block;
     of_block.add(args.x, begin, count);
-    of_block.add_to(total, begin);
+    of_block.add_to(total, args.first + begin);
   });
 }
 

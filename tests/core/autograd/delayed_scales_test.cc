@@ -16,16 +16,16 @@ namespace {
 
 using testing::error_of;
 
-constexpr TensorFormat kE4M3{Format::kE4M3, Scaling::kDelayed}, kE5M2{Format::kE5M2, Scaling::kDelayed};
+constexpr TensorFormat kDelayedE4M3{Format::kE4M3, Scaling::kDelayed}, kDelayedE5M2{Format::kE5M2, Scaling::kDelayed};
 
 class DelayedScalesTest : public ::testing::Test {
  protected:
   DelayedScalesTest() {
     LinearFormats& formats = policy_["a"].linear;
-    formats.set(Product::kForward, Role::kActivation, kE4M3);
-    formats.set(Product::kWeightGradient, Role::kActivation, kE4M3);
-    formats.set(Product::kInputGradient, Role::kGradient, kE5M2);
-    formats.set(Product::kWeightGradient, Role::kGradient, kE4M3);
+    formats.set(Product::kForward, Role::kActivation, kDelayedE4M3);
+    formats.set(Product::kWeightGradient, Role::kActivation, kDelayedE4M3);
+    formats.set(Product::kInputGradient, Role::kGradient, kDelayedE5M2);
+    formats.set(Product::kWeightGradient, Role::kGradient, kDelayedE4M3);
     formats.set(Product::kForward, Role::kWeight, TensorFormat{Format::kE4M3, Scaling::kCurrent});
     policy_["b"].linear = formats;
     host_.bind(parameters_);

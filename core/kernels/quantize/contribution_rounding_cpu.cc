@@ -1,0 +1,115 @@
+// Rounds the gradient of a lane as it is sent: dst = round(src * scale). 8-bit codes have a power of two as scale for
+// each block of 32, so that only the rounding to the code is inexact: two passes over a block in the nearest cache, the
+// first for its largest finite magnitude. Formats and their rounding: core/quant/narrow_format.h, core/tensor/half.h.
+#include "core/kernels/quantize/args.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/quantize/contribution_rounding_cpu.cc"
+#include "hwy/foreach_target.h"
+
+#include "core/kernels/optimizer/adamw-inl.h"
+#include "core/kernels/quantize/narrow_rounding-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+constexpr int64_t kWordsAtATime = 64;  // a multiple of four vectors
+
+// Calls body(begin, count, words) for pieces of [0, n), in parallel; words: null to round to nearest.
+template <typename Body>
+void for_each_piece(const RoundContributionArgs& args, const Body& body) {
+  parallel_blocks(args.src.numel(), [&](int64_t block, int64_t n) {
+    HWY_ALIGN uint32_t words[kWordsAtATime];
+    for (int64_t begin = block; begin < block + n; begin += kWordsAtATime) {
+      const int64_t count = std::min(kWordsAtATime, block + n - begin);
+      if (!args.step.defined()) {
+        body(begin, count, nullptr);
+        continue;
+      }
+      const auto step = static_cast<uint32_t>(*args.step.data<int32_t>());
+      for (int64_t i = 0; i < count; i += 4 * float_lanes()) {
+        element_words(args.key, args.parameter, step, begin + i, words + i);
+      }
+      body(begin, count, words);
+    }
+  });
+}
+
+class BlockRounding {
+ public:
+  explicit BlockRounding(const RoundContributionArgs& args)
+      : format_(narrow_format(format_of(args.wire))),
+        round_(format_of(args.wire)),
+        src_(args.src.data<float>()),
+        numbers_(args.dst.dtype() == DType::kF32 ? args.dst.data<float>() : nullptr),
+        bytes_(reinterpret_cast<uint8_t*>(args.dst.raw())),
+        first_(args.first),
+        row_numel_(numbers_ != nullptr ? 0 : coded_row_numel(args.dst.dim(1))),
+        scale_(args.scale) {}
+
+  void run(int64_t begin, const uint32_t* words) const {
+    const auto scale = hn::Set(FloatTag(), scale_);
+    auto largest = hn::Zero(IntTag());
+    for_each_vector(kCodeBlock, [&](int64_t i, int64_t) MANTISSA_VECTOR_LAMBDA {
+      const auto bits = magnitude_bits(hn::Mul(load(src_ + begin + i), scale));
+      const auto is_finite = hn::Lt(bits, hn::Set(IntTag(), static_cast<int32_t>(kInfinityBits)));
+      largest = hn::Max(largest, hn::IfThenElseZero(is_finite, bits));
+    });
+    const auto amax = static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(IntTag(), largest)));
+    const E8M0 stored = microscale(amax, format_.max);
+    const auto before = hn::Set(FloatTag(), multiplier_of(stored)), after = hn::Set(FloatTag(), to_float(stored));
+    uint8_t* codes = bytes_;
+    if (numbers_ == nullptr) {
+      const int64_t row = (first_ + begin) / row_numel_, column = (first_ + begin) % row_numel_;
+      codes += row * coded_row_bytes(row_numel_);
+      codes[row_numel_ + column / kCodeBlock] = stored.code;
+      codes += column;
+    }
+    for_each_vector(kCodeBlock, [&](int64_t i, int64_t) MANTISSA_VECTOR_LAMBDA {
+      const auto v = hn::Mul(hn::Mul(load(src_ + begin + i), scale), before);
+      const auto rounded = words == nullptr ? round_(v) : round_.stochastic(v, hn::Load(WordTag(), words + i));
+      if (numbers_ != nullptr) return store(hn::Mul(rounded, after), numbers_ + begin + i);
+      round_.store_codes(rounded, codes + i);
+    });
+  }
+
+ private:
+  NarrowFormat format_;
+  NarrowRounding round_;
+  const float* src_;
+  float* numbers_;  // null: codes are stored
+  uint8_t* bytes_;
+  int64_t first_, row_numel_;
+  float scale_;
+};
+
+void round_contribution_kernel(const RoundContributionArgs& args) {
+  if (is_coded(args.wire)) {
+    const BlockRounding rounding(args);
+    return for_each_piece(args, [&](int64_t begin, int64_t count, const uint32_t* words) {
+      for (int64_t i = 0; i < count; i += kCodeBlock) rounding.run(begin + i, words == nullptr ? nullptr : words + i);
+    });
+  }
+  const auto round_to = [&]<typename T>(T* dst) {
+    const float* const src = args.src.data<float>();
+    for_each_piece(args, [&](int64_t begin, int64_t n, const uint32_t* words) {
+      const auto scale = hn::Set(FloatTag(), args.scale);
+      for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        const auto v = hn::Mul(load(src + begin + i, count), scale);
+        store_stochastically(v, hn::Load(WordTag(), words + i), dst + begin + i, count);
+      });
+    });
+  };
+  args.wire == DType::kBF16 ? round_to(args.dst.data<BFloat16>()) : round_to(args.dst.data<Float16>());
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+MANTISSA_RUN_KERNEL(RoundContributionArgs, round_contribution_kernel)
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE
