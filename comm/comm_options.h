@@ -11,6 +11,10 @@ enum class Sharding : uint8_t { kSharded, kReplicated };
 // Sum of contributions: in fp32, or rounded to the wire dtype after every addition, as native 16-bit reductions do.
 enum class Accumulation : uint8_t { kFp32, kWire };
 
+// How a lane's gradient is rounded to the wire dtype: to nearest, ties to even, or up or down at random so that the
+// mean is the value.
+enum class SenderRounding : uint8_t { kNearest, kStochastic };
+
 // The groups in which sums over ranks are made (exchange_groups.h). kAuto: hierarchical on several nodes of several
 // ranks each, else direct.
 enum class Exchange : uint8_t { kAuto, kDirect, kHierarchical, kHalving };
@@ -25,7 +29,9 @@ constexpr int gradient_prescale_log2(int64_t ranks, int64_t micro_batches) {
 }
 
 struct ReducerConfig {
-  DType wire = DType::kBF16;  // fp64 beside fp64 gradients
+  DType wire = DType::kBF16;  // fp64 beside fp64 gradients; e4m3 and e5m2: codes with block scales
+  SenderRounding rounding = SenderRounding::kNearest;
+  uint64_t seed = 0;  // of stochastic rounding
   Accumulation accumulation = Accumulation::kFp32;
   Sharding sharding = Sharding::kSharded;
   // Contributions arrive 2^prescale_log2 times larger than their share of the mean over the global batch.
@@ -34,6 +40,10 @@ struct ReducerConfig {
 
   // Whether contributions are rounded to the wire dtype. If not, they travel as they are.
   bool rounds() const { return size_bytes(wire) < size_bytes(DType::kF32); }
+  // Whether its sender must round a gradient: receivers that read it in place know neither its words nor its blocks.
+  bool rounds_at_sender() const { return is_coded(wire) || (rounds() && rounding == SenderRounding::kStochastic); }
+  // The dtype of rounded gradients that are not sent.
+  DType rounded() const { return is_coded(wire) ? DType::kF32 : wire; }
 };
 
 // All-gather of updated weights: as stored, or as 8-bit codes (coded_gather.h).

@@ -3,6 +3,7 @@
 #include "comm/reduction_buffers.h"
 #include "core/base/round_up.h"
 #include "core/kernels/reduction/args.h"
+#include "core/quant/coded_rows.h"
 #include "core/quant/dynamic_map.h"
 
 namespace mantissa {
@@ -39,13 +40,17 @@ Tensor row_at(const Tensor& first, int64_t offset) {
 }  // namespace
 
 Corruption corruption_of(CorruptData data, const Segment& segment, int rank, const Digest& expected,
-                         const Digest& found) {
+                         const Digest& found, bool is_coded) {
   const auto [parameter, begin, count, offset] = segment;
   Corruption corruption{
       .data = data, .parameter = parameter, .rank = rank, .begin = begin, .count = count, .part = begin};
-  const int64_t unit = unit_of(data);
-  const ChangedTile changed = changed_tile(expected, found, divide_up(count, unit));
+  const int64_t scales = round_up(count, kDigestTile);  // the first one, as an item
+  const int64_t items = is_coded ? scales + divide_up(count, kCodeBlock) : divide_up(count, unit_of(data));
+  ChangedTile changed = changed_tile(expected, found, items);
   if (changed.begin < 0) return corruption;
+  const bool is_scale = is_coded && changed.begin >= scales;
+  if (is_scale) changed.begin -= scales;
+  const int64_t unit = is_scale ? kCodeBlock : unit_of(data);
   corruption.begin = begin + changed.begin * unit;
   corruption.count = std::min(kDigestTile * unit, count - changed.begin * unit);
   corruption.bit = changed.bit;
@@ -128,6 +133,19 @@ void WireDigests::begin(Stream& stream) {
   has_sums_ = false;
 }
 
+void WireDigests::add_piece(const Piece& piece, const Tensor& part, int64_t begin, const Tensor& record,
+                            Stream& stream) {
+  const int64_t count = piece.segment.count;
+  backend_.run(DigestArgs{.x = part.slice(begin, count), .record = record}, stream);
+  if (!is_coded(part.dtype())) return;
+  has_codes_ = true;
+  const int64_t scale = coded_row_numel(part.numel()) + begin / kCodeBlock;
+  backend_.run(DigestArgs{.x = part.slice(scale, divide_up(count, kCodeBlock)),
+                          .record = record,
+                          .first = round_up(count, kDigestTile)},
+               stream);
+}
+
 void WireDigests::take(Table table, int bucket, const Tensor& whole, std::optional<int> rank, Stream& stream) {
   for_each_piece(bucket, 0, layout_.ranks(), [&](const Piece& piece, int64_t number) {
     if (rank && piece.rank != *rank) return;
@@ -140,12 +158,13 @@ void WireDigests::take(Table table, int bucket, const Tensor& whole, std::option
 void WireDigests::sent(int bucket, size_t index, const Tensor& all, Stream& stream) {
   const Stage& stage = stages_[index];
   const int64_t shard = layout_.bucket(bucket).shard_numel;
+  const int64_t items = all.dim(1) / stage.members;
   for (int64_t slot = 0; slot < all.dim(0); ++slot) {
     for_each_piece(bucket, stage.begin, stage.count, [&](const Piece& piece, int64_t number) {
-      const int64_t begin = slot * all.dim(1) + (piece.shard - stage.begin) * shard + piece.segment.offset;
-      backend_.run(DigestArgs{.x = all.slice(begin, piece.segment.count),
-                              .record = record(kSent, stage.sent + slot * pieces() + number)},
-                   stream);
+      const int64_t member = (piece.shard - stage.begin) / stage.part_count;
+      const int64_t begin = (piece.shard - stage.begin) % stage.part_count * shard + piece.segment.offset;
+      add_piece(piece, all.slice(slot * all.dim(1) + member * items, items), begin,
+                record(kSent, stage.sent + slot * pieces() + number), stream);
     });
   }
 }
@@ -159,9 +178,7 @@ void WireDigests::received(int bucket, size_t index, const SharedRows& rows, int
     for_each_piece(bucket, stage.part_begin, stage.part_count, [&](const Piece& piece, int64_t number) {
       const int64_t begin = (piece.shard - stage.part_begin) * shard + piece.segment.offset;
       const int64_t own = stage.own[static_cast<size_t>(number)];
-      backend_.run(DigestArgs{.x = row.slice(begin, piece.segment.count),
-                              .record = record(kReceived, stage.received + from * stage.own_count + own)},
-                   stream);
+      add_piece(piece, row, begin, record(kReceived, stage.received + from * stage.own_count + own), stream);
     });
   }
 }
@@ -179,9 +196,9 @@ std::vector<Corruption> WireDigests::compare(Stream& stream) {
   const int me = communicator_.rank();
   std::vector<Corruption> found;
   const auto compare = [&](CorruptData data, const Piece& piece, int sender, const Digest& expected,
-                           const Digest& arrived) {
+                           const Digest& arrived, bool is_coded = false) {
     if (expected == arrived) return;
-    found.push_back(corruption_of(data, piece.segment, sender, expected, arrived));
+    found.push_back(corruption_of(data, piece.segment, sender, expected, arrived, is_coded));
     found.back().receiver = me;
   };
   for (int64_t number = 0; number < pieces(); ++number) {
@@ -198,7 +215,8 @@ std::vector<Corruption> WireDigests::compare(Stream& stream) {
         const auto sender = static_cast<int>(me + (member - me / stage.span % stage.members) * stage.span);
         const auto place = static_cast<size_t>(stage.sent + slot * pieces() + number);
         compare(CorruptData::kSentGradient, piece, sender, all[static_cast<size_t>(sender)][place],
-                at(mine, kReceived, stage.received + from * stage.own_count + own));
+                at(mine, kReceived, stage.received + from * stage.own_count + own),
+                has_codes_ && &stage == &stages_[0]);
       }
     }
   }

@@ -34,9 +34,10 @@ struct Corruption {
   uint32_t update = 0;  // the optimizer's update that read corrupted state; 0: no update
 };
 
-// The finding if the digests of these elements of a parameter differ.
+// The finding if the digests of these elements of a parameter differ; is_coded: digests of codes and, behind the last
+// tile of them, of their scales.
 Corruption corruption_of(CorruptData data, const Segment& segment, int rank, const Digest& expected,
-                         const Digest& found);
+                         const Digest& found, bool is_coded = false);
 
 // "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', elements [256, 512) (bit 30)". `hosts` by rank, if any.
 std::string to_text(const Corruption& corruption, const ParameterSet& parameters,
@@ -90,6 +91,8 @@ class WireDigests {
   Tensor record(Table table, int64_t index) const {
     return digests_.slice((begin_[table] + index) * kDigestBytes, kDigestBytes);
   }
+  // Adds the digest of a piece, from element `begin` of `part` on. `part` may be a row of codes.
+  void add_piece(const Piece& piece, const Tensor& part, int64_t begin, const Tensor& record, Stream& stream);
   // Digests of the pieces of a whole bucket, or of one rank's shard.
   void take(Table table, int bucket, const Tensor& whole, std::optional<int> rank, Stream& stream);
   void make_stages(const ExchangeGroups& groups);
@@ -112,7 +115,8 @@ class WireDigests {
   std::vector<Stage> stages_;
   std::array<int64_t, kTables + 1> begin_{};  // of each table, in records
   Tensor zeros_, digests_;
-  bool has_sums_ = false;  // in the last reduction
+  bool has_sums_ = false;   // in the last reduction
+  bool has_codes_ = false;  // in the first stage of it
 };
 
 }  // namespace mantissa

@@ -1,6 +1,5 @@
 #include "comm/gradient_reducer.h"
 
-#include "core/kernels/elementwise/args.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {
@@ -54,8 +53,9 @@ GradientReducer::GradientReducer(FlatBuckets& buckets, const ExchangeGroups& gro
   backend.upload(empty.data(), no_stats_, compute);
 }
 
-void GradientReducer::begin() {
+void GradientReducer::begin(const Tensor& step) {
   MANTISSA_CHECK(!open_, "[gradient_reducer.begin] the last reduction has not been finished");
+  buffers_.rounding().begin(step);
   open_ = true;
   started_ = completed_ = 0;
   lane_ = lanes().begin;
@@ -134,10 +134,11 @@ void GradientReducer::start_stage(int bucket) {
   const ReductionBuffers::Stage& stage = buffers_[bucket].stages[index];
   Communicator& group = *groups_.stages()[index].group;
   const bool in_place = index == 0 && buffers_.in_place();
+  const int64_t n = stage.send.dim(1);
   if (index == 0 && buffers_.rounds_contributions() && !in_place) {
-    backend_.run(CastArgs{.src = buckets_.gradient(bucket), .dst = stage.send, .scale = plan().scale.before}, *stream_);
+    buffers_.rounding().round(bucket, lane_, stage.send.view({group.size(), n / group.size()}), *stream_);
   }
-  const int64_t n = stage.send.dim(1), slots = stage.contributions.rows.dim(0) / group.size();
+  const int64_t slots = stage.contributions.rows.dim(0) / group.size();
   if (digests_) digests_->sent(bucket, index, stage.send.rows(0, slots), *stream_);
   state(bucket).phase = Phase::kExchanging;
   if (in_place) {
@@ -256,8 +257,9 @@ std::vector<Tensor> GradientReducer::as_sent(const Parameter& parameter) {
   }
   sent.push_back(parameter.gradient);
   if (single_lane() || !config_.rounds()) return sent;
-  sent[0] = buffers_.scratch(parameter.gradient.shape());
-  backend_.run(CastArgs{.src = parameter.gradient, .dst = sent[0], .scale = plan().scale.before}, compute_);
+  const Tensor rounded = buffers_.scratch({round_up(parameter.numel(), kCodeBlock)});
+  buffers_.rounding().round_parameter(parameter.index, lane_, rounded, compute_);
+  sent[0] = rounded.slice(0, parameter.numel()).view(parameter.gradient.shape());
   return sent;
 }
 

@@ -35,7 +35,9 @@ class GradientReducer {
   GradientReducer(FlatBuckets& buckets, const ExchangeGroups& groups, Backend& backend, Stream& compute,
                   const ReducerConfig& config);
 
-  void begin();  // Opens a reduction, of this rank's first lane. ContractError if one is open already.
+  // Opens a reduction, of this rank's first lane. step (1) i32 on the device: for stochastic rounding, unchanged until
+  // the next call. ContractError if one is open already.
+  void begin(const Tensor& step = {});
   // Completes a lane and begins the next of `lanes()`: the gradients are read, and the next ones replace them.
   void next_lane();
   // The parameter's gradient is complete on this rank. When the last one of a bucket lands and all earlier buckets have
@@ -59,8 +61,8 @@ class GradientReducer {
   // Started buckets, and complete buckets, of the current or last reduction.
   int started() const { return started_; }
   int completed() const { return completed_; }
-  // A parameter's gradient as this rank sends it: one tensor, or a tensor for each node of the tree. Perhaps in a
-  // buffer of the next call. Between finish() and begin() only.
+  // A parameter's gradient as this rank sends it: one tensor, or a tensor for each node of the tree; of codes, their
+  // numbers. Perhaps in a buffer of the next call. Between finish() and begin() only.
   std::vector<Tensor> as_sent(const Parameter& parameter);
   // With ReducerConfig::wire_digests, after finish(): data that changed between ranks, if several. Collective; blocks.
   std::vector<Corruption> compare_digests() {

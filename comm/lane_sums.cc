@@ -39,15 +39,15 @@ size_t LaneSums::bytes_of(const BucketLayout& layout, const ReducerConfig& confi
     bytes +=
         static_cast<size_t>(tensors_of(lanes) * bucket.numel * size_bytes(dtype_of(wide_of(bucket.dtype), config)));
   }
-  return bytes + (config.rounds() ? static_cast<size_t>(largest_bucket(layout) * size_bytes(config.wire)) : 0);
+  return bytes + (config.rounds() ? static_cast<size_t>(largest_bucket(layout) * size_bytes(config.rounded())) : 0);
 }
 
 LaneSums::LaneSums(const FlatBuckets& buckets, const ExchangeGroups& groups, Backend& backend,
-                   const ReducerConfig& config, float scale)
+                   const ReducerConfig& config, const WireRounding& rounding)
     : buckets_(buckets),
       backend_(backend),
       config_(config),
-      scale_(scale),
+      rounding_(rounding),
       lanes_(groups.all().rank(), groups.all().size(), buckets.layout().lanes()),
       right_(static_cast<size_t>(std::max(0, lanes_.most_level - 1))) {
   constexpr const char* kWhat = "sums of lanes";
@@ -67,7 +67,7 @@ LaneSums::LaneSums(const FlatBuckets& buckets, const ExchangeGroups& groups, Bac
     for (std::vector<Tensor>& level : right_) level.push_back(backend.make_tensor(dtype(bucket), {numel}, kWhat));
   }
   if (!config.rounds()) return;
-  const auto most = static_cast<size_t>(largest_bucket(buckets.layout()) * size_bytes(config.wire));
+  const auto most = static_cast<size_t>(largest_bucket(buckets.layout()) * size_bytes(config.rounded()));
   rounded_ = backend.allocate(most, "a rounded gradient");
 }
 
@@ -86,9 +86,8 @@ void LaneSums::add(int bucket, int64_t lane, Stream& stream) {
   for (; node.end() <= lane; ++slot) node = {node.end(), level_at(node.end(), lanes_.end)};
   Tensor value = buckets_.gradient(bucket);
   if (rounded_) {
-    const Tensor rounded(rounded_, config_.wire, value.shape());
-    backend_.run(CastArgs{.src = value, .dst = rounded, .scale = scale_}, stream);
-    value = rounded;
+    value = Tensor(rounded_, config_.rounded(), value.shape());
+    rounding_.round(bucket, lane, value, stream);
   }
   int64_t inside = lane - node.begin;
   if (inside % 2 == 0) {

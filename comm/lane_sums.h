@@ -5,8 +5,7 @@
 // so on. A left child and its parent share memory, so a node of 2^k lanes takes k - 1 tensors beside its own.
 #pragma once
 
-#include "comm/comm_options.h"
-#include "comm/flat_buckets.h"
+#include "comm/wire_rounding.h"
 #include "core/kernels/reduction/lane_tree.h"
 
 namespace mantissa {
@@ -26,7 +25,7 @@ class LaneSums {
  public:
   // Everything passed by reference must outlive the object. Collective.
   LaneSums(const FlatBuckets& buckets, const ExchangeGroups& groups, Backend& backend, const ReducerConfig& config,
-           float scale);
+           const WireRounding& rounding);
 
   // The dtype of the nodes of a bucket, whose gradients have the given dtype.
   static DType dtype_of(DType gradient, const ReducerConfig& config) {
@@ -49,7 +48,7 @@ class LaneSums {
   const FlatBuckets& buckets_;
   Backend& backend_;
   ReducerConfig config_;
-  float scale_;
+  const WireRounding& rounding_;
   OwnLanes lanes_;
   std::vector<Tensor> nodes_;               // by bucket
   std::vector<std::vector<Tensor>> right_;  // by level - 1 and bucket: right children on the way

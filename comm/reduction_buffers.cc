@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/base/round_up.h"
+#include "core/quant/coded_rows.h"
 
 namespace mantissa {
 namespace {
@@ -10,15 +11,17 @@ namespace {
 constexpr size_t kSlotAlignmentBytes = 64;
 
 std::unique_ptr<LaneSums> make_lane_sums(const FlatBuckets& buckets, const ExchangeGroups& groups, Backend& backend,
-                                         const ReducerConfig& config) {
+                                         const ReducerConfig& config, const WireRounding& rounding) {
   const int lanes = buckets.layout().lanes();
   buckets.require_ranks(groups, "gradient_reducer");
   if (lanes == groups.all().size()) return nullptr;
-  return std::make_unique<LaneSums>(buckets, groups, backend, config, wire_scale(config, lanes).before);
+  return std::make_unique<LaneSums>(buckets, groups, backend, config, rounding);
 }
 
-ContributionPath choose_path(const FlatBuckets& buckets, const ExchangeGroups& groups, const LaneSums* lane_sums) {
+ContributionPath choose_path(const FlatBuckets& buckets, const ExchangeGroups& groups, const ReducerConfig& config,
+                             const LaneSums* lane_sums) {
   const Communicator& first = *groups.stages()[0].group;
+  if (lane_sums == nullptr && config.rounds_at_sender()) return ContributionPath::kExchanged;
   if (first.size() == 1) return lane_sums != nullptr ? ContributionPath::kInPlace : ContributionPath::kExchanged;
   bool shared = true;
   for (int bucket = 0; bucket < buckets.size() && shared; ++bucket) {
@@ -42,9 +45,12 @@ Tensor rows_at(const Tensor& place, const Shape& shape) {
 }  // namespace
 
 WireScale wire_scale(const ReducerConfig& config, int lanes) {
-  MANTISSA_CHECK(is_floating(config.wire), "[wire_plan] the wire dtype must be a floating dtype, got {}", config.wire);
+  MANTISSA_CHECK(is_floating(config.wire) || is_coded(config.wire),
+                 "[wire_plan] the wire dtype must be a floating dtype, e4m3 or e5m2, got {}", config.wire);
+  MANTISSA_CHECK(!is_coded(config.wire) || config.accumulation == Accumulation::kFp32,
+                 "[wire_plan] contributions in {} are summed in fp32 only", config.wire);
   MANTISSA_CHECK(lanes > 0, "[wire_plan] the number of lanes must be positive, got {}", lanes);
-  if (!config.rounds() || lanes == 1) return {};
+  if (!config.rounds() || is_coded(config.wire) || lanes == 1) return {};
   const int to_local_mean = static_cast<int>(std::bit_width(static_cast<unsigned>(lanes))) - 1;
   int headroom = 0;  // log2 of the smallest power of two whose square is at least W
   if (config.accumulation == Accumulation::kWire) {
@@ -79,7 +85,9 @@ WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config, Cont
   const auto bytes_of = [&](size_t stage, const BucketLayout::Bucket& bucket) {
     const bool is_leaf = stage == 0 && !has_lane_sums;
     const DType dtype = is_leaf ? config.wire : LaneSums::dtype_of(wide_of(bucket.dtype), config);
-    return static_cast<size_t>(shapes[stage].slots * (bucket.numel / shapes[stage].divisor) * size_bytes(dtype));
+    const auto [slots, members, divisor] = shapes[stage];
+    return static_cast<size_t>(slots * members * row_items(dtype, bucket.numel / divisor / members) *
+                               size_bytes(dtype));
   };
   size_t largest = 0, all = 0, ordinary = 0;
   for (size_t index = 0; index < plan.slots.size(); ++index) {
@@ -123,8 +131,9 @@ ReductionBuffers::ReductionBuffers(const FlatBuckets& buckets, const ExchangeGro
       groups_(groups),
       backend_(backend),
       config_(config),
-      lane_sums_(make_lane_sums(buckets, groups, backend, config)),
-      path_(choose_path(buckets, groups, lane_sums_.get())),
+      rounding_(buckets, backend, config, wire_scale(config, buckets.layout().lanes()).before),
+      lane_sums_(make_lane_sums(buckets, groups, backend, config, rounding_)),
+      path_(choose_path(buckets, groups, config, lane_sums_.get())),
       plan_(plan_wire(buckets.layout(), config, path_)) {
   constexpr const char* kWireBuffers = "gradient wire buffers";
   Communicator& first = *groups.stages()[0].group;
@@ -156,7 +165,10 @@ ReductionBuffers::Bucket ReductionBuffers::make_bucket(int index) const {
   const int64_t begin = is_sharded ? 0 : flat_.layout().shard_begin(index, groups_.all().rank());
   const Tensor shard = bucket.result.slice(begin, layout.shard_numel);
   Tensor send = lane_sums_ ? lane_sums_->nodes(index) : gradient.view({1, layout.numel});
-  if (slot.send_bytes > 0) send = Tensor(window_, config_.wire, send.shape(), slot.offset_bytes);
+  if (slot.send_bytes > 0) {
+    const int64_t items = static_cast<int64_t>(slot.send_bytes) / size_bytes(config_.wire);
+    send = Tensor(window_, config_.wire, {1, items}, slot.offset_bytes);
+  }
   size_t offset = slot.offset_bytes + slot.send_bytes;
   for (size_t stage = 0; stage < groups_.stages().size(); ++stage) {
     bucket.stages.push_back(make_stage(stage, send, shard, offset));
@@ -174,18 +186,20 @@ ReductionBuffers::Stage ReductionBuffers::make_stage(size_t index, const Tensor&
     offset += tensor.size_bytes();
     return tensor;
   };
-  const int64_t n = send.dim(1), part = n / group.members;
-  Stage stage{.send = send, .slot_stride = n};
+  // Items and numbers of a member's part.
+  const int64_t items = send.dim(1) / group.members, part = row_numel(send.dtype(), items);
+  Stage stage{.send = send, .slot_stride = send.dim(1)};
   if (groups_.stages().size() > 1 || layout.lanes() != layout.ranks()) {
     stage.lanes = {.lanes = layout.lanes(), .ranks = layout.ranks(), .first = group.first, .span = group.span};
   }
-  const Shape rows{stage.lanes.slots(group.members) * group.members, part};
+  const Shape rows{stage.lanes.slots(group.members) * group.members, items};
   if (index > 0 || !in_place()) {
     stage.receive = take(send.dtype(), send.shape());
-    stage.contributions = {.rows = rows_at(stage.receive, rows), .stride = part};
+    stage.contributions = {.rows = rows_at(stage.receive, rows), .stride = items};
   } else {
-    const Tensor mine = send.slice(group.group->rank() * part, part);
-    stage.contributions = group.members == 1 ? SharedRows{.rows = send, .stride = n} : group.group->rows_of_all(mine);
+    const Tensor mine = send.slice(group.group->rank() * items, items);
+    stage.contributions =
+        group.members == 1 ? SharedRows{.rows = send, .stride = items} : group.group->rows_of_all(mine);
     stage.contributions.rows = rows_at(stage.contributions.rows, rows);
   }
   if (index + 1 == groups_.stages().size()) {

@@ -12,7 +12,7 @@
 //   2^floor(log2 W)      for accumulation in fp32: the wire carries the magnitude of a local mean;
 //   2^floor(log2 W) / p  for accumulation on the wire, p the smallest power of two >= sqrt(W), as FSDP2 divides:
 //                        partial sums can then grow by sqrt(W) only;
-//   1                    on a wire of fp32 or fp64,
+//   1                    on a wire of fp32 or fp64, or of 8-bit codes, whose blocks have scales of their own,
 // and the sum by the inverse. ReducerConfig::prescale_log2 is taken out of them as well.
 //
 // Window. It holds the largest bucket, with all its stages, and at least a few of ordinary size. Buckets start in
@@ -29,7 +29,7 @@ namespace mantissa {
 // How a rank gets the others' contributions, in the first stage.
 enum class ContributionPath : uint8_t {
   kExchanged,  // all-to-all
-  kInPlace,    // from memory that the ranks share; gradients are rounded while they are read
+  kInPlace,    // from memory that the ranks share; gradients are rounded while they are read, unless the sender must
 };
 
 struct WireScale {
@@ -72,10 +72,11 @@ class ReductionBuffers {
  public:
   struct Stage {
     // (slots, n), of the members' parts one after the other. In the first stage: the rounded gradient, or the gradient
-    // itself if nothing rounds it; or LaneSums::nodes().
+    // itself if nothing rounds it; or LaneSums::nodes(). Codes are in a row for each part.
     Tensor send{};
     Tensor receive{};  // like `send`; undefined if contributions are read in place
-    // (slots * N, n / N): the members' contributions to this rank's part, the first slot's first.
+    // (slots * N, n / N): the members' contributions to this rank's part, the first slot's first; n counts bytes of
+    // rows of codes.
     SharedRows contributions{};
     int64_t slot_stride = 0;  // from a slot's row to the next slot's, in elements
     LaneGroup lanes{};        // of the members; empty if each is a lane, and there are no others
@@ -94,15 +95,17 @@ class ReductionBuffers {
   LaneSums* lane_sums() { return lane_sums_.get(); }  // null unless some rank has several lanes
   // Whether contributions are rounded when they are sent or read; otherwise LaneSums has rounded gradients.
   bool rounds_contributions() const { return config_.rounds() && lane_sums_ == nullptr; }
+  WireRounding& rounding() { return rounding_; }
   const Bucket& operator[](int bucket) const { return buckets_.at(static_cast<size_t>(bucket)); }
   const WirePlan& plan() const { return plan_; }
   bool in_place() const { return path_ == ContributionPath::kInPlace; }
   ContributionPath path() const { return path_; }
-  // Temporary values in the wire dtype: in the window, if it is large enough.
+  // Temporary rounded values: in the window, if it is large enough.
   Tensor scratch(const Shape& shape) const {
-    const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(config_.wire));
+    const DType dtype = config_.rounded();
+    const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
     const bool fits = window_ != nullptr && window_->bytes() >= bytes;
-    return fits ? Tensor(window_, config_.wire, shape) : backend_.make_tensor(config_.wire, shape, "wire values");
+    return fits ? Tensor(window_, dtype, shape) : backend_.make_tensor(dtype, shape, "wire values");
   }
   size_t bytes() const;  // wire buffers and summed gradients
 
@@ -114,6 +117,7 @@ class ReductionBuffers {
   const ExchangeGroups groups_;
   Backend& backend_;
   ReducerConfig config_;
+  WireRounding rounding_;
   std::unique_ptr<LaneSums> lane_sums_;
   ContributionPath path_;
   WirePlan plan_;

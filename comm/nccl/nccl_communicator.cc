@@ -14,11 +14,9 @@ namespace {
 
 // NCCL adds nothing up, so the type only counts the bytes; counts are in elements of it.
 ncclDataType_t type_of(DType dtype) {
-  constexpr std::pair<DType, ncclDataType_t> kTypes[] = {{DType::kF32, ncclFloat32},
-                                                         {DType::kBF16, ncclBfloat16},
-                                                         {DType::kF16, ncclFloat16},
-                                                         {DType::kI32, ncclInt32},
-                                                         {DType::kU8, ncclUint8}};
+  constexpr std::pair<DType, ncclDataType_t> kTypes[] = {
+      {DType::kF32, ncclFloat32}, {DType::kBF16, ncclBfloat16}, {DType::kF16, ncclFloat16}, {DType::kI32, ncclInt32},
+      {DType::kU8, ncclUint8},    {DType::kE4M3, ncclUint8},    {DType::kE5M2, ncclUint8}};
   for (const auto& [ours, theirs] : kTypes) {
     if (ours == dtype) return theirs;
   }

@@ -79,7 +79,7 @@ class LaneCounts : public testing::ReducerTest {};
 
 TEST_P(LaneCounts, DoNotDependOnTheRanks) {
   for (const int lanes : {2, 3, 4, 6, 7, 8, 13}) {
-    if (lanes <= ranks()) continue;
+    if (lanes < ranks() || (lanes == ranks() && !is_coded(config().wire))) continue;
     std::mutex mutex;
     std::map<std::pair<int, int64_t>, int> holders;
     run([&](Communicator& communicator) {
@@ -105,6 +105,7 @@ TEST_P(LaneCounts, DoNotDependOnTheRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Wires, LaneCounts, testing::reducer_cases());
+INSTANTIATE_TEST_SUITE_P(Codes, LaneCounts, testing::coded_cases());
 
 // Reductions and updates in stages give the bits of a single stage, for as many lanes as ranks and for more.
 struct StagesCase {
@@ -170,35 +171,107 @@ TEST_P(Stages, GiveTheBitsOfOneStage) {
   }
 }
 
+const auto kStagesCases = ::testing::ValuesIn(std::vector<StagesCase>{{{4}, 4},
+                                                                      {{2, 2}, 4},
+                                                                      {{2, 2, 2}, 8},
+                                                                      {{4, 2}, 8},
+                                                                      {{3, 2}, 6},
+                                                                      {{2, 3}, 6},
+                                                                      {{2, 2}, 8},
+                                                                      {{2, 2}, 7},
+                                                                      {{3, 2}, 13},
+                                                                      {{2, 3}, 9}});
 INSTANTIATE_TEST_SUITE_P(Exchanges, Stages,
-                         ::testing::Combine(::testing::ValuesIn(std::vector<StagesCase>{{{4}, 4},
-                                                                                        {{2, 2}, 4},
-                                                                                        {{2, 2, 2}, 8},
-                                                                                        {{4, 2}, 8},
-                                                                                        {{3, 2}, 6},
-                                                                                        {{2, 3}, 6},
-                                                                                        {{2, 2}, 8},
-                                                                                        {{2, 2}, 7},
-                                                                                        {{3, 2}, 13},
-                                                                                        {{2, 3}, 9}}),
-                                            ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                         ::testing::Combine(kStagesCases, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                                             ::testing::Values(Accumulation::kFp32, Accumulation::kWire),
                                             ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(ExchangesOfCodes, Stages,
+                         ::testing::Combine(kStagesCases, ::testing::Values(DType::kE4M3, DType::kE5M2),
+                                            ::testing::Values(Accumulation::kFp32), ::testing::Bool()));
+
+// Random words belong to lanes and elements of parameters: no exchange and no number of ranks changes a bit.
+TEST(StochasticRounding, GivesTheSameBitsByEveryExchange) {
+  for (const DType wire : {DType::kBF16, DType::kF16, DType::kE4M3, DType::kE5M2}) {
+    ReducerConfig config{.wire = wire, .rounding = SenderRounding::kStochastic, .seed = 7};
+    const Reduced expected = reduce({1}, 4, config, false);
+    for (const bool shares_memory : {false, true}) {
+      for (const std::vector<int>& stages : {std::vector{2}, std::vector{3}, std::vector{4}, std::vector{2, 2}}) {
+        for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+          config.sharding = sharding;
+          const Reduced found = reduce(stages, 4, config, shares_memory);
+          EXPECT_TRUE(found.sums == expected.sums) << name(wire);
+          EXPECT_TRUE(found.weights == expected.weights) << name(wire);
+        }
+      }
+    }
+    config.seed = 8;
+    EXPECT_FALSE(reduce({1}, 4, config, false).sums == expected.sums) << "the seed has an effect";
+    config.rounding = SenderRounding::kNearest;
+    EXPECT_FALSE(reduce({1}, 4, config, false).sums == expected.sums);
+  }
+}
+
+// Steps and lanes have words of their own: with the same gradient in each, the mean of many sums is that gradient.
+TEST(StochasticRounding, HasNoBiasOverStepsAndLanes) {
+  for (const DType wire : {DType::kBF16, DType::kE4M3, DType::kE5M2}) {
+    constexpr int kLanes = 4, kSteps = 100;
+    run_ranks(2, [&](Communicator& communicator) {
+      TrainingRank rank(communicator, {.wire = wire, .rounding = SenderRounding::kStochastic}, DType::kBF16,
+                        testing::kToyCapacityBytes, {}, kLanes);
+      const auto gradient = [](int, int p, int64_t i) { return toy_gradient(0, p, i); };
+      std::map<std::pair<int, int64_t>, std::pair<double, double>> sums;  // of errors and their squares
+      for (int step = 0; step < kSteps; ++step) {
+        rank.reduce(gradient);
+        rank.for_each_result([&](int p, int64_t i, float sum) {
+          const double error = static_cast<double>(sum) - kLanes * static_cast<double>(gradient(0, p, i));
+          sums[{p, i}].first += error;
+          sums[{p, i}].second += error * error;
+        });
+      }
+      double errors = 0.0, squares = 0.0;
+      int64_t far = 0;
+      for (const auto& [place, of] : sums) {
+        errors += of.first, squares += of.second;
+        far += std::abs(of.first) > 4.5 * std::sqrt(of.second);  // if steps had the same words, by 10
+      }
+      EXPECT_LT(std::abs(errors), 4.0 * std::sqrt(squares)) << name(wire);  // squares: the variance of their sum
+      EXPECT_LT(far, std::ssize(sums) / 50) << name(wire);  // values next to a number are rarely rounded away from it
+      // Lanes with the same words would give a multiple of one rounded gradient.
+      int64_t mixed = 0;
+      rank.for_each_result([&](int, int64_t, float sum) {
+        mixed += wire == DType::kBF16 && testing::round_to(wire, sum / kLanes) != sum / kLanes;
+      });
+      EXPECT_EQ(mixed > 0, wire == DType::kBF16);
+    });
+  }
+}
+
+TEST(StochasticRounding, NeedsTheNumberOfTheStep) {
+  run_ranks(1, [](Communicator& communicator) {
+    TrainingRank rank(communicator, {.rounding = SenderRounding::kStochastic});
+    EXPECT_THROW(rank.reducer->begin(), ContractError);
+  });
+}
 
 // The search for a non-finite gradient, whatever the window has room for.
 TEST(ExchangeGroups, ANonFiniteGradientIsFoundInStages) {
-  for (const bool shares_memory : {false, true}) {
+  for (const auto& [shares_memory, wire] : {std::pair{false, DType::kBF16},
+                                            {true, DType::kBF16},
+                                            {false, DType::kE4M3},
+                                            {true, DType::kE4M3},
+                                            {true, DType::kE5M2}}) {
     for (const int lanes : {10, 20}) {
-      run_ranks(10, [&](Communicator& local) {
+      const bool in_place = shares_memory && (lanes > 10 || wire == DType::kBF16);
+      run_ranks(10, [&, shares_memory = shares_memory, wire = wire](Communicator& local) {
         std::optional<testing::NodeCommunicator> node;
         if (shares_memory) node.emplace(local);
         const ExchangeGroups groups(node ? *node : local, {5, 2});
-        TrainingRank rank(groups, {}, DType::kBF16, testing::kToyCapacityBytes, {}, lanes);
+        TrainingRank rank(groups, {.wire = wire}, DType::kBF16, testing::kToyCapacityBytes, {}, lanes);
         VerdictReduction verdicts(groups, *rank.backend, *rank.stream);
         rank.reduce([&](int lane, int p, int64_t i) {
           return p == 0 && i == 6400 && lane == lanes - 1 ? std::numeric_limits<float>::infinity() : 1.0f;
         });
-        EXPECT_EQ(rank.reducer->path(), shares_memory ? ContributionPath::kInPlace : ContributionPath::kExchanged);
+        EXPECT_EQ(rank.reducer->path(), in_place ? ContributionPath::kInPlace : ContributionPath::kExchanged);
         const Verdict verdict = rank.verdict_of(verdicts, 0.0f);
         EXPECT_FALSE(verdict.gradients_finite);
         const Offender offender = verdicts.find_offender(verdict, *rank.reducer, *rank.buckets);
@@ -225,11 +298,12 @@ class CorruptedStage final : public ForwardingCommunicator {
 };
 
 TEST(ExchangeGroups, DigestsFindWhatChangesInEveryStage) {
-  for (int stage = 0; stage < 2; ++stage) {
-    run_ranks(4, [&](Communicator& all) {
+  for (const auto& [stage, dtype] :
+       {std::pair{0, DType::kBF16}, {1, DType::kBF16}, {0, DType::kE4M3}, {1, DType::kE4M3}}) {
+    run_ranks(4, [&, stage = stage, dtype = dtype](Communicator& all) {
       CorruptedStage wire(all, all.rank() == 2 ? stage : -1);
       const ExchangeGroups groups(wire, {2, 2});
-      TrainingRank rank(groups, {.wire_digests = Digests::kOn});
+      TrainingRank rank(groups, {.wire = dtype, .wire_digests = Digests::kOn});
       rank.reduce();
       const std::vector<Corruption> found = rank.reducer->compare_digests();
       ASSERT_EQ(found.size(), 1u) << "stage " << stage;

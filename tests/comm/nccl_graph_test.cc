@@ -283,7 +283,7 @@ class CapturedTraining : public ::testing::TestWithParam<WeightRounding> {};
 
 TEST_P(CapturedTraining, GivesEveryBitOfEagerTraining) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // all ranks share the one emulated GPU
-  for (const DType wire : {DType::kF32, DType::kBF16}) {
+  for (const DType wire : {DType::kF32, DType::kBF16, DType::kE4M3}) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       const ReducerConfig config{.wire = wire, .sharding = sharding};
       const auto eager = weights_after(Mode::kEager, 2, config, GetParam()),

@@ -60,12 +60,36 @@ inline float round_to(DType dtype, float value) {
   return dispatch(dtype, [&]<typename T>() { return to_float(from_float<T>(value)); });
 }
 
+// The number of the 8-bit code of an element, by the definition: a block is 32 elements of the parameter.
+inline float coded(DType wire, const GradientFunction& gradient, int lane, int parameter, int64_t element) {
+  static const std::vector<int64_t> numels = [] {
+    ParameterSet toy;
+    add_toy_parameters(toy);
+    std::vector<int64_t> counts;
+    for (int i = 0; i < toy.size(); ++i) counts.push_back(toy[i].numel());
+    return counts;
+  }();
+  const Format format = format_of(wire);
+  const int64_t begin = element / 32 * 32, end = std::min(begin + 32, numels[static_cast<size_t>(parameter)]);
+  double amax = 0.0;
+  for (int64_t i = begin; i < end; ++i) {
+    amax = std::max(amax, std::abs(static_cast<double>(gradient(lane, parameter, i))));
+  }
+  int exponent = std::max(-127, std::ilogb(amax) - 20);
+  while (amax > std::ldexp(info(format).max, exponent)) ++exponent;
+  const float scaled = std::ldexp(gradient(lane, parameter, element), -exponent);
+  return std::ldexp(quantize(format, scaled, Saturation::kNo), exponent);
+}
+
 // The definition of a reduction, for one element.
 inline float expected_sum(const ReducerConfig& config, int lanes, int parameter, int64_t element,
                           const GradientFunction& gradient = toy_gradient) {
   if (lanes == 1) return gradient(0, parameter, element);
   const WireScale scale = wire_scale(config, lanes);
-  const auto leaf = [&](int lane) { return round_to(config.wire, gradient(lane, parameter, element) * scale.before); };
+  const auto leaf = [&](int lane) {
+    return is_coded(config.wire) ? coded(config.wire, gradient, lane, parameter, element)
+                                 : round_to(config.wire, gradient(lane, parameter, element) * scale.before);
+  };
   const auto round = [&](float sum) {
     return config.accumulation == Accumulation::kWire ? round_to(config.wire, sum) : sum;
   };
@@ -89,6 +113,13 @@ class ReducerTest : public ::testing::TestWithParam<std::tuple<int, DType, Accum
     });
   }
 };
+
+inline auto coded_cases() {
+  return ::testing::Combine(::testing::Values(1, 2, 3, 4, 5), ::testing::Values(DType::kE4M3, DType::kE5M2),
+                            ::testing::Values(Accumulation::kFp32),
+                            ::testing::Values(Sharding::kSharded, Sharding::kReplicated),
+                            ::testing::Values(ContributionPath::kExchanged, ContributionPath::kInPlace));
+}
 
 inline auto reducer_cases() {
   return ::testing::Combine(::testing::Values(1, 2, 3, 4, 5), ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),

@@ -79,6 +79,7 @@ struct TrainingRank {
                     .gradients = true,
                     .weights = config.sharding == Sharding::kSharded && groups.stages().size() == 1});
     reducer = std::make_unique<GradientReducer>(*buckets, groups, *backend, *stream, config);
+    step_number = backend->make_tensor(DType::kI32, {1}, "step number");
   }
 
   // Stands in for the backward pass of one parameter. With as many lanes as ranks, a rank is a lane.
@@ -94,7 +95,8 @@ struct TrainingRank {
   // A whole reduction; parameters become ready in reverse order of use.
   void reduce(const GradientFunction& gradient = toy_gradient) {
     parameters.forget_gradients();
-    reducer->begin();
+    ++*step_number.data<int32_t>();
+    reducer->begin(step_number);
     const OwnLanes lanes = reducer->lanes();
     for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) {
       if (lane > lanes.begin) reducer->next_lane();
@@ -148,6 +150,7 @@ struct TrainingRank {
   ParameterSet parameters;
   std::unique_ptr<FlatBuckets> buckets;
   std::unique_ptr<GradientReducer> reducer;
+  Tensor step_number;  // of reduce(), from 1
 };
 
 constexpr uint64_t kSeed = 11;

@@ -10,7 +10,7 @@ namespace {
 class WireCorruptionTest : public CorruptionTest {};
 
 TEST_P(WireCorruptionTest, EveryBitOfGradientsOnTheWireIsWatched) {
-  for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3, DType::kE5M2}) {
     on_ranks(
         kOptions,
         [&](WatchedRank& rank) {
@@ -38,6 +38,33 @@ TEST_P(WireCorruptionTest, EveryBitOfGradientsOnTheWireIsWatched) {
         },
         wire);
   }
+}
+
+TEST_P(WireCorruptionTest, EveryBitOfTheScalesOfCodesIsWatched) {
+  on_ranks(
+      kOptions,
+      [&](WatchedRank& rank) {
+        const BucketLayout& layout = rank.state->buckets.layout();
+        const int receiver = ranks() - 1;
+        const Segment first = layout.shard_segments(0, receiver).at(0);
+        for (int bit = 0; bit < 8; ++bit) {
+          const int64_t block = bit % divide_up(first.count, kCodeBlock);
+          if (rank.wires.rank() == receiver) {
+            rank.wires.on_all_to_all = [&](const Tensor& rows) {
+              flip_bit(rows, layout.bucket(0).shard_numel + block, bit);  // of rank 0
+            };
+          }
+          rank.reduce(gradient_of(bit));
+          const std::vector<Corruption> found = rank.state->reducer.compare_digests();
+          ASSERT_EQ(found.size(), 1u) << found_text(found, rank.parameters);
+          EXPECT_EQ(found[0].rank, 0);
+          EXPECT_EQ(found[0].parameter, first.parameter);
+          EXPECT_EQ(found[0].bit, bit);
+          EXPECT_LE(found[0].begin, first.begin + block * kCodeBlock);
+          EXPECT_GE(found[0].begin + found[0].count, std::min((block + 1) * kCodeBlock, first.count) + first.begin);
+        }
+      },
+      DType::kE4M3);
 }
 
 TEST_P(WireCorruptionTest, SumsForReplicasAreWatched) {

@@ -133,6 +133,8 @@ TEST(WirePlan, TheWindowHoldsTheLargestBucketAndIsNoLargerThanAllOfThem) {
   large.add("large", {100'000}, {});
   const BucketLayout layout(large, 2, 4096);
   EXPECT_EQ(plan_wire(layout, {.wire = DType::kBF16}).window_bytes, 2u * 2u * 100'096u);  // 782 * 128, send and receive
+  // Codes: a row for each rank, of 50'048 codes and 1564 scales, which are padded to 1600.
+  EXPECT_EQ(plan_wire(layout, {.wire = DType::kE4M3}).window_bytes, 2u * 2u * (50'048u + 1600u));
   small.add("small", {64}, {});
   EXPECT_EQ(plan_wire(BucketLayout(small, 2), {.wire = DType::kBF16}).window_bytes, 2u * 2u * 128u);
 }
