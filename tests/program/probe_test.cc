@@ -97,6 +97,20 @@ TEST_P(ProbesOnRanks, FindEveryRoleInTheStepsThatAreDue) {
   }
 }
 
+// Codes have a scale for each block: their losses are those of mxfp8, of every element of the parameter.
+TEST(Probes, KnowTheCodesOfGradientsBetweenRanks) {
+  const ThreadedRun run("probes_codes");
+  run.train(2, with_probes({"train.stop_at_step=4", "comm.wire_dtype=e4m3"}));
+  const ProbeRows file = probes_of(run);
+  for (const auto& [parameter, format] : column_of(file, file.texts("format"), 4, "wire")) {
+    EXPECT_EQ(format, "mxfp8:e4m3") << parameter;
+  }
+  for (const auto& [parameter, snr] : column_of(file, file.reals("snr_db"), 4, "wire")) {
+    EXPECT_GT(snr, 25.0f) << parameter << ": 4 bits of 32 neighbours";
+    EXPECT_LT(snr, 45.0f) << parameter;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(OneAndTwo, ProbesOnRanks, ::testing::Values(1, 2));
 
 TEST(Probes, ArePrintedAsCommaSeparatedValues) {

@@ -28,6 +28,8 @@ constexpr Name<ClipOptions::Kind> kClip[] = {{"none", ClipOptions::Kind::kOff},
                                              {"adaptive", ClipOptions::Kind::kAdaptive}};
 constexpr Name<WeightRounding> kRounding[] = {{"nearest", WeightRounding::kNearest},
                                               {"stochastic", WeightRounding::kStochastic}};
+constexpr Name<SenderRounding> kWireRounding[] = {{"nearest", SenderRounding::kNearest},
+                                                  {"stochastic", SenderRounding::kStochastic}};
 constexpr Name<AttentionChoice> kAttention[] = {
     {"auto", AttentionChoice::kAuto}, {"own", AttentionChoice::kOwn}, {"cudnn", AttentionChoice::kCudnn}};
 constexpr Name<GemmSelection> kGemmSelection[] = {{"timed", GemmSelection::kTimed},
@@ -209,7 +211,8 @@ void bind_scaler(ConfigVisitor& v, ScalerSettings& c) {
 
 void bind_comm(ConfigVisitor& v, CommConfig& c) {
   v.scalar("backend", text_field(c.backend));
-  v.scalar("wire_dtype", choice_field(c.reducer.wire, names::kFloat));
+  v.scalar("wire_dtype", choice_field(c.reducer.wire, names::kWireDType));
+  v.scalar("wire_rounding", choice_field(c.reducer.rounding, names::kWireRounding));
   v.scalar("accumulate", choice_field(c.reducer.accumulation, names::kAccumulation));
   v.scalar("exchange", choice_field(c.exchange, names::kExchange));
   v.scalar("gather", choice_field(c.gather, names::kGather));

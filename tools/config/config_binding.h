@@ -44,6 +44,11 @@ template <typename Enum>
 using Name = std::pair<std::string_view, Enum>;
 
 inline constexpr Name<DType> kFloat[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
+inline constexpr Name<DType> kWireDType[] = {{"fp32", DType::kF32},
+                                             {"bf16", DType::kBF16},
+                                             {"fp16", DType::kF16},
+                                             {"e4m3", DType::kE4M3},
+                                             {"e5m2", DType::kE5M2}};
 inline constexpr Name<DType> kCompute[] = {
     {"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}, {"fp64", DType::kF64}};
 inline constexpr Name<MomentFormat> kFirstMoment[] = {

@@ -254,6 +254,13 @@ void check_scaler(const Config& c, Problems& p) {
               p.setting("scaler.max_scale"));
 }
 
+void check_comm(const Config& c, Problems& p) {
+  p.refuse_if(is_coded(c.comm.reducer.wire) && c.comm.reducer.accumulation == Accumulation::kWire,
+              "{} rounds sums to the wire dtype, but {} means codes with block scales, whose sums are fp32; give "
+              "comm.accumulate=fp32",
+              p.setting("comm.accumulate"), p.setting("comm.wire_dtype"));
+}
+
 void check_integrity(const Config& c, Problems& p) {
   p.refuse_if(c.integrity.replay_interval > 0 && c.integrity.interval == 0,
               "{} compares digests, which {} leaves out; give an interval > 0", p.setting("integrity.replay_interval"),
@@ -332,6 +339,7 @@ void validate(const Config& c, const ConfigOrigins& origins) {
   check_precision(c, problems);
   check_fp64(c, problems);
   check_scaler(c, problems);
+  check_comm(c, problems);
   check_integrity(c, problems);
   check_injection(c, problems);
   problems.throw_if_any();

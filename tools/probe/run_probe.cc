@@ -21,6 +21,7 @@ GradientProbe::GradientProbe(FlatBuckets& buckets, GradientReducer& reducer, Com
       stream_(stream),
       summed_(backend, buckets.parameters().size(), "probe: summed gradients"),
       sent_(backend, buckets.parameters().size(), "probe: sent gradients"),
+      losses_(backend, buckets.parameters().size(), "probe: losses of codes"),
       errors_(backend, buckets.parameters().size(), "probe: errors of the sum") {
   if (!rounds()) return;
   int64_t largest = 0;
@@ -42,12 +43,19 @@ Tensor GradientProbe::exact_sum(int bucket) {
 void GradientProbe::measure() {
   summed_.clear(backend_, stream_);
   if (rounds()) {
+    const DType wire = reducer_.config().wire;
     sent_.clear(backend_, stream_);
+    losses_.clear(backend_, stream_);
     errors_.clear(backend_, stream_);
     for (int index = 0; index < buckets_.parameters().size(); ++index) {
       const Parameter& parameter = buckets_.parameters()[index];
       if (!parameter.is_trainable) continue;
       backend_.run(ExponentHistogramArgs{.x = parameter.gradient, .record = sent_[index]}, stream_);
+      if (!is_coded(wire)) continue;
+      backend_.run(RoundingLossesArgs{.src = parameter.gradient.view({1, parameter.numel()}),
+                                      .format = {format_of(wire), Scaling::kMicro},
+                                      .record = losses_[index]},
+                   stream_);
     }
   }
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
@@ -68,6 +76,7 @@ void GradientProbe::measure() {
 std::vector<ProbeRow> GradientProbe::rows() {
   std::vector<ProbeRow> rows;
   const auto summed = summed_.read(backend_, stream_), sent = sent_.read(backend_, stream_);
+  const auto losses = losses_.read(backend_, stream_);
   const auto errors = errors_.read(backend_, stream_);
   const DType wire = reducer_.config().wire;
   const float before = reducer_.plan().scale.before;
@@ -82,10 +91,11 @@ std::vector<ProbeRow> GradientProbe::rows() {
     rows.push_back(row);
     if (!rounds()) continue;
     row.role = probe_role::kWire;
-    row.format = name(wire);
+    row.format = is_coded(wire) ? name(TensorFormat{format_of(wire), Scaling::kMicro}) : std::string(name(wire));
     row.scale = before;
     row.histogram = sent[i];
-    row.losses = format_losses(row.histogram, format_of(wire), std::ilogb(before));  // a power of two
+    row.losses = is_coded(wire) ? losses[i]
+                                : format_losses(row.histogram, format_of(wire), std::ilogb(before));  // a power of two
     row.error = errors[i];
     rows.push_back(std::move(row));
   }

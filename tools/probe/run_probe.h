@@ -114,6 +114,7 @@ class GradientProbe {
   Backend& backend_;
   Stream& stream_;
   DeviceRecords<ExponentHistogram> summed_, sent_;
+  DeviceRecords<FormatLosses> losses_;  // of 8-bit codes
   DeviceRecords<ErrorSums> errors_;
   Tensor received_, exact_;  // fp32, of the largest bucket and of its shard
 };

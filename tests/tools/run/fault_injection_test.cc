@@ -128,10 +128,11 @@ TEST(FaultInjection, ReachesEveryTarget) {
 
 TEST(FaultInjection, ChangesWhatLeavesARank) {
   const SmallRun run("flip_wire");
-  for (const char* wire : {"bf16", "fp32"}) {
+  for (const auto& [wire, bit] : {std::pair("bf16", 14), std::pair("fp32", 14), std::pair("e4m3", 6)}) {
     const std::string setting = std::string("comm.wire_dtype=") + wire;
     const Ranks without = train_ranks(run, 2, 2, {setting});
-    const Ranks flipped = train_ranks(run, 2, 2, {setting, flip("target: wire, rank: 1, element: 5, bit: 14")});
+    const Ranks flipped =
+        train_ranks(run, 2, 2, {setting, flip(fmt::format("target: wire, rank: 1, element: 5, bit: {}", bit))});
     ASSERT_EQ(flipped.error, "");
     EXPECT_EQ(without.reports[0].grad_norm, flipped.reports[0].grad_norm);
     EXPECT_NE(without.reports[1].grad_norm, flipped.reports[1].grad_norm) << wire;

@@ -77,7 +77,7 @@ void fill_operand(Backend& backend, const KernelCall& call, const Operand& opera
   } else if (operand.dtype == DType::kU8 && call.op == "adamw" && operand.bytes() == sizeof(UpdateControl)) {
     const UpdateControl control{.learning_rate = 1e-4f, .update = 1};
     backend.upload(&control, memory.slice(0, sizeof(control)), stream);
-  } else if (operand.dtype == DType::kU8) {
+  } else if (operand.dtype == DType::kU8 || is_coded(operand.dtype)) {
     const uint32_t codes = call.op == "gemm" || call.op == "from_codes" ? kLargestCode + 1 : 1;  // else a zero record
     fill_with<uint8_t>(backend, memory, stream, [&](uint32_t word) { return static_cast<uint8_t>(word % codes); });
   } else {

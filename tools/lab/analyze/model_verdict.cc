@@ -70,7 +70,7 @@ std::string in_e5m2(Scaling scaling) {
 }
 
 std::string wire_in_more(const FormatInUse& format) {
-  return fmt::format("Gradients between ranks in {}fp32 (comm.wire_dtype)", format.number == "fp16" ? "bf16 or " : "");
+  return fmt::format("Gradients between ranks in {}fp32 (comm.wire_dtype)", format.number == "bf16" ? "" : "bf16 or ");
 }
 
 std::string larger_loss_scale(const Config& config) {

@@ -66,6 +66,7 @@ Config from_file(const Config& given, const std::string& path) {
   own.master = from.master;
   own.weight_rounding = from.weight_rounding;
   config.comm.reducer.wire = file.comm.reducer.wire;
+  config.comm.reducer.rounding = file.comm.reducer.rounding;
   config.comm.gather = file.comm.gather;
   settle(config);
   return config;

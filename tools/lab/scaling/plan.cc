@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/base/check.h"
+#include "core/quant/coded_rows.h"
 #include "tools/lab/advise/advice.h"
 #include "tools/train/step/memory_prediction.h"
 
@@ -80,7 +81,9 @@ Scenario scenario_of(const Config& config, const PlanOptions& options, int gpus)
                     .software = find_software("mantissa"),
                     .network = options.network};
   scenario.work.products = products_of(config, scenario.card);
-  scenario.setup.wire_bytes = static_cast<double>(size_bytes(config.wire()));
+  // Codes have a byte of scale for each block.
+  scenario.setup.wire_bytes = static_cast<double>(size_bytes(config.wire())) +
+                              (is_coded(config.wire()) ? 1.0 / static_cast<double>(kCodeBlock) : 0.0);
   const bool has_half_weights =
       size_bytes(config.precision.compute) == 2 && config.precision.weights == WorkingWeights::kLow;
   scenario.setup.weight_bytes = config.comm.gather == WeightGather::kF8 ? 1.0 : has_half_weights ? 2.0 : 4.0;

@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/quant/coded_rows.h"
 #include "tools/run/guard/black_box.h"
 
 namespace mantissa {
@@ -189,9 +190,10 @@ void FaultInjection::before_exchange(const Tensor& sent, Stream& stream) {
     if (!leaves) continue;
     if (!sent.defined()) {
       change(fault, parameter.gradient.slice(plan.element, 1), stream);
-    } else if (sent.numel() == layout.bucket(bucket).numel) {
+    } else if (const int64_t part = layout.bucket(bucket).numel / sent.dim(0);  // of each receiver
+               sent.dim(1) == row_items(sent.dtype(), part)) {
       const int64_t offset = layout.flat_index(parameter.index, plan.element) - layout.bucket(bucket).flat_begin;
-      change(fault, sent.view(Shape{sent.numel()}).slice(offset, 1), stream);
+      change(fault, sent.rows(offset / part, 1).view({sent.dim(1)}).slice(offset % part, 1), stream);
     }
     fault.struck->is_done = fault.struck->is_done || fault.struck->is_noted;
   }

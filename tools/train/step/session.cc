@@ -22,6 +22,7 @@ ReducerConfig reducer_config(const Config& config, int ranks) {
   const int lanes = config.train.lanes_of(ranks);
   ReducerConfig reducer = config.comm.reducer;
   reducer.wire = config.wire();
+  reducer.seed = config.train.seed;
   if (config.integrity.wire) reducer.wire_digests = Digests::kOn;
   reducer.prescale_log2 = gradient_prescale_log2(lanes, config.train.global_batch / (config.train.micro_batch * lanes));
   return reducer;
@@ -35,7 +36,8 @@ SentBuckets sent_buckets(const Config& config, const ExchangeGroups& groups) {
   const bool in_place = first.size() > 1 && first.local_size() == first.size() && first.shares_node_memory() &&
                         computes_on_host(config.device, groups.all().local_rank());
   return {.communicator = &first,
-          .gradients = (in_place || !reducer.rounds()) && config.train.lanes_of(ranks) == ranks,
+          .gradients =
+              ((in_place && !reducer.rounds_at_sender()) || !reducer.rounds()) && config.train.lanes_of(ranks) == ranks,
           .weights = in_place && groups.stages().size() == 1 && reducer.sharding == Sharding::kSharded};
 }
 

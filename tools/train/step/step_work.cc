@@ -126,7 +126,7 @@ void StepWork::run(const PassOptions& passes) {
     const bool is_last = index + 1 == first_samples_.size();
     if (of_lane == 0 && !is_first_lane) reducer_.next_lane();
     if (of_lane + 1 == micro_batches_) {  // the gradients of the lane are complete: reduce them as they land
-      if (is_first_lane) reducer_.begin();
+      if (is_first_lane) reducer_.begin(step_number_);
       options.gradient_ready = [this, is_last](Parameter& parameter) {
         if (is_last) faults_.on_gradient(step_, parameter);
         reducer_.ready(parameter);

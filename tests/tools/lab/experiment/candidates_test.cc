@@ -149,7 +149,8 @@ TEST(Candidates, APlanIsThePrecisionOfAFile) {
 // Formats that `advise` plans besides layers belong to the plan. Nothing else of the file does.
 TEST(Candidates, APlanBringsItsFormatsOfStateAndWire) {
   const std::vector<std::string> formats = {"optimizer.first_moment=8bit", "optimizer.second_moment=bf16_stochastic",
-                                            "optimizer.master=kahan", "comm.wire_dtype=fp32"};
+                                            "optimizer.master=kahan", "comm.wire_dtype=e5m2",
+                                            "comm.wire_rounding=stochastic"};
   std::vector<std::string> whole = formats;
   whole.insert(whole.end(), {"train.steps=7", "optimizer.lr=0.5", "precision.rules=[{match: head, format: fp32}]"});
   const TempFolder folder;

@@ -153,11 +153,11 @@ std::vector<PlannedPlace> planned_shared(const Config& config, DType low, const 
   if (decides(kWire) && ranks > 1) {
     const DType wire = config.comm.reducer.wire;
     std::vector<DType> dtypes = {DType::kF32};
-    for (const DType dtype : {DType::kF16, DType::kBF16}) {  // fp16 has the finer steps
+    for (const DType dtype : {DType::kF16, DType::kBF16, DType::kE4M3, DType::kE5M2}) {  // from the finest steps on
       if (dtype == low || dtype == wire) dtypes.push_back(dtype);
     }
     places.push_back(shared_place(
-        "comm.wire_dtype", names::kFloat, dtypes, config, [](auto& of) -> auto& { return of.comm.reducer.wire; }));
+        "comm.wire_dtype", names::kWireDType, dtypes, config, [](auto& of) -> auto& { return of.comm.reducer.wire; }));
   }
   return places;
 }
