@@ -151,9 +151,11 @@ struct CommConfig {
   ReducerConfig reducer;
   Exchange exchange = Exchange::kAuto;
   WeightGather gather = WeightGather::kWorking;
-  double bucket_mib = 4.0;  // of fp32 gradients
+  double bucket_mib = 0.0;  // of fp32 gradients; 0: auto
 
-  int64_t bucket_bytes() const { return static_cast<int64_t>(bucket_mib * 1024 * 1024); }
+  // Auto does not depend on ranks, since norms are added up by bucket: they would change where ranks do.
+  double bucket_mib_on(bool host) const { return bucket_mib > 0.0 ? bucket_mib : host ? 4.0 : 64.0; }
+  int64_t bucket_bytes(bool on_host) const { return static_cast<int64_t>(bucket_mib_on(on_host) * 1024 * 1024); }
 };
 
 struct CheckpointConfig {

@@ -216,7 +216,7 @@ void bind_comm(ConfigVisitor& v, CommConfig& c) {
   v.scalar("accumulate", choice_field(c.reducer.accumulation, names::kAccumulation));
   v.scalar("exchange", choice_field(c.exchange, names::kExchange));
   v.scalar("gather", choice_field(c.gather, names::kGather));
-  v.scalar("bucket_mib", real_field(c.bucket_mib, {.min = kMinBucketMib, .max = 65536.0}));
+  v.scalar("bucket_mib", auto_or(c.bucket_mib, real_field(c.bucket_mib, {.min = kMinBucketMib, .max = 65536.0})));
 }
 
 void bind_checkpoint(ConfigVisitor& v, CheckpointConfig& c) {

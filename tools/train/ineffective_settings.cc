@@ -129,7 +129,7 @@ std::string why_no_codes(const Config& config, int ranks, ContributionPath path,
   return fmt::format(
       "in each bucket some rank's share has weights that are not rounded to 8 bits, so that no bucket becomes smaller; "
       "give a comm.bucket_mib below {}",
-      config.comm.bucket_mib);
+      config.comm.bucket_mib_on(computes_on_host(config.device, 0)));
 }
 
 // Settings about working weights and what is sent of them.

@@ -182,7 +182,9 @@ TEST(Validation, LargestNumbersFit) {
   EXPECT_LT(c.train.steps, int64_t{1} << 32) << "steps are 32-bit counters of the random generator";
   EXPECT_LT(c.train.steps, INT64_MAX / c.train.global_batch);
   EXPECT_LT(c.train.eval_batches, INT64_MAX / c.train.global_batch);
-  EXPECT_EQ(c.comm.bucket_bytes(), 1024);
+  EXPECT_EQ(c.comm.bucket_bytes(true), 1024);
+  EXPECT_EQ(CommConfig().bucket_bytes(true), 4 << 20);
+  EXPECT_EQ(CommConfig().bucket_bytes(false), 64 << 20);
 }
 
 TEST(Validation, StochasticRoundingTakesTheSeedOfTheRun) {

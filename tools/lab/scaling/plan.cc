@@ -76,7 +76,7 @@ Scenario scenario_of(const Config& config, const PlanOptions& options, int gpus)
                     .work = {.repeated = repeated_by(config.train.recompute)},
                     .setup = {.gpus = gpus,
                               .exchange = exchange_of(config),
-                              .bucket_bytes = static_cast<double>(config.comm.bucket_bytes())},
+                              .bucket_bytes = static_cast<double>(config.comm.bucket_bytes(false))},
                     .card = find_card(options.hardware),
                     .software = find_software("mantissa"),
                     .network = options.network};

@@ -116,7 +116,8 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, const Memor
   std::vector<MemoryTable> tables;
   for (int phase = 0; phase < phase_count(config); ++phase) {
     try {
-      const Config own = in_phase(config, phase);
+      Config own = in_phase(config, phase);
+      if (absent != nullptr) own.comm.bucket_mib = own.comm.bucket_mib_on(/*host=*/false);
       tables.push_back(absent == nullptr ? predict_memory_table(own, request.ranks, request.path, Fp8GemmSupport::kNone,
                                                                 request.ranks_per_node)
                                          : predict_memory_table(own, {.ranks = request.ranks,

@@ -146,7 +146,8 @@ CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters
 }
 
 BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks, const std::vector<int>& stages) {
-  return BucketLayout(parameters, {ranks, config.train.lanes_of(ranks), stages}, config.comm.bucket_bytes(),
+  const bool on_host = computes_on_host(config.device, 0);
+  return BucketLayout(parameters, {ranks, config.train.lanes_of(ranks), stages}, config.comm.bucket_bytes(on_host),
                       state_alignment(config.optimizer.adamw));
 }
 

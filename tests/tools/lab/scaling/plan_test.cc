@@ -31,7 +31,7 @@ TEST(Plan, HasTheBucketsOfTheLayoutAndItsParameters) {
     const std::vector<Unit> units =
         units_of(shape_of(config.model), {.tokens = 1024}, find_card("h100"), find_software("mantissa"));
     std::vector<int64_t> simulated, real;
-    for (const Bucket& bucket : buckets_of(units, static_cast<double>(config.comm.bucket_bytes()))) {
+    for (const Bucket& bucket : buckets_of(units, static_cast<double>(config.comm.bucket_bytes(false)))) {
       simulated.push_back(static_cast<int64_t>(bucket.elements));
     }
     DryRun dry(config, DryRunOptions{.ranks = 8});
