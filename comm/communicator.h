@@ -39,6 +39,20 @@ struct SharedRows {
   int64_t stride = 0;  // from a row to the next, in elements
 };
 
+// Host memory from which the ranks of a node read each other's data without messages.
+class NodeMemory {
+ public:
+  virtual ~NodeMemory() = default;
+  NodeMemory& operator=(NodeMemory&&) = delete;
+
+  // Zeroed, 64-byte aligned. Collective; the same size on all ranks. Null, on all ranks of a node, if the system has
+  // none: use other memory then. Operands of one collective lie in such memory on all ranks of a node or on none.
+  virtual std::shared_ptr<Storage> allocate(size_t bytes, const char* what) = 0;
+  // All ranks' data at the place that `mine` has in such memory. Undefined rows, on all ranks, unless all ranks of the
+  // job share it. Not collective. Between two Communicator::node_barrier()s, data is read only.
+  virtual SharedRows rows_of_all(const Tensor& mine) const = 0;
+};
+
 // The collectives of nccl-tests that a training has.
 enum class Collective : uint8_t { kAllToAll, kAllGather, kReduceScatter, kAllReduce };
 
@@ -89,16 +103,9 @@ class Communicator {
   // Results do not change. Collective; the same sizes on all ranks. Null if the transport gains nothing.
   virtual Registration register_buffers(std::span<const Tensor> /*buffers*/) { return nullptr; }
 
-  // Whether ranks of one node may get memory from allocate_shared(). The system may still refuse it.
-  virtual bool shares_node_memory() const { return false; }
-  // Zeroed host memory, 64-byte aligned, from which the ranks of a node read each other's data without messages.
-  // Collective; the same size on all ranks. Null, on all ranks of a node, if the transport has none: use other memory
-  // then. Operands of one collective lie in such memory on all ranks of a node or on none.
-  virtual std::shared_ptr<Storage> allocate_shared(size_t /*bytes*/, const char* /*what*/) { return nullptr; }
-  // All ranks' data at the place that `mine` has in memory of allocate_shared(). Undefined rows, on all ranks, unless
-  // all ranks of the job share that memory. Not collective. Between two node_barrier()s, data is read only.
-  virtual SharedRows rows_of_all(const Tensor& /*mine*/) const { return {}; }
-  // Barrier of all ranks as a Work. ContractError if ranks of this transport never share memory.
+  // Null if ranks of this transport never share memory.
+  virtual NodeMemory* node_memory() { return nullptr; }
+  // Barrier of all ranks as a Work, for readers of node_memory(). ContractError without.
   virtual std::unique_ptr<Work> node_barrier(Stream& /*stream*/) {
     throw ContractError("[node_barrier] ranks of " + name() + " share no memory");
   }
@@ -137,11 +144,7 @@ class ForwardingCommunicator : public Communicator {
   bool can_be_captured() const override { return inner_.can_be_captured(); }
   void watch_captured(Stream& stream) override { inner_.watch_captured(stream); }
   Registration register_buffers(std::span<const Tensor> buffers) override { return inner_.register_buffers(buffers); }
-  bool shares_node_memory() const override { return inner_.shares_node_memory(); }
-  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
-    return inner_.allocate_shared(bytes, what);
-  }
-  SharedRows rows_of_all(const Tensor& mine) const override { return inner_.rows_of_all(mine); }
+  NodeMemory* node_memory() override { return inner_.node_memory(); }
   std::unique_ptr<Work> node_barrier(Stream& stream) override { return inner_.node_barrier(stream); }
   bool run_library(Collective collective, const Tensor& send, const Tensor& recv) override {
     return inner_.run_library(collective, send, recv);

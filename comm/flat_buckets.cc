@@ -42,10 +42,11 @@ std::shared_ptr<Storage> share_buckets(const BucketLayout& layout, BucketDType d
 }
 
 // Rank 0's memory at the place of `mine`; null if this rank cannot reach it.
-std::shared_ptr<Storage> storage_of_rank_0(const std::shared_ptr<Storage>& mine, const Communicator* communicator) {
+std::shared_ptr<Storage> storage_of_rank_0(const std::shared_ptr<Storage>& mine, Communicator* communicator) {
   if (mine == nullptr) return nullptr;
-  const Tensor rows =
-      communicator->rows_of_all(Tensor(mine, DType::kU8, Shape{static_cast<int64_t>(mine->bytes())})).rows;
+  const Tensor rows = communicator->node_memory()
+                          ->rows_of_all(Tensor(mine, DType::kU8, Shape{static_cast<int64_t>(mine->bytes())}))
+                          .rows;
   if (!rows.defined()) return nullptr;
   return std::make_shared<Storage>(rows.raw(), mine->bytes(), mine->device(),
                                    [kept = rows]() mutable { kept = Tensor(); });
@@ -149,8 +150,9 @@ int BucketLayout::rank_of_shard(int64_t shard) const {
 
 std::shared_ptr<Storage> allocate_sent(Communicator& communicator, const Backend& backend, size_t bytes,
                                        const char* what) {
-  if (communicator.size() == 1 || backend.device().kind != Device::Kind::kCpu) return nullptr;
-  return communicator.allocate_shared(bytes, what);
+  NodeMemory* const memory = communicator.node_memory();
+  if (memory == nullptr || communicator.size() == 1 || backend.device().kind != Device::Kind::kCpu) return nullptr;
+  return memory->allocate(bytes, what);
 }
 
 FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend, const SentBuckets& sent)

@@ -20,13 +20,14 @@ std::unique_ptr<LaneSums> make_lane_sums(const FlatBuckets& buckets, const Excha
 
 ContributionPath choose_path(const FlatBuckets& buckets, const ExchangeGroups& groups, const ReducerConfig& config,
                              const LaneSums* lane_sums) {
-  const Communicator& first = *groups.stages()[0].group;
+  Communicator& first = *groups.stages()[0].group;
   if (lane_sums == nullptr && config.rounds_at_sender()) return ContributionPath::kExchanged;
   if (first.size() == 1) return lane_sums != nullptr ? ContributionPath::kInPlace : ContributionPath::kExchanged;
-  bool shared = true;
+  const NodeMemory* const memory = first.node_memory();
+  bool shared = memory != nullptr;
   for (int bucket = 0; bucket < buckets.size() && shared; ++bucket) {
     const Tensor& sent = lane_sums != nullptr ? lane_sums->nodes(bucket) : buckets.gradient(bucket);
-    shared = first.rows_of_all(sent).rows.defined();
+    shared = memory->rows_of_all(sent).rows.defined();
   }
   // The order of collectives depends on it, so all ranks take the same path.
   const auto all = all_gather_records(groups.all(), int32_t{shared});
@@ -199,7 +200,7 @@ ReductionBuffers::Stage ReductionBuffers::make_stage(size_t index, const Tensor&
   } else {
     const Tensor mine = send.slice(group.group->rank() * items, items);
     stage.contributions =
-        group.members == 1 ? SharedRows{.rows = send, .stride = items} : group.group->rows_of_all(mine);
+        group.members == 1 ? SharedRows{.rows = send, .stride = items} : group.group->node_memory()->rows_of_all(mine);
     stage.contributions.rows = rows_at(stage.contributions.rows, rows);
   }
   if (index + 1 == groups_.stages().size()) {

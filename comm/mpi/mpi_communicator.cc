@@ -149,7 +149,7 @@ class MpiWork : public Work {
   std::optional<uint64_t> exchange_;  // while it is not done
 };
 
-class MpiCommunicator : public Communicator {
+class MpiCommunicator : public Communicator, private NodeMemory {
  public:
   // Frees the MPI communicators of the job and of this rank's node.
   MpiCommunicator(std::shared_ptr<MpiEnvironment> environment, const MpiContext& job, const MpiContext& node,
@@ -163,7 +163,7 @@ class MpiCommunicator : public Communicator {
     if (local_size() == 1) return;
     exchanges_ = std::make_shared<NodeExchanges>(
         NodeRanks{.rank = local_rank(), .size = local_size(), .gather = [this](std::span<const std::byte> mine) {
-                    return gather_bytes("allocate_shared", node_, mine);
+                    return gather_bytes("node_memory", node_, mine);
                   }});
   }
 
@@ -206,8 +206,8 @@ class MpiCommunicator : public Communicator {
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
 
-  bool shares_node_memory() const override { return true; }
-  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
+  NodeMemory* node_memory() override { return this; }
+  std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override {
     if (exchanges_ == nullptr) return nullptr;
     auto storage = exchanges_->allocate(bytes);
     if (storage == nullptr && bytes > 0 && !std::exchange(warned_, true) && local_rank() == 0) {

@@ -1,6 +1,6 @@
 // MPI transport (OpenMPI, CPU memory). MPI's headers are included in this folder only.
 //
-// Within a node, tensors that are sent from allocate_shared() travel without messages: receivers copy them in place
+// Within a node, tensors that are sent from node_memory() travel without messages: receivers copy them in place
 // (comm/node). If all ranks are on one node, they can also read each other's memory without a copy.
 //
 // Tensors travel as bytes: MPI cannot add 16-bit types, so sums are our own code (SumContributionsArgs). Messages are

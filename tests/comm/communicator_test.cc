@@ -160,7 +160,7 @@ TEST(ProfilingCommunicator, TellsWhatTheTransportTells) {
   EXPECT_EQ(profiled->local_size(), group.rank(1).local_size());
   EXPECT_EQ(profiled->can_be_captured(), group.rank(1).can_be_captured());
   EXPECT_EQ(profiled->carries_device_memory(), group.rank(1).carries_device_memory());
-  EXPECT_EQ(profiled->shares_node_memory(), group.rank(1).shares_node_memory());
+  EXPECT_EQ(profiled->node_memory(), group.rank(1).node_memory());
 }
 
 // Two machines with the same name.

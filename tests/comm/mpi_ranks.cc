@@ -68,7 +68,7 @@ class SharedPlace final : public testing::TensorPlace {
   std::unique_ptr<Stream> create_stream() override { return host_.create_stream(); }
   Tensor make(DType dtype, Shape shape) override {
     const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
-    const auto storage = communicator_.allocate_shared(bytes, "a test");
+    const auto storage = communicator_.node_memory()->allocate(bytes, "a test");
     EXPECT_EQ(storage != nullptr, bytes > 0 && communicator_.local_size() > 1);
     return storage ? Tensor(storage, dtype, shape) : host_.make(dtype, shape);
   }
@@ -122,14 +122,14 @@ TEST(MpiCommunicator, ABufferInSharedMemoryIsNotFreeBeforeAllHaveReadIt) {
   for (int source = 0; source < expected_ranks; ++source) EXPECT_EQ(all.data<uint8_t>()[source * 100], 1 + source);
 }
 
-// Memory cannot be read in place across nodes, but node_barrier() works.
+// Memory cannot be read in place across nodes, but the barrier works.
 TEST(MpiCommunicator, RanksOfOneNodeReadEachOthersMemoryBetweenMeetings) {
   for (const int ranks_per_node : {0, 2}) {
     const auto communicator = create_mpi_communicator({.ranks_per_node = ranks_per_node});
     SharedPlace place(*communicator);
     const auto stream = place.create_stream();
     const Tensor mine = place.make(DType::kF32, Shape{1000});
-    const SharedRows all = communicator->rows_of_all(mine);
+    const SharedRows all = communicator->node_memory()->rows_of_all(mine);
     const bool one_node = communicator->local_size() == expected_ranks && expected_ranks > 1;
     ASSERT_EQ(all.rows.defined(), one_node);
     for (int round = 0; round < 100; ++round) {
@@ -154,8 +154,8 @@ TEST(MpiCommunicator, RefusesPiecesThatAnMpiCountCannotExpress) {
 std::pair<uint64_t, double> train(const ExchangeGroups& groups, const ReducerConfig& config, int lanes) {
   testing::TrainingRank rank(groups, config, DType::kBF16, testing::kToyCapacityBytes, {}, lanes);
   Communicator& communicator = groups.all();
-  const Communicator& first = *groups.stages()[0].group;
-  const bool in_place = first.shares_node_memory() && first.local_size() == first.size() && first.size() > 1;
+  Communicator& first = *groups.stages()[0].group;
+  const bool in_place = first.node_memory() != nullptr && first.local_size() == first.size() && first.size() > 1;
   const bool is_alone = communicator.size() == 1 && lanes > 1;
   const bool reads = (in_place && (lanes > communicator.size() || !is_coded(config.wire))) || is_alone;
   EXPECT_EQ(rank.reducer->path(), reads ? ContributionPath::kInPlace : ContributionPath::kExchanged);
@@ -238,7 +238,7 @@ void say_what_is_mapped() {
 enum class RankOne : uint8_t { kLives, kDies };
 int sum_gradients(RankOne rank_one) {
   const auto communicator = create_communicator("mpi");
-  if (rank_one == RankOne::kDies && communicator->allocate_shared(64, "a test") == nullptr) {
+  if (rank_one == RankOne::kDies && communicator->node_memory()->allocate(64, "a test") == nullptr) {
     say("the ranks share no memory");
     return EXIT_FAILURE;
   }

@@ -15,7 +15,7 @@
 
 namespace mantissa::testing {
 
-class NodeCommunicator : public ForwardingCommunicator {
+class NodeCommunicator : public ForwardingCommunicator, private NodeMemory {
  public:
   // Collective. The ranks of `inner` form the node.
   explicit NodeCommunicator(Communicator& inner) : ForwardingCommunicator(inner), exchanges_(ranks()) {}
@@ -26,7 +26,8 @@ class NodeCommunicator : public ForwardingCommunicator {
     return std::make_unique<NodeCommunicator>(ForwardingCommunicator::split(color, members));
   }
 
-  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char*) override { return exchanges_.allocate(bytes); }
+  NodeMemory* node_memory() override { return this; }
+  std::shared_ptr<Storage> allocate(size_t bytes, const char*) override { return exchanges_.allocate(bytes); }
   SharedRows rows_of_all(const Tensor& mine) const override { return exchanges_.rows_of_all(mine); }
   std::unique_ptr<Work> node_barrier(Stream&) override {
     return std::make_unique<BarrierWork>(exchanges_, exchanges_.start(barrier_request(exchanges_.node())));

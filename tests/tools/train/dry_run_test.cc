@@ -122,16 +122,18 @@ TEST(StepMemory, OfAProcessAndANodeIsMoreThanItsTensors) {
   EXPECT_NE(process({.absent = &find_hardware("t4")}).find("in NVIDIA T4: too much"), std::string::npos);
 }
 
-class SharingRank final : public ForwardingCommunicator {
+class SharingRank final : public ForwardingCommunicator, private NodeMemory {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
-  bool shares_node_memory() const override { return true; }
+  NodeMemory* node_memory() override { return this; }
+  std::shared_ptr<Storage> allocate(size_t, const char*) override { return nullptr; }
+  SharedRows rows_of_all(const Tensor&) const override { return {}; }
 };
 
 // Weights in common are in the table by the rank's part: there is nothing to take off the sum.
 TEST(StepMemory, OfANodeIsThatOfAllItsRanks) {
   LocalGroup group(2);
-  const SharingRank rank(group.rank(0));
+  SharingRank rank(group.rank(0));
   ASSERT_EQ(rank.local_size(), 2);
   std::vector<MemoryTable> tables(1);
   tables[0].parameters = 1;

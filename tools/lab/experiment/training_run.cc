@@ -209,7 +209,7 @@ Config with_seed(Config config, uint64_t seed) {
   return config;
 }
 
-void require_trainable(const Config& config, const Communicator& communicator) {
+void require_trainable(const Config& config, Communicator& communicator) {
   validate_phases(config);
   validate_for_ranks(config, communicator.size());
   require_precision(config, choose_device(config.device, communicator.local_rank()));

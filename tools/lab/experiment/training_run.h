@@ -77,7 +77,7 @@ struct TrainingRecord {
 Config with_seed(Config config, uint64_t seed);
 
 // ConfigError before anything is trained: for settings that are impossible, or rejected by the model or these ranks.
-void require_trainable(const Config& config, const Communicator& communicator);
+void require_trainable(const Config& config, Communicator& communicator);
 
 // Trains as `mantissa train` does, from the first weights to TrainConfig::last_step(), but writes nothing: no
 // checkpoints, samples, probe files or profiles. If train.eval_interval is 0 and there is validation text (or

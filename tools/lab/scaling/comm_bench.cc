@@ -27,7 +27,7 @@ double element_bytes(const Json& row) {
 }
 
 // A communicator with a part of its shared memory: ranks copy from it, or have none.
-class LimitedCommunicator final : public ForwardingCommunicator {
+class LimitedCommunicator final : public ForwardingCommunicator, private NodeMemory {
   using Base = ForwardingCommunicator;
 
  public:
@@ -37,16 +37,18 @@ class LimitedCommunicator final : public ForwardingCommunicator {
   std::unique_ptr<Communicator> split(int color, int members) override {
     return std::make_unique<LimitedCommunicator>(Base::split(color, members), path_);
   }
-  bool shares_node_memory() const override { return path_ != Path::kMessages && Base::shares_node_memory(); }
-  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
-    return path_ == Path::kMessages ? nullptr : Base::allocate_shared(bytes, what);
+  NodeMemory* node_memory() override {
+    memory_ = path_ == Path::kMessages ? nullptr : Base::node_memory();
+    return memory_ == nullptr ? nullptr : this;
   }
+  std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override { return memory_->allocate(bytes, what); }
   SharedRows rows_of_all(const Tensor& mine) const override {
-    return path_ == Path::kInPlace ? Base::rows_of_all(mine) : SharedRows{};
+    return path_ == Path::kInPlace ? memory_->rows_of_all(mine) : SharedRows{};
   }
 
  private:
   const Path path_;
+  NodeMemory* memory_ = nullptr;
 };
 
 // An exchange over a path.

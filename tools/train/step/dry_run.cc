@@ -9,13 +9,12 @@ namespace mantissa {
 namespace {
 
 // Rank 0 of ranks that do not exist. Collectives move nothing.
-class DryRanks final : public Communicator {
+class DryRanks final : public Communicator, private NodeMemory {
  public:
   DryRanks(int ranks, ContributionPath path, int node_ranks = 0)
       : Communicator({.size = ranks, .local_size = node_ranks == 0 ? ranks : node_ranks}), path_(path) {}
 
   std::string name() const override { return "dry run"; }
-  bool shares_node_memory() const override { return path_ == ContributionPath::kInPlace; }
 
   std::unique_ptr<Work> all_to_all(const Tensor&, const Tensor&, Stream&) override {
     return std::make_unique<NoWork>();
@@ -24,11 +23,9 @@ class DryRanks final : public Communicator {
     return std::make_unique<NoWork>();
   }
   std::unique_ptr<Work> node_barrier(Stream&) override { return std::make_unique<NoWork>(); }
-  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char*) override {
-    return shares_node_memory() ? backend_.reserve(bytes) : nullptr;
-  }
+  NodeMemory* node_memory() override { return path_ == ContributionPath::kInPlace ? this : nullptr; }
+  std::shared_ptr<Storage> allocate(size_t bytes, const char*) override { return backend_.reserve(bytes); }
   SharedRows rows_of_all(const Tensor& mine) const override {
-    if (!shares_node_memory()) return {};
     const auto all =
         std::make_shared<Storage>(mine.raw(), mine.size_bytes() * static_cast<size_t>(size()), Device{}, nullptr);
     return {.rows = Tensor(all, mine.dtype(), Shape{size(), mine.numel()}), .stride = mine.numel()};

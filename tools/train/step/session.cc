@@ -33,7 +33,7 @@ SentBuckets sent_buckets(const Config& config, const ExchangeGroups& groups) {
   const int ranks = groups.all().size();
   const ReducerConfig reducer = reducer_config(config, ranks);
   Communicator& first = *groups.stages()[0].group;
-  const bool in_place = first.size() > 1 && first.local_size() == first.size() && first.shares_node_memory() &&
+  const bool in_place = first.size() > 1 && first.local_size() == first.size() && first.node_memory() != nullptr &&
                         computes_on_host(config.device, groups.all().local_rank());
   return {.communicator = &first,
           .gradients =
@@ -133,10 +133,10 @@ std::shared_ptr<const Batches> open_common_batches(const Config& config, Communi
   return batches;
 }
 
-ContributionPath expected_path(const Config& config, const Communicator& communicator) {
+ContributionPath expected_path(const Config& config, Communicator& communicator) {
   const int ranks = communicator.size(), on_node = communicator.local_size();
   const std::vector<int> stages = exchange_stages(config.comm.exchange, ranks, ranks % on_node == 0 ? on_node : 0);
-  const bool in_place = ranks > 1 && on_node % stages[0] == 0 && communicator.shares_node_memory() &&
+  const bool in_place = ranks > 1 && on_node % stages[0] == 0 && communicator.node_memory() != nullptr &&
                         computes_on_host(config.device, communicator.local_rank());
   return in_place ? ContributionPath::kInPlace : ContributionPath::kExchanged;
 }

@@ -80,7 +80,7 @@ void require_same_configuration(const Config& config, Communicator& communicator
 std::shared_ptr<const Batches> open_common_batches(const Config& config, Communicator& communicator);
 
 // How ranks reach each other's gradients, unless the system refuses the shared memory.
-ContributionPath expected_path(const Config& config, const Communicator& communicator);
+ContributionPath expected_path(const Config& config, Communicator& communicator);
 
 // The weights that travel as codes (comm.gather); empty with `working`. Working dtypes are assigned.
 CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters, const PrecisionPolicy& policy);
