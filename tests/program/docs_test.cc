@@ -191,7 +191,8 @@ TEST(Documents, MetricsForPrometheusAreThoseThatRunsWrite) {
   run.train(1, {"train.eval_interval=5", "train.sample_tokens=3"});
   std::set<std::string> written = metrics_in(read_file(run.run_dir() + "/metrics.prom"), R"(# TYPE (\w+) (\w+)\n)");
   // These need several ranks, or a run that has not ended.
-  for (const char* seldom : {"mantissa_slow_ranks gauge", "mantissa_estimated_end_timestamp_seconds gauge"})
+  for (const char* seldom :
+       {"mantissa_slow_ranks gauge", "mantissa_slow_links gauge", "mantissa_estimated_end_timestamp_seconds gauge"})
     EXPECT_TRUE(written.insert(seldom).second) << seldom;
   EXPECT_EQ(metrics_in(read_file("docs/metrics.md"), R"(\| `(mantissa_\w+)` \| (\w+) \|)"), written);
 }

@@ -193,7 +193,7 @@ class StepRecorder final : public TrainObserver {
   BlackBox& box_;
 };
 
-// Compares the ranks by the time that their work in a window of steps has taken.
+// Compares the ranks by the time that their work in a window of steps has taken, and nodes by their links.
 class StragglerWatch final : public TrainObserver {
  public:
   // Collective.
@@ -203,40 +203,63 @@ class StragglerWatch final : public TrainObserver {
         heartbeat_(heartbeat),
         hosts_(all_gather_texts(communicator, host_name())),
         detector_(options, communicator.size()),
+        links_(communicator),
         counted_(box.work_seconds(kStepPhases)) {
-    if (heartbeat_ != nullptr) heartbeat_->figures().set("slow_ranks", 0.0);
+    for (const int leader : links_.leaders()) node_hosts_.push_back(hosts_[static_cast<size_t>(leader)]);
+    show_counts();
   }
 
   void after_step(Trainer& trainer, const StepReport& step) override {
     if (++steps_ < window_) return;
     const PhaseTimes all = box_.work_seconds(kStepPhases);
-    PhaseTimes mine;
-    for (size_t i = 0; i < mine.size(); ++i) mine[i] = all[i] - counted_[i];
-    const auto changes = detector_.judge(all_gather_records(trainer.session().communicator, mine), steps_);
-    for (const StragglerChange& change : changes) log_change(change, step.step + 1);
-    if (heartbeat_ != nullptr) heartbeat_->figures().set("slow_ranks", detector_.slow_ranks());
+    Record mine{.link_seconds = links_.measure()};
+    for (size_t i = 0; i < mine.phases.size(); ++i) mine.phases[i] = all[i] - counted_[i];
+    const std::vector<Record> records = all_gather_records(trainer.session().communicator, mine);
+    std::vector<PhaseTimes> by_rank;
+    std::vector<double> by_node;
+    for (const Record& record : records) by_rank.push_back(record.phases);
+    for (const int leader : links_.leaders()) by_node.push_back(records[static_cast<size_t>(leader)].link_seconds);
+    for (const StragglerChange& change : detector_.judge(by_rank, steps_)) {
+      tell("slow rank", change, change.rank, step.step + 1,
+           describe(change, hosts_[static_cast<size_t>(change.rank)], steps_));
+    }
+    for (const LinkChange& change : detector_.judge_links(by_node)) {
+      tell("slow link", change, change.node, step.step + 1, describe(change, node_hosts_));
+    }
+    show_counts();
     counted_ = all;
     steps_ = 0;
   }
 
  private:
-  void log_change(const StragglerChange& change, int64_t step) {
-    box_.note(BlackBoxEvent::Kind::kNotice, change.is_slow ? "slow rank" : "no longer slow rank",
-              static_cast<double>(change.rank));
+  struct Record {
+    PhaseTimes phases{};
+    double link_seconds = 0.0;
+  };
+
+  template <typename Change>
+  void tell(const std::string& what, const Change& change, int which, int64_t step, const std::string& text) {
+    box_.note(BlackBoxEvent::Kind::kNotice, change.is_slow ? what : "no longer " + what, static_cast<double>(which));
     if (heartbeat_ == nullptr) return;
-    const std::string text = describe(change, hosts_[static_cast<size_t>(change.rank)], steps_);
     if (change.is_slow) {
       log_warn("step {}: {}", step, text);
     } else {
       log_info("step {}: {}", step, text);
     }
   }
+  void show_counts() {
+    if (heartbeat_ == nullptr) return;
+    heartbeat_->figures().set("slow_ranks", detector_.slow_ranks());
+    heartbeat_->figures().set("slow_links", detector_.slow_links());
+  }
 
   const int64_t window_;
   BlackBox& box_;
   Heartbeat* const heartbeat_;  // rank 0
   const std::vector<std::string> hosts_;
+  std::vector<std::string> node_hosts_;
   StragglerDetector detector_;
+  NodeLinks links_;
   PhaseTimes counted_;
   int64_t steps_ = 0;  // of the window
 };

@@ -5,10 +5,14 @@
 
 #include <chrono>
 #include <filesystem>
+#include <limits>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "comm/local/local_communicator.h"
 #include "core/profile/range.h"
 #include "tools/run/guard/black_box.h"
 
@@ -88,6 +92,159 @@ TEST(Stragglers, SaysHowSlowAndWhere) {
   EXPECT_EQ(describe(change, "b", 50),
             "rank 3 (node b) is slow: 31.0 ms of work a step, others 15.5 ms;\n  in data 18.0 ms, others 2.1 ms");
   EXPECT_EQ(describe({.rank = 3}, "b", 50), "rank 3 (node b) is no longer slow");
+}
+
+TEST(SlowLinks, ASlowNodeIsNamedOncePerEpisodeAmongThreeAndMore) {
+  for (const size_t nodes : {size_t{3}, size_t{4}, size_t{5}}) {
+    StragglerDetector ranks = detector(8, 1.3);
+    std::vector<double> healthy(nodes, 0.020), slow = healthy, better = healthy;
+    slow[1] = 0.100;
+    better[1] = 0.024;
+    auto changes = ranks.judge_links(slow);  // from the start
+    ASSERT_THAT(changes, SizeIs(1)) << nodes;
+    EXPECT_EQ(changes[0].node, 1);
+    EXPECT_TRUE(changes[0].is_slow);
+    EXPECT_DOUBLE_EQ(changes[0].seconds, 0.100);
+    EXPECT_DOUBLE_EQ(changes[0].usual_seconds, 0.020);
+    EXPECT_EQ(ranks.slow_links(), 1);
+    EXPECT_THAT(ranks.judge_links(slow), IsEmpty());
+    EXPECT_THAT(ranks.judge_links(better), IsEmpty()) << "a little better is not over yet";
+    changes = ranks.judge_links(healthy);
+    ASSERT_THAT(changes, SizeIs(1));
+    EXPECT_EQ(changes[0].node, 1);
+    EXPECT_FALSE(changes[0].is_slow);
+    EXPECT_EQ(ranks.slow_links(), 0);
+    EXPECT_THAT(ranks.judge_links(slow), SizeIs(1)) << "another episode";
+  }
+}
+
+TEST(SlowLinks, TheOnlyLinkIsComparedWithItsEarlierTimes) {
+  StragglerDetector ranks = detector(4, 1.3);
+  EXPECT_THAT(ranks.judge_links({0.021, 0.022}), IsEmpty()) << "nothing is known yet";
+  EXPECT_THAT(ranks.judge_links({0.020, 0.020}), IsEmpty());
+  EXPECT_THAT(ranks.judge_links({0.025, 0.027}), IsEmpty());
+  auto changes = ranks.judge_links({0.100, 0.101});
+  ASSERT_THAT(changes, SizeIs(1));
+  EXPECT_EQ(changes[0].node, -1);
+  EXPECT_TRUE(changes[0].is_slow);
+  EXPECT_DOUBLE_EQ(changes[0].seconds, 0.100);
+  EXPECT_DOUBLE_EQ(changes[0].usual_seconds, 0.020);
+  EXPECT_THAT(ranks.judge_links({0.100, 0.100}), IsEmpty());
+  EXPECT_EQ(ranks.slow_links(), 1);
+  changes = ranks.judge_links({0.022, 0.022});
+  ASSERT_THAT(changes, SizeIs(1));
+  EXPECT_FALSE(changes[0].is_slow);
+}
+
+TEST(SlowLinks, AllNodesAtOnceAreComparedWithEarlierTimes) {
+  StragglerDetector ranks = detector(4, 1.3);
+  EXPECT_THAT(ranks.judge_links({0.020, 0.021, 0.020, 0.022}), IsEmpty());
+  const auto changes = ranks.judge_links({0.080, 0.081, 0.080, 0.082});
+  ASSERT_THAT(changes, SizeIs(1));
+  EXPECT_EQ(changes[0].node, -1);
+}
+
+TEST(SlowLinks, FastLinksMayDifferByNoise) {
+  StragglerDetector ranks = detector(4, 1.3);
+  EXPECT_THAT(ranks.judge_links({0.00010, 0.00010, 0.00025, 0.00010}), IsEmpty());
+  EXPECT_THAT(ranks.judge_links({0.00028, 0.00028, 0.00028, 0.00028}), IsEmpty());
+  EXPECT_THAT(ranks.judge_links({0.00010, 0.00010, 0.00035, 0.00010}), SizeIs(1));
+  EXPECT_THAT(detector(4, 1.3).judge_links({0.1}), IsEmpty()) << "one node has no links";
+}
+
+TEST(SlowLinks, SaysWhichAndHowSlow) {
+  const double bytes = NodeLinks::kBytes;
+  const LinkChange change{.node = 2, .is_slow = true, .seconds = bytes / 5e6, .usual_seconds = bytes / 25e6};
+  const std::string advice = ";\n  look at adapters, cables, switch ports, and other traffic there";
+  EXPECT_EQ(describe(change, {"a", "b", "c"}), "the link of node c is slow: 5.0 MB/s, other nodes 25.0 MB/s" + advice);
+  EXPECT_EQ(describe({.node = 0}, {"a", "b", "c"}), "the link of node a is no longer slow");
+  LinkChange all = change;
+  all.node = -1;
+  EXPECT_EQ(describe(all, {"a", "b"}),
+            "the link between node a and node b is slow: 5.0 MB/s, earlier 25.0 MB/s" + advice);
+  EXPECT_EQ(describe(all, {"a", "b", "c"}), "the links of all 3 nodes are slow: 5.0 MB/s, earlier 25.0 MB/s" + advice);
+}
+
+// Two ranks. A message of this rank takes `delay` more.
+class SlowPair final : public ForwardingCommunicator {
+ public:
+  SlowPair(std::unique_ptr<Communicator> pair, std::chrono::milliseconds delay)
+      : ForwardingCommunicator(std::move(pair)), delay_(delay) {}
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    if (size() > 1) std::this_thread::sleep_for(delay_);
+    return ForwardingCommunicator::all_gather(send, recv, stream);
+  }
+
+ private:
+  const std::chrono::milliseconds delay_;
+};
+
+// Threads as ranks of nodes, `node_ranks` of each.
+class PretendedNodes final : public Communicator {
+ public:
+  PretendedNodes(Communicator& all, int node_ranks, std::chrono::milliseconds delay)
+      : Communicator(
+            {.rank = all.rank(), .size = all.size(), .local_rank = all.rank() % node_ranks, .local_size = node_ranks}),
+        all_(all),
+        delay_(delay) {}
+
+  std::string name() const override { return "pretended"; }
+  std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    return all_.all_to_all(send, recv, stream);
+  }
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    return all_.all_gather(send, recv, stream);
+  }
+  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
+    return all_.all_gather_bytes(mine);
+  }
+  void barrier() override { all_.barrier(); }
+  std::unique_ptr<Communicator> split(int color, int members) override {
+    ++splits;
+    return std::make_unique<SlowPair>(all_.split(color, members), delay_);
+  }
+  void abort(int exit_code) override { all_.abort(exit_code); }
+
+  int splits = 0;
+
+ private:
+  Communicator& all_;
+  const std::chrono::milliseconds delay_;
+};
+
+// With the link of the last node slow, or of none.
+TEST(SlowLinks, TheFastestPartnerOfEachNodeCounts) {
+  for (const int nodes : {2, 3, 4, 5, 8}) {
+    for (const bool has_slow : {false, true}) {
+      run_ranks(2 * nodes, [&](Communicator& local) {
+        const bool is_slow = has_slow && local.rank() / 2 == nodes - 1;
+        PretendedNodes ranks(local, 2, std::chrono::milliseconds(is_slow ? 150 : 0));
+        NodeLinks links(ranks);
+        std::vector<double> by_node;
+        const std::vector<double> seconds = all_gather_records(ranks, links.measure());
+        for (const int leader : links.leaders()) by_node.push_back(seconds[static_cast<size_t>(leader)]);
+        ASSERT_THAT(by_node, SizeIs(nodes));
+        for (int node = 0; node < nodes; ++node) {
+          EXPECT_EQ(links.leaders()[static_cast<size_t>(node)], 2 * node);
+          const bool sees_it = has_slow && (node == nodes - 1 || nodes == 2);
+          EXPECT_EQ(by_node[static_cast<size_t>(node)] > 0.1, sees_it) << nodes << " nodes, node " << node;
+        }
+        const auto changes = detector(ranks.size(), 1.3).judge_links(by_node);
+        if (!has_slow || nodes == 2) return;
+        ASSERT_THAT(changes, ::testing::Not(IsEmpty()));
+        EXPECT_EQ(changes.back().node, nodes - 1);
+      });
+    }
+  }
+}
+
+TEST(SlowLinks, OneNodeSendsNothing) {
+  run_ranks(2, [](Communicator& local) {
+    PretendedNodes ranks(local, 2, {});
+    NodeLinks links(ranks);
+    EXPECT_EQ(links.measure(), std::numeric_limits<double>::infinity());
+    EXPECT_EQ(ranks.splits, 0);
+  });
 }
 
 // Times are of the innermost phase, without waits.

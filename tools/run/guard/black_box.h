@@ -34,7 +34,7 @@ struct BlackBoxEvent {
     kSaved,             // a checkpoint of the step
     kStopAsked,         // value: of StopRequest::describe()
     kFault,             // name: a fault on purpose that strikes
-    kNotice,            // name: "rollback", with the step that it left as value; "slow", with the rank
+    kNotice,            // name: "rollback", value: the step that it left; "slow rank" or "slow link": rank or node
   };
 
   uint64_t number = 0;  // from 1; 0: empty, or being written when the process died

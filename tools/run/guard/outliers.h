@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "tools/config/config.h"
 
 namespace mantissa {
@@ -69,7 +71,8 @@ class SpikeDetector {
 };
 
 // ---- Stragglers: ranks slower than the others, by the time that each spends at work within steps. A slow
-// rank makes the others wait; time in which a rank waits for others does not count.
+// rank makes the others wait; time in which a rank waits for others does not count. Neither does waiting for a link, so
+// links of nodes are measured apart.
 
 // The phases of a step that are compared, as tools/train names them. On a GPU they hold the host's part.
 inline constexpr std::array<std::string_view, 7> kStepPhases = {"step",   "data",   "forward", "backward",
@@ -88,9 +91,17 @@ struct StragglerChange {
   double phase_seconds = 0.0, others_phase_seconds = 0.0;
 };
 
+// A link that has become slow, or is no longer.
+struct LinkChange {
+  int node = -1;  // -1: all links at once; two nodes share their only link
+  bool is_slow = false;
+  double seconds = 0.0, usual_seconds = 0.0;  // of an exchange; usual: of the other nodes, or of all links earlier
+};
+
 class StragglerDetector {
  public:
-  static constexpr double kLeastExcess = 1e-3;  // seconds a step: less is noise of the system
+  static constexpr double kLeastExcess = 1e-3;      // seconds a step: less is noise of the system
+  static constexpr double kLeastLinkExcess = 2e-4;  // seconds an exchange of NodeLinks: likewise
 
   StragglerDetector(const StragglerConfig& options, int ranks)
       : factor_(options.factor), is_slow_(static_cast<size_t>(ranks), 0) {}
@@ -100,13 +111,46 @@ class StragglerDetector {
   std::vector<StragglerChange> judge(const std::vector<PhaseTimes>& by_rank, int64_t steps);
   int slow_ranks() const { return std::accumulate(is_slow_.begin(), is_slow_.end(), 0); }
 
+  // Seconds of NodeLinks::measure() by node. A link is slow by the same rule: among three nodes and more beside the
+  // median of the other nodes, and all links at once beside the least time of earlier calls.
+  std::vector<LinkChange> judge_links(const std::vector<double>& by_node);
+  int slow_links() const { return std::accumulate(is_slow_link_.begin(), is_slow_link_.end(), 0); }
+
  private:
+  // Updates `is_slow`: whether `mine` exceeds `usual`. False if it stays.
+  bool flips(double mine, double usual, double least_excess, uint8_t& is_slow) const;
+
   double factor_;
-  std::vector<uint8_t> is_slow_;  // by rank
+  std::vector<uint8_t> is_slow_;                                    // by rank
+  std::vector<uint8_t> is_slow_link_;                               // all links at once, then by node
+  double least_seconds_ = std::numeric_limits<double>::infinity();  // of an exchange, in earlier calls
+};
+
+// The links of a job's nodes, measured by small exchanges between pairs of nodes. Nothing is sent on a single node.
+class NodeLinks {
+ public:
+  static constexpr int64_t kBytes = int64_t{512} << 10;  // that each node of a pair sends
+
+  // Splits `all`, which must outlive the object. Collective.
+  explicit NodeLinks(Communicator& all);
+  // Seconds of an exchange of kBytes in both directions, with the fastest of several other nodes: a node is not slow
+  // because its partner is. Infinity on ranks that do not stand for their node. Collective.
+  double measure();
+  // The rank that stands for each node.
+  const std::vector<int>& leaders() const { return leaders_; }
+
+ private:
+  Communicator& all_;
+  std::vector<int> leaders_;
+  std::vector<std::unique_ptr<Communicator>> pairs_;  // by round; ranks without a partner are alone
 };
 
 // "rank 3 (node b) is slow: 31.0 ms of work a step, others 14.8 ms; in data 18.0 ms, others 2.1 ms", or "rank 3 (node
 // b) is no longer slow". `steps`: of the window.
 std::string describe(const StragglerChange& change, const std::string& host, int64_t steps);
+
+// "the link of node c is slow: 4.9 MB/s, other nodes 23.8 MB/s; ...", "the link between node a and node b is slow: 4.9
+// MB/s, earlier 23.8 MB/s; ...", or "the links of all 4 nodes are no longer slow". `hosts`: by node.
+std::string describe(const LinkChange& change, const std::vector<std::string>& hosts);
 
 }  // namespace mantissa
