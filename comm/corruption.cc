@@ -40,15 +40,15 @@ Tensor row_at(const Tensor& first, int64_t offset) {
 }  // namespace
 
 Corruption corruption_of(CorruptData data, const Segment& segment, int rank, const Digest& expected,
-                         const Digest& found, bool is_coded) {
+                         const Digest& found, bool has_scales) {
   const auto [parameter, begin, count, offset] = segment;
   Corruption corruption{
       .data = data, .parameter = parameter, .rank = rank, .begin = begin, .count = count, .part = begin};
   const int64_t scales = round_up(count, kDigestTile);  // the first one, as an item
-  const int64_t items = is_coded ? scales + divide_up(count, kCodeBlock) : divide_up(count, unit_of(data));
+  const int64_t items = has_scales ? scales + divide_up(count, kCodeBlock) : divide_up(count, unit_of(data));
   ChangedTile changed = changed_tile(expected, found, items);
   if (changed.begin < 0) return corruption;
-  const bool is_scale = is_coded && changed.begin >= scales;
+  const bool is_scale = has_scales && changed.begin >= scales;
   if (is_scale) changed.begin -= scales;
   const int64_t unit = is_scale ? kCodeBlock : unit_of(data);
   corruption.begin = begin + changed.begin * unit;
@@ -196,9 +196,9 @@ std::vector<Corruption> WireDigests::compare(Stream& stream) {
   const int me = communicator_.rank();
   std::vector<Corruption> found;
   const auto compare = [&](CorruptData data, const Piece& piece, int sender, const Digest& expected,
-                           const Digest& arrived, bool is_coded = false) {
+                           const Digest& arrived, bool has_scales = false) {
     if (expected == arrived) return;
-    found.push_back(corruption_of(data, piece.segment, sender, expected, arrived, is_coded));
+    found.push_back(corruption_of(data, piece.segment, sender, expected, arrived, has_scales));
     found.back().receiver = me;
   };
   for (int64_t number = 0; number < pieces(); ++number) {

@@ -34,10 +34,10 @@ struct Corruption {
   uint32_t update = 0;  // the optimizer's update that read corrupted state; 0: no update
 };
 
-// The finding if the digests of these elements of a parameter differ; is_coded: digests of codes and, behind the last
+// The finding if the digests of these elements of a parameter differ; has_scales: digests of codes and, behind the last
 // tile of them, of their scales.
 Corruption corruption_of(CorruptData data, const Segment& segment, int rank, const Digest& expected,
-                         const Digest& found, bool is_coded = false);
+                         const Digest& found, bool has_scales = false);
 
 // "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', elements [256, 512) (bit 30)". `hosts` by rank, if any.
 std::string to_text(const Corruption& corruption, const ParameterSet& parameters,

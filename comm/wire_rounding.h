@@ -18,8 +18,8 @@ class WireRounding {
 
   // step (1) i32 on the device, which chooses random words: read when kernels run, until the next call.
   void begin(const Tensor& step);
-  // dst = a bucket's gradient, which is `lane`'s: (numel) in the wire dtype, or rows of codes. With codes also (numel)
-  // fp32: their numbers.
+  // Rounds a lane's gradient of a bucket into dst: (numel) in the wire dtype; with codes, rows of codes or (numel)
+  // fp32, the decoded values.
   void round(int bucket, int64_t lane, const Tensor& dst, Stream& stream) const;
   // The same for one parameter alone; dst in the wire dtype, with codes fp32. Its elements are rounded up to a block.
   void round_parameter(int parameter, int64_t lane, const Tensor& dst, Stream& stream) const;

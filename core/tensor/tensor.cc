@@ -55,7 +55,7 @@ bool is_floating(DType dtype) {
 }
 
 Format format_of(DType dtype) {
-  MANTISSA_CHECK(info_of(dtype).format.has_value(), "[format_of] expected a format of at most 32 bits, got {}",
+  MANTISSA_CHECK(info_of(dtype).format.has_value(), "[format_of] expected fp32, bf16, fp16, e4m3 or e5m2, got {}",
                  name(dtype));
   return *info_of(dtype).format;
 }

@@ -255,7 +255,7 @@ void check_scaler(const Config& c, Problems& p) {
 }
 
 void check_comm(const Config& c, Problems& p) {
-  p.refuse_if(is_coded(c.comm.reducer.wire) && c.comm.reducer.accumulation == Accumulation::kWire,
+  p.refuse_if(is_coded(c.wire()) && c.comm.reducer.accumulation == Accumulation::kWire,
               "{} rounds sums to the wire dtype, but {} means codes with block scales, whose sums are fp32; give "
               "comm.accumulate=fp32",
               p.setting("comm.accumulate"), p.setting("comm.wire_dtype"));

@@ -15,11 +15,12 @@ Rows check_args(const ColumnSumArgs& args) {
 
 namespace {
 
-// c records for c equal parts of `of`.
-void check_part_records(const char* op, const Tensor& records, const char* what, const Tensor& of) {
+// c records for c equal parts of `of`; returns c.
+int64_t check_part_records(const char* op, const Tensor& records, const char* what, const Tensor& of) {
   const int64_t parts = check_records<TensorStats>(op, "record", records);
   MANTISSA_CHECK(of.numel() % parts == 0, "[{}] record has {} records, which must divide the {} elements of {}", op,
                  parts, of.numel(), what);
+  return parts;
 }
 
 // The number of members.
@@ -58,32 +59,33 @@ int64_t check_args(const SumContributionsArgs& args) {
                  "[sum_contributions] contributions must have shape (rows, n), rows >= 1, got {}",
                  args.contributions.shape());
   const int64_t members = check_group(args), nodes = args.group.nodes(members), n = args.columns();
+  const int64_t row = args.contributions.dim(1);  // n, unless of codes
   MANTISSA_CHECK(args.out.numel() == nodes * n,
                  "[sum_contributions] contributions must have shape (rows, n) with out of (nodes, n)=({}, n), got {} "
                  "and out {}",
                  nodes, args.contributions.shape(), args.out.shape());
-  MANTISSA_CHECK(args.stride() >= n || members == 1,
-                 "[sum_contributions] row_stride must be 0 or at least n={}, got {}", n, args.stride());
-  MANTISSA_CHECK(args.stride_of_slots() >= n, "[sum_contributions] slot_stride must be 0 or at least n={}, got {}", n,
-                 args.slot_stride);
+  MANTISSA_CHECK(args.stride() >= row || members == 1,
+                 "[sum_contributions] row_stride must be 0 or at least n={}, got {}", row, args.stride());
+  MANTISSA_CHECK(args.stride_of_slots() >= row, "[sum_contributions] slot_stride must be 0 or at least n={}, got {}",
+                 row, args.slot_stride);
   MANTISSA_CHECK(
       args.rounded_to == DType::kF32 || (is_floating(args.rounded_to) && args.contributions.dtype() == DType::kF32),
       "[sum_contributions] contributions of fp32 can be rounded to bf16 or fp16, got {} to {}",
       args.contributions.dtype(), args.rounded_to);
   MANTISSA_CHECK(args.rounded_to != DType::kF32 || args.scale_before == 1.0f,
                  "[sum_contributions] scale_before={} without rounded_to, which it goes with", args.scale_before);
-  const int64_t parts = args.record.defined() ? args.record.numel() / static_cast<int64_t>(sizeof(TensorStats)) : 1;
-  MANTISSA_CHECK(
-      !has_codes || (n % (parts * kCodeBlock) == 0 && args.contributions.dim(1) == coded_row_bytes(n)),
-      "[sum_contributions] rows of codes must have blocks of {}, for each record, scales and padding, got {} "
-      "bytes",
-      kCodeBlock, args.contributions.dim(1));
+  MANTISSA_CHECK(!has_codes || (n % kCodeBlock == 0 && row == coded_row_bytes(n)),
+                 "[sum_contributions] rows of codes must hold blocks of {}, their scales and padding, got {} bytes",
+                 kCodeBlock, row);
   MANTISSA_CHECK(args.accumulate == DType::kF32 || (args.accumulate == args.added() && !has_codes),
                  "[sum_contributions] accumulate must be fp32 or the contributions' dtype {}, got {}", args.added(),
                  args.accumulate);
   if (args.record.defined()) {
     MANTISSA_CHECK(nodes == 1, "[sum_contributions] a record goes with a single sum, got {} nodes", nodes);
-    check_part_records(kOp, args.record, "out", args.out);
+    const int64_t parts = check_part_records(kOp, args.record, "out", args.out);
+    MANTISSA_CHECK(!has_codes || n / parts % kCodeBlock == 0,
+                   "[sum_contributions] {} records of codes must be of whole blocks of {}, got n={}", parts, kCodeBlock,
+                   n);
   }
   return members;
 }

@@ -83,7 +83,7 @@ struct SumChain {
 template <typename T, typename Added, Rounding kRounding, int kLevels>
 struct SumTree {
   Contributions<T, Added, kRounding> contributions;
-  int64_t slot_stride, columns;
+  int64_t slot_stride;
   LaneWalk walk;
   int lowest;
 
@@ -116,7 +116,7 @@ struct SumTree {
       }
       if (step.kept == LaneStep::kResult) {
         contributions.template store_sum<Width>(to, sum);
-        to += columns;
+        to += contributions.columns;
       }
 #pragma unroll
       for (int level = 0; level < kLevels; ++level) {
@@ -180,7 +180,7 @@ void sum_as(const SumContributionsArgs& args, CudaStream& stream) {
   const TreeShape tree(walk);
   if (tree.is_chain) return run(SumChain<T, Added, kRounding>{contributions, walk.members});
   const auto run_tree = [&]<int kLevels>(std::integral_constant<int, kLevels>) {
-    run(SumTree<T, Added, kRounding, kLevels>{contributions, slot_stride, columns, walk, tree.lowest});
+    run(SumTree<T, Added, kRounding, kLevels>{contributions, slot_stride, walk, tree.lowest});
   };
   const int levels = tree.end - tree.lowest;
   if constexpr (kRounding == Rounding::kOnce) {

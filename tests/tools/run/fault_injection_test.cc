@@ -188,7 +188,8 @@ TEST(FaultInjection, NamesThePlansThatCannotBe) {
   EXPECT_EQ(error("parameter: blocks.9.weight"),
             "test.faults[0].parameter: the model has no parameter 'blocks.9.weight'");
   EXPECT_THAT(error(up + ", element: 4096"), HasSubstr("test.faults[0].element: 'blocks.0.mlp.up.weight' has 4096 "));
-  EXPECT_THAT(error(up + ", target: wire"), HasSubstr("test.faults[0].target: one rank sends nothing"));
+  EXPECT_THAT(error(up + ", target: wire"),
+              HasSubstr("test.faults[0].target: a rank of several lanes sends sums, one rank nothing"));
   EXPECT_THAT(error(up + ", target: master", {"optimizer.master=kahan"}), HasSubstr("keeps no masters"));
   EXPECT_THAT(error(up + ", target: weight, kind: flip, bit: 16"), HasSubstr("is bf16, which has no bit 16"));
   EXPECT_THAT(error(up + ", target: first_moment", {"optimizer.first_moment=8bit"}), HasSubstr("which have no inf"));

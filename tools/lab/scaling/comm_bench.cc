@@ -26,7 +26,7 @@ double element_bytes(const Json& row) {
   return static_cast<double>(size_bytes(*parse_float_dtype(row["dtype"].get<std::string>())));
 }
 
-// A communicator with a part of its shared memory: ranks copy from it, or have none.
+// Limits the use of shared memory: ranks only copy from it, or have none.
 class LimitedCommunicator final : public ForwardingCommunicator, private NodeMemory {
   using Base = ForwardingCommunicator;
 
@@ -37,10 +37,7 @@ class LimitedCommunicator final : public ForwardingCommunicator, private NodeMem
   std::unique_ptr<Communicator> split(int color, int members) override {
     return std::make_unique<LimitedCommunicator>(Base::split(color, members), path_);
   }
-  NodeMemory* node_memory() override {
-    memory_ = path_ == Path::kMessages ? nullptr : Base::node_memory();
-    return memory_ == nullptr ? nullptr : this;
-  }
+  NodeMemory* node_memory() override { return memory_ == nullptr ? nullptr : this; }
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override { return memory_->allocate(bytes, what); }
   SharedRows rows_of_all(const Tensor& mine) const override {
     return path_ == Path::kInPlace ? memory_->rows_of_all(mine) : SharedRows{};
@@ -48,7 +45,7 @@ class LimitedCommunicator final : public ForwardingCommunicator, private NodeMem
 
  private:
   const Path path_;
-  NodeMemory* memory_ = nullptr;
+  NodeMemory* const memory_ = path_ == Path::kMessages ? nullptr : Base::node_memory();
 };
 
 // An exchange over a path.
@@ -123,7 +120,6 @@ class CommBench {
   std::vector<Timed> ways_of(Communicator& ranks, const std::vector<std::unique_ptr<Way>>& ways, const Case& what) {
     std::vector<Timed> all;
     for (const auto& way : ways) {
-      if (what.collective == Collective::kAllToAll && way->groups.stages().size() > 1) continue;  // it has no stages
       Timed one = what.reduces() ? reduction(*way, what) : move(*way, what);
       const bool is_new = std::ranges::none_of(all, [&](const Timed& other) { return other.row == one.row; });
       if (is_new) all.push_back(std::move(one));
@@ -154,12 +150,13 @@ class CommBench {
     return made;
   }
 
-  Json describe(const Way& way, DType dtype, int64_t elements, ContributionPath path) const {
-    const bool shares = allocate_sent(*way.groups.stages()[0].group, backend_, 1, kWhat) != nullptr;
+  Json describe(const std::string& exchange, Communicator& group, DType dtype, int64_t elements,
+                ContributionPath path) const {
+    const bool shares = allocate_sent(group, backend_, 1, kWhat) != nullptr;
     const bool is_shared = std::ranges::max(all_gather_records(job_, int{shares})) > 0;
     const bool is_in_place = path == ContributionPath::kInPlace;
     return {{"dtype", name(dtype)},
-            {"exchange", way.exchange},
+            {"exchange", exchange},
             {"path", is_in_place ? "in_place"
                      : is_shared ? "shared"
                                  : "messages"},
@@ -172,10 +169,13 @@ class CommBench {
     const int64_t row = std::max<int64_t>(1, what.bytes / all.size() / size_bytes(what.dtype));
     const Shape shape{all.size(), row};
     const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(what.dtype));
-    const auto shared = allocate_sent(*way.groups.stages()[0].group, backend_, bytes, kWhat);
+    const bool gathers = what.collective == Collective::kAllGather;
+    Communicator& group = gathers ? *way.groups.stages()[0].group : all;  // an all-to-all has no stages
+    const auto shared = allocate_sent(group, backend_, bytes, kWhat);
     const Tensor send = tensor(what.dtype, shape, shared);
-    const Json names = describe(way, what.dtype, shape.numel(), ContributionPath::kExchanged);
-    if (what.collective == Collective::kAllGather) {
+    const Json names =
+        describe(gathers ? way.exchange : "direct", group, what.dtype, shape.numel(), ContributionPath::kExchanged);
+    if (gathers) {
       const Tensor whole = send.view({shape.numel()});
       return {names, [this, &way, whole] { way.groups.all_gather(whole, *stream_)->wait(); }};
     }
@@ -196,7 +196,8 @@ class CommBench {
     const ReducerConfig config{.wire = what.dtype,
                                .sharding = is_whole ? mantissa::Sharding::kReplicated : mantissa::Sharding::kSharded};
     one->reducer = std::make_unique<GradientReducer>(*one->buckets, way.groups, backend_, *stream_, config);
-    return {describe(way, what.dtype, layout.numel(), one->reducer->path()), [one] { one->run(); }};
+    return {describe(way.exchange, *way.groups.stages()[0].group, what.dtype, layout.numel(), one->reducer->path()),
+            [one] { one->run(); }};
   }
 
   // The library's collective for the same elements, if it has one. Gradients are fp32, and a library cannot round them.
@@ -299,9 +300,12 @@ double bus_factor(Collective collective, int ranks) {
 
 Json bench_communication(CommBenchRequest request, Communicator& communicator, Backend& backend) {
   const int node_ranks = find_node_ranks(communicator);
-  require<ConfigError>(request.links == Links::kNo || node_ranks > 0,
-                       "--network: expected nodes with equally many ranks, numbered node by node, got others: start as "
-                       "many on each node (mpirun --map-by ppr:N:node, srun --ntasks-per-node=N --distribution=block)");
+  const bool needs_nodes =
+      request.links == Links::kYes || std::ranges::find(request.exchanges, "hierarchical") != request.exchanges.end();
+  require<ConfigError>(!needs_nodes || node_ranks > 0,
+                       "--network and --exchange hierarchical: expected nodes with equally many ranks, numbered node "
+                       "by node, got others: start as many on each node (mpirun --map-by ppr:N:node, srun "
+                       "--ntasks-per-node=N --distribution=block)");
   if (request.exchanges.empty()) {
     request.exchanges = {"direct", "hierarchical", "halving"};
     if (node_ranks == 0) std::erase(request.exchanges, "hierarchical");
@@ -324,9 +328,10 @@ Json bench_communication(CommBenchRequest request, Communicator& communicator, B
 std::string bench_text(const Json& figures) {
   ReportText text;
   for (const Json& line : figures["verdict"]) text.line("{}", line);
-  text.blank_line().line("{} over {}, {} a node; medians of {} rounds of {}, of the slowest rank",
-                         counted(figures["ranks"].get<int64_t>(), "rank"), figures["transport"], figures["node_ranks"],
-                         figures["rounds"], figures["repeats"]);
+  text.blank_line().line("{} over {}, {} a node; medians of {} of {}, of the slowest rank",
+                         counted(figures["ranks"].get<int64_t>(), "rank"), figures["transport"],
+                         figures["node_ranks"] == 0 ? "unequally many" : figures["node_ranks"].dump(),
+                         counted(figures["rounds"].get<int64_t>(), "round"), figures["repeats"]);
   std::vector<Column> columns = {{"collective", "collective"},
                                  {"ranks of", "scope"},
                                  {"dtype", "dtype"},

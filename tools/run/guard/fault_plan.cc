@@ -52,7 +52,7 @@ std::optional<DType> dtype_of(FaultTarget target, const Parameter& parameter, co
     case FaultTarget::kGradient:
       return wide_of(parameter.working_dtype);
     case FaultTarget::kWire:
-      if (state.communicator.size() == 1) return std::nullopt;
+      if (layout.ranks() == 1 || layout.lanes() > layout.ranks()) return std::nullopt;
       return state.reducer.path() == ContributionPath::kInPlace ? wide_of(parameter.working_dtype)
                                                                 : state.reducer.config().wire;
     case FaultTarget::kMaster:
@@ -132,8 +132,10 @@ void require_possible(const PlannedFault& fault, const AdamWOptions& options, co
   }
   const std::optional<DType> dtype = dtype_of(fault.target, *parameter, options, state);
   if (!dtype) {
-    refuse("target", fault.target == FaultTarget::kWire ? "one rank sends nothing: start several, or give gradient"
-                                                        : "this optimizer.master keeps no masters: give weight");
+    refuse("target", fault.target == FaultTarget::kWire
+                         ? "a rank of several lanes sends sums, one rank nothing: start as many "
+                           "ranks as train.lanes, or give gradient"
+                         : "this optimizer.master keeps no masters: give weight");
   }
   if (fault.kind == FaultKind::kFlip && fault.bit >= 8 * size_bytes(*dtype)) {
     refuse("bit", fmt::format("{} of '{}' is {}, which has no bit {}", name(fault.target), fault.parameter, *dtype,

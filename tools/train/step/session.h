@@ -79,7 +79,8 @@ void require_same_configuration(const Config& config, Communicator& communicator
 // 0. Collective.
 std::shared_ptr<const Batches> open_common_batches(const Config& config, Communicator& communicator);
 
-// How ranks reach each other's gradients, unless the system refuses the shared memory.
+// In place if ranks of the first stage share memory, unless the system refuses it. Gradients that their sender must
+// round are exchanged even then.
 ContributionPath expected_path(const Config& config, Communicator& communicator);
 
 // The weights that travel as codes (comm.gather); empty with `working`. Working dtypes are assigned.
