@@ -8,11 +8,9 @@
 namespace mantissa {
 namespace {
 
-enum class CollectiveKind : uint8_t { kAllToAll, kAllGather };
-
 // A collective on its way through host memory.
 struct Transfer {
-  CollectiveKind kind = CollectiveKind::kAllGather;
+  Collective kind = Collective::kAllGather;
   Tensor send, receive;
   Stream* stream = nullptr;
   std::shared_ptr<Storage> memory;  // null for tensors on the host
@@ -45,11 +43,11 @@ class StagedCommunicator final : public Communicator {
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
     check_all_to_all(send, recv, size(), device_of(recv));
-    return start(CollectiveKind::kAllToAll, send, recv, stream);
+    return start(Collective::kAllToAll, send, recv, stream);
   }
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
     check_all_gather(send, recv, size(), device_of(recv));
-    return start(CollectiveKind::kAllGather, send, recv, stream);
+    return start(Collective::kAllGather, send, recv, stream);
   }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     start_all();
@@ -93,7 +91,7 @@ class StagedCommunicator final : public Communicator {
     return on_host ? Device{} : backend_.device();
   }
 
-  std::unique_ptr<Work> start(CollectiveKind kind, const Tensor& send, const Tensor& receive, Stream& stream) {
+  std::unique_ptr<Work> start(Collective kind, const Tensor& send, const Tensor& receive, Stream& stream) {
     if (failure_) std::rethrow_exception(failure_);
     const auto transfer = std::make_shared<Transfer>();
     transfer->kind = kind;
@@ -115,7 +113,7 @@ class StagedCommunicator final : public Communicator {
       return;
     }
     constexpr size_t kAlignmentBytes = 256;
-    const bool two_buffers = transfer.kind == CollectiveKind::kAllToAll;  // a gather goes in place
+    const bool two_buffers = transfer.kind == Collective::kAllToAll;  // a gather goes in place
     const size_t receive_at = two_buffers ? round_up(send.size_bytes(), kAlignmentBytes) : 0;
     transfer.memory = pool_.take(receive_at + receive.size_bytes());
     transfer.host_receive = Tensor(transfer.memory, receive.dtype(), receive.shape(), receive_at);
@@ -128,7 +126,7 @@ class StagedCommunicator final : public Communicator {
   void start_exchange(Transfer& transfer) {
     HostStream stream;
     transfer.copied_out.reset();
-    transfer.exchange = transfer.kind == CollectiveKind::kAllToAll
+    transfer.exchange = transfer.kind == Collective::kAllToAll
                             ? transport_.all_to_all(transfer.host_send, transfer.host_receive, stream)
                             : transport_.all_gather(transfer.host_send, transfer.host_receive, stream);
   }

@@ -6,6 +6,13 @@
 
 namespace mantissa::cuda {
 
+// The words of elements 4 * group ... 4 * group + 3 of a parameter, in an update or step: the same on all ranks.
+__device__ __forceinline__ PhiloxCounter element_words(uint64_t key, int64_t group, uint32_t parameter,
+                                                       uint32_t number) {
+  const auto bits = static_cast<uint64_t>(group);
+  return philox(key, {static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32), parameter, number});
+}
+
 // Draws the words of elements begin ... begin + Width - 1. Width is 1, or a multiple of 4 that divides begin.
 // words_of(group): the words of elements 4 * group ... 4 * group + 3.
 template <int Width, typename WordsOf>

@@ -33,10 +33,7 @@ struct Stochastic {
 
   template <int Width, typename W>
   __device__ __forceinline__ void store_weight(W* weight, const float (&w)[Width], int64_t i, uint32_t number) const {
-    const auto words_of = [&](int64_t local) {
-      const auto group = static_cast<uint64_t>(first_group + local);
-      return philox(key, {static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), parameter, number});
-    };
+    const auto words_of = [&](int64_t local) { return element_words(key, first_group + local, parameter, number); };
     uint32_t words[Width];
     draw_words(i, words_of, words);
     Vector<W, Width> packed;

@@ -122,10 +122,7 @@ struct Rounding {
   template <typename T>
   __device__ __forceinline__ void write(const Lane& lane, uint64_t key, uint32_t update, const Values& values,
                                         T* to) const {
-    const auto words_of = [&](int64_t local) {
-      const auto group = static_cast<uint64_t>(first_group + local);
-      return philox(key, {static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), parameter, update});
-    };
+    const auto words_of = [&](int64_t local) { return element_words(key, first_group + local, parameter, update); };
     uint32_t words[kGroups][kGroup];
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) draw_words(lane.first(group), words_of, words[group]);

@@ -16,10 +16,8 @@ struct Words {
 
   template <int Width>
   __device__ __forceinline__ void draw(int64_t element, uint32_t (&words)[Width]) const {
-    const auto words_of = [&](int64_t group) {
-      return philox(key, {static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), parameter,
-                          static_cast<uint32_t>(*step)});
-    };
+    const auto number = static_cast<uint32_t>(*step);
+    const auto words_of = [&](int64_t group) { return element_words(key, group, parameter, number); };
     draw_words(element, words_of, words);
   }
 };

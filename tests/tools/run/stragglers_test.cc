@@ -14,6 +14,7 @@
 
 #include "comm/local/local_communicator.h"
 #include "core/profile/range.h"
+#include "tests/comm/node_ranks.h"
 #include "tools/run/guard/black_box.h"
 
 namespace mantissa {
@@ -179,36 +180,20 @@ class SlowPair final : public ForwardingCommunicator {
   const std::chrono::milliseconds delay_;
 };
 
-// Threads as ranks of nodes, `node_ranks` of each.
-class PretendedNodes final : public Communicator {
+// Pairs of its ranks are slow by `delay`.
+class SlowNodes final : public testing::PretendedNodes {
  public:
-  PretendedNodes(Communicator& all, int node_ranks, std::chrono::milliseconds delay)
-      : Communicator(
-            {.rank = all.rank(), .size = all.size(), .local_rank = all.rank() % node_ranks, .local_size = node_ranks}),
-        all_(all),
-        delay_(delay) {}
+  SlowNodes(Communicator& all, int node_ranks, std::chrono::milliseconds delay)
+      : testing::PretendedNodes(all, node_ranks), delay_(delay) {}
 
-  std::string name() const override { return "pretended"; }
-  std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
-    return all_.all_to_all(send, recv, stream);
-  }
-  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
-    return all_.all_gather(send, recv, stream);
-  }
-  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
-    return all_.all_gather_bytes(mine);
-  }
-  void barrier() override { all_.barrier(); }
   std::unique_ptr<Communicator> split(int color, int members) override {
     ++splits;
-    return std::make_unique<SlowPair>(all_.split(color, members), delay_);
+    return std::make_unique<SlowPair>(testing::PretendedNodes::split(color, members), delay_);
   }
-  void abort(int exit_code) override { all_.abort(exit_code); }
 
   int splits = 0;
 
  private:
-  Communicator& all_;
   const std::chrono::milliseconds delay_;
 };
 
@@ -218,7 +203,7 @@ TEST(SlowLinks, TheFastestPartnerOfEachNodeCounts) {
     for (const bool has_slow : {false, true}) {
       run_ranks(2 * nodes, [&](Communicator& local) {
         const bool is_slow = has_slow && local.rank() / 2 == nodes - 1;
-        PretendedNodes ranks(local, 2, std::chrono::milliseconds(is_slow ? 150 : 0));
+        SlowNodes ranks(local, 2, std::chrono::milliseconds(is_slow ? 150 : 0));
         NodeLinks links(ranks);
         std::vector<double> by_node;
         const std::vector<double> seconds = all_gather_records(ranks, links.measure());
@@ -240,7 +225,7 @@ TEST(SlowLinks, TheFastestPartnerOfEachNodeCounts) {
 
 TEST(SlowLinks, OneNodeSendsNothing) {
   run_ranks(2, [](Communicator& local) {
-    PretendedNodes ranks(local, 2, {});
+    SlowNodes ranks(local, 2, {});
     NodeLinks links(ranks);
     EXPECT_EQ(links.measure(), std::numeric_limits<double>::infinity());
     EXPECT_EQ(ranks.splits, 0);
