@@ -94,13 +94,18 @@ struct FromCodesArgs {
 };
 
 // dst = round(src * scale), src (n) fp32: the gradient of a lane, or a part of it, as it is sent in the dtype `wire`.
-//   bf16, fp16   dst (n) of this dtype, rounded stochastically; cast() rounds to nearest
+//   bf16, fp16   dst (n) of this dtype, rounded stochastically or with error feedback; cast() rounds to nearest
 //   e4m3, e5m2   dst of this dtype: rows of codes (coded_rows.h), in which src is elements `first` to first + n - 1. Or
 //                dst (n) fp32: the numbers of these codes. src and first are multiples of the block, src and dst lie
 //                at multiples of 16 bytes.
 // Element e of src is rounded to nearest, ties to even, if `step` is undefined, else stochastically by
 //   philox(key, {e / 4 mod 2^32, e / 4 / 2^32, parameter, *step})[e % 4],
 // independent of ranks, devices and threads.
+//
+// Error feedback (Seide et al. 2014; Karimireddy et al. 2019), if residuals (n) fp32 are defined: src + e * *unit takes
+// the place of src, with e = residuals[*applied % 2]. The other residual receives the error of rounding this sum,
+// divided by scale * *unit, or 0 where the quotient is not finite. e itself stays until `applied` counts on, so a call
+// may be repeated. unit: a factor that src carries and e does not; exact if it is a power of two.
 struct RoundContributionArgs {
   static constexpr std::string_view kName = "round_contribution";
   Tensor src{}, dst{};
@@ -110,8 +115,14 @@ struct RoundContributionArgs {
   Tensor step{};  // (1) i32, read when the kernel runs
   uint64_t key = 0;
   uint32_t parameter = 0;
+  std::array<Tensor, 2> residuals{};
+  Tensor applied{}, unit{};  // (1) i32, (1) fp32, read when the kernel runs
 
-  static auto operands(auto& a) { return std::array{&a.src, &a.dst, &a.step}; }
+  bool has_feedback() const { return residuals[0].defined(); }
+
+  static auto operands(auto& a) {
+    return addresses_of(a.src, a.dst, a.step, a.residuals[0], a.residuals[1], a.applied, a.unit);
+  }
 };
 
 // y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows; R is a multiple of 16. For each

@@ -116,17 +116,24 @@ void check_args(const RoundContributionArgs& args) {
   check_dtype(kOp, "src", args.src, DType::kF32);
   if (args.step.defined()) check_tensor(kOp, "step", args.step, DType::kI32, 1);
   const int64_t n = args.src.numel();
+  if (args.has_feedback()) {
+    for (const Tensor& residual : args.residuals) check_tensor(kOp, "residuals", residual, DType::kF32, n);
+    check_tensor(kOp, "applied", args.applied, DType::kI32, 1);
+    check_tensor(kOp, "unit", args.unit, DType::kF32, 1);
+  }
   if (!is_coded(args.wire)) {
-    MANTISSA_CHECK(size_bytes(args.wire) == 2 && args.step.defined(),
-                   "[{}] wire must be e4m3, e5m2 or, rounded stochastically, bf16 or fp16; got {} {} step", kOp,
-                   args.wire, args.step.defined() ? "with a" : "without a");
+    MANTISSA_CHECK(size_bytes(args.wire) == 2 && (args.step.defined() || args.has_feedback()),
+                   "[{}] wire must be e4m3, e5m2 or, rounded stochastically or with error feedback, bf16 or fp16; got "
+                   "{} {} step",
+                   kOp, args.wire, args.step.defined() ? "with a" : "without a");
     return check_tensor(kOp, "dst", args.dst, args.wire, n);
   }
   MANTISSA_CHECK(n % kCodeBlock == 0 && args.first >= 0 && args.first % kCodeBlock == 0,
                  "[{}] src and first must be multiples of {} elements, got {} and {}", kOp, kCodeBlock, n, args.first);
-  const auto address = [](const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.raw()); };
-  MANTISSA_CHECK(address(args.src) % 16 == 0 && address(args.dst) % 16 == 0,
-                 "[{}] src and dst must lie at multiples of 16 bytes", kOp);
+  for (const Tensor* const tensor : {&args.src, &args.dst, &args.residuals[0], &args.residuals[1]}) {
+    MANTISSA_CHECK(!tensor->defined() || reinterpret_cast<uintptr_t>(tensor->raw()) % 16 == 0,
+                   "[{}] src, dst and residuals must lie at multiples of 16 bytes", kOp);
+  }
   if (args.dst.dtype() == DType::kF32) return check_numel(kOp, "dst", args.dst, n);
   check_dtype(kOp, "dst", args.dst, args.wire);
   MANTISSA_CHECK(args.dst.shape().rank() == 2 && args.first + n <= args.dst.dim(0) * coded_row_numel(args.dst.dim(1)),

@@ -15,6 +15,35 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 
 constexpr int64_t kWordsAtATime = 64;  // a multiple of four vectors
 
+// The numbers to round: src * scale, with error feedback also the residual.
+class Input {
+ public:
+  explicit Input(const RoundContributionArgs& args) : src_(args.src.data<float>()), scale_(args.scale) {
+    if (!args.has_feedback()) return;
+    const auto turn = static_cast<size_t>(*args.applied.data<int32_t>() & 1);
+    residual_ = args.residuals[turn].data<float>();
+    next_ = args.residuals[1 - turn].data<float>();
+    factor_ = *args.unit.data<float>() * scale_;
+  }
+
+  HWY_INLINE FloatVec read(int64_t i, int64_t count) const {
+    const auto v = hn::Mul(load(src_ + i, count), hn::Set(FloatTag(), scale_));
+    if (residual_ == nullptr) return v;
+    return hn::Add(v, hn::Mul(load(residual_ + i, count), hn::Set(FloatTag(), factor_)));
+  }
+  bool keeps() const { return next_ != nullptr; }
+  // Keeps v - rounded, v from read().
+  HWY_INLINE void keep(FloatVec v, FloatVec rounded, int64_t i, int64_t count) const {
+    const auto left = hn::Mul(hn::Sub(v, rounded), hn::Set(FloatTag(), 1.0f / factor_));
+    store(hn::IfThenElseZero(hn::IsFinite(left), left), next_ + i, count);
+  }
+
+ private:
+  const float *src_, *residual_ = nullptr;  // null without error feedback
+  float* next_ = nullptr;
+  float scale_, factor_ = 1.0f;
+};
+
 // Calls body(begin, count, words) for pieces of [0, n), in parallel; words: null to round to nearest.
 template <typename Body>
 void for_each_piece(const RoundContributionArgs& args, const Body& body) {
@@ -40,18 +69,16 @@ class BlockRounding {
   explicit BlockRounding(const RoundContributionArgs& args)
       : format_(narrow_format(format_of(args.wire))),
         round_(format_of(args.wire)),
-        src_(args.src.data<float>()),
+        input_(args),
         numbers_(args.dst.dtype() == DType::kF32 ? args.dst.data<float>() : nullptr),
         bytes_(reinterpret_cast<uint8_t*>(args.dst.raw())),
         first_(args.first),
-        row_numel_(numbers_ != nullptr ? 0 : coded_row_numel(args.dst.dim(1))),
-        scale_(args.scale) {}
+        row_numel_(numbers_ != nullptr ? 0 : coded_row_numel(args.dst.dim(1))) {}
 
   void run(int64_t begin, const uint32_t* words) const {
-    const auto scale = hn::Set(FloatTag(), scale_);
     auto largest = hn::Zero(IntTag());
-    for_each_vector(kCodeBlock, [&](int64_t i, int64_t) MANTISSA_VECTOR_LAMBDA {
-      const auto bits = magnitude_bits(hn::Mul(load(src_ + begin + i), scale));
+    for_each_vector(kCodeBlock, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      const auto bits = magnitude_bits(input_.read(begin + i, count));
       const auto is_finite = hn::Lt(bits, hn::Set(IntTag(), static_cast<int32_t>(kInfinityBits)));
       largest = hn::Max(largest, hn::IfThenElseZero(is_finite, bits));
     });
@@ -65,10 +92,12 @@ class BlockRounding {
       codes[row_numel_ + column / kCodeBlock] = stored.code;
       codes += column;
     }
-    for_each_vector(kCodeBlock, [&](int64_t i, int64_t) MANTISSA_VECTOR_LAMBDA {
-      const auto v = hn::Mul(hn::Mul(load(src_ + begin + i), scale), before);
+    for_each_vector(kCodeBlock, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      const auto input = input_.read(begin + i, count), v = hn::Mul(input, before);
       const auto rounded = words == nullptr ? round_(v) : round_.stochastic(v, hn::Load(WordTag(), words + i));
-      if (numbers_ != nullptr) return store(hn::Mul(rounded, after), numbers_ + begin + i);
+      const auto number = hn::Mul(rounded, after);
+      if (input_.keeps()) input_.keep(input, number, begin + i, count);
+      if (numbers_ != nullptr) return store(number, numbers_ + begin + i);
       round_.store_codes(rounded, codes + i);
     });
   }
@@ -76,11 +105,10 @@ class BlockRounding {
  private:
   NarrowFormat format_;
   NarrowRounding round_;
-  const float* src_;
+  Input input_;
   float* numbers_;  // null: codes are stored
   uint8_t* bytes_;
   int64_t first_, row_numel_;
-  float scale_;
 };
 
 void round_contribution_kernel(const RoundContributionArgs& args) {
@@ -91,12 +119,13 @@ void round_contribution_kernel(const RoundContributionArgs& args) {
     });
   }
   const auto round_to = [&]<typename T>(T* dst) {
-    const float* const src = args.src.data<float>();
+    const Input input(args);
     for_each_piece(args, [&](int64_t begin, int64_t n, const uint32_t* words) {
-      const auto scale = hn::Set(FloatTag(), args.scale);
       for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-        const auto v = hn::Mul(load(src + begin + i, count), scale);
-        store_stochastically(v, hn::Load(WordTag(), words + i), dst + begin + i, count);
+        const auto v = input.read(begin + i, count);
+        T* const to = dst + begin + i;
+        words == nullptr ? store(v, to, count) : store_stochastically(v, hn::Load(WordTag(), words + i), to, count);
+        if (input.keeps()) input.keep(v, load(to, count), begin + i, count);
       });
     });
   };

@@ -87,12 +87,15 @@ struct FoldVerdictsArgs {
 };
 
 // Decides by the sum of records (N * sizeof(VerdictRecord)) u8, N >= 1, of all ranks in any order; plan, control,
-// decision: u8, a record each; hold (1) i32: not 0 after a step that was not applied, until the host clears it.
+// decision: u8, a record each; hold (1) i32: not 0 after a step that was not applied, until the host clears it. applied
+// (1) i32, or undefined: counts the updates that are applied.
 struct DecideUpdateArgs {
   static constexpr std::string_view kName = "decide_update";
-  Tensor records{}, plan{}, hold{}, control{}, decision{};
+  Tensor records{}, plan{}, hold{}, control{}, decision{}, applied{};
 
-  static auto operands(auto& a) { return std::array{&a.records, &a.plan, &a.hold, &a.control, &a.decision}; }
+  static auto operands(auto& a) {
+    return std::array{&a.records, &a.plan, &a.hold, &a.control, &a.decision, &a.applied};
+  }
 };
 
 // Adds the digest of x (any dtype and shape) to the Digest in `record`, as if `first` items, a multiple of kDigestTile,

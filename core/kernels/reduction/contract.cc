@@ -111,6 +111,7 @@ int64_t check_args(const DecideUpdateArgs& args) {
   check_record<UpdateControl>("decide_update", "control", args.control);
   check_record<UpdateDecision>("decide_update", "decision", args.decision);
   check_tensor("decide_update", "hold", args.hold, DType::kI32, 1);
+  if (args.applied.defined()) check_tensor("decide_update", "applied", args.applied, DType::kI32, 1);
   return count;
 }
 

@@ -285,13 +285,17 @@ __global__ void __launch_bounds__(kLanes* kFoldWarps)
 
 __global__ void __launch_bounds__(kLanes* kFoldWarps)
     decide_update_kernel(const VerdictRecord* records, int64_t count, const UpdatePlan* plan, int32_t* hold,
-                         UpdateControl* control, UpdateDecision* decision) {
+                         UpdateControl* control, UpdateDecision* decision, int32_t* applied) {
   const VerdictRecord& total = fold_by_block(records, count);
   if (threadIdx.x != 0 || threadIdx.y != 0) return;
   const UpdateDecision decided = mantissa::decide_update(total, *plan, *hold != 0);
   *decision = decided;
   *control = control_of(decided, *plan);
-  if (!decided.applied()) *hold = 1;
+  if (!decided.applied()) {
+    *hold = 1;
+  } else if (applied != nullptr) {
+    ++*applied;
+  }
 }
 
 }  // namespace
@@ -370,7 +374,7 @@ void run(const DecideUpdateArgs& args, CudaStream& stream) {
          stream.handle(), record_in<VerdictRecord>("decide_update", args.records), count,
          record_in<UpdatePlan>("decide_update", args.plan), args.hold.data<int32_t>(),
          record_in<UpdateControl>("decide_update", args.control),
-         record_in<UpdateDecision>("decide_update", args.decision));
+         record_in<UpdateDecision>("decide_update", args.decision), data_or_null<int32_t>(args.applied));
 }
 
 }  // namespace mantissa::cuda

@@ -164,7 +164,11 @@ void run(const DecideUpdateArgs& args) {
   const UpdateDecision decision = mantissa::decide_update(total, plan, hold != 0);
   write_record(decision, args.decision);
   write_record(control_of(decision, plan), args.control);
-  if (!decision.applied()) hold = 1;
+  if (!decision.applied()) {
+    hold = 1;
+  } else if (args.applied.defined()) {
+    ++*args.applied.data<int32_t>();
+  }
 }
 
 }  // namespace mantissa::cpu

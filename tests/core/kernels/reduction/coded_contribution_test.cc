@@ -4,22 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "core/tensor/philox.h"
-#include "tests/core/kernels/kernel_check.h"
-#include "tests/core/kernels/run_kernel.h"
-#include "tests/core/kernels/test_tensor.h"
-#include "tests/reference/random_values.h"
+#include "tests/core/kernels/reduction/coded_contribution.h"
 
 namespace mantissa::kernel_test {
 namespace coded_contribution_test {
 
-using reference::random_values;
-
 constexpr DType kCodes[] = {DType::kE4M3, DType::kE5M2};
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
-
 // The exponent of a block's scale: the least from -127 on with amax <= max * 2^exponent.
 int exponent_of(Format format, const float* block) {
   double amax = 0.0;
@@ -57,61 +48,6 @@ uint8_t code_of(Format format, double x, const uint32_t* word) {
     if (!up) --code;
   }
   return static_cast<uint8_t>(sign | code);
-}
-
-// Values at which formats and scales change, then random values.
-std::vector<float> awkward_values(int64_t n) {
-  std::vector<float> values;
-  for (const double v : random_values(n, 7)) values.push_back(static_cast<float>(v));
-  const auto at = [&](int64_t block) { return values.begin() + 32 * block; };
-  std::fill_n(at(0), 32, 0.0f);
-  std::fill_n(at(1), 32, -0.0f);
-  for (int i = 0; i < 32; ++i) at(2)[i] = std::ldexp(448.0f, -i);               // every binade of the formats
-  for (int i = 0; i < 32; ++i) at(3)[i] = std::ldexp(at(3)[i], -140);           // subnormal in fp32
-  for (int i = 0; i < 32; ++i) at(4)[i] = std::ldexp(at(4)[i], -120);           // with them in a block
-  for (int i = 0; i < 32; ++i) at(5)[i] = 0x1p127f * (i % 2 == 0 ? 1 : -1.5f);  // near the largest
-  for (int i = 0; i < 32; ++i) at(6)[i] = 17.0f + static_cast<float>(i);        // ties
-  at(7)[3] = kNaN, at(7)[4] = -1e-3f;
-  at(8)[5] = kInf, at(8)[6] = -kInf;
-  std::fill_n(at(9), 32, kNaN);
-  std::fill_n(at(10), 32, -kInf);
-  for (int i = 0; i < 32; ++i) at(11)[i] = i == 31 ? 57344.0f : 1e-3f;  // a large value among small values
-  at(12)[0] = std::numeric_limits<float>::denorm_min();
-  for (int i = 1; i < 32; ++i) at(12)[i] = 0.0f;
-  return values;
-}
-
-struct Sent {
-  int64_t numel = 20000 / 32 * 32;
-  int64_t first = 64, row_numel = 8192;
-
-  Tensor rows(DType wire) const {
-    return make_unwritten(wire, {divide_up(first + numel, row_numel), coded_row_bytes(row_numel)});
-  }
-  uint8_t code(const std::vector<std::byte>& bytes, int64_t i) const {
-    return static_cast<uint8_t>(bytes[static_cast<size_t>(row(i) + (first + i) % row_numel)]);
-  }
-  uint8_t scale(const std::vector<std::byte>& bytes, int64_t i) const {
-    return static_cast<uint8_t>(bytes[static_cast<size_t>(row(i) + row_numel + (first + i) % row_numel / 32)]);
-  }
-  int64_t row(int64_t i) const { return (first + i) / row_numel * coded_row_bytes(row_numel); }
-};
-
-constexpr uint64_t kKey = 0x123456789abcdefu;
-constexpr uint32_t kParameter = 5, kStep = 3;
-
-uint32_t word_of(int64_t i) {
-  return philox(kKey, {static_cast<uint32_t>(i / 4), 0, kParameter, kStep})[static_cast<size_t>(i % 4)];
-}
-
-RoundContributionArgs rounding_of(DType wire, const Tensor& src, const Tensor& dst, bool stochastic) {
-  return {.src = src,
-          .dst = dst,
-          .wire = wire,
-          .scale = 2.0f,
-          .step = stochastic ? make_indices({kStep}) : Tensor(),
-          .key = kKey,
-          .parameter = kParameter};
 }
 
 // Codes, scales and numbers, of every element; codes of NaN on any device.
@@ -242,11 +178,11 @@ TEST(RoundContribution, RefusesWhatDoesNotGoTogether) {
   const RoundContributionArgs good = rounding_of(DType::kE4M3, src, row, false);
   run(good);
   const ExpectRefused<RoundContributionArgs> expect(good, "[round_contribution] ");
-  expect([](auto& args) { args.wire = DType::kBF16; }, "wire must be e4m3, e5m2 or, rounded stochastically");
+  expect([](auto& args) { args.wire = DType::kBF16; }, "wire must be e4m3, e5m2 or, rounded stochastically or with");
   expect([](auto& args) { args.wire = DType::kE5M2; }, "dst must be e5m2, got e4m3");
   expect([](auto& args) { args.first = 32; }, "dst must hold rows of codes up to element 96, got (1, 128)");
   expect([](auto& args) { args.first = 16; }, "src and first must be multiples of 32 elements, got 64 and 16");
-  expect([](auto& args) { args.src = args.src.slice(1, 32); }, "src and dst must lie at multiples of 16 bytes");
+  expect([](auto& args) { args.src = args.src.slice(1, 32); }, "src, dst and residuals must lie at multiples of 16");
   const SumContributionsArgs sum{.contributions = row, .out = numbers};
   run(sum);
   const ExpectRefused<SumContributionsArgs> refused(sum, "[sum_contributions] ");

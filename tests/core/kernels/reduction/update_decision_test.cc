@@ -278,10 +278,11 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
       }
       std::reverse(of_ranks.begin(), of_ranks.end());
       const Tensor records = make_records(of_ranks);
-      const Tensor plan = make_record(c.plan), hold = make_indices({c.hold});
+      const Tensor plan = make_record(c.plan), hold = make_indices({c.hold}), count = make_indices({41});
       const Tensor control = make_record(UpdateControl{.apply = 77}), decision = make_record(UpdateDecision());
       const std::vector<std::byte> records_before = bytes_of(records), plan_before = bytes_of(plan);
-      run(DecideUpdateArgs{.records = records, .plan = plan, .hold = hold, .control = control, .decision = decision});
+      run(DecideUpdateArgs{
+          .records = records, .plan = plan, .hold = hold, .control = control, .decision = decision, .applied = count});
 
       const auto decided = fetch_record<UpdateDecision>(decision);
       EXPECT_EQ(decided.outcome, c.outcome);
@@ -305,6 +306,7 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
       EXPECT_EQ(controlled.bias_correction2, c.plan.bias_correction2);
       EXPECT_EQ(controlled.update, c.plan.update);
       EXPECT_EQ(elements_of<int32_t>(hold)[0], applied ? 0 : 1);
+      EXPECT_EQ(elements_of<int32_t>(count)[0], applied ? 42 : 41);
       EXPECT_TRUE(bytes_of(records) == records_before && bytes_of(plan) == plan_before) << "an input was written";
     }
   });
