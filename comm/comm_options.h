@@ -32,6 +32,8 @@ struct ReducerConfig {
   DType wire = DType::kBF16;  // fp64 beside fp64 gradients; e4m3 and e5m2: codes with block scales
   SenderRounding rounding = SenderRounding::kNearest;
   uint64_t seed = 0;  // of stochastic rounding
+  // Adds the rounding error of a lane's gradient to the gradient of its next step (wire_rounding.h).
+  bool error_feedback = false;
   Accumulation accumulation = Accumulation::kFp32;
   Sharding sharding = Sharding::kSharded;
   // Contributions arrive 2^prescale_log2 times larger than their share of the mean over the global batch.
@@ -40,8 +42,12 @@ struct ReducerConfig {
 
   // Whether contributions are rounded to the wire dtype. If not, they travel as they are.
   bool rounds() const { return size_bytes(wire) < size_bytes(DType::kF32); }
-  // Whether its sender must round a gradient: receivers that read it in place know neither its words nor its blocks.
-  bool rounds_at_sender() const { return is_coded(wire) || (rounds() && rounding == SenderRounding::kStochastic); }
+  bool keeps_residuals() const { return error_feedback && rounds(); }
+  // Whether its sender must round a gradient: receivers that read it in place know neither its words, nor its blocks,
+  // nor its residuals.
+  bool rounds_at_sender() const {
+    return is_coded(wire) || keeps_residuals() || (rounds() && rounding == SenderRounding::kStochastic);
+  }
   // The dtype of rounded gradients that are not sent.
   DType rounded() const { return is_coded(wire) ? DType::kF32 : wire; }
 };

@@ -53,9 +53,9 @@ GradientReducer::GradientReducer(FlatBuckets& buckets, const ExchangeGroups& gro
   backend.upload(empty.data(), no_stats_, compute);
 }
 
-void GradientReducer::begin(const Tensor& step) {
+void GradientReducer::begin(const Tensor& step, const Tensor& unit) {
   MANTISSA_CHECK(!open_, "[gradient_reducer.begin] the last reduction has not been finished");
-  buffers_.rounding().begin(step);
+  buffers_.rounding().begin(step, unit);
   open_ = true;
   started_ = completed_ = 0;
   lane_ = lanes().begin;

@@ -35,9 +35,10 @@ class GradientReducer {
   GradientReducer(FlatBuckets& buckets, const ExchangeGroups& groups, Backend& backend, Stream& compute,
                   const ReducerConfig& config);
 
-  // Opens a reduction, of this rank's first lane. step (1) i32 on the device: for stochastic rounding, unchanged until
-  // the next call. ContractError if one is open already.
-  void begin(const Tensor& step = {});
+  // Opens a reduction, of this rank's first lane. On the device, unchanged until the next call: step (1) i32, for
+  // stochastic rounding; unit (1) fp32, the factor that gradients carry, for error feedback. ContractError if one is
+  // open already.
+  void begin(const Tensor& step = {}, const Tensor& unit = {});
   // Completes a lane and begins the next of `lanes()`: the gradients are read, and the next ones replace them.
   void next_lane();
   // The parameter's gradient is complete on this rank. When the last one of a bucket lands and all earlier buckets have
@@ -68,7 +69,12 @@ class GradientReducer {
   std::vector<Corruption> compare_digests() {
     return finished("compare_digests").digests_ ? digests_->compare(compute_) : std::vector<Corruption>();
   }
-  size_t buffer_bytes() const { return buffers_.bytes(); }  // wire buffers and summed gradients
+  size_t buffer_bytes() const { return buffers_.bytes(); }  // wire buffers, summed gradients and residuals
+
+  // ---- Error feedback (wire_rounding.h).
+  const Tensor& applied() const { return buffers_.rounding().applied(); }
+  std::vector<LaneResidual> residuals() const { return buffers_.rounding().residuals(compute_); }
+  void clear_residuals() const { buffers_.rounding().clear_residuals(compute_); }
 
  private:
   enum class Phase : uint8_t { kWaiting, kExchanging, kSummed, kGathering, kComplete };

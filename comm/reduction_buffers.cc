@@ -132,7 +132,7 @@ ReductionBuffers::ReductionBuffers(const FlatBuckets& buckets, const ExchangeGro
       groups_(groups),
       backend_(backend),
       config_(config),
-      rounding_(buckets, backend, config, wire_scale(config, buckets.layout().lanes()).before),
+      rounding_(buckets, groups.all().rank(), backend, config, wire_scale(config, buckets.layout().lanes()).before),
       lane_sums_(make_lane_sums(buckets, groups, backend, config, rounding_)),
       path_(choose_path(buckets, groups, config, lane_sums_.get())),
       plan_(plan_wire(buckets.layout(), config, path_)) {
@@ -214,7 +214,7 @@ ReductionBuffers::Stage ReductionBuffers::make_stage(size_t index, const Tensor&
 }
 
 size_t ReductionBuffers::bytes() const {
-  size_t bytes = plan_.lane_bytes + (window_ ? window_->bytes() : 0);
+  size_t bytes = plan_.lane_bytes + rounding_.residual_bytes() + (window_ ? window_->bytes() : 0);
   for (const Bucket& bucket : buckets_) {
     if (!bucket.stages.empty()) bytes += bucket.result.size_bytes();  // of one lane: it is the gradient
   }

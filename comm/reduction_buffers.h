@@ -96,6 +96,7 @@ class ReductionBuffers {
   // Whether contributions are rounded when they are sent or read; otherwise LaneSums has rounded gradients.
   bool rounds_contributions() const { return config_.rounds() && lane_sums_ == nullptr; }
   WireRounding& rounding() { return rounding_; }
+  const WireRounding& rounding() const { return rounding_; }
   const Bucket& operator[](int bucket) const { return buckets_.at(static_cast<size_t>(bucket)); }
   const WirePlan& plan() const { return plan_; }
   bool in_place() const { return path_ == ContributionPath::kInPlace; }
@@ -107,7 +108,7 @@ class ReductionBuffers {
     const bool fits = window_ != nullptr && window_->bytes() >= bytes;
     return fits ? Tensor(window_, dtype, shape) : backend_.make_tensor(dtype, shape, "wire values");
   }
-  size_t bytes() const;  // wire buffers and summed gradients
+  size_t bytes() const;  // wire buffers, summed gradients and residuals
 
  private:
   Bucket make_bucket(int bucket) const;

@@ -135,6 +135,10 @@ StateHash hash_state(const ShardedState& state) {
     add("m_absmax", piece.m_absmax, piece.begin / kDynamicBlock, mine.state);
     add("v_absmax", piece.v_absmax, piece.begin / kDynamicBlock, mine.state);
   }
+  for (const LaneResidual& residual : state.reducer.residuals()) {
+    const uint64_t key = key_of(residual.parameter->name, fmt::format("residual {}", residual.lane));
+    mine.state += hash_of(residual.values, 0, key, state);
+  }
   StateHash all;
   for (const StateHash& rank : all_gather_records(state.communicator, mine)) {
     all.weights += rank.weights;

@@ -43,7 +43,7 @@ struct StateMemory {
   size_t gradients = 0;  // local
   size_t masters = 0;    // or the compensations
   size_t moments = 0;
-  size_t buffers = 0;  // wire buffers, summed gradients, and rows of gathered weights
+  size_t buffers = 0;  // wire buffers, summed gradients, residuals, and rows of gathered weights
   size_t total() const { return weights + gradients + masters + moments + buffers; }
   bool operator==(const StateMemory&) const = default;
 };
@@ -70,7 +70,7 @@ std::string describe_state_faults(const ShardedState& state);
 // It is no protection against changes made on purpose.
 struct StateHash {
   uint64_t weights = 0;  // masters, or weights that are their own state, of all trainable parameters
-  uint64_t state = 0;    // these, and compensations and moments
+  uint64_t state = 0;    // these, compensations, moments and residuals
   bool operator==(const StateHash&) const = default;
 };
 

@@ -49,10 +49,13 @@ void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reduc
     if (stage + 1 == mine_.size()) break;
     backend_.run(FoldVerdictsArgs{.records = gathered_[stage], .record = mine_[stage + 1]}, stream_);
   }
-  backend_.run(
-      DecideUpdateArgs{
-          .records = gathered_.back(), .plan = plan_, .hold = hold_, .control = control_, .decision = decision_},
-      stream_);
+  backend_.run(DecideUpdateArgs{.records = gathered_.back(),
+                                .plan = plan_,
+                                .hold = hold_,
+                                .control = control_,
+                                .decision = decision_,
+                                .applied = reducer.applied()},
+               stream_);
 }
 
 UpdateDecision VerdictReduction::read_decision() {

@@ -32,7 +32,8 @@ class VerdictReduction {
   void plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
   // After reducer.finish(). losses (M) fp32, on the device: of this rank's micro-batches, each summed over its
   // non-ignored tokens, in nats; a sum that is not finite is a fault. state_faults: ShardedOptimizer::faults(), or
-  // undefined. Queues the gather and the decision. Collective.
+  // undefined. Queues the gather and the decision; if the update is to be applied, the reducer keeps the residuals of
+  // its last reduction. Collective.
   void decide(const Tensor& losses, const GradientReducer& reducer, const Tensor& state_faults = {});
   // u8 of an UpdateControl, and of an UpdateDecision: the last decision, on the device.
   const Tensor& control() const { return control_; }

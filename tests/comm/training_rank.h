@@ -80,6 +80,8 @@ struct TrainingRank {
                     .weights = config.sharding == Sharding::kSharded && groups.stages().size() == 1});
     reducer = std::make_unique<GradientReducer>(*buckets, groups, *backend, *stream, config);
     step_number = backend->make_tensor(DType::kI32, {1}, "step number");
+    unit = backend->make_tensor(DType::kF32, {1}, "factor of the gradients");
+    backend->fill(unit, 1.0f, *stream);
   }
 
   // Stands in for the backward pass of one parameter. With as many lanes as ranks, a rank is a lane.
@@ -96,7 +98,7 @@ struct TrainingRank {
   void reduce(const GradientFunction& gradient = toy_gradient) {
     parameters.forget_gradients();
     ++*step_number.data<int32_t>();
-    reducer->begin(step_number);
+    reducer->begin(step_number, unit);
     const OwnLanes lanes = reducer->lanes();
     for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) {
       if (lane > lanes.begin) reducer->next_lane();
@@ -151,6 +153,7 @@ struct TrainingRank {
   std::unique_ptr<FlatBuckets> buckets;
   std::unique_ptr<GradientReducer> reducer;
   Tensor step_number;  // of reduce(), from 1
+  Tensor unit;         // the factor of the gradients of reduce()
 };
 
 constexpr uint64_t kSeed = 11;

@@ -213,6 +213,7 @@ void bind_comm(ConfigVisitor& v, CommConfig& c) {
   v.scalar("backend", text_field(c.backend));
   v.scalar("wire_dtype", choice_field(c.reducer.wire, names::kWireDType));
   v.scalar("wire_rounding", choice_field(c.reducer.rounding, names::kWireRounding));
+  v.scalar("error_feedback", bool_field(c.reducer.error_feedback));
   v.scalar("accumulate", choice_field(c.reducer.accumulation, names::kAccumulation));
   v.scalar("exchange", choice_field(c.exchange, names::kExchange));
   v.scalar("gather", choice_field(c.gather, names::kGather));

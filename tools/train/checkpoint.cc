@@ -138,8 +138,7 @@ void read_on_all_ranks(const std::string& folder, Communicator& communicator, co
 void load_pieces(const Checkpoint& checkpoint, Session& session) {
   for (const CheckpointFile& file : checkpoint.files) {
     if (file.name.starts_with("optimizer-")) {
-      load_optimizer_pieces(SafetensorsReader(checkpoint.folder + "/" + file.name), session.runtime.parameters,
-                            session.sharded.optimizer);
+      load_optimizer_pieces(SafetensorsReader(checkpoint.folder + "/" + file.name), session.sharded);
     }
   }
 }
@@ -297,6 +296,7 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
   if (!changes.empty()) log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(changes, "\n  "));
   const TrainingState training = training_state_from(checkpoint.state);
   session.sharded.optimizer.begin_load();
+  session.sharded.reducer.clear_residuals();
   read_on_all_ranks(point.folder, communicator, [&] { load_pieces(checkpoint, session); });
   with_place<DamagedCheckpoint, CheckpointError>(  // on all ranks
       checkpoint.folder, [&] { session.sharded.optimizer.end_load(training.applied_steps); });
@@ -346,16 +346,19 @@ void continue_scales(const TrainingState& state, const DelayedScales::State& sca
 HeldState::HeldState(Session& session) : numbers_(state_of(session)) {
   session.sharded.optimizer.restore_weights();
   if (const DelayedScales& scales = *session.runtime.delayed_scales; !scales.empty()) scales_ = scales.state();
-  for (const StatePiece& piece : session.sharded.optimizer.pieces()) {
+  const auto hold = [&](const std::vector<StatePiece>& pieces, const std::vector<LaneResidual>& residuals) {
     MemorySink sink(pieces_.emplace_back());
-    write_optimizer_pieces(sink, {piece}, *session.runtime.backend, *session.runtime.stream);
-  }
+    write_optimizer_pieces(sink, pieces, residuals, *session.runtime.backend, *session.runtime.stream);
+  };
+  for (const StatePiece& piece : session.sharded.optimizer.pieces()) hold({piece}, {});
+  for (const LaneResidual& residual : session.sharded.reducer.residuals()) hold({}, {residual});
 }
 
 void HeldState::hand_over(Session& session) const {
   Communicator& communicator = session.communicator;
   ShardedOptimizer& optimizer = session.sharded.optimizer;
   optimizer.begin_load();
+  session.sharded.reducer.clear_residuals();
   const auto counts = all_gather_records(communicator, static_cast<uint64_t>(pieces_.size()));
   const size_t rounds = *std::max_element(counts.begin(), counts.end());
   for (size_t round = 0; round < rounds; ++round) {
@@ -363,8 +366,7 @@ void HeldState::hand_over(Session& session) const {
         round < pieces_.size() ? std::span<const std::byte>(pieces_[round]) : std::span<const std::byte>();
     for (const std::vector<std::byte>& piece : all_gather_varied(communicator, mine)) {
       if (piece.empty()) continue;
-      load_optimizer_pieces(SafetensorsReader("state that is handed over", piece), session.runtime.parameters,
-                            optimizer);
+      load_optimizer_pieces(SafetensorsReader("state that is handed over", piece), session.sharded);
     }
   }
   optimizer.end_load(numbers_.applied_steps);

@@ -3,7 +3,8 @@
 //   model.safetensors                   working weights that are trained, by parameter name (rank 0)
 //   optimizer-00001-of-00002.safetensors  a rank's pieces: "<parameter>/<first element>/master", ".../m", ".../v";
 //                                       without a master ".../weight" and perhaps ".../compensation"; 8-bit moments
-//                                       have ".../m_absmax" and ".../v_absmax"
+//                                       have ".../m_absmax" and ".../v_absmax". With error feedback also
+//                                       "<parameter>/<lane>/residual" of whole parameters in the rank's lanes
 //   scales.safetensors                  of delayed scaling, if there is any (rank 0)
 //   manifest.json                       step, applied steps, scaler, clipper, seed, configuration, data fingerprint
 //

@@ -17,6 +17,7 @@ namespace {
 constexpr const char *kMaster = "/master", *kWeight = "/weight", *kCompensation = "/compensation";
 constexpr const char *kFirstMoment = "/m", *kFirstAbsmax = "/m_absmax";
 constexpr const char *kSecondMoment = "/v", *kSecondAbsmax = "/v_absmax";
+constexpr const char* kResidual = "/residual";  // of a parameter in a lane
 
 constexpr const char* kScale = "/scale";
 constexpr const char* kAmaxes = "/amaxes";
@@ -104,7 +105,12 @@ PieceName parse_piece(const std::string& path, std::string_view stem) {
       fmt::format("{}: '{}' is not a piece of optimizer state (parameter/first element)", path, stem));
 }
 
-std::map<std::string, Tensor> named_tensors(const std::vector<StatePiece>& pieces) {
+std::string name_of(const LaneResidual& residual) {
+  return fmt::format("{}/{}{}", residual.parameter->name, residual.lane, kResidual);
+}
+
+std::map<std::string, Tensor> named_tensors(const std::vector<StatePiece>& pieces,
+                                            const std::vector<LaneResidual>& residuals) {
   std::map<std::string, Tensor> tensors;
   for (const StatePiece& piece : pieces) {
     const std::string stem = fmt::format("{}/{}", piece.parameter->name, piece.begin);
@@ -118,6 +124,7 @@ std::map<std::string, Tensor> named_tensors(const std::vector<StatePiece>& piece
       if (tensor.defined()) tensors.emplace(stem + role, tensor);
     }
   }
+  for (const LaneResidual& residual : residuals) tensors.emplace(name_of(residual), residual.values);
   return tensors;
 }
 
@@ -136,18 +143,23 @@ void load_doubles(const SafetensorsReader& reader, const SafetensorsEntry& weigh
 
 }  // namespace
 
-void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces, Backend& backend, Stream& stream) {
-  write_tensors(sink, named_tensors(pieces), backend, stream);
+void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces,
+                            const std::vector<LaneResidual>& residuals, Backend& backend, Stream& stream) {
+  write_tensors(sink, named_tensors(pieces, residuals), backend, stream);
 }
 
-uint64_t optimizer_file_bytes(const ShardedOptimizer& optimizer) {
+uint64_t optimizer_file_bytes(const ShardedState& state) {
   uint64_t bytes = 0;
-  for (const auto& [name, tensor] : named_tensors(optimizer.pieces())) bytes += tensor.size_bytes();
+  for (const auto& [name, tensor] : named_tensors(state.optimizer.pieces(), state.reducer.residuals())) {
+    bytes += tensor.size_bytes();
+  }
   return bytes;
 }
 
-void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parameters, ShardedOptimizer& optimizer) {
+void load_optimizer_pieces(const SafetensorsReader& reader, ShardedState& state) {
   const std::string& path = reader.path();
+  const ParameterSet& parameters = state.parameters();
+  ShardedOptimizer& optimizer = state.optimizer;
   for (const SafetensorsEntry& entry : reader.entries()) {
     const size_t slash = entry.name.rfind('/');
     const std::string role = slash == std::string::npos ? "" : entry.name.substr(slash);
@@ -179,6 +191,15 @@ void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parame
                     .compensation = compensation,
                     .m = m.view(),
                     .v = v.view()});
+  }
+  const auto is_residual = [](const SafetensorsEntry& entry) { return entry.name.ends_with(kResidual); };
+  if (std::ranges::none_of(reader.entries(), is_residual)) return;
+  for (const LaneResidual& residual : state.reducer.residuals()) {
+    const std::vector<float> values = read_optional(reader, name_of(residual));
+    if (values.empty()) continue;
+    require<CheckpointError>(std::ssize(values) == residual.values.numel(), "{}: '{}' has {} elements, expected {}",
+                             path, name_of(residual), values.size(), residual.values.numel());
+    state.backend.upload(values.data(), residual.values, state.stream);
   }
 }
 

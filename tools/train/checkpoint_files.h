@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/sharded_optimizer.h"
+#include "comm/sharded_state.h"
 #include "core/autograd/delayed_scales.h"
 #include "core/io/checkpoint_store.h"
 #include "core/io/safetensors.h"
@@ -13,14 +13,16 @@ namespace mantissa {
 
 inline constexpr const char* kScalesFile = "scales.safetensors";
 
-// Pieces of weights, with or without masters, and moments, as safetensors.
-void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces, Backend& backend, Stream& stream);
+// Pieces of weights, with or without masters, and moments, and residuals of error feedback, as safetensors.
+void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces,
+                            const std::vector<LaneResidual>& residuals, Backend& backend, Stream& stream);
 
-// Hands the pieces of this rank to the optimizer, between begin_load() and end_load().
-void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parameters, ShardedOptimizer& optimizer);
+// Hands the pieces of this rank to the optimizer, between begin_load() and end_load(), and residuals of its lanes to
+// the reducer.
+void load_optimizer_pieces(const SafetensorsReader& reader, ShardedState& state);
 
-// Bytes of all pieces in a file, but for its header.
-uint64_t optimizer_file_bytes(const ShardedOptimizer& optimizer);
+// Bytes of all pieces and residuals in a file, but for its header.
+uint64_t optimizer_file_bytes(const ShardedState& state);
 
 // The room that the disk of `folder` lacks for a checkpoint of so many bytes, if `error` says that a disk is full; else
 // empty.

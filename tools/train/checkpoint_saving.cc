@@ -119,8 +119,8 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
   const int rank = session_.communicator.rank(), ranks = session_.ranks();
   std::vector<CheckpointFile> files;
   CheckpointFileWriter file(folder, fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, ranks));
-  write_optimizer_pieces(file, session_.sharded.optimizer.pieces(), *session_.runtime.backend,
-                         *session_.runtime.stream);
+  write_optimizer_pieces(file, session_.sharded.optimizer.pieces(), session_.sharded.reducer.residuals(),
+                         *session_.runtime.backend, *session_.runtime.stream);
   files.push_back(file.close());
   if (rank == 0) {
     files.push_back(write_model_file(folder, kModelFile, session_.runtime.parameters, *session_.runtime.backend,
@@ -132,7 +132,7 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
 }
 
 uint64_t TrainingCheckpoints::part_bytes() const {
-  uint64_t bytes = optimizer_file_bytes(session_.sharded.optimizer);
+  uint64_t bytes = optimizer_file_bytes(session_.sharded);
   const ParameterSet& parameters = session_.runtime.parameters;
   for (int index = 0; index < parameters.size() && session_.communicator.rank() == 0; ++index) {
     if (parameters[index].is_trainable) bytes += parameters[index].weight.size_bytes();

@@ -210,6 +210,7 @@ std::vector<Unused> other_dependents(const Config& config, int ranks) {
   const bool has_one_lane = config.train.lanes_of(ranks) == 1;
   const bool is_alone = ranks == 1, is_fp64 = config.precision.is_fp64();
   const char* const one_rank = "there is one rank";
+  const char* const fp32_wire = "comm.wire_dtype = fp32 rounds nothing";
   const char* const fp64_wire = "precision.compute = fp64: gradients travel as they are, in fp64";
   const SpikeAction action = config.stop_rules.action;
   const bool uses_gpu = config.device != "cpu" && (ranks == 0 || !computes_on_host(config.device, 0));
@@ -233,8 +234,11 @@ std::vector<Unused> other_dependents(const Config& config, int ranks) {
           {"comm.wire_dtype", has_one_lane && config.comm.reducer.wire != DType::kF16, one_rank},
           {"comm.wire_dtype", is_fp64, fp64_wire},
           {"comm.wire_rounding", has_one_lane, one_rank},
-          {"comm.wire_rounding", !is_fp64 && !config.comm.reducer.rounds(), "comm.wire_dtype = fp32 rounds nothing"},
+          {"comm.wire_rounding", !is_fp64 && !config.comm.reducer.rounds(), fp32_wire},
           {"comm.wire_rounding", is_fp64, fp64_wire},
+          {"comm.error_feedback", has_one_lane, one_rank},
+          {"comm.error_feedback", !is_fp64 && !config.comm.reducer.rounds(), fp32_wire},
+          {"comm.error_feedback", is_fp64, fp64_wire},
           {"comm.accumulate", is_fp64, fp64_wire},
           {"comm.accumulate", has_one_lane, one_rank},
           {"integrity.wire", is_alone, one_rank},

@@ -149,13 +149,17 @@ TEST(IneffectiveSettings, SettingsOfThingsThatAreLeftOut) {
   EXPECT_TRUE(is_named("train.sample_tokens=5", {"data.format=tokens"}));
   EXPECT_FALSE(is_named("train.sample_tokens=0", {"data.format=tokens"}));
   for (const char* setting : {"optimizer.sharding=replicated", "comm.wire_dtype=fp32", "comm.accumulate=wire",
-                              "comm.wire_rounding=stochastic"}) {
+                              "comm.wire_rounding=stochastic", "comm.error_feedback=true"}) {
     EXPECT_FALSE(is_named(setting, {})) << setting;
     EXPECT_FALSE(is_named(setting, {}, 2)) << setting;
     EXPECT_TRUE(is_named(setting, {}, 1)) << setting;
   }
-  EXPECT_TRUE(is_named("comm.wire_rounding=stochastic", {"comm.wire_dtype=fp32"}, 2));
-  EXPECT_FALSE(is_named("comm.wire_rounding=stochastic", {"comm.wire_dtype=e5m2"}, 2));
+  for (const char* setting : {"comm.wire_rounding=stochastic", "comm.error_feedback=true"}) {
+    EXPECT_TRUE(is_named(setting, {"comm.wire_dtype=fp32"}, 2)) << setting;
+    EXPECT_TRUE(is_named(setting, {"precision.compute=fp64"}, 2)) << setting;
+    EXPECT_FALSE(is_named(setting, {"comm.wire_dtype=e5m2"}, 2)) << setting;
+    EXPECT_FALSE(is_named(setting, {"comm.wire_dtype=e5m2", "train.lanes=4"}, 1)) << setting;
+  }
   EXPECT_TRUE(is_named("integrity.action=warn", {"integrity.interval=0"}));
   EXPECT_FALSE(is_named("integrity.action=warn", {}));
   EXPECT_FALSE(is_named("integrity.action=warn", {"integrity.interval=0", "integrity.wire=true"}, 2));

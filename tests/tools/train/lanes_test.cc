@@ -6,6 +6,9 @@
 #include "tests/core/data/shard_file.h"
 #include "tests/tools/train/trained_lanes.h"
 #include "tools/train/checkpoint.h"
+#include "tools/train/session_observers.h"
+#include "tools/train/step/memory_prediction.h"
+#include "tools/train/step/train_step.h"
 
 namespace mantissa::testing {
 namespace {
@@ -29,6 +32,17 @@ const std::vector<LanesCase> kLanesCases = {
     {"codes", 6, 1, {"precision.compute=bf16", "comm.wire_dtype=e4m3", "integrity.wire=true"}},
     {"codes_accumulated", 4, 3, {"precision.compute=fp32", "comm.wire_dtype=e5m2", "comm.wire_rounding=stochastic"}},
     {"stochastic_bf16", 4, 1, {"precision.compute=bf16", "comm.wire_rounding=stochastic"}},
+    {"codes_with_feedback", 4, 2, {"precision.compute=fp32", "comm.wire_dtype=e5m2", "comm.error_feedback=true"}},
+    {"feedback_replayed",
+     6,
+     1,
+     {"precision.compute=bf16", "comm.error_feedback=true", "integrity.interval=1", "integrity.replay_interval=1",
+      "precision.recipe=delayed"}},
+    {"feedback_overflow",
+     4,
+     1,
+     {"precision.compute=fp16", "comm.wire_dtype=fp16", "comm.error_feedback=true", "comm.wire_rounding=stochastic",
+      "scaler.init_scale=16777216", "scaler.backoff_factor=0.0625", "scaler.growth_interval=1"}},
     {"clipped", 4, 1, {"precision.compute=bf16", "optimizer.clip.max_norm=0.05", "optimizer.lr=0.1"}},
     {"delayed_fp8", 4, 1, {"precision.compute=bf16", "precision.recipe=delayed", "comm.gather=fp8"}},
     {"state_in_8_bits",
@@ -125,17 +139,20 @@ TEST(LanesOfMeasurements, NoiseScaleAndCurvatureAreTheSameOnAnyNumberOfRanks) {
   }
 }
 
+void save(Session& session) {
+  RunState state(session.config);
+  EXPECT_TRUE(TrainingCheckpoints(session, session.config).save(state));
+}
+
+class LanesOfCheckpoints : public ::testing::TestWithParam<std::vector<std::string>> {};
+
 // N -> M -> K ranks through checkpoints: the weights of a run that was never stopped.
-TEST(LanesOfCheckpoints, ARunMayGoOnWithFewerOrMoreRanks) {
+TEST_P(LanesOfCheckpoints, ARunMayGoOnWithFewerOrMoreRanks) {
   const SmallRun run("lanes_elastic");
-  const std::vector<std::string> settings = {"train.global_batch=8", "precision.compute=fp16", "model.dropout=0.1",
-                                             "train.eval_interval=1000"};
+  std::vector<std::string> settings = {"train.global_batch=8", "model.dropout=0.1", "train.eval_interval=1000"};
+  settings.insert(settings.end(), GetParam().begin(), GetParam().end());
   const TrainedLanes whole = train_lanes(run, {4}, 9, settings);
-  const auto saves = [](Session& session) {
-    RunState state(session.config);
-    EXPECT_TRUE(TrainingCheckpoints(session, session.config).save(state));
-  };
-  train_lanes(run, {4}, 3, settings, saves);  // auto: the ranks of the first start
+  train_lanes(run, {4}, 3, settings, save);  // auto: the ranks of the first start
   TrainedLanes last;
   for (const auto& [ranks, steps] : {std::pair{3, 6}, std::pair{1, 7}, std::pair{2, 8}, std::pair{4, 9}}) {
     const Config config = load_config(run.config_path(), settings);
@@ -155,13 +172,96 @@ TEST(LanesOfCheckpoints, ARunMayGoOnWithFewerOrMoreRanks) {
       }
       const uint64_t hash = hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream);
       if (communicator.rank() == 0) trained.weights.push_back(hash);
-      saves(session);
+      save(session);
     });
     EXPECT_EQ(trained.weights.back(), whole.weights[static_cast<size_t>(steps - 1)]) << ranks << " ranks";
   }
 }
 
-TEST(LanesOfCheckpoints, MoreRanksThanLanesTakeAsManyLanes) {
+INSTANTIATE_TEST_SUITE_P(Settings, LanesOfCheckpoints,
+                         ::testing::Values(std::vector<std::string>{"precision.compute=fp16"},
+                                           std::vector<std::string>{
+                                               "precision.compute=fp16", "comm.wire_dtype=e4m3",
+                                               "comm.error_feedback=true", "scaler.init_scale=16777216",
+                                               "scaler.backoff_factor=0.0625", "scaler.growth_interval=1"}));
+
+TEST(LanesOfFeedback, ResidualsAreStateOfTheTraining) {
+  const SmallRun run("lanes_feedback");
+  const std::vector<std::string> without = {"train.lanes=4", "train.global_batch=8", "comm.wire_dtype=e5m2",
+                                            "train.eval_interval=1000", "checkpoint.allow_changes=true"};
+  std::vector<std::string> settings = without;
+  settings.emplace_back("comm.error_feedback=true");
+  std::vector<std::vector<float>> residuals;
+  const auto read = [](Session& session) {
+    std::vector<std::vector<float>> found;
+    for (const LaneResidual& residual : session.sharded.reducer.residuals()) {
+      const float* const values = residual.values.data<float>();
+      found.emplace_back(values, values + residual.values.numel());
+    }
+    return found;
+  };
+  StateHash hash;
+  const TrainedLanes trained = train_lanes(run, {}, 4, settings, [&](Session& session) {
+    save(session);
+    residuals = read(session);
+    hash = hash_state(session.sharded);
+    // Into another session of the same program, as where the precision changes.
+    const HeldState held(session);
+    Session next(session.config, session.communicator);
+    EXPECT_NE(read(next), residuals);
+    held.hand_over(next);
+    EXPECT_EQ(read(next), residuals);
+    EXPECT_EQ(hash_state(next.sharded), hash);
+  });
+  EXPECT_NE(train_lanes(run, {}, 4, without).weights, trained.weights);
+  for (const int ranks : {1, 2, 3}) {
+    train_lanes(run, {ranks}, 4, settings, [&](Session& session) {
+      EXPECT_EQ(hash_state(session.sharded), hash) << ranks << " ranks";
+      for (const std::vector<float>& one : read(session)) {
+        EXPECT_EQ(std::ranges::count(residuals, one), std::ranges::count(read(session), one));
+      }
+    });
+  }
+  // Switched off, the residuals of the checkpoint are left alone; switched on, they begin as zeros.
+  const auto resumed = [&](const std::vector<std::string>& given) {
+    std::vector<std::vector<float>> found;
+    mantissa::run_ranks(1, [&](Communicator& communicator) {
+      const Config config = load_config(run.config_path(), given);
+      Session session(config, communicator);
+      TrainStep(session).run();
+      resume(session, config, find_resume_point(config, communicator).value());
+      found = read(session);
+      save(session);
+    });
+    return found;
+  };
+  EXPECT_EQ(resumed(settings), residuals);
+  EXPECT_TRUE(resumed(without).empty());
+  std::vector<std::vector<float>> zeros = residuals;
+  for (std::vector<float>& one : zeros) std::ranges::fill(one, 0.0f);
+  EXPECT_EQ(resumed(settings), zeros);
+}
+
+TEST(LanesOfFeedback, TheMemoryOfResidualsIsPredicted) {
+  const SmallRun run("lanes_feedback_memory");
+  for (const auto& [ranks, lanes] : {std::pair{2, 2}, {2, 6}, {3, 4}}) {
+    const std::vector<std::string> without = {fmt::format("train.lanes={}", lanes), "train.global_batch=12",
+                                              "comm.wire_rounding=stochastic"};
+    std::vector<std::string> settings = without;
+    settings.emplace_back("comm.error_feedback=true");
+    const Config config = load_config(run.config_path(), settings), other = load_config(run.config_path(), without);
+    mantissa::run_ranks(ranks, [&, ranks = ranks, lanes = lanes](Communicator& communicator) {
+      Session session(config, communicator);
+      const size_t buffers = measure_memory_table(session).state.buffers;
+      EXPECT_EQ(predict_memory_table(config, ranks).state.buffers, buffers);
+      const auto numel = static_cast<size_t>(session.sharded.buckets.layout().numel());
+      EXPECT_EQ(buffers - predict_memory_table(other, ranks).state.buffers,
+                8 * numel * static_cast<size_t>((lanes + ranks - 1) / ranks));
+    });
+  }
+}
+
+TEST(LanesOfRanks, MoreRanksThanLanesTakeAsManyLanes) {
   TrainConfig train;
   train.kept_lanes = 2;
   EXPECT_EQ(train.lanes_of(1), 2);

@@ -67,6 +67,7 @@ Config from_file(const Config& given, const std::string& path) {
   own.weight_rounding = from.weight_rounding;
   config.comm.reducer.wire = file.comm.reducer.wire;
   config.comm.reducer.rounding = file.comm.reducer.rounding;
+  config.comm.reducer.error_feedback = file.comm.reducer.error_feedback;
   config.comm.gather = file.comm.gather;
   settle(config);
   return config;

@@ -122,7 +122,7 @@ void NoiseExaminer::before(int64_t step) {
   const Range range(RangeKind::kPhase, "calibrate");
   work_.load(step);
   const double factor = static_cast<double>(session_.scaler.current_scale()) * gradient_prescale(session_);
-  work_.set_loss_gradient(factor / static_cast<double>(work_.count_global_tokens()));
+  work_.set_loss_gradient(factor, work_.count_global_tokens());
   sum_of_squares_ = work_.sum_of_squared_norms() / (factor * factor);
 }
 

@@ -55,6 +55,7 @@ StepWork::StepWork(Session& session)
   step_number_ = backend.make_tensor(DType::kI32, {1}, "step number");
   const DType dtype = wide_of(config_.precision.compute);
   loss_gradient_ = backend.make_tensor(dtype, {1}, "loss gradient");
+  factor_ = backend.make_tensor(DType::kF32, {1}, "factor of the gradients");
   losses_ = backend.make_tensor(dtype, {micro_batches}, "losses");
 }
 
@@ -109,8 +110,10 @@ int64_t StepWork::count_global_targets() const {
   return all;
 }
 
-void StepWork::set_loss_gradient(double value) {
-  const auto narrow = static_cast<float>(value);
+void StepWork::set_loss_gradient(double factor, int64_t tokens) {
+  const double value = factor / static_cast<double>(tokens);
+  const auto narrow = static_cast<float>(value), narrow_factor = static_cast<float>(factor);
+  runtime_.backend->upload(&narrow_factor, factor_, *runtime_.stream);
   const bool is_narrow = loss_gradient_.dtype() == DType::kF32;
   runtime_.backend->upload(is_narrow ? static_cast<const void*>(&narrow) : &value, loss_gradient_, *runtime_.stream);
 }
@@ -126,7 +129,7 @@ void StepWork::run(const PassOptions& passes) {
     const bool is_last = index + 1 == first_samples_.size();
     if (of_lane == 0 && !is_first_lane) reducer_.next_lane();
     if (of_lane + 1 == micro_batches_) {  // the gradients of the lane are complete: reduce them as they land
-      if (is_first_lane) reducer_.begin(step_number_);
+      if (is_first_lane) reducer_.begin(step_number_, factor_);
       options.gradient_ready = [this, is_last](Parameter& parameter) {
         if (is_last) faults_.on_gradient(step_, parameter);
         reducer_.ready(parameter);

@@ -40,8 +40,9 @@ class StepWork {
   int64_t count_global_targets() const;
   // The same, at least 1: the loss is divided by it. Without targets the loss is 0 and there is no gradient.
   int64_t count_global_tokens() const { return std::max<int64_t>(count_global_targets(), 1); }
-  // The gradient of the summed loss that backward passes start from.
-  void set_loss_gradient(double value);
+  // Backward passes start from factor / tokens, the gradient of the summed loss. All gradients of the step carry the
+  // factor: loss scale * prescale.
+  void set_loss_gradient(double factor, int64_t tokens = 1);
   // Queues forward and backward passes and the reduction. All that differs between steps lies in device memory, written
   // by load() and set_loss_gradient(), so a captured run can be replayed. Collective.
   void run(const PassOptions& passes = {});
@@ -94,7 +95,7 @@ class StepWork {
   std::vector<uint32_t> first_samples_;  // of each micro-batch of this rank's lanes, in the step's global batch
   // (micro-batches, micro_batch * context) i32, on the device; starts: if the data packs documents.
   Tensor tokens_, targets_, starts_;
-  Tensor step_number_, loss_gradient_;  // (1) i32 and (1) of the losses, on the device
+  Tensor step_number_, loss_gradient_, factor_;  // (1) i32, (1) of the losses and (1) fp32, on the device
   Tensor losses_;
 };
 

@@ -140,8 +140,7 @@ TrainStep::Pending TrainStep::plan(int64_t step) {
   if (s.spikes.holds_back()) plan = started.watched;
   if (report.tokens == 0) plan.loss_limit = -1.0;  // no loss is so small: the weights stay, without weight decay
   verdicts_.plan(plan);
-  started.loss_gradient = loss_gradient_of(report.scale, divisor);
-  work_.set_loss_gradient(started.loss_gradient);
+  set_loss_gradient(report.scale, report.tokens);
   return started;
 }
 
@@ -174,7 +173,7 @@ void TrainStep::calibrate(int64_t step) {
   const Range range(RangeKind::kPhase, "calibrate");
   scales.begin_calibration();
   work_.load(step);
-  work_.set_loss_gradient(loss_gradient_of(s.scaler.current_scale(), work_.count_global_tokens()));
+  set_loss_gradient(s.scaler.current_scale(), work_.count_global_targets());
   work_.run();
   s.sharded.optimizer.record_amaxes();
   s.amaxes.run({});
@@ -218,7 +217,7 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
     s.spikes.record({.step = report.step, .loss = report.loss, .norm = report.grad_norm});
     s.sharded.optimizer.count_applied_step();
   } else {
-    explain(report, step.loss_gradient, gradients);
+    explain(report, gradients);
   }
   clean_scale_ = report.applied ? report.scale : 0.0f;
   ++s.next_step;
@@ -244,7 +243,7 @@ bool TrainStep::is_worth_a_hunt(const StepReport& report) const {
   return is_fault(report.event) || report.event == ScalerEvent::kHeldAtFloor || report.scale == clean_scale_;
 }
 
-void TrainStep::explain(StepReport& report, double loss_gradient, Gradients gradients) {
+void TrainStep::explain(StepReport& report, Gradients gradients) {
   Session& s = session_;
   const auto blame = [&report](std::optional<FoundOp> found) {
     if (!found) return;
@@ -258,7 +257,7 @@ void TrainStep::explain(StepReport& report, double loss_gradient, Gradients grad
   if (gradients == Gradients::kOverwritten) {
     s.runtime.stream->synchronize();  // the next step has run: its gradients give way
     work_.load(report.step);
-    work_.set_loss_gradient(loss_gradient);
+    set_loss_gradient(report.scale, report.tokens);
     work_.run();
   }
   if (!report.verdict.loss_finite) {

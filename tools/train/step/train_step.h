@@ -47,7 +47,6 @@ class TrainStep {
     StepReport report;   // as planned
     UpdatePlan watched;  // with the limits of a spike, whether they hold back the update or not
     SpikeLimits limits{};
-    double loss_gradient = 0.0;
     std::unique_ptr<Event> decided;
     Clock::time_point started;
   };
@@ -66,9 +65,9 @@ class TrainStep {
   // Whether this step is replayed, or captured to be replayed. Counts the steps since the calibration.
   bool is_captured(const Examiners& examiners);
   void calibrate(int64_t step);
-  // The gradient of the summed loss that the backward passes start from.
-  double loss_gradient_of(float scale, int64_t tokens) const {
-    return static_cast<double>(scale) * prescale_ / static_cast<double>(tokens);
+  // Sets the gradient from which backward passes with this loss scale start.
+  void set_loss_gradient(float scale, int64_t tokens) {
+    work_.set_loss_gradient(static_cast<double>(scale) * prescale_, std::max<int64_t>(tokens, 1));
   }
   // The scaler as it will be if the step under way is applied.
   GradScaler planned_scaler() const;
@@ -78,7 +77,7 @@ class TrainStep {
   // Whether to search for the op that made the step's gradients non-finite.
   bool is_worth_a_hunt(const StepReport& report) const;
   // Finds the cause of a step that was not applied, and releases the hold on updates.
-  void explain(StepReport& report, double loss_gradient, Gradients gradients);
+  void explain(StepReport& report, Gradients gradients);
   Tensor decision_slot(int64_t step) const;
 
   Session& session_;

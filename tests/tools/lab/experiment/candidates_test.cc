@@ -148,9 +148,9 @@ TEST(Candidates, APlanIsThePrecisionOfAFile) {
 
 // Formats that `advise` plans besides layers belong to the plan. Nothing else of the file does.
 TEST(Candidates, APlanBringsItsFormatsOfStateAndWire) {
-  const std::vector<std::string> formats = {"optimizer.first_moment=8bit", "optimizer.second_moment=bf16_stochastic",
-                                            "optimizer.master=kahan", "comm.wire_dtype=e5m2",
-                                            "comm.wire_rounding=stochastic"};
+  const std::vector<std::string> formats = {"optimizer.first_moment=8bit",   "optimizer.second_moment=bf16_stochastic",
+                                            "optimizer.master=kahan",        "comm.wire_dtype=e5m2",
+                                            "comm.wire_rounding=stochastic", "comm.error_feedback=true"};
   std::vector<std::string> whole = formats;
   whole.insert(whole.end(), {"train.steps=7", "optimizer.lr=0.5", "precision.rules=[{match: head, format: fp32}]"});
   const TempFolder folder;

@@ -183,7 +183,7 @@ std::vector<int64_t> LoweredPasses::steps_with_targets(int64_t batches) {
 }
 
 double LoweredPasses::run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer) {
-  work_.set_loss_gradient(static_cast<double>(loss_scale) / static_cast<double>(tokens_));
+  work_.set_loss_gradient(static_cast<double>(loss_scale), tokens_);
   work_.run({.observer = observer, .policy = policy});
   std::vector<float> losses(static_cast<size_t>(work_.losses().numel()));
   session_.runtime.backend->download(work_.losses(), losses.data(), *session_.runtime.stream);
