@@ -63,7 +63,8 @@ class GradientReducer {
   int started() const { return started_; }
   int completed() const { return completed_; }
   // A parameter's gradient as this rank sends it: one tensor, or a tensor for each node of the tree; of codes, their
-  // numbers. Perhaps in a buffer of the next call. Between finish() and begin() only.
+  // numbers. Perhaps in a buffer of the next call. Between finish() and begin() only; with error feedback not
+  // after an update that was applied.
   std::vector<Tensor> as_sent(const Parameter& parameter);
   // With ReducerConfig::wire_digests, after finish(): data that changed between ranks, if several. Collective; blocks.
   std::vector<Corruption> compare_digests() {

@@ -183,7 +183,7 @@ ReductionBuffers::Stage ReductionBuffers::make_stage(size_t index, const Tensor&
   const ExchangeGroups::Stage& group = groups_.stages()[index];
   const BucketLayout& layout = flat_.layout();
   const auto take = [&](DType dtype, const Shape& shape) {
-    const Tensor tensor(window_, dtype, shape, offset);
+    Tensor tensor(window_, dtype, shape, offset);
     offset += tensor.size_bytes();
     return tensor;
   };

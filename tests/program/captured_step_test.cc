@@ -48,17 +48,15 @@ std::vector<RankView> train(const SmallRun& run, int ranks, const std::vector<st
   return views;
 }
 
-// Dropout and the rounding of weights draw anew in every repetition, and the first scales overflow.
+// Dropout and the rounding of weights draw anew in every repetition, residuals change with every update, and the first
+// scales overflow.
 TEST(CapturedStep, GivesEveryBitOfAnEagerOneOnEveryRank) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // both ranks are on the one emulated GPU
   const SmallRun run("captured_step");
-  const std::vector<std::string> settings = {"cuda.gemm=deterministic",
-                                             "model.dropout=0.1",
-                                             "precision.compute=fp16",
-                                             "scaler.init_scale=16777216",
-                                             "scaler.growth_interval=2",
-                                             "optimizer.warmup_steps=1",
-                                             "optimizer.weight_rounding=stochastic"};
+  const std::vector<std::string> settings = {"cuda.gemm=deterministic",  "model.dropout=0.1",
+                                             "precision.compute=fp16",   "scaler.init_scale=16777216",
+                                             "scaler.growth_interval=2", "comm.error_feedback=true",
+                                             "optimizer.warmup_steps=1", "optimizer.weight_rounding=stochastic"};
   std::vector<std::string> captured_settings = settings;
   captured_settings.push_back("cuda.graph=true");
   const auto eager = train(run, 2, settings);

@@ -346,12 +346,14 @@ void continue_scales(const TrainingState& state, const DelayedScales::State& sca
 HeldState::HeldState(Session& session) : numbers_(state_of(session)) {
   session.sharded.optimizer.restore_weights();
   if (const DelayedScales& scales = *session.runtime.delayed_scales; !scales.empty()) scales_ = scales.state();
-  const auto hold = [&](const std::vector<StatePiece>& pieces, const std::vector<LaneResidual>& residuals) {
-    MemorySink sink(pieces_.emplace_back());
+  const auto hold = [&](std::vector<std::byte>& held, const std::vector<StatePiece>& pieces,
+                        const std::vector<LaneResidual>& residuals) {
+    MemorySink sink(held);
     write_optimizer_pieces(sink, pieces, residuals, *session.runtime.backend, *session.runtime.stream);
   };
-  for (const StatePiece& piece : session.sharded.optimizer.pieces()) hold({piece}, {});
-  for (const LaneResidual& residual : session.sharded.reducer.residuals()) hold({}, {residual});
+  for (const StatePiece& piece : session.sharded.optimizer.pieces()) hold(pieces_.emplace_back(), {piece}, {});
+  const std::vector<LaneResidual> residuals = session.sharded.reducer.residuals();
+  if (!residuals.empty()) hold(residuals_, {}, residuals);
 }
 
 void HeldState::hand_over(Session& session) const {
@@ -359,6 +361,9 @@ void HeldState::hand_over(Session& session) const {
   ShardedOptimizer& optimizer = session.sharded.optimizer;
   optimizer.begin_load();
   session.sharded.reducer.clear_residuals();
+  if (!residuals_.empty()) {
+    load_optimizer_pieces(SafetensorsReader("residuals that are handed over", residuals_), session.sharded);
+  }
   const auto counts = all_gather_records(communicator, static_cast<uint64_t>(pieces_.size()));
   const size_t rounds = *std::max_element(counts.begin(), counts.end());
   for (size_t round = 0; round < rounds; ++round) {

@@ -135,6 +135,7 @@ class HeldState {
   TrainingState numbers_;
   DelayedScales::State scales_;
   std::vector<std::vector<std::byte>> pieces_;
+  std::vector<std::byte> residuals_;  // of this rank's lanes
 };
 
 }  // namespace mantissa

@@ -192,14 +192,14 @@ void load_optimizer_pieces(const SafetensorsReader& reader, ShardedState& state)
                     .m = m.view(),
                     .v = v.view()});
   }
-  const auto is_residual = [](const SafetensorsEntry& entry) { return entry.name.ends_with(kResidual); };
-  if (std::ranges::none_of(reader.entries(), is_residual)) return;
-  for (const LaneResidual& residual : state.reducer.residuals()) {
-    const std::vector<float> values = read_optional(reader, name_of(residual));
-    if (values.empty()) continue;
-    require<CheckpointError>(std::ssize(values) == residual.values.numel(), "{}: '{}' has {} elements, expected {}",
-                             path, name_of(residual), values.size(), residual.values.numel());
-    state.backend.upload(values.data(), residual.values, state.stream);
+  const std::map<std::string, Tensor> residuals = named_tensors({}, state.reducer.residuals());
+  for (const SafetensorsEntry& entry : reader.entries()) {
+    const auto residual = residuals.find(entry.name);
+    if (residual == residuals.end()) continue;
+    const std::vector<float> values = as_floats(reader, entry);
+    require<CheckpointError>(std::ssize(values) == residual->second.numel(), "{}: '{}' has {} elements, expected {}",
+                             path, entry.name, values.size(), residual->second.numel());
+    state.backend.upload(values.data(), residual->second, state.stream);
   }
 }
 

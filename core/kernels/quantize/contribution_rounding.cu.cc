@@ -42,7 +42,9 @@ struct Input {
     float residual[Width];
     load<Width>((is_odd() ? odd : even) + i, residual);
 #pragma unroll
-    for (int k = 0; k < Width; ++k) values[k] += residual[k] * factor;
+    for (int k = 0; k < Width; ++k) {
+      values[k] += (is_finite_magnitude(magnitude_bits(residual[k])) ? residual[k] : 0.0f) * factor;
+    }
   }
   // Keeps values - rounded, the values from read().
   template <int Width>

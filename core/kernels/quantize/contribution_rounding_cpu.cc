@@ -29,7 +29,9 @@ class Input {
   HWY_INLINE FloatVec read(int64_t i, int64_t count) const {
     const auto v = hn::Mul(load(src_ + i, count), hn::Set(FloatTag(), scale_));
     if (residual_ == nullptr) return v;
-    return hn::Add(v, hn::Mul(load(residual_ + i, count), hn::Set(FloatTag(), factor_)));
+    const auto residual = load(residual_ + i, count);
+    const auto owed = hn::Mul(hn::IfThenElseZero(hn::IsFinite(residual), residual), hn::Set(FloatTag(), factor_));
+    return hn::Add(v, owed);
   }
   bool keeps() const { return next_ != nullptr; }
   // Keeps v - rounded, v from read().

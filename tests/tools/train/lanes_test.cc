@@ -205,21 +205,17 @@ TEST(LanesOfFeedback, ResidualsAreStateOfTheTraining) {
     save(session);
     residuals = read(session);
     hash = hash_state(session.sharded);
-    // Into another session of the same program, as where the precision changes.
-    const HeldState held(session);
-    Session next(session.config, session.communicator);
-    EXPECT_NE(read(next), residuals);
-    held.hand_over(next);
-    EXPECT_EQ(read(next), residuals);
-    EXPECT_EQ(hash_state(next.sharded), hash);
   });
   EXPECT_NE(train_lanes(run, {}, 4, without).weights, trained.weights);
   for (const int ranks : {1, 2, 3}) {
     train_lanes(run, {ranks}, 4, settings, [&](Session& session) {
       EXPECT_EQ(hash_state(session.sharded), hash) << ranks << " ranks";
-      for (const std::vector<float>& one : read(session)) {
-        EXPECT_EQ(std::ranges::count(residuals, one), std::ranges::count(read(session), one));
-      }
+      // Into another session of the same program, as where the precision changes.
+      const HeldState held(session);
+      Session next(session.config, session.communicator);
+      EXPECT_NE(hash_state(next.sharded), hash);
+      held.hand_over(next);
+      EXPECT_EQ(hash_state(next.sharded), hash) << ranks << " ranks";
     });
   }
   // Switched off, the residuals of the checkpoint are left alone; switched on, they begin as zeros.
@@ -236,6 +232,13 @@ TEST(LanesOfFeedback, ResidualsAreStateOfTheTraining) {
     return found;
   };
   EXPECT_EQ(resumed(settings), residuals);
+  std::vector<std::string> half = settings;
+  half[0] = "train.lanes=2";
+  const std::vector<std::vector<float>> of_half = resumed(half);
+  ASSERT_EQ(2 * of_half.size(), residuals.size());
+  for (size_t index = 0; index < of_half.size(); ++index) {  // lanes 0 and 1 of each parameter
+    EXPECT_EQ(of_half[index], residuals[index / 2 * 4 + index % 2]) << index;
+  }
   EXPECT_TRUE(resumed(without).empty());
   std::vector<std::vector<float>> zeros = residuals;
   for (std::vector<float>& one : zeros) std::ranges::fill(one, 0.0f);

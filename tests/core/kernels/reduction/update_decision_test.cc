@@ -30,7 +30,7 @@ constexpr int32_t kRank = 5;
 
 Tensor make_stats(const std::vector<TensorStats>& stats) {
   const size_t bytes = stats.size() * sizeof(TensorStats);
-  const Tensor tensor(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
+  Tensor tensor(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
   write_bytes(tensor, stats.data());
   return tensor;
 }
@@ -165,7 +165,7 @@ VerdictRecord faulty_state() {
 
 Tensor make_records(const std::vector<VerdictRecord>& records) {
   const size_t bytes = records.size() * sizeof(VerdictRecord);
-  const Tensor tensor(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
+  Tensor tensor(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
   write_bytes(tensor, records.data());
   return tensor;
 }
