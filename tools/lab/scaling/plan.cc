@@ -70,6 +70,12 @@ Exchange exchange_of(const Config& config) {
   return config.comm.exchange == Exchange::kAuto ? Exchange::kHierarchical : config.comm.exchange;
 }
 
+// Bytes of an element; codes have a byte of scale for each block.
+double wire_bytes(DType wire) {
+  const double scale = is_coded(wire) ? 1.0 / static_cast<double>(kCodeBlock) : 0.0;
+  return static_cast<double>(size_bytes(wire)) + scale;
+}
+
 Scenario scenario_of(const Config& config, const PlanOptions& options, int gpus) {
   require_simulated(config);
   Scenario scenario{.shape = shape_of(config.model),
@@ -81,9 +87,7 @@ Scenario scenario_of(const Config& config, const PlanOptions& options, int gpus)
                     .software = find_software("mantissa"),
                     .network = options.network};
   scenario.work.products = products_of(config, scenario.card);
-  // Codes have a byte of scale for each block.
-  scenario.setup.wire_bytes = static_cast<double>(size_bytes(config.wire())) +
-                              (is_coded(config.wire()) ? 1.0 / static_cast<double>(kCodeBlock) : 0.0);
+  scenario.setup.wire_bytes = wire_bytes(config.wire());
   const bool has_half_weights =
       size_bytes(config.precision.compute) == 2 && config.precision.weights == WorkingWeights::kLow;
   scenario.setup.weight_bytes = config.comm.gather == WeightGather::kF8 ? 1.0 : has_half_weights ? 2.0 : 4.0;
@@ -182,8 +186,9 @@ std::vector<Change> changes_of(const Scenario& scenario) {
         add("comm.bucket_mib", std::to_string(mib)).setup.bucket_bytes = bytes;
       }
     }
-    for (const auto& [name, bytes] : {std::pair("bf16", 2.0), std::pair("fp32", 4.0)}) {
-      if (bytes != scenario.setup.wire_bytes) add("comm.wire_dtype", name).setup.wire_bytes = bytes;
+    for (const DType wire : {DType::kE4M3, DType::kBF16, DType::kF32}) {
+      const double bytes = wire_bytes(wire);
+      if (bytes != scenario.setup.wire_bytes) add("comm.wire_dtype", std::string(name(wire))).setup.wire_bytes = bytes;
     }
   }
   const int64_t of_gpu = scenario.micro_batch * scenario.setup.micro_batches;
