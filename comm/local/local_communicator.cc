@@ -33,7 +33,8 @@ std::string to_text(const Description& description) {
 struct Collective {
   Description description;
   std::vector<Post> posts;  // by rank
-  int posted = 0, copied = 0;
+  int posted = 0;
+  bool done = false;
 };
 
 // The collectives of all ranks, numbered in the order of calls. Once a rank has failed, every call throws CommError.
@@ -57,30 +58,22 @@ class LocalBoard {
     }
     open->posts[static_cast<size_t>(rank)] = std::move(post);
     const std::shared_ptr<Collective> collective = open;
-    if (++collective->posted == ranks_) open_.erase(number);
+    if (++collective->posted < ranks_) return collective;
+    open_.erase(number);
+    lock.unlock();
+    copy_rows(*collective);
+    lock.lock();
+    collective->done = true;
     changed_.notify_all();
     return collective;
   }
 
-  // Copies the rows for `rank` once all have posted; `copied` from then on. True when all ranks have: buffers are free.
-  bool advance(Collective& collective, int rank, bool& copied, Patience patience) {
+  // Whether all ranks have posted and the rows are copied: buffers are free.
+  bool is_done(const Collective& collective, int rank, Patience patience) {
     std::unique_lock lock(mutex_);
-    const auto all_have = [&](const int& count) {
-      const auto settled = [&] { return count == ranks_ || !failure_.empty(); };
-      if (patience == Patience::kWait) changed_.wait(lock, settled);
-      throw_if_failed(rank, collective.description);
-      return count == ranks_;
-    };
-    if (!all_have(collective.posted)) return false;
-    if (!copied) {
-      lock.unlock();
-      copy_rows(collective, static_cast<size_t>(rank));
-      lock.lock();
-      copied = true;
-      ++collective.copied;
-      changed_.notify_all();
-    }
-    return all_have(collective.copied);
+    if (patience == Patience::kWait) changed_.wait(lock, [&] { return collective.done || !failure_.empty(); });
+    throw_if_failed(rank, collective.description);
+    return collective.done;
   }
 
   // Fails for all ranks of the job.
@@ -105,14 +98,16 @@ class LocalBoard {
   }
 
  private:
-  static void copy_rows(const Collective& collective, size_t rank) {
+  static void copy_rows(const Collective& collective) {
     const auto& [kind, bytes] = collective.description;
     if (bytes == 0) return;
-    const size_t row = kind == Kind::kAllToAll ? rank : 0;
-    for (size_t source = 0; source < collective.posts.size(); ++source) {
-      const std::byte* from = collective.posts[source].send + row * bytes;
-      std::byte* to = collective.posts[rank].receive + source * bytes;
-      if (from != to) std::memcpy(to, from, bytes);
+    for (size_t rank = 0; rank < collective.posts.size(); ++rank) {
+      const size_t row = kind == Kind::kAllToAll ? rank : 0;
+      for (size_t source = 0; source < collective.posts.size(); ++source) {
+        const std::byte* from = collective.posts[source].send + row * bytes;
+        std::byte* to = collective.posts[rank].receive + source * bytes;
+        if (from != to) std::memcpy(to, from, bytes);
+      }
     }
   }
 
@@ -146,14 +141,14 @@ class LocalWork : public Work {
   LocalWork(std::shared_ptr<LocalBoard> board, std::shared_ptr<Collective> collective, int rank)
       : board_(std::move(board)), collective_(std::move(collective)), rank_(rank) {}
 
-  bool test() override { return done_ = done_ || board_->advance(*collective_, rank_, copied_, Patience::kTest); }
-  void wait() override { done_ = done_ || board_->advance(*collective_, rank_, copied_, Patience::kWait); }
+  bool test() override { return done_ = done_ || board_->is_done(*collective_, rank_, Patience::kTest); }
+  void wait() override { done_ = done_ || board_->is_done(*collective_, rank_, Patience::kWait); }
 
  private:
   std::shared_ptr<LocalBoard> board_;
   std::shared_ptr<Collective> collective_;
   int rank_;
-  bool copied_ = false, done_ = false;
+  bool done_ = false;
 };
 
 class LocalCommunicator : public Communicator {

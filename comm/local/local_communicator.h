@@ -1,7 +1,7 @@
 // Local transport: the ranks are threads of a process (tests), or there is a single rank.
 //
-// Every rank posts a collective; test() and wait() complete it. Nothing moves in between, as with a transport that
-// makes no progress by itself. The receiving rank copies the data. After abort(), the collectives of all ranks throw.
+// Every rank posts a collective, and the last rank to do so copies the data for all. Ranks may wait for collectives in
+// any order. After abort(), the collectives of all ranks throw.
 #pragma once
 
 #include "comm/communicator.h"
