@@ -77,7 +77,7 @@ class StagedCommunicator final : public Communicator {
       return transfer_->done;
     }
     void wait() override {
-      while (!test()) std::this_thread::yield();  // see MpiWork::wait()
+      if (!transfer_->done) communicator_.wait_for(*transfer_);
     }
 
    private:
@@ -169,6 +169,21 @@ class StagedCommunicator final : public Communicator {
     } catch (...) {
       failure_ = std::current_exception();
       throw;
+    }
+  }
+
+  void wait_for(const Transfer& transfer) {
+    while (advance(), !transfer.done) {
+      if (!waiting_.empty()) {  // it starts when its copy has left
+        std::this_thread::yield();
+        continue;
+      }
+      try {
+        transfer.exchange->wait();
+      } catch (...) {
+        failure_ = std::current_exception();
+        throw;
+      }
     }
   }
 

@@ -14,6 +14,8 @@
 #include <thread>
 
 #include "comm/local/local_communicator.h"
+#include "comm/staged/staged_communicator.h"
+#include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/io/files.h"
@@ -251,23 +253,54 @@ TEST(BlackBox, KnowsThePlaceOfItsThread) {
   EXPECT_EQ(place.events, 7u);
 }
 
-TEST(BlackBox, CountsCollectives) {
-  BlackBox box(testing::fresh_folder("collectives"), 0, 1);
-  const auto local = create_communicator("local");
-  const auto watched = create_watched_communicator(*local, box);
-  watched->barrier();
-  EXPECT_EQ(box.place().ended, 1u);
-  std::array<std::array<std::byte, 8>, 2> memory{};
-  const auto bytes = [](auto& place) { return std::make_shared<Storage>(place.data(), 8, Device{}, nullptr); };
-  const Tensor row(bytes(memory[0]), DType::kU8, {8}), rows(bytes(memory[1]), DType::kU8, {1, 8});
-  HostStream stream;
-  const auto work = watched->all_gather(row, rows, stream);
-  EXPECT_EQ(box.place().begun, 2u);
-  EXPECT_STREQ(box.place().collective, "all_gather");
-  work->wait();
-  work->wait();
-  EXPECT_EQ(box.place().ended, 2u);
+// Also below a communicator that carries the tensors of a device.
+class BlackBoxUnder : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(BlackBoxUnder, TellsWaitsFromWorkBesideACollective) {
+  const std::string folder = testing::fresh_folder("collectives");
+  std::atomic<bool> has_left = false;
+  std::atomic<const BlackBox*> first = nullptr;
+  run_ranks(2, [&](Communicator& local) {
+    BlackBox box(folder, local.rank(), 2);
+    if (local.rank() == 0) first = &box;
+    const auto watched = create_watched_communicator(local, box);
+    const auto backend = create_backend("cpu");
+    const auto staged = create_staged_communicator(*watched, *backend);
+    Communicator& used = GetParam() == std::string_view("staged") ? *staged : *watched;
+    used.barrier();
+    EXPECT_EQ(box.place().begun, 1u);
+    EXPECT_EQ(box.place().awaited, 0u);
+    std::array<std::byte, 8> mine{};
+    std::array<std::byte, 16> all{};
+    const auto bytes = [](auto& memory) {
+      return std::make_shared<Storage>(memory.data(), memory.size(), Device{}, nullptr);
+    };
+    HostStream stream;
+    while (local.rank() == 1 && !(has_left && first.load()->place().awaited == 2)) std::this_thread::yield();
+    const auto work =
+        used.all_gather(Tensor(bytes(mine), DType::kU8, {8}), Tensor(bytes(all), DType::kU8, {2, 8}), stream);
+    EXPECT_EQ(box.place().begun, 2u);
+    if (local.rank() == 0) {
+      EXPECT_EQ(box.place().awaited, 0u);
+      EXPECT_FALSE(work->test());
+      EXPECT_EQ(box.place().awaited, 0u);
+      has_left = true;
+    }
+    work->wait();
+    work->wait();
+    EXPECT_EQ(box.place().awaited, 0u);
+    local.barrier();
+  });
+  std::vector<Kind> kinds;
+  for (const BlackBoxEvent& event : read_black_box(BlackBox::path(folder, 0)).events) {
+    if (event.value == 2.0) kinds.push_back(event.kind);
+  }
+  EXPECT_EQ(kinds, (std::vector{Kind::kCollectiveBegins, Kind::kCollectiveLeft, Kind::kCollectiveAwaited,
+                                Kind::kCollectiveEnds}));
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, BlackBoxUnder, ::testing::Values("none", "staged"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(BlackBox, ADamagedFileIsRefused) {
   const std::string folder = testing::fresh_folder("damaged"), path = BlackBox::path(folder, 0);

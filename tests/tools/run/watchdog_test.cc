@@ -27,41 +27,46 @@ TEST(Watchdog, LearnsItsDeadlines) {
   EXPECT_EQ(deadline_at({.longest_quiet_s = 40.0}, {.fixed_s = 7.0}), 7.0);
 }
 
-RankReport report_of(int rank, const std::string& phase, uint64_t begun, uint64_t ended) {
+RankReport report_of(int rank, const std::string& phase, uint64_t begun, uint64_t awaited) {
   return {.host = "node" + std::to_string(rank),
           .pid = 100 + rank,
           .step = 41,
           .phase = phase,
           .collective = "all_to_all",
           .begun = begun,
-          .ended = ended};
+          .awaited = awaited};
 }
 
 TEST(Watchdog, NamesTheRankThatIsMissing) {
   const auto last_seen = [](int rank) { return " (box " + std::to_string(rank) + ")"; };
-  const RankReport waiting = report_of(0, "reduce", 12, 11);
+  const RankReport waiting = report_of(0, "reduce", 12, 12);
   EXPECT_EQ(who_is_missing({{0, waiting}}, 2, last_seen),
             "\n  rank 1 does not answer (box 1)"
             "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
-  EXPECT_EQ(who_is_missing({{0, waiting}, {1, report_of(1, "data", 11, 11)}, {2, report_of(2, "reduce", 12, 11)}}, 3,
+  EXPECT_EQ(who_is_missing({{0, waiting}, {1, report_of(1, "data", 11, 0)}, {2, report_of(2, "reduce", 12, 12)}}, 3,
                            last_seen),
             "\n  rank 1 (node node1, process 101) stands still in phase data of step 41, after 11 collectives"
             "\n  ranks 0 and 2 wait in collective 12 (all_to_all), phase reduce of step 41");
   // Two collectives were begun in turn: rank 1 waits in the first, rank 0 has passed it.
-  RankReport behind = report_of(1, "reduce", 11, 10);
+  RankReport behind = report_of(1, "reduce", 11, 11);
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, behind}}, 2, last_seen),
             "\n  no rank is missing: the network between the nodes hangs; rank 1 still waits in collective 11 "
             "(all_to_all), which all ranks have begun"
             "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, behind}}, 3, last_seen),
             "\n  rank 2 does not answer (box 2)"
-            "\n  rank 1 (node node1, process 101) stands still in phase reduce of step 41, after 11 collectives"
+            "\n  rank 1 waits in collective 11 (all_to_all), phase reduce of step 41"
+            "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
+  // Rank 2 works while collectives that it has begun are under way, and the others wait for some of them.
+  EXPECT_EQ(who_is_missing({{0, waiting}, {1, behind}, {2, report_of(2, "forward", 14, 0)}}, 3, last_seen),
+            "\n  rank 2 (node node2, process 102) stands still in phase forward of step 41, after 14 collectives"
+            "\n  rank 1 waits in collective 11 (all_to_all), phase reduce of step 41"
             "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
   behind.host = waiting.host;
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, behind}}, 2, last_seen),
             "\n  rank 1 (node node0, process 101) stands still in phase reduce of step 41, after 11 collectives"
             "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
-  RankReport beside = report_of(1, "reduce", 12, 11);
+  RankReport beside = report_of(1, "reduce", 12, 12);
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, beside}}, 2, last_seen),
             "\n  no rank is missing: the network between the nodes hangs"
             "\n  ranks 0 and 1 wait in collective 12 (all_to_all), phase reduce of step 41");
@@ -69,7 +74,7 @@ TEST(Watchdog, NamesTheRankThatIsMissing) {
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, beside}}, 2, last_seen),
             "\n  no rank is missing: the transport hangs"
             "\n  ranks 0 and 1 wait in collective 12 (all_to_all), phase reduce of step 41");
-  EXPECT_EQ(who_is_missing({{0, report_of(0, "data", 12, 12)}}, 1, last_seen),
+  EXPECT_EQ(who_is_missing({{0, report_of(0, "data", 12, 0)}}, 1, last_seen),
             "\n  rank 0 (node node0, process 100) stands still in phase data of step 41, after 12 collectives");
 }
 

@@ -111,7 +111,9 @@ std::string describe_event(const BlackBoxEvent& event) {
                                            "a checkpoint",
                                            "a request to stop ({request})",
                                            "the fault {name}",
-                                           "a notice: {name} {value:.0f}"};
+                                           "a notice: {name} {value:.0f}",
+                                           "work beside collective {value:.0f} ({name})",
+                                           "the wait for collective {value:.0f} ({name})"};
   const auto kind = static_cast<size_t>(event.kind);
   const bool asks = event.kind == BlackBoxEvent::Kind::kStopAsked;
   return fmt::format(fmt::runtime(kind < std::size(kTexts) ? kTexts[kind] : "{name}"), fmt::arg("name", name_of(event)),
@@ -238,31 +240,34 @@ void BlackBox::end(RangeKind kind, const char* name) {
 
 uint64_t BlackBox::begin_collective(const char* name, int64_t bytes) {
   const uint64_t number = ++begun_;
-  collective_ = name;
   note(BlackBoxEvent::Kind::kCollectiveBegins, name, static_cast<double>(number), bytes);
+  set_awaited(name, number);
   return number;
 }
 
+void BlackBox::leave_collective(const char* name, uint64_t number) {
+  note(BlackBoxEvent::Kind::kCollectiveLeft, name, static_cast<double>(number));
+  set_awaited("", 0);
+}
+
+void BlackBox::await_collective(const char* name, uint64_t number) {
+  note(BlackBoxEvent::Kind::kCollectiveAwaited, name, static_cast<double>(number));
+  set_awaited(name, number);
+}
+
 void BlackBox::end_collective(const char* name, uint64_t number) {
-  ++finished_;
   note(BlackBoxEvent::Kind::kCollectiveEnds, name, static_cast<double>(number));
+  if (awaited_ == number) set_awaited("", 0);
+}
+
+void BlackBox::set_awaited(const char* name, uint64_t number) {
+  collective_ = name;
+  awaited_ = number;
 }
 
 void BlackBox::count_work(int64_t now_ns) {
   const int64_t time = now_ns - std::exchange(counted_ns_, now_ns);
-  if (!is_waiting_) innermost_.load(std::memory_order_relaxed)->work_ns += time;
-}
-
-void BlackBox::begin_wait() {
-  if (std::this_thread::get_id() != owner_) return;
-  count_work(nanoseconds(CLOCK_MONOTONIC));
-  is_waiting_ = true;
-}
-
-void BlackBox::end_wait() {
-  if (std::this_thread::get_id() != owner_) return;
-  count_work(nanoseconds(CLOCK_MONOTONIC));
-  is_waiting_ = false;
+  if (awaited_ == 0) innermost_.load(std::memory_order_relaxed)->work_ns += time;
 }
 
 double BlackBox::work_seconds(std::string_view name) const {
@@ -280,7 +285,7 @@ bool BlackBox::replaces_page_at(void* address) {
   LostPageText buffer;
   if (!is_mine && lost_page_error(address, buffer).find("/probes.mtp-shm: ") == std::string_view::npos) return false;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-  void* const page = is_mine ? header_ : reinterpret_cast<void*>(byte / page_bytes_ * page_bytes_);
+  void* const page = is_mine ? static_cast<void*>(header_) : static_cast<std::byte*>(address) - byte % page_bytes_;
   if (mmap(page, is_mine ? kBytes : page_bytes_, PROT_READ | PROT_WRITE, kFlags, -1, 0) == MAP_FAILED) return false;
   lost_ |= is_mine ? kBox : kIndex;
   return true;
@@ -318,9 +323,9 @@ Place BlackBox::place() const {
   return {.events = recorded_,
           .step = step_,
           .phase = phase.name,
-          .collective = collective_,
           .begun = begun_,
-          .ended = finished_,
+          .awaited = awaited_,
+          .collective = collective_,
           .longest_quiet_s = phase.has_ended ? 1e-9 * static_cast<double>(phase.longest_quiet_ns) : -1.0};
 }
 

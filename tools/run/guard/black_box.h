@@ -24,17 +24,19 @@ inline constexpr const char* kBlackBoxFolder = "/black_box";  // of the run fold
 
 struct BlackBoxEvent {
   enum class Kind : uint8_t {
-    kPhaseBegins,       // name: the phase
-    kPhaseEnds,         // name: the phase
-    kCollectiveBegins,  // name; value: its number; bytes: this rank's contribution
-    kCollectiveEnds,    // name; value: its number
-    kStep,              // value: the loss; bytes: memory of the process; the step is done
-    kSkipped,           // name: the reason; value: the loss scale
-    kValidation,        // value: the loss
-    kSaved,             // a checkpoint of the step
-    kStopAsked,         // value: of StopRequest::describe()
-    kFault,             // name: a fault on purpose that strikes
-    kNotice,            // name: "rollback", value: the step that it left; "slow rank" or "slow link": rank or node
+    kPhaseBegins,        // name: the phase
+    kPhaseEnds,          // name: the phase
+    kCollectiveBegins,   // name; value: its number; bytes: this rank's contribution; the rank waits in it
+    kCollectiveEnds,     // name; value: its number
+    kStep,               // value: the loss; bytes: memory of the process; the step is done
+    kSkipped,            // name: the reason; value: the loss scale
+    kValidation,         // value: the loss
+    kSaved,              // a checkpoint of the step
+    kStopAsked,          // value: of StopRequest::describe()
+    kFault,              // name: a fault on purpose that strikes
+    kNotice,             // name: "rollback", value: the step that it left; "slow rank" or "slow link": rank or node
+    kCollectiveLeft,     // name; value: its number; the rank works while messages travel
+    kCollectiveAwaited,  // name; value: its number; the rank waits in it again
   };
 
   uint64_t number = 0;  // from 1; 0: empty, or being written when the process died
@@ -80,9 +82,10 @@ static_assert(sizeof(BlackBoxHeader) == 1216);
 struct Place {
   uint64_t events = 0;  // so far
   int64_t step = 0;
-  const char* phase = "start";    // the innermost
-  const char* collective = "";    // the newest
-  uint64_t begun = 0, ended = 0;  // collectives
+  const char* phase = "start";  // the innermost
+  uint64_t begun = 0;           // collectives
+  uint64_t awaited = 0;         // the number of the collective in which it waits; 0: it works
+  const char* collective = "";  // its name
   // The longest time that this phase has let pass between two events; negative: it has not ended once.
   double longest_quiet_s = -1.0;
 };
@@ -108,12 +111,12 @@ class BlackBox final : public RangeSink {
     step_.store(step, std::memory_order_relaxed);
     phases_[0].has_ended.store(true, std::memory_order_relaxed);  // the start
   }
-  // Returns the number of the collective, from 1. `name` has static storage.
+  // Returns the number of the collective, from 1. `name` has static storage. The rank waits in it until it leaves it,
+  // for work of its own, or the collective ends.
   uint64_t begin_collective(const char* name, int64_t bytes);
+  void leave_collective(const char* name, uint64_t number);
+  void await_collective(const char* name, uint64_t number);
   void end_collective(const char* name, uint64_t number);
-  // Between the two, the rank waits for others. They are not recorded.
-  void begin_wait();
-  void end_wait();
   // Seconds so far in phases of these names, without waits and without phases nested in them.
   template <size_t kCount>
   std::array<double, kCount> work_seconds(const std::array<std::string_view, kCount>& names) const {
@@ -151,6 +154,7 @@ class BlackBox final : public RangeSink {
   Phase& phase_named(const char* name);
   // Adds the time since the last call to the innermost phase, unless it was a wait.
   void count_work(int64_t now_ns);
+  void set_awaited(const char* name, uint64_t number);
   double work_seconds(std::string_view name) const;
 
   const std::thread::id owner_ = std::this_thread::get_id();
@@ -167,7 +171,7 @@ class BlackBox final : public RangeSink {
   std::atomic<uint64_t> recorded_ = 0;
   std::atomic<int64_t> step_ = 0;
   std::atomic<const char*> collective_ = "";
-  std::atomic<uint64_t> begun_ = 0, finished_ = 0;
+  std::atomic<uint64_t> begun_ = 0, awaited_ = 0;
   // Phases by name, in the order in which they first began; the last entry stands for all others.
   std::array<Phase, 16> phases_;
   std::array<Phase*, 16> open_{};
@@ -175,11 +179,10 @@ class BlackBox final : public RangeSink {
   std::atomic<Phase*> innermost_;
   // Monotonic; owner's thread only.
   int64_t last_event_ns_ = 0, counted_ns_ = 0;
-  bool is_waiting_ = false;
 };
 
-// Notes in the box when each collective begins and ends: tensor collectives end when a test or a wait finds them done.
-// Both must outlive it.
+// Notes in the box when each collective begins and ends, and when this rank waits in it: tensor collectives end when a
+// test or a wait finds them done. Both must outlive it.
 std::unique_ptr<Communicator> create_watched_communicator(Communicator& communicator, BlackBox& box);
 
 // The content of a file of a BlackBox, which may still be written to.

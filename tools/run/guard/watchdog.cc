@@ -20,7 +20,7 @@
 namespace mantissa {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankReport, host, pid, beat, gives_up, limit_s, step, phase, collective,
-                                                begun, ended)
+                                                begun, awaited)
 
 namespace {
 
@@ -32,8 +32,6 @@ constexpr int kLooksForMessage = 6;    // time for the speaking rank to end the 
 
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-bool is_waiting(const RankReport& report) { return report.begun > report.ended; }
-
 std::string place_of(const RankReport& report) { return fmt::format("phase {} of step {}", report.phase, report.step); }
 
 bool has_several_nodes(const RankReports& reports) {
@@ -41,19 +39,15 @@ bool has_several_nodes(const RankReports& reports) {
                              [&](const auto& entry) { return entry.second.host != reports.begin()->second.host; });
 }
 
-// The ranks that wait in the oldest of several collectives, where all ranks wait and there are several nodes: all ranks
-// have begun it, so a message did not arrive. On one node, a rank passed by others stands still itself.
-std::vector<int> ranks_cut_off(const RankReports& reports, uint64_t newest, bool all_answer) {
+// The ranks in the oldest of several collectives that all ranks wait in, on several nodes: all have begun it, so a
+// message did not arrive. On one node, a rank passed by others stands still itself.
+std::vector<int> ranks_cut_off(const RankReports& reports, uint64_t newest) {
   uint64_t oldest = newest;
-  bool all_wait = all_answer;
-  for (const auto& [rank, report] : reports) {
-    oldest = std::min(oldest, report.begun);
-    all_wait = all_wait && is_waiting(report);
-  }
+  for (const auto& [rank, report] : reports) oldest = std::min(oldest, report.awaited);
   std::vector<int> ranks;
-  if (!all_wait || !has_several_nodes(reports) || oldest == newest) return ranks;
+  if (!has_several_nodes(reports) || oldest == newest) return ranks;
   for (const auto& [rank, report] : reports) {
-    if (report.begun == oldest) ranks.push_back(rank);
+    if (report.awaited == oldest) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -121,32 +115,37 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
     if (!reports.contains(rank)) missing += fmt::format("\n  rank {} does not answer{}", rank, last_seen(rank));
   }
   uint64_t newest = 0;
-  for (const auto& [rank, report] : reports) newest = std::max(newest, report.begun);
-  const std::vector<int> cut_off = ranks_cut_off(reports, newest, missing.empty());
+  for (const auto& [rank, report] : reports) newest = std::max(newest, report.awaited);
+  const bool all_wait =
+      missing.empty() && std::ranges::all_of(reports, [](const auto& one) { return one.second.awaited > 0; });
+  const std::vector<int> cut_off = all_wait ? ranks_cut_off(reports, newest) : std::vector<int>();
   if (!cut_off.empty()) {
     const RankReport& first = reports.at(cut_off[0]);
     missing = fmt::format(
         "\n  no rank is missing: the network between the nodes hangs; {} still wait{} in collective {} ({}), which all "
         "ranks have begun",
-        list_ranks(cut_off), cut_off.size() == 1 ? "s" : "", first.begun, first.collective);
+        list_ranks(cut_off), cut_off.size() == 1 ? "s" : "", first.awaited, first.collective);
   }
-  std::vector<int> waiting;
+  std::map<uint64_t, std::vector<int>> waiting;  // by collective
   for (const auto& [rank, report] : reports) {
-    if (is_waiting(report) && report.begun == newest) {
-      waiting.push_back(rank);
+    const bool is_passed = all_wait && report.begun < newest;
+    if (report.awaited > 0 && !is_passed) {
+      waiting[report.awaited].push_back(rank);
     } else if (cut_off.empty()) {
       missing += fmt::format("\n  rank {} (node {}, process {}) stands still in {}, after {} collectives", rank,
                              report.host, report.pid, place_of(report), report.begun);
     }
   }
-  if (waiting.empty()) return missing;
-  if (missing.empty()) {
+  if (!waiting.empty() && missing.empty()) {
     missing = fmt::format("\n  no rank is missing: the {} hangs",
                           has_several_nodes(reports) ? "network between the nodes" : "transport");
   }
-  const RankReport& first = reports.at(waiting[0]);
-  return missing + fmt::format("\n  {} wait{} in collective {} ({}), {}", list_ranks(waiting),
-                               waiting.size() == 1 ? "s" : "", first.begun, first.collective, place_of(first));
+  for (const auto& [collective, ranks_in_it] : waiting) {
+    const RankReport& first = reports.at(ranks_in_it[0]);
+    missing += fmt::format("\n  {} wait{} in collective {} ({}), {}", list_ranks(ranks_in_it),
+                           ranks_in_it.size() == 1 ? "s" : "", collective, first.collective, place_of(first));
+  }
+  return missing;
 }
 
 void report_progress() { const Range sign(RangeKind::kPhase, "tokens"); }
@@ -165,8 +164,8 @@ MeetingWatch::MeetingWatch(double limit_s, int rank, const std::string& waiting)
       wake.wait_for(lock, stop, kTick, [] { return false; });
       if (stop.stop_requested()) return;
       const BlackBox* const box = BlackBox::current();
-      const Place now = box == nullptr ? Place{.begun = 1} : box->place();
-      const bool is_waiting = now.begun > now.ended;  // else it works, perhaps alone
+      const Place now = box == nullptr ? Place{.awaited = 1} : box->place();
+      const bool is_waiting = now.awaited > 0;  // else it works, perhaps alone
       if (std::exchange(events, now.events) != now.events || !is_waiting) waited_s = 0.0;
     }
     log_error("watchdog: no progress for {:.0f} s: {}", end_s, waiting);
@@ -284,7 +283,7 @@ RankReport Watchdog::report(const Place& place, bool gives_up) {
                   .phase = place.phase,
                   .collective = place.collective,
                   .begun = place.begun,
-                  .ended = place.ended};
+                  .awaited = place.awaited};
   // To the others, a rank that cannot write its report is missing.
   report_error_ = write(report_path(options_.folder, options_.rank), nlohmann::json(mine).dump() + "\n");
   return mine;

@@ -40,7 +40,7 @@ struct RankReport {
   double limit_s = 0.0;  // how long it may stay where it is
   int64_t step = 0;
   std::string phase{}, collective{};
-  uint64_t begun = 0, ended = 0;
+  uint64_t begun = 0, awaited = 0;  // see Place
 };
 // Nothing if the file is missing or incomplete.
 std::optional<RankReport> read_report(const std::string& path);
@@ -63,7 +63,7 @@ std::string stacks_of_all_threads();
 void report_progress();
 
 // Ends the process with ExitCode::kHang and an error once the object has lived for `limit_s`. Where there is a current
-// black box, only the time in its newest collective counts. For the start and end of a job, and for verbs other than
+// black box, only the time in a collective counts. For the start and end of a job, and for verbs other than
 // train: ranks wait for each other there without a limit, and there is no folder for the reports of a Watchdog.
 class MeetingWatch {
  public:

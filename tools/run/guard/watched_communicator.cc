@@ -7,21 +7,12 @@
 namespace mantissa {
 namespace {
 
-class Waiting {
- public:
-  explicit Waiting(BlackBox& box) : box_(box) { box_.begin_wait(); }
-  ~Waiting() { box_.end_wait(); }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-
- private:
-  BlackBox& box_;
-};
-
 class WatchedWork final : public Work {
  public:
   WatchedWork(std::unique_ptr<Work> work, const char* name, uint64_t number, BlackBox& box)
-      : work_(std::move(work)), name_(name), number_(number), box_(box) {}
+      : work_(std::move(work)), name_(name), number_(number), box_(box) {
+    if (!test()) box_.leave_collective(name_, number_);
+  }
 
   bool test() override {
     const bool done = work_->test();
@@ -29,10 +20,9 @@ class WatchedWork final : public Work {
     return done;
   }
   void wait() override {
-    {
-      const Waiting waiting(box_);
-      work_->wait();
-    }
+    if (test()) return;
+    box_.await_collective(name_, number_);
+    work_->wait();
     end();
   }
 
@@ -82,20 +72,18 @@ class WatchedCommunicator final : public ForwardingCommunicator {
   class Blocking {
    public:
     Blocking(BlackBox& box, const char* name, size_t bytes)
-        : box_(box), name_(name), number_(box.begin_collective(name, static_cast<int64_t>(bytes))), waiting_(box) {}
+        : box_(box), name_(name), number_(box.begin_collective(name, static_cast<int64_t>(bytes))) {}
     ~Blocking() { box_.end_collective(name_, number_); }
 
    private:
     BlackBox& box_;
     const char* const name_;
     const uint64_t number_;
-    const Waiting waiting_;
   };
 
   template <typename Start>
   std::unique_ptr<Work> start(const char* name, size_t bytes, Start start) {
     const uint64_t number = box_.begin_collective(name, static_cast<int64_t>(bytes));
-    const Waiting waiting(box_);  // a transport may meet the others here already
     return std::make_unique<WatchedWork>(start(), name, number, box_);
   }
 

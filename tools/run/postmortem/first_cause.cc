@@ -85,7 +85,7 @@ std::string ended_at(const RunHistory& run) {
   return step == 0 ? "the job ended before its first step: " : fmt::format("the job ended at step {}: ", step);
 }
 
-// Ranks in a collective that `cause` has not begun; else all ranks in the newest collective.
+// Ranks that wait in the newest awaited collective, but for ranks of the cause.
 Ranks ranks_waiting_for(const RunHistory& run, const Ranks& cause) {
   uint64_t newest = 0;
   Ranks waiting;
@@ -118,10 +118,12 @@ uint64_t newest_awaited(const RunHistory& run) {
   return awaited_by(*std::ranges::max_element(run.ranks, {}, awaited_by));
 }
 
-// Ranks that hold up `others`: they have not begun the collective of a waiting rank.
+// Ranks at work hold up the others; without any, ranks that have not begun the newest awaited collective do.
 Ranks ranks_behind(const RunHistory& run, const Ranks& ranks) {
-  const uint64_t awaited = newest_awaited(run);
-  return filtered(run, ranks, [&](const RankHistory& rank) { return rank.begun < awaited; });
+  const uint64_t newest = newest_awaited(run);
+  Ranks at_work = filtered(run, ranks, [](const RankHistory& rank) { return !rank.waits_in; });
+  if (!at_work.empty() && newest > 0) return at_work;
+  return filtered(run, ranks, [&](const RankHistory& rank) { return rank.begun < newest; });
 }
 
 // Ranks that had not answered at the time of the first report of a watchdog. All later events have been left out. A
@@ -134,8 +136,9 @@ Ranks silent_by_events(const RunHistory& run, int64_t report_ns) {
     if (rank.end == RankEnd::kRunning || has_failed_later) silent.push_back(rank.rank);  // running: as by SIGSTOP
   }
   const uint64_t newest = newest_awaited(run);
-  const Ranks held_up = filtered(
-      run, silent, [&](const RankHistory& rank) { return rank.beat_ns <= report_ns || awaited_by(rank) < newest; });
+  const Ranks held_up = filtered(run, silent, [&](const RankHistory& rank) {
+    return rank.beat_ns <= report_ns || !rank.waits_in || rank.begun < newest;
+  });
   return held_up.empty() ? silent : held_up;
 }
 
@@ -174,7 +177,8 @@ FirstCause failure(const RunHistory& run, int first) {
   // An error of communication may be the echo of a rank that died. Ranks that waited for the failed rank are its echo.
   if (failed.exit_code == static_cast<int>(ExitCode::kComm)) {
     const Ranks silent = filtered(run, run.with(RankEnd::kGone), [&](const RankHistory& rank) {
-      const bool waited = rank.waits_in && awaited_by(rank) >= failed.begun;
+      const bool waited =
+          rank.waits_in && awaited_by(rank) >= (failed.waits_in ? awaited_by(failed) : failed.unfinished);
       return rank.seen_ns < failed.ended_ns && !waited;
     });
     if (!silent.empty()) {

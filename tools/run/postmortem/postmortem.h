@@ -44,8 +44,9 @@ struct RankHistory {
   int64_t saved_step = -1, saved_ns = 0;  // of the last checkpoint among the events
   std::string phase = "start";            // the innermost
   uint64_t begun = 0;                     // collectives
+  uint64_t unfinished = 0;                // the oldest of them that has not ended, else the newest
   std::string stopped_by{};               // the signal or time limit; empty: none
-  // The start of the newest collective, as for the watchdog, if it has not ended.
+  // The first event of the collective in which it waits.
   std::optional<BlackBoxEvent> waits_in{};
   std::vector<BlackBoxEvent> events{};  // the last ones, oldest first
 };

@@ -54,6 +54,7 @@ bool is_process(int64_t pid, int rank) {
 void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) {
   std::vector<std::string_view> open;
   std::map<uint64_t, const BlackBoxEvent*> collectives;
+  uint64_t awaited = 0;
   for (const BlackBoxEvent& event : events) {
     const auto number = static_cast<uint64_t>(std::max(event.value, 0.0));
     switch (event.kind) {
@@ -64,8 +65,11 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
         if (!open.empty()) open.pop_back();  // the ring may have lost its start
         break;
       case BlackBoxEvent::Kind::kCollectiveBegins:
-        collectives[number] = &event;
+      case BlackBoxEvent::Kind::kCollectiveLeft:  // the ring may have lost its start
+      case BlackBoxEvent::Kind::kCollectiveAwaited:
+        collectives.try_emplace(number, &event);
         rank.begun = std::max(rank.begun, number);
+        awaited = event.kind == BlackBoxEvent::Kind::kCollectiveLeft ? 0 : number;
         break;
       case BlackBoxEvent::Kind::kCollectiveEnds:
         collectives.erase(number);
@@ -86,7 +90,8 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
         break;
     }
   }
-  if (!collectives.empty()) rank.waits_in = *collectives.rbegin()->second;
+  rank.unfinished = collectives.empty() ? rank.begun : collectives.begin()->first;
+  if (const auto found = collectives.find(awaited); found != collectives.end()) rank.waits_in = *found->second;
   if (events.empty()) return;
   rank.step = events.back().step;
   if (rank.step > 0) rank.phase = kNoPhase;
@@ -184,7 +189,7 @@ void leave_out_after_hang(RunHistory& run) {
     const int64_t cut_ns = was_silent ? hang_ns : latest_ns;
     if ((was_silent ? rank.seen_ns : rank.last_event_ns) <= cut_ns) continue;
     std::erase_if(rank.events, [&](const BlackBoxEvent& event) { return event.unix_ns > cut_ns; });
-    rank.begun = 0;
+    rank.begun = rank.unfinished = 0;
     rank.waits_in.reset();
     rank.step = rank.steps_done = rank.last_event_ns = 0;
     follow_events(rank.events, rank);
