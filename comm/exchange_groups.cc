@@ -92,14 +92,13 @@ std::unique_ptr<StagedWork> ExchangeGroups::all_gather(const Tensor& whole, Stre
 
 StagedWork::StagedWork(std::vector<Start> starts) : starts_(std::move(starts)) { work_ = starts_[next_++](); }
 
-void StagedWork::advance() {
-  work_->wait();
-  if (next_ < starts_.size()) work_ = starts_[next_++]();
+bool StagedWork::advance() {
+  while (next_ < starts_.size() && work_->test()) work_ = starts_[next_++]();
+  return next_ == starts_.size();
 }
 
 void StagedWork::wait() {
-  while (next_ < starts_.size()) advance();
-  work_->wait();
+  for (work_->wait(); next_ < starts_.size(); work_->wait()) work_ = starts_[next_++]();
 }
 
 }  // namespace mantissa

@@ -60,8 +60,8 @@ class ExchangeGroups {
   std::shared_ptr<const std::vector<Stage>> stages_;
 };
 
-// A sequence of collectives, each started after the end of its predecessor. Only advance() and wait() start further
-// collectives, so all ranks start them in the order of these calls; test() only lets messages move.
+// A sequence of collectives, each started after the end of its predecessor. test() starts no collective: all ranks must
+// start the collectives of several sequences in the same order.
 class StagedWork final : public Work {
  public:
   using Start = std::function<std::unique_ptr<Work>()>;
@@ -69,7 +69,8 @@ class StagedWork final : public Work {
 
   bool test() override { return work_->test() && next_ == starts_.size(); }
   void wait() override;
-  void advance();  // waits for the present collective and starts its successor, if any
+  // Starts the successor of what is done. Whether the last collective has been started.
+  bool advance();
 
  private:
   std::vector<Start> starts_;

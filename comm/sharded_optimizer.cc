@@ -106,6 +106,10 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, const ExchangeGroups& g
 }
 
 ShardedOptimizer::~ShardedOptimizer() {
+  try {
+    if (std::uncaught_exceptions() == 0) await_weights();  // the others may still read this rank's shards
+  } catch (const std::exception&) {                        // nobody uses the weights any more
+  }
   for (int index = 0; index < buckets_.parameters().size(); ++index) {
     buckets_.parameters()[index].await_weight = nullptr;
   }
@@ -172,24 +176,38 @@ void ShardedOptimizer::recompute_weights() {
   stream_.synchronize();  // it reads the number
 }
 
-std::unique_ptr<StagedWork> ShardedOptimizer::gather_stored(int bucket) {
+void ShardedOptimizer::gather_stored(int bucket) {
   const Tensor mine = buckets_.weight_shard(bucket, communicator_.rank());
   if (has_codes(bucket)) backend_.copy(coded_->shard(bucket), mine, stream_);
   gather_stream_->wait(*stream_.record());
-  return groups_.all_gather(buckets_.weight(bucket), *gather_stream_);
+  Arrival& arrival = arrivals_[static_cast<size_t>(bucket)];
+  arrival.messages = groups_.all_gather(buckets_.weight(bucket), *gather_stream_);
+  if (!communicator_.can_be_captured()) return;
+  arrival.messages->wait();  // its collectives are work of streams: this ends their launch
+  arrival = {.event = gather_stream_->record()};
 }
 
 void ShardedOptimizer::await_bucket(int bucket) {
-  for (; arriving_ > bucket; --arriving_) {
-    std::unique_ptr<Event>& arrival = arrivals_[static_cast<size_t>(arriving_ - 1)];
-    if (arrival) stream_.wait(*arrival);
-    arrival.reset();  // an event of a captured step is invalid in another one
+  for (; arriving_ > 0; --arriving_) {
+    Arrival& arrival = arrivals_[static_cast<size_t>(arriving_ - 1)];
+    const bool is_here = arrival.messages ? arrival.messages->test() : !arrival.event;
+    if (!is_here && arriving_ <= bucket) break;
+    if (arrival.messages) {
+      arrival.messages->wait();
+      arrival.event = gather_stream_->record();
+    }
+    if (arrival.event) stream_.wait(*arrival.event);
+    arrival = {};  // an event of a captured step is invalid in another one
+  }
+  for (int next = arriving_; next > 0; --next) {
+    StagedWork* const messages = arrivals_[static_cast<size_t>(next - 1)].messages.get();
+    if (messages != nullptr && !messages->advance()) return;
   }
 }
 
 void ShardedOptimizer::share_weights(Form form, const std::function<void(int bucket)>& compute) {
-  std::vector<std::unique_ptr<StagedWork>> gathers;
   await_weights();  // the last gathers read what is written now
+  StagedWork* first = nullptr;
   if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // nobody reads the old weights
   for (int bucket = buckets_.size() - 1; bucket >= 0; --bucket) {  // the last bucket has the first weights of the model
     compute(bucket);
@@ -197,26 +215,15 @@ void ShardedOptimizer::share_weights(Form form, const std::function<void(int buc
     if (form == Form::kCodes && has_codes(bucket)) {
       coded_->send(bucket);
     } else {
-      gathers.push_back(gather_stored(bucket));
-      if (communicator_.can_be_captured()) {  // its collectives are work of streams, so wait() only ends their launch
-        gathers.back()->wait();
-        arrivals_[static_cast<size_t>(bucket)] = gather_stream_->record();
-      }
+      gather_stored(bucket);
+      if (first == nullptr) first = arrivals_[static_cast<size_t>(bucket)].messages.get();
     }
-    // Keeps them moving while the next bucket is computed.
-    for (const auto& gather : gathers) gather->test();
+    if (first != nullptr) first->test();  // lets messages of all gathers move
     if (coded_) coded_->progress();
   }
   if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // all have written the new ones
   if (coded_) coded_->finish();
   arriving_ = static_cast<int>(arrivals_.size());
-  if (!communicator_.can_be_captured()) {
-    for (size_t stage = 1; stage < groups_.stages().size(); ++stage) {
-      for (const auto& gather : gathers) gather->advance();
-    }
-    for (const auto& gather : gathers) gather->wait();
-    if (!gathers.empty()) stream_.wait(*gather_stream_->record());
-  }
   buckets_.bump_versions();
 }
 

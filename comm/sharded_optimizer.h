@@ -1,10 +1,10 @@
 // ShardedOptimizer: AdamW with fp32 master weights (fp64 ones beside fp64 weights), or on the working weights
 // themselves (optimizer_state.h). State exists for this rank's shard of every bucket, or for everything when
 // replicated. A step updates weights and moments and writes the working weight in one pass per parameter piece. It
-// all-gathers the working weights of a bucket while it updates the next one, in the order of the forward pass. Over
-// NCCL, that pass may begin before the last weights have arrived. If all ranks have one copy of the weights in common,
-// each writes its shard between two barriers. Weights that products round to 8 bits may travel as codes
-// (coded_gather.h). Padding is not updated or saved.
+// all-gathers the working weights of a bucket while it updates the next one, in the order of the forward pass. That
+// pass may begin before the last weights have arrived. If all ranks have one copy of the weights in common, each writes
+// its shard between two barriers. Weights that products round to 8 bits may travel as codes (coded_gather.h): a step
+// ends once these have arrived. Padding is not updated or saved.
 //
 // Stochastic rounding of 16-bit weights (AdamWOptions::weight_rounding): random words depend on seed, update, parameter
 // and element alone, so weights are a function of masters and the number of updates. Weights recomputed after loading
@@ -85,7 +85,8 @@ class ShardedOptimizer {
   // and the same on every rank (VerdictReduction::control()); if it says not to apply, nothing changes. Collective.
   void step(const GradientReducer& reducer, const Tensor& control);
   // Later work on the optimizer's stream sees all gathered weights. Passes wait for each weight when they first read it
-  // (Parameter::await_weight): call this before other reads that follow step(). Does not block the host.
+  // (Parameter::await_weight): call this before other reads that follow step(), and before the next reduction. Blocks
+  // the host unless streams order gathers (Communicator::can_be_captured). Collective.
   void await_weights() { await_bucket(0); }
   // If weights are gathered as codes: gathers unrounded weights, for checkpoints. Later codes are the same. Collective.
   void restore_weights() {
@@ -141,6 +142,12 @@ class ShardedOptimizer {
     std::vector<MomentBlocks> m_blocks{}, v_blocks{};  // of the values being loaded, by segment
   };
 
+  // Weights on their way: messages, or the end of the gather on its stream.
+  struct Arrival {
+    std::unique_ptr<StagedWork> messages{};
+    std::unique_ptr<Event> event{};
+  };
+
   bool keeps_masters() const { return options_.master == MasterWeights::kF32; }
   BucketState& state(int bucket) { return states_[static_cast<size_t>(bucket)]; }
   // Everything that an update of the bucket changes.
@@ -158,8 +165,10 @@ class ShardedOptimizer {
   }
   // Shares this rank's part of every bucket; `compute` runs before a bucket is sent.
   void share_weights(Form form, const std::function<void(int bucket)>& compute);
-  std::unique_ptr<StagedWork> gather_stored(int bucket);
-  void await_bucket(int bucket);  // and all that are gathered before it
+  void gather_stored(int bucket);
+  // Waits for it and for all buckets that are gathered before it, and lets messages of later buckets move. All stages
+  // of a gather have started when later stages of the next gather start: the same order on all ranks.
+  void await_bucket(int bucket);
   // Notes faults of values that were not made by an update.
   template <typename T>
   void check_values(std::span<const T> values);
@@ -180,8 +189,7 @@ class ShardedOptimizer {
   std::vector<BucketState> states_;
   Tensor faults_;
   int64_t applied_steps_ = 0;
-  // Ends of gathers on their stream, by bucket; empty if nothing is gathered. The last bucket comes first.
-  std::vector<std::unique_ptr<Event>> arrivals_;
+  std::vector<Arrival> arrivals_;            // by bucket; empty if nothing is gathered. The last bucket comes first
   int arriving_ = 0;                         // buckets below it have not been awaited
   std::unique_ptr<CodedGather> coded_;       // null unless weights are gathered as codes
   std::vector<DigestedPiece> pieces_;        // empty without digests

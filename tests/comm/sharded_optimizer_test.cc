@@ -272,6 +272,7 @@ TEST_P(SkippedStep, TouchesNothing) {
     VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
     EXPECT_FALSE(rank.verdict_of(verdicts, 0.0f).finite());
     rank.optimizer.step(*rank.reducer, verdicts.control());
+    rank.optimizer.await_weights();
     EXPECT_EQ(snapshot(), before);
     EXPECT_EQ(rank.hash(), hash);
     EXPECT_EQ(rank.optimizer.applied_steps(), 1);

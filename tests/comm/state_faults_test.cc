@@ -46,6 +46,7 @@ struct FaultyTraining {
         plan_update(adamw, state->optimizer.applied_steps(), 1.0, std::numeric_limits<double>::infinity(), 1e-2));
     verdicts.decide(losses, state->reducer, state->optimizer.faults());
     state->optimizer.step(state->reducer, verdicts.control());
+    state->optimizer.await_weights();
     return verdicts.read_decision();
   }
 

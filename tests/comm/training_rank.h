@@ -134,8 +134,9 @@ struct TrainingRank {
     return verdicts.read_decision().verdict;
   }
 
-  // An update with these options, as after a finite verdict.
-  void update(ShardedOptimizer& optimizer, const AdamWOptions& options, double learning_rate, double unscale = 1.0) {
+  // An update with these options, as after a finite verdict. Its weights may be on their way.
+  void start_update(ShardedOptimizer& optimizer, const AdamWOptions& options, double learning_rate,
+                    double unscale = 1.0) {
     constexpr double kNoClipping = std::numeric_limits<double>::infinity();
     const UpdateControl control = control_of(
         UpdateDecision{}, plan_update(options, optimizer.applied_steps(), unscale, kNoClipping, learning_rate));
@@ -143,6 +144,11 @@ struct TrainingRank {
     backend->upload(&control, record, *stream);
     optimizer.step(*reducer, record);
     optimizer.count_applied_step();
+    stream->synchronize();
+  }
+  void update(ShardedOptimizer& optimizer, const AdamWOptions& options, double learning_rate, double unscale = 1.0) {
+    start_update(optimizer, options, learning_rate, unscale);
+    optimizer.await_weights();
     stream->synchronize();
   }
 
@@ -266,6 +272,7 @@ struct CodedRank : TrainingRank {
     amaxes.run(decided);
     optimizer.step(*reducer, record);
     if (decision.applied()) optimizer.count_applied_step();
+    optimizer.await_weights();
     stream->synchronize();
   }
   uint64_t hash() { return hash_weights(parameters, *backend, *stream); }

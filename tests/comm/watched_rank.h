@@ -89,6 +89,7 @@ struct WatchedRank {
     const Tensor record = backend->make_record<UpdateControl>("update control");
     backend->upload(&control, record, *stream);
     state->optimizer.step(state->reducer, record);
+    state->optimizer.await_weights();
     state->optimizer.count_applied_step();
   }
   void step(int number) {

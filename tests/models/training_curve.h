@@ -80,6 +80,7 @@ inline Curve train_curve(const CurveTask& task, DType dtype, WorkingWeights weig
     curve.losses.push_back(static_cast<float>(loss_sum / static_cast<double>(count)));
     curve.norms.push_back(static_cast<float>(decision.grad_norm));
   }
+  optimizer.await_weights();
   return curve;
 }
 

@@ -15,6 +15,7 @@ uint64_t hash_weights(const ParameterSet& parameters, Backend& backend, Stream& 
                  "[hash_weights] no memory for the hash state");
   std::vector<std::byte> host;
   for (int index = 0; index < parameters.size(); ++index) {
+    if (parameters[index].await_weight) parameters[index].await_weight();
     const Tensor& weight = parameters[index].weight;
     for (int64_t begin = 0; begin < weight.numel(); begin += kChunkElements) {
       const Tensor chunk = weight.slice(begin, std::min(kChunkElements, weight.numel() - begin));

@@ -9,7 +9,8 @@
 
 namespace mantissa {
 
-// XXH3-64 over the bytes of every parameter's weight, in order of registration. Blocks until done.
+// XXH3-64 over the bytes of every parameter's weight, in order of registration. Blocks until done. Waits for weights
+// that come from other ranks: collective if there may be some.
 uint64_t hash_weights(const ParameterSet& parameters, Backend& backend, Stream& stream);
 
 }  // namespace mantissa

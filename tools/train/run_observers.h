@@ -212,6 +212,7 @@ class StragglerWatch final : public TrainObserver {
   void after_step(Trainer& trainer, const StepReport& step) override {
     if (++steps_ < window_) return;
     const PhaseTimes all = box_.work_seconds(kStepPhases);
+    trainer.session().sharded.optimizer.await_weights();  // their messages share the links
     Record mine{.link_seconds = links_.measure()};
     for (size_t i = 0; i < mine.phases.size(); ++i) mine.phases[i] = all[i] - counted_[i];
     const std::vector<Record> records = all_gather_records(trainer.session().communicator, mine);

@@ -248,7 +248,7 @@ std::string replay_error(const std::function<bool(int run)>& is_wrong) {
   Session session(config, group.rank(0));
   StepWork work(session);
   work.load(0);
-  work.set_loss_gradient(1.0f);
+  work.set_loss_gradient(1.0, 1);
   int runs = 0;
   const auto pass = [&] {
     work.run();

@@ -309,7 +309,7 @@ TEST(TrainStep, NoFactorOfAnUpdateInFp64IsRoundedToFp32) {
   Session session(config, group.rank(0));
   StepWork work(session);
   work.load(0);
-  work.set_loss_gradient(1.0);
+  work.set_loss_gradient(1.0, 1);
   work.run();
   const auto tokens = static_cast<double>(work.count_global_tokens());
   std::map<const Parameter*, std::pair<std::vector<double>, std::vector<double>>> before;  // gradients and masters

@@ -72,7 +72,7 @@ TEST(UpdateCurvature, IsThatOfTheChangeOfTheGradient) {
     const std::vector<float> gradient = gradients(session), after = masters(session);
     work.load(index);
     const double prescale = std::ldexp(1.0, gradient_prescale_log2(1, session.micro_batches()));
-    work.set_loss_gradient(static_cast<float>(prescale / static_cast<double>(reports[0].tokens)));
+    work.set_loss_gradient(prescale, reports[0].tokens);
     work.run();
     const std::vector<float> behind = gradients(session);
     double slope = 0.0, curve = 0.0;

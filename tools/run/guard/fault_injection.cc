@@ -163,7 +163,6 @@ void FaultInjection::change_state(Own& fault) {
   const PlannedFault& plan = fault.plan;
   fault.struck->is_done = true;
   if (plan.target == FaultTarget::kWeight) {
-    state_->optimizer.await_weights();  // an arrival would undo the change
     return change(fault, state_->parameters().find(plan.parameter)->weight.slice(plan.element, 1), state_->stream);
   }
   for (const StatePiece& piece : state_->optimizer.pieces()) {
@@ -242,6 +241,9 @@ void FaultInjection::strike_if_here(Own& fault, std::string_view phase) {
 }
 
 void FaultInjection::begin_step(int64_t step) {
+  // Weights that arrive would undo a change, or be sent half changed. Ranks without a fault have to wait with the
+  // others.
+  if (communicator_ != nullptr) state_->optimizer.await_weights();
   if (faults_.empty()) return;
   step_ = step + 1;
   if (struck_->first_step == 0) struck_->first_step = step_;

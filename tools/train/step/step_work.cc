@@ -34,6 +34,7 @@ StepWork::StepWork(Session& session)
       communicator_(session.communicator),
       batches_(*session.batches),
       skipped_batches_(session.skipped_batches),
+      optimizer_(session.sharded.optimizer),
       reducer_(session.sharded.reducer),
       faults_(session.faults),
       micro_batches_(session.micro_batches()) {
@@ -129,7 +130,6 @@ void StepWork::run(const PassOptions& passes) {
     const bool is_last = index + 1 == first_samples_.size();
     if (of_lane == 0 && !is_first_lane) reducer_.next_lane();
     if (of_lane + 1 == micro_batches_) {  // the gradients of the lane are complete: reduce them as they land
-      if (is_first_lane) reducer_.begin(step_number_, factor_);
       options.gradient_ready = [this, is_last](Parameter& parameter) {
         if (is_last) faults_.on_gradient(step_, parameter);
         reducer_.ready(parameter);
@@ -139,6 +139,10 @@ void StepWork::run(const PassOptions& passes) {
     Tape tape = runtime_.make_tape(std::move(options), passes.policy);
     const LossOutput output = forward(tape, index);
     runtime_.backend->copy(output.sum.value, losses_.slice(static_cast<int64_t>(index), 1), *runtime_.stream);
+    if (of_lane + 1 == micro_batches_ && is_first_lane) {
+      optimizer_.await_weights();  // also weights that no pass reads: ranks must start collectives alike
+      reducer_.begin(step_number_, factor_);
+    }
     const Range range(RangeKind::kPhase, "backward");
     tape.backward(output.sum);
   }

@@ -42,7 +42,7 @@ class StepWork {
   int64_t count_global_tokens() const { return std::max<int64_t>(count_global_targets(), 1); }
   // Backward passes start from factor / tokens, the gradient of the summed loss. All gradients of the step carry the
   // factor: loss scale * prescale.
-  void set_loss_gradient(double factor, int64_t tokens = 1);
+  void set_loss_gradient(double factor, int64_t tokens);
   // Queues forward and backward passes and the reduction. All that differs between steps lies in device memory, written
   // by load() and set_loss_gradient(), so a captured run can be replayed. Collective.
   void run(const PassOptions& passes = {});
@@ -86,6 +86,7 @@ class StepWork {
   Communicator& communicator_;
   const Batches& batches_;
   const int64_t& skipped_batches_;  // Session::skipped_batches
+  ShardedOptimizer& optimizer_;
   GradientReducer& reducer_;
   FaultInjection& faults_;
   int64_t step_ = 0;

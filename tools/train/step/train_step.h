@@ -33,7 +33,10 @@ class TrainStep {
   // Waits for the step under way. Afterwards weights and optimizer are those of session.next_step. Collective.
   std::vector<StepReport> finish();
   // With no step under way: CorruptionError unless the state may be saved. Collective.
-  void require_intact_state() { integrity_.at_rest(session_.next_step); }
+  void require_intact_state() {
+    session_.sharded.optimizer.await_weights();
+    integrity_.at_rest(session_.next_step);
+  }
   // Why samples of steps ahead cannot be read on this rank, which then asks to stop; empty: they can.
   const std::string& data_error() const { return data_error_; }
   // The step that run() would start: session.next_step, or the step after it while a step is under way.
