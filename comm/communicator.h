@@ -122,7 +122,9 @@ class Communicator {
 // observe, and split() to observe groups.
 class ForwardingCommunicator : public Communicator {
  public:
-  explicit ForwardingCommunicator(Communicator& inner) : Communicator(inner.place()), inner_(inner) {}
+  explicit ForwardingCommunicator(Communicator& inner) : ForwardingCommunicator(inner, inner.place()) {}
+  // In another place, as on nodes that tests pretend.
+  ForwardingCommunicator(Communicator& inner, const RankPlace& place) : Communicator(place), inner_(inner) {}
   // Owns the other communicator.
   explicit ForwardingCommunicator(std::unique_ptr<Communicator> inner)
       : Communicator(inner->place()), owned_(std::move(inner)), inner_(*owned_) {}

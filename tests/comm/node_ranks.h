@@ -58,31 +58,13 @@ class NodeCommunicator : public ForwardingCommunicator, private NodeMemory {
 };
 
 // Tells ranks of a machine to be on several nodes.
-class PretendedNodes : public Communicator {
+class PretendedNodes : public ForwardingCommunicator {
  public:
   PretendedNodes(Communicator& inner, int node_ranks)
-      : Communicator({.rank = inner.rank(),
-                      .size = inner.size(),
-                      .local_rank = inner.rank() % node_ranks,
-                      .local_size = node_ranks}),
-        inner_(inner) {}
-
-  std::string name() const override { return inner_.name(); }
-  std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
-    return inner_.all_to_all(send, recv, stream);
-  }
-  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
-    return inner_.all_gather(send, recv, stream);
-  }
-  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
-    return inner_.all_gather_bytes(mine);
-  }
-  void barrier() override { inner_.barrier(); }
-  std::unique_ptr<Communicator> split(int color, int members) override { return inner_.split(color, members); }
-  void abort(int exit_code) override { inner_.abort(exit_code); }
-
- private:
-  Communicator& inner_;
+      : ForwardingCommunicator(inner, {.rank = inner.rank(),
+                                       .size = inner.size(),
+                                       .local_rank = inner.rank() % node_ranks,
+                                       .local_size = node_ranks}) {}
 };
 
 inline float round_to(DType dtype, float value) {

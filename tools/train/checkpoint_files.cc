@@ -192,8 +192,10 @@ void load_optimizer_pieces(const SafetensorsReader& reader, ShardedState& state)
                     .m = m.view(),
                     .v = v.view()});
   }
-  const std::map<std::string, Tensor> residuals = named_tensors({}, state.reducer.residuals());
+  std::map<std::string, Tensor> residuals;
   for (const SafetensorsEntry& entry : reader.entries()) {
+    if (!entry.name.ends_with(kResidual)) continue;
+    if (residuals.empty()) residuals = named_tensors({}, state.reducer.residuals());
     const auto residual = residuals.find(entry.name);
     if (residual == residuals.end()) continue;
     const std::vector<float> values = as_floats(reader, entry);

@@ -189,7 +189,7 @@ void leave_out_after_hang(RunHistory& run) {
     const int64_t cut_ns = was_silent ? hang_ns : latest_ns;
     if ((was_silent ? rank.seen_ns : rank.last_event_ns) <= cut_ns) continue;
     std::erase_if(rank.events, [&](const BlackBoxEvent& event) { return event.unix_ns > cut_ns; });
-    rank.begun = rank.unfinished = 0;
+    rank.begun = 0;
     rank.waits_in.reset();
     rank.step = rank.steps_done = rank.last_event_ns = 0;
     follow_events(rank.events, rank);
